@@ -1,0 +1,48 @@
+# Everything runs in .venv, which is made on first use. Versions come from constraints.txt, packages from wherever this
+# machine's pip is set up to find them.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install -qq
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench torture clean
+
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMP) ## Search a small network on handwritten digits for a minute, live
+	@$(BIN)/gpusched run recipes/digits.yaml
+
+test: $(STAMP) ## Run the tests (no GPU, no network, about six minutes)
+	@$(BIN)/python -m pytest -q
+
+check: $(STAMP) ## Lint, formatting and types: what continuous integration runs
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --quiet --check
+	@$(BIN)/mypy
+
+bench: $(STAMP) ## Measure launch time and the cost of reports
+	@$(BIN)/python scripts/bench_launch.py
+	@$(BIN)/python scripts/bench_reports.py --trials 32 --step 0.1 --seconds 30
+
+torture: $(STAMP) ## Run the long tests too: kills, fuzzing, soak
+	@$(BIN)/python -m pytest -q -m slow --timeout 3600
+
+clean: ## Remove the environment, caches and build leftovers; keeps runs/
+	@rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find gpusched tests scripts recipes -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# torch first and pinned exactly: left to a range, pip may prefer a newer build that brings gigabytes of GPU libraries
+# onto a machine without a GPU. torchvision without its dependencies, for the same reason (only some recipes need it).
+$(STAMP): pyproject.toml constraints.txt
+	@echo "[1/4] virtual environment in $(VENV)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "[2/4] torch (the largest part; minutes on the first run)"
+	@$(PIP) -c constraints.txt "$$(grep '^torch==' constraints.txt)"
+	@echo "[3/4] gpusched and its tools"
+	@$(PIP) -c constraints.txt -e ".[dev]"
+	@echo "[4/4] torchvision, for the image recipes"
+	@$(PIP) --no-deps "$$(grep '^torchvision==' constraints.txt)"
+	@touch $@
