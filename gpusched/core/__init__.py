@@ -1,0 +1,50 @@
+"""The core: what is true of an experiment, what follows from an event. No clock, no I/O, no randomness.
+
+Theory of operation
+-------------------
+
+``Experiment.handle(event) -> commands`` is the only mutator. Events are facts in the past tense, each with its time;
+commands say what an executor must do. Everything else in this package is a part of that one function::
+
+    events.py ──▶ experiment.py ──▶ decisions.py (commands)
+                   │  records the fact, asks the policy, hands atoms out
+                   ├─ exits.py       where a trial goes whose incarnation is gone
+                   ├─ moves.py       from decisions (atoms) to state changes and commands (devices)
+                   ├─ state.py       everything that is true now, and the questions a policy may ask
+                   │    ├─ trial.py       one trial; the transition table
+                   │    ├─ allocation.py  devices: FREE, HELD, DRAINING, QUARANTINED
+                   │    ├─ rung.py        scores at milestones
+                   │    ├─ ranking.py     live trials by score
+                   │    └─ speed.py       measured step times, s(a), To
+                   └─ invariants.py  what is always true, asserted after every event
+
+The same events give the same commands, in any process and at any time. Resume is built on that: a journal of events is
+replayed through ``handle``, and there is no second interpreter of it that could drift away. ``codec.py`` writes events
+and commands down; ``explain.py`` tells a person why a trial is where it is.
+
+States of a trial
+-----------------
+
+::
+
+    PENDING ──▶ STARTING ──▶ RUNNING ──▶ YIELDING ──▶ PAUSED ──▶ STARTING ...
+                  │  ▲          │            │           │
+                  │  └──────────┴─ resize, ──┘           │       final: COMPLETED, STOPPED, FAILED
+                  │                loss                  │
+                  └── killed while starting ─▶ YIELDING  └─▶ STOPPED
+
+``docs/states.md`` has every transition with its cause; it is generated from the table in ``trial.py``.
+
+* What follows a yield is the explicit field ``Trial.after``, never inferred from the past.
+* An *incarnation* is one launch. Its number only grows. ``Trial.gone`` is the newest of which nothing is left: events
+  of it or of an older one change nothing, so news may come late or twice.
+* Between the exit of one incarnation of a resize and the launch of the next, a trial is STARTING without processes. It
+  waits until its devices are confirmed to be free: waiting is a state, never a sleep.
+* A trial told to die carries ``kill_grace_s`` until it is gone. Until then its reports are recorded and decide nothing.
+
+Whose decision it is
+--------------------
+
+A policy (``state.Policy``) speaks of trials and atoms. Which devices, what is saved when, what an exit means, and what
+a lost device leads to is decided here, once for all policies. A decision that no longer fits is dropped.
+"""

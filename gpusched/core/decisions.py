@@ -1,0 +1,177 @@
+"""Decisions (what a policy wants, in atoms) and commands (what an executor must do, in devices).
+
+Both are imperative verbs. Every command that names a trial names the incarnation too, so that carrying it out twice
+does no harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# ---------------------------------------------------------------- decisions: policy -> core, in atoms
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Draw the next configuration of the sequence and run it on ``atoms`` atoms."""
+
+    atoms: int = 1
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Go on with a paused trial."""
+
+    trial: int
+    atoms: int = 1
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """Yield at this step and go on with ``atoms`` atoms."""
+
+    trial: int
+    atoms: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Yield at this step; may be resumed."""
+
+    trial: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Leave at this step for good. A paused trial is stopped at once."""
+
+    trial: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The trial has had all the steps it may have."""
+
+    trial: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WakeAt:
+    """Call ``on_wake`` at this time (seconds since the experiment began)."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class AskForecast:
+    """Have the trial's learning curve extrapolated; the result comes back through ``on_forecast``."""
+
+    trial: int
+    curve: tuple[float, ...]
+    horizon: int
+    target: float
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Tell people something about the search as a whole."""
+
+    text: str
+
+
+Decision = Start | Resume | Resize | Pause | Stop | Complete | WakeAt | AskForecast | Say
+
+# ---------------------------------------------------------------- commands: core -> executor, in devices
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Start this incarnation on these devices. They are confirmed free."""
+
+    trial: int
+    incarnation: int
+    devices: tuple[str, ...]
+    hparams: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """Answer the trial's next report with "leave", saving a checkpoint first if ``save``."""
+
+    trial: int
+    incarnation: int
+    save: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Answer the trial's report with "save a checkpoint"; if it is to leave, it saves before it does."""
+
+    trial: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """End the incarnation: SIGTERM, after ``grace_s`` SIGKILL to the whole tree."""
+
+    trial: int
+    incarnation: int
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmRelease:
+    """Find out when nothing of ours is on these devices any more, and say so (or quarantine them)."""
+
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Fire ``timer`` at this time. A timer set again moves."""
+
+    timer: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """Extrapolate a learning curve outside the daemon's loop; answer with ``Forecasted``."""
+
+    trial: int
+    step: int
+    curve: tuple[float, ...]
+    horizon: int
+    target: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeepBest:
+    """Make ``best/`` this checkpoint."""
+
+    trial: int
+    step: int
+    metric: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The experiment is over."""
+
+    reason: str
+
+
+Command = Launch | Yield | Save | Kill | ConfirmRelease | SetTimer | Forecast | KeepBest | Finish
+
+COMMAND_TYPES: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (Launch, Yield, Save, Kill, ConfirmRelease, SetTimer, Forecast, KeepBest, Finish)
+}

@@ -1,0 +1,157 @@
+"""Events: facts, in the past tense. The core changes only by being told one.
+
+Every event carries ``at``: seconds since the experiment began (never decreasing). A new kind of event, or a new field
+of one, is a new version of the journal: raise ``FORMAT`` in ``gpusched/journal.py``.
+
+Not to be confused with decisions (what a policy wants) and commands (what an executor must do): ``decisions.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Outcome = Literal["yielded", "finished", "failed", "lost", "killed"]
+Verb = Literal["pause", "unpause", "stop_trial", "stop", "cancel"]
+
+
+@dataclass(slots=True, kw_only=True)
+class Event:
+    """A fact. Treated as immutable (not ``frozen``: that triples the cost of making one)."""
+
+    at: float
+
+
+@dataclass(slots=True, kw_only=True)
+class ExperimentStarted(Event):
+    """The daemon is ready; these devices may be used.
+
+    ``islands`` numbers groups of devices that talk to each other fast; a trial is placed inside one where possible.
+    """
+
+    devices: tuple[str, ...]
+    islands: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class TrialUp(Event):
+    """Every rank of the incarnation has joined its process group."""
+
+    trial: int
+    incarnation: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Reported(Event):
+    """Rank 0 reported step ``step``. ``metric`` is None where it was not finite (NaN, inf).
+
+    ``step_time_s`` is the training time of this step alone, measured in the worker; None where it is not known.
+    """
+
+    trial: int
+    incarnation: int
+    seq: int
+    step: int
+    metric: float | None
+    step_time_s: float | None = None
+    metrics: Mapping[str, float | str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class CheckpointSaved(Event):
+    """A checkpoint of this step is committed on disk. ``save_s``: how long training stood still for it."""
+
+    trial: int
+    incarnation: int
+    step: int
+    save_s: float
+    size_bytes: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class TrialExited(Event):
+    """Nothing of the incarnation is left.
+
+    ``lost`` is the infrastructure's fault (a killed shim, a vanished device): it is relaunched and not counted
+    against the trial. ``saved_step`` is the step of the checkpoint it committed when it left, if it did.
+    """
+
+    trial: int
+    incarnation: int
+    outcome: Outcome
+    step: int | None = None
+    saved_step: int | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class DevicesReleased(Event):
+    """Confirmed: nothing of ours is on these devices any more."""
+
+    devices: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class DeviceQuarantined(Event):
+    """Not to be used until it is readmitted."""
+
+    device: str
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class DeviceReadmitted(Event):
+    """A quarantined device is confirmed clean again."""
+
+    device: str
+
+
+@dataclass(slots=True, kw_only=True)
+class TimerFired(Event):
+    """The time asked for by ``SetTimer`` has come."""
+
+    timer: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Forecasted(Event):
+    """The result of a ``Forecast`` command: slow or non-repeatable work, done outside and never done again."""
+
+    trial: int
+    step: int
+    forecast: Mapping[str, float]
+
+
+@dataclass(slots=True, kw_only=True)
+class DaemonResumed(Event):
+    """A new daemon has taken over; ``epoch`` counts daemons."""
+
+    epoch: int
+
+
+@dataclass(slots=True, kw_only=True)
+class UserAsked(Event):
+    """A person asked for this at the command line."""
+
+    verb: Verb
+    trial: int | None = None
+
+
+EVENT_TYPES: dict[str, type[Event]] = {
+    kind.__name__: kind
+    for kind in (
+        ExperimentStarted,
+        TrialUp,
+        Reported,
+        CheckpointSaved,
+        TrialExited,
+        DevicesReleased,
+        DeviceQuarantined,
+        DeviceReadmitted,
+        TimerFired,
+        Forecasted,
+        DaemonResumed,
+        UserAsked,
+    )
+}

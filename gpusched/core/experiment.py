@@ -1,0 +1,358 @@
+"""The experiment: events in, commands out. ``Experiment.handle`` is the only mutator.
+
+No clock, no I/O, no randomness of its own: the same events give the same commands, which is what replay relies on.
+One report's way through: the fact is recorded in the trial (``_reported``), the policy answers with decisions,
+``moves.enact`` turns them into state changes and commands, and if atoms are free the policy is asked who is next
+(``_fill``). Then the invariants that the event touched are checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gpusched.core import invariants, moves
+from gpusched.core.allocation import Devices, DeviceState
+from gpusched.core.decisions import Command, Decision, Finish, Resume
+from gpusched.core.events import (
+    CheckpointSaved,
+    DaemonResumed,
+    DeviceQuarantined,
+    DeviceReadmitted,
+    DevicesReleased,
+    Event,
+    ExperimentStarted,
+    Forecasted,
+    Reported,
+    TimerFired,
+    TrialExited,
+    TrialUp,
+    UserAsked,
+)
+from gpusched.core.exits import after_exit
+from gpusched.core.rules import Rules
+from gpusched.core.state import Draw, Policy, State
+from gpusched.core.trial import NEVER, After, Trial, TrialState
+
+S = TrialState
+
+DEADLINE, LAST_CALL, WAKE, WATCH = "deadline", "last call", "wake", "watch"
+WATCH_EVERY_S = 10.0
+
+
+class Experiment:
+    """One search: its state, its policy, and what follows from each event."""
+
+    def __init__(self, rules: Rules, policy: Policy, draw: Draw) -> None:
+        self.state = State(rules, draw)
+        self.policy = policy
+        self._touched: Trial | None = None
+        self._handlers: dict[type[Event], Callable[[Any, list[Command]], None]] = {
+            Reported: self._reported,
+            TrialUp: self._up,
+            CheckpointSaved: self._checkpoint_saved,
+            TrialExited: self._exited,
+            DevicesReleased: self._released,
+            DeviceQuarantined: self._quarantined,
+            DeviceReadmitted: self._readmitted,
+            TimerFired: self._timer_fired,
+            Forecasted: self._forecasted,
+            UserAsked: self._user_asked,
+            ExperimentStarted: self._started,
+            DaemonResumed: self._resumed,
+        }
+
+    @property
+    def finished(self) -> bool:
+        return self.state.finished
+
+    def handle(self, event: Event) -> list[Command]:
+        """Record a fact and return what must be done about it, in order.
+
+        Raises InvalidTransition or AssertionError where the facts contradict each other; the state is then undefined.
+        """
+        state = self.state
+        if state.finished:
+            return []
+        state.now = max(state.now, event.at)
+        out: list[Command] = []
+        self._touched = None
+        self._handlers[type(event)](event, out)
+        self._tell_of_rest(out)
+        if state.devices.free and state.stopping is None:
+            self._fill(out)
+        if not state.live:
+            self._finish_if_over(out)
+        self._check_touched()
+        return out
+
+    def _check_touched(self) -> None:
+        if self._touched is not None:
+            invariants.check_trial(self.state, self._touched)
+
+    def check(self) -> None:
+        """Assert every invariant."""
+        invariants.check(self.state)
+
+    # ------------------------------------------------------------ facts about trials
+
+    def _current(self, trial_id: int, incarnation: int) -> Trial | None:
+        """The trial, unless the event is about an incarnation that is over."""
+        trial = self.state.trials.get(trial_id)
+        if trial is None or trial.incarnation != incarnation or not trial.has_processes:
+            return None
+        self._touched = trial
+        return trial
+
+    def _up(self, event: TrialUp, out: list[Command]) -> None:
+        trial = self._current(event.trial, event.incarnation)
+        if trial is not None and trial.state is S.STARTING and trial.up_at is None:
+            self.state.set_up(trial)
+            self.state.move(trial, S.RUNNING, f"up on {trial.size_in_words}")
+
+    def _reported(self, event: Reported, out: list[Command]) -> None:
+        trial = self._current(event.trial, event.incarnation)
+        if trial is None or event.seq <= trial.seq:
+            return
+        state = self.state
+        if trial.up_at is None:
+            state.set_up(trial)
+            if trial.state is S.STARTING:
+                state.move(trial, S.RUNNING, f"up on {trial.size_in_words}")
+        self._measure(trial, event)
+        trial.seq, trial.step, trial.metrics = event.seq, event.step, event.metrics
+        trial.last_report_at = state.now
+        trial.steps_since_resize += 1
+        trial.steps_of_incarnation += 1
+        if event.step > trial.furthest_step:
+            trial.furthest_step, trial.infrastructure_faults = event.step, 0
+        trial.metric = event.metric
+        state.has_reports = True
+        if event.metric is None:
+            state.set_score(trial, NEVER)
+            trial.curve.append((event.step, float("nan")))
+        else:
+            state.set_score(trial, event.metric * state.rules.sign)
+            trial.curve.append((event.step, event.metric))
+        if trial.state is S.RUNNING and not trial.is_doomed:
+            self._enact(self.policy.on_report(state, trial), out)
+        moves.save_if_better(state, trial, out)
+
+    def _measure(self, trial: Trial, event: Reported) -> None:
+        """Learn the step time and, from an incarnation's first report, the overhead of its launch."""
+        state, step_time_s = self.state, event.step_time_s
+        if step_time_s is None:
+            if trial.steps_of_incarnation == 0 or trial.last_report_at is None:
+                return
+            step_time_s = state.now - trial.last_report_at
+        if trial.is_doomed or not step_time_s > 0:
+            return  # its devices may be lost; several reports read at once have no time between them
+        if trial.steps_of_incarnation == 0 and trial.decided_at is not None:
+            state.speed.saw_overhead(state.now - trial.decided_at - step_time_s)
+        elif trial.steps_of_incarnation == 1 and trial.step_time_before_s is not None:
+            before, trial.step_time_before_s = trial.step_time_before_s, None
+            state.speed.saw_resize(before[0], before[1], trial.atoms, step_time_s)
+        state.speed.saw_step(trial.atoms, step_time_s)
+        trial.step_time_s = step_time_s
+
+    def _checkpoint_saved(self, event: CheckpointSaved, out: list[Command]) -> None:
+        trial = self._current(event.trial, event.incarnation)
+        if trial is None:
+            return
+        trial.save_s, trial.last_saved_at = event.save_s, self.state.now
+        moves.saved(self.state, trial, event.step, out)
+
+    def _exited(self, event: TrialExited, out: list[Command]) -> None:
+        trial = self._current(event.trial, event.incarnation)
+        if trial is None:
+            return
+        state = self.state
+        if event.saved_step is not None:
+            moves.saved(state, trial, event.saved_step, out)
+        told, after = trial.after, after_exit(state, trial, event)
+        trial.after = None
+        trial.gone, trial.kill_grace_s = trial.incarnation, None
+        if trial.atoms and trial.step_time_s is not None and after.is_resize:
+            trial.step_time_before_s = (trial.atoms, trial.step_time_s)
+        moves.drain(state, trial, after.atoms if after.is_resize else 0, out)
+        if after.state is S.FAILED:
+            trial.error = after.reason
+            state.failures += 1
+        if after != told:
+            state.say(trial, after.reason)
+        state.move(trial, after.state, after.reason)
+        moves.launch_if_ready(state, trial, out)
+        self._give_up_if_hopeless(out)
+
+    # ------------------------------------------------------------ facts about devices
+
+    def _started(self, event: ExperimentStarted, out: list[Command]) -> None:
+        self.state.devices = Devices(event.devices, event.islands)
+        moves.set_timer(self.state, DEADLINE, self.state.rules.deadline_s, out)
+        if self.state.rules.watch:
+            moves.set_timer(self.state, WATCH, event.at + WATCH_EVERY_S, out)
+
+    def _released(self, event: DevicesReleased, out: list[Command]) -> None:
+        waiting = {self.state.devices.released(name) for name in event.devices}
+        for trial_id in sorted(waiting - {None}, key=lambda trial: trial or 0):
+            assert trial_id is not None
+            moves.launch_if_ready(self.state, self.state.trials[trial_id], out)
+
+    def _quarantined(self, event: DeviceQuarantined, out: list[Command]) -> None:
+        state = self.state
+        slot = state.devices.slots.get(event.device)
+        if slot is None or slot.state is DeviceState.QUARANTINED:
+            return
+        waiting, was_held = slot.awaited_by, slot.state is DeviceState.HELD
+        holder = slot.trial if was_held else waiting
+        state.devices.quarantine(event.device, event.reason)
+        state.say(None, f"{event.device} is quarantined: {event.reason}")
+        if holder is None:
+            return
+        trial = self._touched = state.trials[holder]
+        used = event.device in trial.devices
+        trial.devices = tuple(name for name in trial.devices if name != event.device)
+        trial.reserved = tuple(name for name in trial.reserved if name != event.device)
+        if not trial.has_processes:
+            moves.settle_for_less(state, trial)
+            moves.launch_if_ready(state, trial, out)
+        elif used:
+            # Its ranks sit on a device that is gone: the incarnation cannot go on.
+            why = f"{event.device} was lost: {event.reason}"
+            moves.kill(state, trial, out, grace_s=0.0, why=why)
+
+    def _readmitted(self, event: DeviceReadmitted, out: list[Command]) -> None:
+        self.state.devices.readmit(event.device)
+        self.state.say(None, f"{event.device} is in use again")
+
+    # ------------------------------------------------------------ time and people
+
+    def _timer_fired(self, event: TimerFired, out: list[Command]) -> None:
+        state = self.state
+        state.timers.pop(event.timer, None)
+        if event.timer == DEADLINE:
+            self._stop_all("deadline", out)
+        elif event.timer == LAST_CALL:
+            for trial in list(state.live.values()):
+                moves.kill(state, trial, out)
+        elif event.timer == WAKE and state.stopping is None:
+            self._enact(self.policy.on_wake(state), out)
+        elif event.timer == WATCH and state.stopping is None:
+            self._kill_the_silent(out)
+
+    def _kill_the_silent(self, out: list[Command]) -> None:
+        """The progress watchdog (reliability F13): who has not reported for too long is relaunched."""
+        state, rules = self.state, self.state.rules
+        for trial in state.live.values():
+            if not trial.has_processes or trial.is_doomed:
+                continue
+            if trial.steps_of_incarnation == 0:
+                silent_s, limit_s = state.now - trial.launched_at, rules.startup_limit_s
+            else:
+                silent_s = state.now - (trial.last_report_at or 0.0)
+                usual_s = 5 * (trial.step_time_s or 0.0)
+                limit_s = rules.hang_limit_s or max(60.0, usual_s)
+            if silent_s > limit_s:
+                why = f"no report for {silent_s:.0f} s (limit {limit_s:.0f} s)"
+                moves.kill(state, trial, out, why=why)
+        moves.set_timer(state, WATCH, state.now + WATCH_EVERY_S, out)
+
+    def _stop_all(self, reason: str, out: list[Command]) -> None:
+        """Everything leaves at its next report; what has not left at the last call is killed."""
+        state = self.state
+        if state.stopping is not None:
+            return
+        state.stopping = reason
+        for trial in list(state.live.values()):
+            moves.leave(state, trial.id, After(S.STOPPED, reason), out)
+        if state.live:
+            moves.set_timer(state, LAST_CALL, state.now + state.rules.last_call_s, out)
+
+    def _forecasted(self, event: Forecasted, out: list[Command]) -> None:
+        trial = self.state.trials.get(event.trial)
+        self.state.forecasts.pop((event.trial, event.step), None)
+        if trial is not None and self.state.stopping is None:
+            answer = self.policy.on_forecast(self.state, trial, event.step, event.forecast)
+            self._enact(answer, out)
+
+    def _user_asked(self, event: UserAsked, out: list[Command]) -> None:
+        state = self.state
+        trial = state.trials.get(event.trial) if event.trial is not None else None
+        match event.verb:
+            case "stop":
+                self._stop_all("stopped by the user", out)
+            case "cancel":
+                self._stop_all("cancelled by the user", out)
+                for live in state.live.values():
+                    moves.kill(state, live, out)
+            case "pause" if trial is not None and not trial.is_final:
+                trial.held_by_user = True
+                state.unwant(trial)
+                moves.leave(state, trial.id, After(S.PAUSED, "paused by the user"), out)
+            case "unpause" if trial is not None:
+                trial.held_by_user = False
+                goes_to = trial.after.state if trial.after is not None else trial.state
+                if goes_to is S.PAUSED:
+                    state.want(trial)
+            case "stop_trial" if trial is not None and not trial.is_final:
+                moves.leave(state, trial.id, After(S.STOPPED, "stopped by the user"), out)
+            case _:
+                pass
+
+    def _resumed(self, event: DaemonResumed, out: list[Command]) -> None:
+        state = self.state
+        state.say(None, f"daemon {event.epoch} took over")
+        for trial in state.live.values():
+            # What is being measured spans the time without a daemon.
+            trial.decided_at = None
+
+    # ------------------------------------------------------------ what follows
+
+    def _enact(self, decisions: Iterable[Decision], out: list[Command]) -> bool:
+        acted = False
+        for decision in decisions:
+            acted = moves.enact(self.state, decision, out) or acted
+        return acted
+
+    def _fill(self, out: list[Command]) -> None:
+        """Give free atoms away until nobody wants them."""
+        state = self.state
+        self._enact([Resume(wanted, 1, "goes on, as it was to") for wanted in state.wanted], out)
+        while state.devices.free and self._enact(self.policy.on_capacity(state), out):
+            self._tell_of_rest(out)
+
+    def _tell_of_rest(self, out: list[Command]) -> None:
+        """Tell the policy of every trial that came to rest, by whatever way."""
+        state = self.state
+        while state.rested:
+            trial = state.rested.popleft()
+            if state.stopping is None:
+                self._enact(self.policy.on_exit(state, trial), out)
+
+    def _give_up_if_hopeless(self, out: list[Command]) -> None:
+        state = self.state
+        if (
+            state.stopping is None
+            and state.failures >= state.rules.max_failures
+            and not state.has_reports
+        ):
+            self._stop_all(f"the first {state.failures} trials failed", out)
+
+    def _finish_if_over(self, out: list[Command]) -> None:
+        """No trial is live: the experiment is over if it is stopping, or if nothing can bring one back."""
+        state = self.state
+        if state.devices.total == 0:
+            return
+        if state.stopping is None:
+            if state.devices.draining or WAKE in state.timers or state.forecasts:
+                return
+            if state.atoms_total < state.rules.smallest:
+                return  # devices may come back from quarantine
+            if any(trial.held_by_user for trial in state.paused.values()):
+                return
+            state.stopping = "nothing left to run"
+        state.finished = True
+        for trial in list(state.paused.values()):
+            state.move(trial, S.STOPPED, state.stopping)
+        self._tell_of_rest(out)
+        out.append(Finish(state.stopping))

@@ -1,0 +1,190 @@
+"""Why is a trial where it is? Data first (``Explanation``), sentences second (``lines``).
+
+From the state, the trial's story and the policy's own words; changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from gpusched.core.state import Policy, State
+from gpusched.core.trial import NEVER, Trial, TrialState
+
+S = TrialState
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How it did at one rung: ``rank`` 1 is the best of ``of``; None: its metric was not finite there."""
+
+    milestone: int
+    rank: int
+    of: int
+    metric: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why, and what next.
+
+    ``why``: the present state in a sentence; ``moves_when``: what would change it (empty: nothing will); ``standings``:
+    its ranks in rungs, lowest first; ``policy``: the policy's sentences; ``story``: (seconds, what happened).
+    """
+
+    trial: int
+    state: str
+    step: int
+    metric: float | None
+    why: str
+    moves_when: str
+    standings: tuple[Standing, ...]
+    policy: tuple[str, ...]
+    story: tuple[tuple[float, str], ...]
+    hparams: Mapping[str, object]
+    error: str | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "trial": self.trial,
+            "state": self.state,
+            "step": self.step,
+            "metric": self.metric,
+            "why": self.why,
+            "moves_when": self.moves_when,
+            "standings": [standing.to_json() for standing in self.standings],
+            "policy": list(self.policy),
+            "story": [{"at": round(at, 3), "what": what} for at, what in self.story],
+            "hparams": dict(self.hparams),
+            "error": self.error,
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        out = [f"trial {self.trial} is {self.state} at step {self.step}: {self.why}"]
+        out += [f"  {sentence}" for sentence in self.policy]
+        if self.moves_when:
+            out.append(f"  it moves when {self.moves_when}")
+        out += ["", "its story:"]
+        for at, what in self.story:
+            first, *more = what.splitlines() or [""]
+            out.append(f"  {at:9.1f} s  {first}")
+            out += [f"  {'':9}    {line}" for line in more]
+        if self.error and "\n" in self.error:
+            out += ["", "its error:", *(f"  {line}" for line in self.error.splitlines())]
+        return out
+
+
+def explain(state: State, policy: Policy, trial_id: int) -> Explanation:
+    """Raises KeyError for an unknown trial."""
+    trial = state.trials[trial_id]
+    return Explanation(
+        trial=trial.id,
+        state=trial.state.value,
+        step=trial.step,
+        metric=trial.metric,
+        why=_why(state, trial),
+        moves_when=_moves_when(state, trial),
+        standings=tuple(_standings(state, policy, trial)),
+        policy=tuple(policy.explain(state, trial)),
+        story=_without_echoes(trial.story),
+        hparams=trial.hparams,
+        error=trial.error,
+    )
+
+
+def _standings(state: State, policy: Policy, trial: Trial) -> Iterator[Standing]:
+    for rung in policy.rungs(state):
+        if trial.id in rung:
+            score = rung.score(trial.id)
+            metric = score * state.rules.sign if score > NEVER else None
+            yield Standing(rung.milestone, rung.rank(trial.id) + 1, len(rung), metric)
+
+
+def _without_echoes(story: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
+    """Without a decision that the transition right after it tells again with the states."""
+    kept = []
+    for place, (at, what) in enumerate(story):
+        following = story[place + 1][1] if place + 1 < len(story) else ""
+        if not (following.endswith(f": {what}") and " -> " in following):
+            kept.append((at, what))
+    return tuple(kept)
+
+
+def _why(state: State, trial: Trial) -> str:
+    if trial.is_doomed:
+        cause = trial.killed_because or (trial.after.reason if trial.after else "stopped")
+        return f"it has been told to die: {cause}"
+    match trial.state:
+        case S.PENDING:
+            return "it has not been launched yet"
+        case S.STARTING:
+            return _why_starting(state, trial)
+        case S.RUNNING:
+            return f"it trains on {trial.size_in_words} ({', '.join(trial.devices)})"
+        case S.YIELDING:
+            after = trial.after
+            return (
+                f"it leaves at its next report, {_where_to(after.state)}: {after.reason}"
+                if after
+                else ""
+            )
+        case S.PAUSED if trial.held_by_user:
+            return "a person paused it; 'gpusched unpause' lets it go on"
+        case S.PAUSED | S.COMPLETED | S.STOPPED:
+            return _last_reason(trial)
+        case S.FAILED:
+            return (trial.error or "no reason is known").splitlines()[0]
+
+
+def _why_starting(state: State, trial: Trial) -> str:
+    waits = [name for name in trial.devices if state.devices.slots[name].state.value == "draining"]
+    if waits:
+        return f"it waits until the release of {', '.join(waits)} is confirmed"
+    return f"its processes start on {', '.join(trial.devices)}"
+
+
+def _moves_when(state: State, trial: Trial) -> str:
+    """What the next change of its state waits for."""
+    if trial.is_doomed:
+        return "nothing is left of its processes"
+    match trial.state:
+        case S.STARTING if not trial.has_processes:
+            return "these devices are confirmed to be free"
+        case S.STARTING:
+            return "all of its ranks are up"
+        case S.RUNNING:
+            return "it reports: the policy decides at every report"
+        case S.YIELDING:
+            return "its processes have left"
+        case S.PAUSED if trial.held_by_user:
+            return "a person unpauses it"
+        case S.PAUSED if trial.id in state.wanted:
+            needed, free = state.rules.smallest, state.atoms_free
+            return f"{needed} atoms are free (now {free})" if needed > 1 else "an atom is free"
+        case S.PAUSED:
+            return "atoms are free and the policy chooses it"
+        case _:
+            return ""
+
+
+def _where_to(to: TrialState) -> str:
+    words: Mapping[TrialState, str] = {
+        S.STARTING: "to go on with another number of atoms",
+        S.PAUSED: "to pause",
+        S.COMPLETED: "complete",
+    }
+    return words.get(to, "for good")
+
+
+def _last_reason(trial: Trial) -> str:
+    """What was said when it came to where it is."""
+    marker = f"-> {trial.state.value}: "
+    for _, what in reversed(trial.story):
+        if marker in what:
+            return what.split(marker, 1)[1]
+    return trial.story[-1][1] if trial.story else "nothing is known"

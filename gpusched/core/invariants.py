@@ -1,0 +1,115 @@
+"""What is always true of an experiment, as code: checked after every event, in tests and in production.
+
+``check`` looks at everything; ``check_trial`` only at the trial an event was about, in constant time, so that the
+daemon can afford it after every report. An AssertionError names what is broken; it is never caught and never repaired,
+since nobody knows what else is wrong then.
+"""
+
+from __future__ import annotations
+
+from gpusched.core.allocation import DeviceState
+from gpusched.core.state import State
+from gpusched.core.trial import NEVER, Trial, TrialState
+
+S = TrialState
+
+
+def check(state: State) -> None:
+    """Assert every invariant of an experiment between two events."""
+    for trial in state.trials.values():
+        check_trial(state, trial)
+    _check_devices(state)
+    _check_indices(state)
+    assert not state.rested, "the policy was not told of a trial that came to rest"
+    if state.finished:
+        assert not state.live, "finished with live trials"
+        assert not state.paused, "finished with trials that may go on"
+        assert state.stopping is not None, "finished without a reason"
+    if state.best is not None:
+        assert NEVER < state.best.score <= state.trials[state.best.trial].best_score, "best score"
+
+
+def check_trial(state: State, trial: Trial) -> None:
+    """Assert what concerns one trial."""
+    slots, has_processes = state.devices.slots, trial.has_processes
+    for name in (*trial.devices, *trial.reserved):
+        slot = slots[name]
+        mine = slot.trial == trial.id or slot.awaited_by == trial.id
+        assert mine, f"{name} is not the device of {_who(trial)}"
+        if has_processes:
+            assert slot.state is DeviceState.HELD, f"{_who(trial)} runs on unclean {name}"
+    yields = trial.state is S.YIELDING
+    assert (trial.after is not None) == yields, f"{_who(trial)}: after={trial.after}"
+    assert trial.score >= NEVER, f"{_who(trial)} has the score NaN"
+    assert trial.gone <= trial.incarnation, f"{_who(trial)}: more incarnations gone than launched"
+    assert yields or not trial.reserved, f"{_who(trial)} has reserved devices"
+    if has_processes:
+        assert trial.state.is_live, f"{_who(trial)} has processes"
+        assert trial.is_doomed or _has_allowed_size(state, trial), (
+            f"{_who(trial)} runs on {trial.devices}, which is no allowed size"
+        )
+        return
+    assert trial.up_at is None, f"{_who(trial)} trains without processes"
+    assert not trial.is_doomed, f"{_who(trial)} is to die and has no processes"
+    if trial.state.is_live:
+        waits = any(slots[name].state is DeviceState.DRAINING for name in trial.devices)
+        assert trial.state is S.STARTING, f"{_who(trial)} has no processes"
+        assert waits, f"{_who(trial)} has no processes and waits for nothing"
+    else:
+        assert not trial.devices, f"{_who(trial)} holds devices"
+
+
+def _who(trial: Trial) -> str:
+    return f"trial {trial.id} ({trial.state.value})"
+
+
+def _has_allowed_size(state: State, trial: Trial) -> bool:
+    atoms = len(trial.devices)
+    return atoms > 0 and state.rules.fit(atoms) == atoms
+
+
+def _check_devices(state: State) -> None:
+    """A device is in at most one allocation, and held + free + draining + quarantined = all."""
+    devices, trials = state.devices, state.trials
+    given = [name for trial in trials.values() for name in (*trial.devices, *trial.reserved)]
+    assert len(given) == len(set(given)), "a device in two allocations"
+    for name, slot in devices.slots.items():
+        if slot.state is DeviceState.HELD:
+            assert slot.trial in trials, f"{name} is held by nobody"
+            assert name in given, f"{name} is held and nobody's"
+        elif slot.awaited_by is not None:
+            assert slot.state is DeviceState.DRAINING, f"{name} is {slot.state.value} and awaited"
+            assert name in trials[slot.awaited_by].devices, f"{name} is awaited by nobody"
+        else:
+            assert name not in given, f"{name} is {slot.state.value} and somebody's"
+        if slot.state is DeviceState.QUARANTINED:
+            assert slot.reason, f"{name} is quarantined without a reason"
+    counts = devices.counts()
+    assert sum(counts.values()) == devices.total, "devices do not add up"
+    assert counts["draining"] == devices.draining, "draining devices miscounted"
+    assert counts["quarantined"] == devices.quarantined, "quarantined devices miscounted"
+    free = {name for name, slot in devices.slots.items() if slot.state is DeviceState.FREE}
+    assert free == devices.free, "the set of free devices is wrong"
+
+
+def _check_indices(state: State) -> None:
+    trials = state.trials
+    live = {trial.id for trial in trials.values() if trial.is_live}
+    paused = {trial.id for trial in trials.values() if trial.state is S.PAUSED}
+    assert set(state.live) == live, "live index"
+    assert [t.id for t in state.live_by_score()] == _by_score(state, live), "live by score"
+    assert set(state.paused) == paused, "paused index"
+    assert [t.id for t in state.paused_by_score()] == _by_score(state, paused), "paused by score"
+    longest_s = max((trial.training_s(state.now) for trial in trials.values()), default=0.0)
+    assert abs(state.longest_training_s - longest_s) < 1e-6 * max(1.0, longest_s), (
+        "longest training"
+    )
+    for wanted in state.wanted:
+        trial = trials[wanted]
+        goes_to = trial.after.state if trial.after is not None else trial.state
+        assert goes_to is S.PAUSED, f"trial {wanted} is wanted and not paused"
+        assert not trial.held_by_user, f"trial {wanted} is wanted and held by the user"
+
+
+def _by_score(state: State, ids: set[int]) -> list[int]:
+    return sorted(ids, key=lambda trial: (-state.trials[trial].score, trial))

@@ -1,0 +1,56 @@
+"""What an experiment is asked to do: the part of a recipe that the core needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """Fixed for the life of an experiment. Times in seconds since it began."""
+
+    deadline_s: float
+    mode: str = "max"
+    #: Most atoms a trial may have, and the numbers it may have (empty: any).
+    max_atoms: int | None = None
+    sizes: tuple[int, ...] = ()
+    scaling: str | Mapping[int, float] = "auto"
+    #: What ``gpusched profile`` measured before: s(a) and To to start from where ``scaling`` is learnt.
+    profiled: Mapping[int, float] | None = None
+    profiled_overhead_s: float | None = None
+    max_trials: int | None = None
+    #: The experiment ends when this many trials failed before any reported.
+    max_failures: int = 3
+    #: Relaunches of a trial without progress in between, after faults that were not its own.
+    max_infrastructure_faults: int = 3
+    #: After the deadline: how long a trial may take to come to its next report, and to die when told to.
+    last_call_s: float = 1.5
+    kill_grace_s: float = 5.0
+    #: How long a launch may take to its first report, and how long a trial may be silent after it
+    #: (None: the larger of 60 s and five of its steps). Not watched if ``watch`` is off (simulations).
+    startup_limit_s: float = 600.0
+    hang_limit_s: float | None = None
+    watch: bool = True
+    #: Share of a trial's time that saving better and better checkpoints may cost, and how often at most the best
+    #: model on disk is replaced while its trial trains on.
+    save_share: float = 0.03
+    best_every_s: float = 1.0
+
+    @property
+    def sign(self) -> float:
+        """Turns a metric into a score (more is better)."""
+        return 1.0 if self.mode == "max" else -1.0
+
+    @property
+    def smallest(self) -> int:
+        """The least atoms a trial may have."""
+        return min(self.sizes) if self.sizes else 1
+
+    def fit(self, atoms: int) -> int:
+        """The largest allowed size that is at most ``atoms``; the smallest size where there is none."""
+        if self.max_atoms is not None:
+            atoms = min(atoms, self.max_atoms)
+        if self.sizes:
+            return max((size for size in self.sizes if size <= atoms), default=self.smallest)
+        return max(1, atoms)

@@ -1,0 +1,153 @@
+"""A rung: a milestone and the score each trial had when its step first equalled it.
+
+HyperSched (SoCC'19) section 3.3 and Algorithms 1 to 3. A score is recorded once for each trial; the order within a rung
+is kept in a sorted list, so that a rank costs O(log n) and the cut-off O(1) until the next record.
+
+Equal scores: the trial recorded first ranks better, so that ranks are total and repeat exactly; ``keeps`` compares
+scores, so ties are kept together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterator
+
+from sortedcontainers import SortedList
+
+
+class Rung:
+    """Scores recorded at one milestone (in steps). More is better; ``-inf`` is a metric that was not finite."""
+
+    __slots__ = (
+        "_arrivals",
+        "_cutoff",
+        "_cutoff_eta",
+        "_newest_rung",
+        "_order",
+        "_scores",
+        "_waiting",
+        "milestone",
+    )
+
+    def __init__(self, milestone: int, newest_rung: dict[int, Rung] | None = None) -> None:
+        self.milestone = milestone
+        #: The rung that each trial was recorded in last, shared by all rungs of a ladder.
+        self._newest_rung: dict[int, Rung] = {} if newest_rung is None else newest_rung
+        self._scores: dict[int, float] = {}
+        #: (-score, arrival, trial), ascending: the best first.
+        self._order: SortedList[tuple[float, int, int]] = SortedList()
+        self._arrivals: dict[int, int] = {}
+        #: Those of the order that are paused here and wait to be promoted.
+        self._waiting: SortedList[tuple[float, int, int]] = SortedList()
+        self._cutoff: float | None = None
+        self._cutoff_eta = 0.0
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __contains__(self, trial: int) -> bool:
+        return trial in self._scores
+
+    def record(self, trial: int, score: float) -> bool:
+        """Record the score of a trial; False, and nothing changes, if it has one here already."""
+        if trial in self._scores:
+            return False
+        arrival = len(self._order)
+        self._order.add((-score, arrival, trial))
+        self._scores[trial], self._arrivals[trial] = score, arrival
+        self._newest_rung[trial] = self
+        self._cutoff = None
+        return True
+
+    def score(self, trial: int) -> float:
+        return self._scores[trial]
+
+    def cutoff(self, eta: float) -> float:
+        """The score of the ceil(n/eta)-th best: what a trial needs to be kept (Algorithm 3, line 18)."""
+        if self._cutoff is None or self._cutoff_eta != eta:
+            place = max(1, math.ceil(len(self._order) / eta))
+            self._cutoff = -self._order[place - 1][0] if self._order else -math.inf
+            self._cutoff_eta = eta
+        return self._cutoff
+
+    def keeps(self, trial: int, eta: float) -> bool:
+        """Whether the trial is among the best ceil(n/eta) of the n recorded here; ties keep."""
+        return self._scores[trial] >= self.cutoff(eta)
+
+    def wait(self, trial: int) -> None:
+        """The trial is paused, and this is the last rung it was recorded in."""
+        entry = (-self._scores[trial], self._arrivals[trial], trial)
+        if entry not in self._waiting:
+            self._waiting.add(entry)
+
+    def promotable(self, eta: float, paused: Container[int]) -> Iterator[int]:
+        """Waiting trials among the best floor(n/eta), the best first (Algorithm 1, lines 20 and 21).
+
+        Those that are not in ``paused`` any more, or were recorded in a higher rung since, are forgotten on the way;
+        ``wait`` brings them back. So a promotion costs O(log n), however many of the best have been promoted before.
+        """
+        limit, place = int(len(self._order) // eta), 0
+        while place < len(self._waiting):
+            entry = self._waiting[place]
+            if entry[2] not in paused or self._newest_rung[entry[2]] is not self:
+                del self._waiting[place]
+                continue
+            if self._order.index(entry) >= limit:
+                return
+            place += 1
+            yield entry[2]
+
+    def top(self, count: int) -> Iterator[int]:
+        """The best ``count`` trials, the best first."""
+        return (trial for _, _, trial in self._order.islice(0, count))
+
+    def rank(self, trial: int) -> int:
+        """0 for the best trial of this rung."""
+        return int(self._order.index((-self._scores[trial], self._arrivals[trial], trial)))
+
+
+def milestones(r: int, R: int | None, eta: float, brackets: int = 0) -> Iterator[int]:
+    """r*eta^s, r*eta^(s+1), ... below R (without end if R is None); the same number never twice."""
+    milestone = r * eta**brackets
+    last = 0
+    while R is None or round(milestone) < R:
+        if round(milestone) > last:
+            last = round(milestone)
+            yield last
+        milestone *= eta
+
+
+class Ladder:
+    """The rungs of one search, made as they are reached."""
+
+    __slots__ = ("_by_step", "_milestones", "_newest_rung", "rungs")
+
+    def __init__(self, r: int, R: int | None, eta: float, bracket: int = 0) -> None:
+        self._milestones = milestones(r, R, eta, bracket)
+        self.rungs: list[Rung] = []
+        self._newest_rung: dict[int, Rung] = {}
+        self._by_step: dict[int, Rung] = {}
+        self._grow()
+
+    def _grow(self) -> bool:
+        milestone = next(self._milestones, None)
+        if milestone is None:
+            return False
+        rung = Rung(milestone, self._newest_rung)
+        self.rungs.append(rung)
+        self._by_step[milestone] = rung
+        return True
+
+    def at(self, step: int) -> Rung | None:
+        """The rung whose milestone is exactly this step."""
+        while self.rungs and self.rungs[-1].milestone < step:
+            if not self._grow():
+                break
+        return self._by_step.get(step)
+
+    def up_to(self, step: int) -> Iterator[Rung]:
+        """Every rung at or below this step, lowest first."""
+        for rung in self.rungs:
+            if rung.milestone > step:
+                return
+            yield rung

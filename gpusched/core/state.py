@@ -1,0 +1,227 @@
+"""Everything that is true of an experiment now, and the questions a policy may ask of it.
+
+Policies get this object and must not change it; ``Experiment`` alone does. The indices (who is live, in which order)
+are kept up to date here, so that a question costs the same with ten trials and with ten thousand.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sortedcontainers import SortedList
+
+from gpusched.core.allocation import Devices
+from gpusched.core.decisions import Decision, Forecast
+from gpusched.core.ranking import Ranking
+from gpusched.core.rules import Rules
+from gpusched.core.rung import Rung
+from gpusched.core.speed import Speed
+from gpusched.core.trial import NEVER, Trial, TrialState
+
+#: The n-th configuration of the sequence; None when there are no more.
+Draw = Callable[[int], Mapping[str, object] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """A checkpoint on disk and the score its trial reported at that step."""
+
+    trial: int
+    step: int
+    score: float
+    metric: float
+    atoms: int
+    at: float
+
+
+class State:
+    """The standing of one experiment."""
+
+    def __init__(self, rules: Rules, draw: Draw) -> None:
+        self.rules = rules
+        self.now = 0.0
+        self.devices = Devices((), {})
+        self.speed = Speed(
+            rules.scaling,
+            profiled=rules.profiled,
+            profiled_overhead_s=rules.profiled_overhead_s,
+        )
+        self.trials: dict[int, Trial] = {}
+        self.live: dict[int, Trial] = {}
+        self.paused: dict[int, Trial] = {}
+        self.best: Best | None = None
+        #: When a trial was last asked to save because it had become the best.
+        self.best_asked_at = NEVER
+        self.failures = 0
+        self.has_reports = False
+        #: Trials that go on as soon as atoms are free, whatever the policy thinks, in the order asked: a person
+        #: unpaused them, or they lost their devices while they were to train.
+        self.wanted: list[int] = []
+        #: Trials that came to rest (paused or final) and of which the policy has not been told yet.
+        self.rested: deque[Trial] = deque()
+        #: Forecasts asked for and not answered yet, by trial and step.
+        self.forecasts: dict[tuple[int, int], Forecast] = {}
+        #: Why the experiment is ending; None while it goes on.
+        self.stopping: str | None = None
+        self.finished = False
+        self.timers: dict[str, float] = {}
+        #: The last decisions in words: (at, trial or None, text).
+        self.decisions: deque[tuple[float, int | None, str]] = deque(maxlen=200)
+        self._draw = draw
+        self._next_hparams: Mapping[str, object] | None = None
+        self._longest_past_s = 0.0
+        self._ranking = Ranking()
+        self._paused_by_score: SortedList[tuple[float, int]] = SortedList()
+        self._live_by_age: SortedList[tuple[float, int]] = SortedList()
+
+    # ------------------------------------------------------------ questions of a policy
+
+    @property
+    def time_left_s(self) -> float:
+        return self.rules.deadline_s - self.now
+
+    @property
+    def atoms_total(self) -> int:
+        """Atoms that can be used at all (those in quarantine are not counted)."""
+        return self.devices.usable
+
+    @property
+    def atoms_free(self) -> int:
+        return len(self.devices.free)
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether there is another configuration to start."""
+        if self.rules.max_trials is not None and len(self.trials) >= self.rules.max_trials:
+            return False
+        if self._next_hparams is None:
+            self._next_hparams = self._draw(len(self.trials))
+        return self._next_hparams is not None
+
+    def rank_among_live(self, trial: Trial) -> int:
+        """0 for the live trial with the best latest score; equal scores by age."""
+        return self._ranking.rank(trial)
+
+    def live_by_score(self) -> Iterable[Trial]:
+        """Live trials, the best latest score first."""
+        return (self.trials[trial] for trial in self._ranking)
+
+    def paused_by_score(self) -> Iterable[Trial]:
+        """Paused trials, the best latest score first."""
+        return (self.trials[trial] for _, trial in self._paused_by_score)
+
+    @property
+    def longest_training_s(self) -> float:
+        """Training time of the trial that has had most of it (Algorithm 3, line 7: the furthest trial's time)."""
+        live = self.now - self._live_by_age[0][0] if self._live_by_age else 0.0
+        return max(self._longest_past_s, live)
+
+    # ------------------------------------------------------------ changes, for Experiment alone
+
+    def draw(self) -> Trial:
+        """Make the next trial. The caller has asked ``can_draw``."""
+        if not self.can_draw or self._next_hparams is None:
+            raise AssertionError("no configuration left to draw")
+        trial = Trial(len(self.trials), self._next_hparams)
+        self._next_hparams = None
+        self.trials[trial.id] = trial
+        return trial
+
+    def move(self, trial: Trial, to: TrialState, why: str) -> None:
+        """Change a trial's state and the indices with it."""
+        was_live = trial.state.is_live
+        trial.go(to, self.now, why)
+        if to is TrialState.STARTING or not to.is_live:
+            self._set_down(trial)
+        if to.is_live and not was_live:
+            self.live[trial.id] = trial
+            self._ranking.touch(trial)
+        elif was_live and not to.is_live:
+            del self.live[trial.id]
+            self._ranking.discard(trial)
+        if not to.is_live:
+            self.rested.append(trial)
+        if to is not TrialState.PAUSED:
+            self.unwant(trial)
+        if to is TrialState.PAUSED:
+            self.paused[trial.id] = trial
+            self._paused_by_score.add((-trial.score, trial.id))
+        elif self.paused.pop(trial.id, None) is not None:
+            self._paused_by_score.remove((-trial.score, trial.id))
+
+    def want(self, trial: Trial) -> None:
+        """It is to go on as soon as atoms are free."""
+        if trial.id not in self.wanted:
+            self.wanted.append(trial.id)
+
+    def unwant(self, trial: Trial) -> None:
+        if trial.id in self.wanted:
+            self.wanted.remove(trial.id)
+
+    def set_up(self, trial: Trial) -> None:
+        """Its ranks run: from here its training time counts."""
+        trial.up_at = self.now
+        self._live_by_age.add((self.now - trial.past_training_s, trial.id))
+
+    def _set_down(self, trial: Trial) -> None:
+        """Its ranks are gone: training time stops."""
+        if trial.up_at is None:
+            return
+        self._live_by_age.remove((trial.up_at - trial.past_training_s, trial.id))
+        trial.past_training_s = trial.training_s(self.now)
+        self._longest_past_s = max(self._longest_past_s, trial.past_training_s)
+        trial.up_at = None
+
+    def set_score(self, trial: Trial, score: float) -> None:
+        """The latest score of a live trial."""
+        if score != trial.score:
+            trial.score = score
+            self._ranking.touch(trial)
+        if score > trial.best_score:
+            trial.best_score, trial.best_step = score, trial.step
+
+    def say(self, trial: Trial | None, text: str) -> None:
+        """A decision in words, for the dashboard and for ``explain``."""
+        self.decisions.append((self.now, trial.id if trial else None, text))
+        if trial is not None:
+            trial.tell(self.now, text)
+
+
+class Policy(Protocol):
+    """Decides. Callbacks get the standing and answer with decisions, in atoms; they change nothing else.
+
+    ``policies.base.Policy`` gives every callback a default that decides nothing.
+    """
+
+    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+        """A live trial has reported a step; ``trial.step`` and ``trial.score`` are up to date."""
+        ...
+
+    def on_capacity(self, state: State) -> Sequence[Decision]:
+        """Atoms are free. Asked again until it answers with nothing or no atoms are left."""
+        ...
+
+    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
+        """A trial has come to rest: it is paused or final now, by whatever way."""
+        ...
+
+    def on_wake(self, state: State) -> Sequence[Decision]:
+        """The time asked for with ``WakeAt`` has come."""
+        ...
+
+    def on_forecast(
+        self, state: State, trial: Trial, step: int, forecast: Mapping[str, float]
+    ) -> Sequence[Decision]:
+        """What ``AskForecast`` asked for."""
+        ...
+
+    def explain(self, state: State, trial: Trial) -> Sequence[str]:
+        """Why the trial is where it is, in sentences."""
+        ...
+
+    def rungs(self, state: State) -> Sequence[Rung]:
+        """The rungs it compares trials at, lowest first; none for a policy without."""
+        ...

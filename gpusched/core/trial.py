@@ -1,0 +1,189 @@
+"""A trial and its states. The transition table is the law; anything not in it raises with the trial's story.
+
+    PENDING ──▶ STARTING ──▶ RUNNING ──▶ YIELDING ──▶ PAUSED ──▶ STARTING ...
+                    ▲                        │
+                    └────── resize ──────────┘            final: COMPLETED, STOPPED, FAILED
+
+What follows a yield (grow to n, pause, stop, complete) is the explicit field ``after``, set when the yield is decided.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+NEVER = -math.inf
+
+
+class TrialState(enum.Enum):
+    """Where a trial stands. COMPLETED, STOPPED and FAILED are final."""
+
+    PENDING = "pending"
+    STARTING = "starting"
+    RUNNING = "running"
+    YIELDING = "yielding"
+    PAUSED = "paused"
+    COMPLETED = "completed"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+    is_final: bool
+    is_live: bool
+
+
+for _state in TrialState:
+    # Plain attributes rather than properties: read several times for every report.
+    _state.is_final = _state.value in ("completed", "stopped", "failed")
+    _state.is_live = _state.value in ("starting", "running", "yielding")
+
+S = TrialState
+
+#: From each state, the states it may go to.
+TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
+    S.PENDING: frozenset({S.STARTING}),
+    S.STARTING: frozenset(
+        {S.STARTING, S.RUNNING, S.YIELDING, S.PAUSED, S.COMPLETED, S.STOPPED, S.FAILED}
+    ),
+    S.RUNNING: frozenset({S.YIELDING, S.STARTING, S.COMPLETED, S.FAILED}),
+    S.YIELDING: frozenset({S.STARTING, S.PAUSED, S.COMPLETED, S.STOPPED, S.FAILED}),
+    S.PAUSED: frozenset({S.STARTING, S.STOPPED, S.COMPLETED}),
+    S.COMPLETED: frozenset(),
+    S.STOPPED: frozenset(),
+    S.FAILED: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """What follows a yield: the state to go to, and for a resize the number of atoms.
+
+    ``save``: it has been told to save a checkpoint before it leaves.
+    """
+
+    state: TrialState
+    reason: str
+    atoms: int = 0
+    save: bool = False
+
+    @property
+    def is_resize(self) -> bool:
+        return self.state is S.STARTING
+
+
+class InvalidTransition(Exception):
+    """A transition that the table does not know. The message ends with the trial's story."""
+
+    def __init__(self, trial: Trial, to: TrialState) -> None:
+        story = "\n".join(f"  {at:10.3f}s  {text}" for at, text in trial.story)
+        super().__init__(f"trial {trial.id}: {trial.state.value} -> {to.value} is illegal\n{story}")
+
+
+@dataclass(slots=True)
+class Trial:
+    """One hyperparameter configuration and all that is known of it.
+
+    ``score`` is the latest metric turned so that more is better; a metric that was not finite scores ``-inf``.
+    """
+
+    id: int
+    hparams: Mapping[str, object]
+    state: TrialState = S.PENDING
+    after: After | None = None
+
+    #: Launches so far; 0 before the first. Events of an older incarnation are ignored.
+    incarnation: int = 0
+    #: The newest incarnation of which nothing is left. Its events are over too: whatever still comes is ignored.
+    gone: int = 0
+    #: Devices it holds, in the order of its ranks; empty unless live.
+    devices: tuple[str, ...] = ()
+    #: Devices taken for the resize it is yielding for; clean, and not yet used by it.
+    reserved: tuple[str, ...] = ()
+
+    step: int = 0
+    #: The most steps any incarnation reached: a relaunch goes back to a checkpoint, and progress is what is beyond.
+    furthest_step: int = 0
+    seq: int = 0
+    metric: float | None = None
+    score: float = NEVER
+    #: Best finite metric so far, as a score, and the step it was reported at.
+    best_score: float = NEVER
+    best_step: int = 0
+    metrics: Mapping[str, float | str] = field(default_factory=dict)
+
+    #: Step of the newest committed checkpoint; 0: none.
+    saved_step: int = 0
+    last_saved_at: float = NEVER
+    save_s: float = 0.0
+
+    #: When the launch, or the yield of a resize, was decided: the start of what counts as overhead. None: not known.
+    decided_at: float | None = 0.0
+    launched_at: float = 0.0
+    #: When the present incarnation came up, and the training time of those before it.
+    up_at: float | None = None
+    past_training_s: float = 0.0
+    steps_since_resize: int = 0
+    #: Steps reported by the present incarnation.
+    steps_of_incarnation: int = 0
+    step_time_s: float | None = None
+    #: (atoms, step time) before the resize it is in: compared with its second step after it.
+    step_time_before_s: tuple[int, float] | None = None
+    last_report_at: float | None = None
+
+    infrastructure_faults: int = 0
+    #: Set once this incarnation has been told to die: the grace it was given.
+    kill_grace_s: float | None = None
+    #: Why it was told to die although it was to go on; None: it was not.
+    killed_because: str | None = None
+    held_by_user: bool = False
+    error: str | None = None
+    #: What happened to it, for ``explain`` and for error messages: (at, text).
+    story: list[tuple[float, str]] = field(default_factory=list)
+    #: (step, metric) of every report, for curves; the metric is NaN where it was not finite.
+    curve: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def atoms(self) -> int:
+        return len(self.devices)
+
+    @property
+    def size_in_words(self) -> str:
+        return f"{self.atoms} atom" if self.atoms == 1 else f"{self.atoms} atoms"
+
+    @property
+    def is_live(self) -> bool:
+        return self.state.is_live
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether its incarnation was launched and is not known to be gone.
+
+        Not to be confused with ``is_live``: between two incarnations of a resize a trial is live and has none.
+        """
+        return self.incarnation > self.gone
+
+    @property
+    def is_doomed(self) -> bool:
+        """Its incarnation has been told to die and has not done so yet."""
+        return self.kill_grace_s is not None
+
+    @property
+    def is_final(self) -> bool:
+        return self.state.is_final
+
+    def training_s(self, now: float) -> float:
+        """Seconds it has been up so far, over all incarnations."""
+        running = now - self.up_at if self.up_at is not None else 0.0
+        return self.past_training_s + running
+
+    def tell(self, at: float, text: str) -> None:
+        """Add a line to the trial's story."""
+        self.story.append((at, text))
+
+    def go(self, to: TrialState, at: float, why: str) -> None:
+        """Change state. Raises InvalidTransition if the table does not allow it."""
+        if to not in TRANSITIONS[self.state]:
+            raise InvalidTransition(self, to)
+        self.story.append((at, f"{self.state.value} -> {to.value}: {why}" if why else to.value))
+        self.state = to

@@ -1,0 +1,204 @@
+"""How a trial may end, in every stage: what it becomes, what follows, and when it is given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusched.core.decisions import (
+    ConfirmRelease,
+    Finish,
+    KeepBest,
+    Kill,
+    Resize,
+    SetTimer,
+    Start,
+    Yield,
+)
+from gpusched.core.events import Outcome
+from gpusched.core.trial import TrialState
+from tests.core import stages
+from tests.helpers import Script, launch
+
+S = TrialState
+OUTCOMES: tuple[Outcome, ...] = ("yielded", "finished", "failed", "killed", "lost")
+
+#: stage -> the state after each outcome, in the order of OUTCOMES.
+BECOMES = {
+    "starting": (S.STARTING, S.FAILED, S.FAILED, S.STARTING, S.STARTING),
+    "up": (S.STARTING, S.FAILED, S.FAILED, S.STARTING, S.STARTING),
+    "running": (S.STARTING, S.COMPLETED, S.FAILED, S.STARTING, S.STARTING),
+    "resizing": (S.STARTING, S.COMPLETED, S.FAILED, S.STARTING, S.STARTING),
+    "pausing": (S.PAUSED, S.COMPLETED, S.FAILED, S.PAUSED, S.PAUSED),
+    "stopping": (S.STOPPED, S.COMPLETED, S.STOPPED, S.STOPPED, S.STOPPED),
+    "completing": (S.COMPLETED,) * 5,
+    # Told to die: whatever it says of its end, it was killed.
+    "killed_while_starting": (S.PAUSED,) * 5,
+}
+CELLS = [
+    (stage, outcome, end)
+    for stage, ends in BECOMES.items()
+    for outcome, end in zip(OUTCOMES, ends, strict=True)
+]
+
+
+@pytest.mark.parametrize(("stage", "outcome", "end"), CELLS)
+def test_what_a_trial_becomes(stage: str, outcome: Outcome, end: TrialState) -> None:
+    script = stages.STAGES[stage]().wants(Start(1))
+    script.policy.exits.clear()
+    script.exited(0, outcome)
+    assert script.trial(0).state is end
+    used, free = ("d0",), "d0" if stage == "resizing" and end is S.STARTING else "d1"
+    if stage == "resizing" and end is S.STARTING:
+        script.expect(ConfirmRelease(used))
+        script.released("d0").expect(launch(0, 2, "d0", "d1"))
+    else:
+        script.expect(ConfirmRelease(used), launch(1, 1, free))
+        script.released("d0")
+        script.expect(*([launch(0, 2, "d0")] if end is S.STARTING else []))
+    told = [] if end is S.STARTING else [(0, end)]
+    assert script.policy.exits == told
+
+
+@pytest.mark.parametrize("stage", ["waiting", "paused", "completed", "stopped", "failed"])
+@pytest.mark.parametrize("outcome", OUTCOMES)
+def test_an_exit_of_what_is_gone_already_is_ignored(stage: str, outcome: Outcome) -> None:
+    script = stages.STAGES[stage]()
+    before = script.trial(0).state
+    script.exited(0, outcome, saved=9).expect_nothing()
+    assert script.trial(0).state is before
+    assert script.trial(0).saved_step != 9
+
+
+# ---------------------------------------------------------------- what is left of older incarnations
+
+
+@pytest.mark.parametrize("stage", list(stages.STAGES))
+def test_events_of_an_older_incarnation_change_nothing(stage: str) -> None:
+    script = stages.STAGES[stage]()
+    old = script.trial(0).incarnation - 1
+    before = (script.trial(0).state, script.trial(0).seq, script.trial(0).saved_step)
+    script.up(0, incarnation=old).expect_nothing()
+    script.report(0, 0.99, seq=99, step=99, incarnation=old).expect_nothing()
+    script.saved(0, 99, incarnation=old).expect_nothing()
+    script.exited(0, "failed", incarnation=old).expect_nothing()
+    assert (script.trial(0).state, script.trial(0).seq, script.trial(0).saved_step) == before
+
+
+def test_late_events_of_the_incarnation_that_left_for_a_resize_change_nothing() -> None:
+    script = stages.waiting()
+    script.up(0).expect_nothing()
+    script.report(0, 0.99).expect_nothing()
+    script.saved(0, 99).expect_nothing()
+    assert script.trial(0).state is S.STARTING
+    script.released("d0").expect(launch(0, 2, "d0", "d1"))
+
+
+def test_events_of_trials_and_incarnations_that_never_were_change_nothing() -> None:
+    script = stages.running()
+    script.up(0, incarnation=2).expect_nothing()
+    script.report(0, 0.9, incarnation=2).expect_nothing()
+    script.report(7, 0.9, incarnation=1).expect_nothing()
+    script.exited(7, "lost", incarnation=1).expect_nothing()
+    script.saved(7, 1, incarnation=1).expect_nothing()
+
+
+# ---------------------------------------------------------------- lost: relaunched, within a budget
+
+
+def test_what_was_lost_goes_on_from_its_checkpoint() -> None:
+    script = stages.running().report(0, 0.4).expect_nothing()
+    script.wait(1.0).exited(0, "lost", error="the shim was killed").expect(ConfirmRelease(("d0",)))
+    assert script.trial(0).story[-1][1].endswith("the shim was killed; goes on from step 1")
+    script.wait(0.5).released("d0").expect(launch(0, 2, "d0"))
+    script.wait(1.0).report(0, 0.45, step=2).expect_nothing()
+    assert (script.trial(0).step, script.trial(0).seq, script.trial(0).furthest_step) == (2, 3, 2)
+
+
+def test_the_budget_of_relaunches_is_for_those_without_progress() -> None:
+    script = stages.running(max_infrastructure_faults=2)
+    for incarnation in (2, 3):
+        script.exited(0, "lost").drop().released("d0").expect(launch(0, incarnation, "d0"))
+    script.wants(Start(1)).exited(0, "lost").expect(ConfirmRelease(("d0",)), launch(1, 1, "d1"))
+    assert script.trial(0).state is S.FAILED
+    assert script.trial(0).error == "its processes vanished; 3 times without progress"
+
+
+def test_progress_renews_the_budget() -> None:
+    script = stages.running(max_infrastructure_faults=1)
+    for incarnation in range(2, 6):
+        script.exited(0, "lost").drop().released("d0").expect(launch(0, incarnation, "d0"))
+        script.report(0, 0.4, step=incarnation).expect_nothing()
+    assert script.trial(0).state is S.RUNNING
+
+
+def test_repeating_old_steps_is_no_progress() -> None:
+    script = stages.running(max_infrastructure_faults=1).report(0, 0.4, step=2).drop()
+    script.exited(0, "lost").drop().released("d0").expect(launch(0, 2, "d0"))
+    script.report(0, 0.4, step=2).expect_nothing()
+    script.wants(Start(1)).exited(0, "lost").drop()
+    assert script.trial(0).state is S.FAILED
+
+
+def test_a_loss_on_the_way_to_a_resize_counts_too() -> None:
+    script = stages.up(max_infrastructure_faults=1).saved(0, 1).drop()
+    for _ in range(2):
+        script.policy.on_next_wake.append(Resize(0, 2))
+        script.timer("wake").drop().wants(Start(1)).exited(0, "lost").drop()
+        if script.trial(0).state is S.FAILED:
+            break
+        script.released("d0").drop()
+        script.policy.on_next_wake.append(Resize(0, 1))
+        script.up(0).drop().timer("wake").drop().exited(0, "yielded").drop()
+        script.released("d0", "d1").drop().up(0).drop()
+    assert script.trial(0).state is S.FAILED
+
+
+# ---------------------------------------------------------------- failures
+
+
+def test_a_failure_frees_its_atoms_for_others() -> None:
+    script = stages.running().wants(Start(1)).exited(0, "failed", error="CUDA out of memory")
+    script.expect(ConfirmRelease(("d0",)), launch(1, 1, "d1"))
+    assert script.trial(0).error == "CUDA out of memory"
+    script.wants(Start(1)).released("d0").expect(launch(2, 1, "d0"))
+
+
+def test_the_first_failures_before_any_report_end_the_experiment() -> None:
+    script = Script(devices=1, max_failures=2).wants(Start(1), Start(1), Start(1)).start().drop()
+    script.exited(0, "failed", error="no such file").expect(ConfirmRelease(("d0",)))
+    script.released("d0").expect(launch(1, 1, "d0"))
+    script.exited(1, "finished")
+    script.expect(ConfirmRelease(("d0",)), Finish("the first 2 trials failed"))
+    assert script.state.stopping == "the first 2 trials failed"
+
+
+def test_giving_up_stops_those_that_start() -> None:
+    script = Script(devices=2, max_failures=1).wants(Start(1), Start(1)).start().drop()
+    script.exited(0, "failed")
+    kill = Kill(1, 1, script.rules.kill_grace_s)
+    script.expect(ConfirmRelease(("d0",)), kill, SetTimer("last call", 1.5))
+    script.exited(1, "killed")
+    script.expect(ConfirmRelease(("d1",)), Finish("the first 1 trials failed"))
+
+
+def test_after_a_report_failures_do_not_end_it() -> None:
+    script = stages.running(max_failures=1).wants(Start(1), Start(1)).exited(0, "failed").drop()
+    script.exited(1, "failed").drop()
+    assert script.state.failures == 2
+    assert script.state.stopping is None
+
+
+# ---------------------------------------------------------------- the last checkpoint
+
+
+def test_the_checkpoint_of_a_yield_may_be_the_best_model() -> None:
+    script = stages.starting().report(0, 0.5).drop()
+    script.asked("pause", 0).expect(Yield(0, 1, save=True))
+    script.exited(0, "yielded", saved=1).expect(KeepBest(0, 1, 0.5), ConfirmRelease(("d0",)))
+    assert script.state.best is not None
+    assert script.state.best.atoms == 1
+
+
+def test_an_exit_without_a_checkpoint_keeps_the_older_one() -> None:
+    script = stages.pausing().exited(0, "lost").expect(ConfirmRelease(("d0",)))
+    assert (script.trial(0).step, script.trial(0).saved_step) == (2, 1)

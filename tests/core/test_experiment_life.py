@@ -1,0 +1,334 @@
+"""A trial's life without accidents: start, report, pause, resume, resize, stop, complete, and the end of it all."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusched.core.decisions import (
+    AskForecast,
+    Complete,
+    ConfirmRelease,
+    Finish,
+    Forecast,
+    KeepBest,
+    Launch,
+    Pause,
+    Resize,
+    Resume,
+    Save,
+    SetTimer,
+    Start,
+    Stop,
+    WakeAt,
+    Yield,
+)
+from gpusched.core.events import DaemonResumed, Forecasted
+from gpusched.core.trial import NEVER, TrialState
+from tests.core import stages
+from tests.helpers import Script, launch
+
+S = TrialState
+
+
+# ---------------------------------------------------------------- start
+
+
+def test_the_beginning_sets_the_deadline_and_fills_every_atom() -> None:
+    script = Script(devices=2, deadline_s=60.0).wants(Start(1), Start(1), Start(1)).start()
+    script.expect(SetTimer("deadline", 60.0), launch(0, 1, "d0"), launch(1, 1, "d1"))
+    assert [t.state for t in script.state.trials.values()] == [S.STARTING, S.STARTING]
+    assert script.state.atoms_free == 0
+
+
+def test_a_watched_experiment_sets_that_timer_too() -> None:
+    script = Script(watch=True, deadline_s=60.0).wait(0.5).start()
+    script.expect(
+        SetTimer("deadline", 60.0), SetTimer("watch", 10.5), Finish("nothing left to run")
+    )
+
+
+def test_a_launch_carries_the_configuration_as_drawn() -> None:
+    script = Script(draw=lambda n: {"lr": 0.1, "layers": [8, 8]}).wants(Start(1)).start()
+    script.expect(
+        SetTimer("deadline", 1000.0), Launch(0, 1, ("d0",), {"lr": 0.1, "layers": [8, 8]})
+    )
+
+
+def test_several_atoms_come_from_one_island() -> None:
+    islands = {"d0": 0, "d1": 1, "d2": 1}
+    script = Script(devices=3, islands=islands).wants(Start(2)).start()
+    script.expect(SetTimer("deadline", 1000.0), launch(0, 1, "d1", "d2"))
+
+
+def test_a_start_that_does_not_fit_is_dropped() -> None:
+    script = Script(devices=2).wants(Start(1), Start(2)).start()
+    script.expect(SetTimer("deadline", 1000.0), launch(0, 1, "d0"))
+
+
+def test_a_start_is_rounded_to_an_allowed_size() -> None:
+    script = Script(devices=4, sizes=(2, 4), max_atoms=3).wants(Start(1), Start(4)).start()
+    script.expect(SetTimer("deadline", 1000.0), launch(0, 1, "d0", "d1"), launch(1, 1, "d2", "d3"))
+
+
+def test_no_more_trials_than_asked_for() -> None:
+    script = Script(devices=3, max_trials=2).wants(Start(1), Start(1), Start(1)).start()
+    script.expect(SetTimer("deadline", 1000.0), launch(0, 1, "d0"), launch(1, 1, "d1"))
+
+
+# ---------------------------------------------------------------- report
+
+
+def test_a_report_that_changes_nothing_returns_nothing() -> None:
+    script = stages.running().wait(1.0).report(0, 0.4)
+    script.expect_nothing()
+    trial = script.trial(0)
+    assert (trial.step, trial.seq, trial.metric, trial.score) == (2, 2, 0.4, 0.4)
+    assert trial.curve == [(1, 0.5), (2, 0.4)]
+
+
+def test_the_first_report_says_that_it_is_up() -> None:
+    script = stages.starting().wait(3.0).report(0, 0.5).expect(Save(0, 1))
+    assert script.trial(0).state is S.RUNNING
+    assert script.trial(0).up_at == 3.0
+    script.up(0).expect_nothing()
+    assert script.trial(0).up_at == 3.0
+
+
+def test_in_mode_min_less_scores_more() -> None:
+    script = stages.starting(mode="min").report(0, 0.5).drop().report(0, 0.25).expect(Save(0, 1))
+    assert script.trial(0).score == -0.25
+    script.report(0, 0.75).expect(Save(0, 1))  # nothing is on disk yet
+    assert script.trial(0).best_score == -0.25
+    assert script.trial(0).best_step == 2
+
+
+def test_a_metric_that_is_not_finite_scores_worst_and_is_never_the_best() -> None:
+    script = stages.starting().report(0, None).expect_nothing()
+    assert (script.trial(0).score, script.trial(0).metric) == (NEVER, None)
+    assert script.state.has_reports
+    script.saved(0, 1).expect_nothing()
+    assert script.state.best is None
+    assert script.trial(0).saved_step == 1
+    script.wait(10.0).report(0, 0.1).expect(Save(0, 1))
+
+
+@pytest.mark.parametrize("seq", [0, 1])
+def test_a_report_that_was_seen_before_is_ignored(seq: int) -> None:
+    script = stages.running().report(0, 0.9, seq=seq, step=5).expect_nothing()
+    assert script.trial(0).step == 1
+    assert script.policy.reports == [0]
+
+
+def test_a_gap_in_the_sequence_is_taken_as_it_comes() -> None:
+    script = stages.running().report(0, 0.4, seq=7, step=6).expect_nothing()
+    assert (script.trial(0).seq, script.trial(0).step) == (7, 6)
+
+
+# ---------------------------------------------------------------- pause and resume
+
+
+def test_pause_and_resume() -> None:
+    script = stages.running().decides(Pause(0, "no good")).wait(1.0).report(0, 0.4)
+    script.expect(Yield(0, 1, save=True))
+    assert script.trial(0).state is S.YIELDING
+    script.exited(0, saved=2).expect(ConfirmRelease(("d0",)))
+    assert script.policy.exits == [(0, S.PAUSED)]
+    assert script.device("d0") == "draining"
+    script.wants(Start(1)).released("d0").expect(launch(1, 1, "d0"))
+    script.wants(Resume(0, 1)).wait(1.0).report(1, 0.1, step=1).expect(launch(0, 2, "d1"))
+    assert script.trial(0).state is S.STARTING
+    script.wait(1.0).up(0).expect_nothing()
+    script.report(0, 0.45).expect_nothing()
+    assert (script.trial(0).step, script.trial(0).seq) == (3, 3)
+    assert script.trial(0).past_training_s == 2.0
+
+
+def test_a_paused_trial_resumes_with_as_many_atoms_as_asked() -> None:
+    script = stages.pausing().wants(WakeAt(50.0)).exited(0, saved=2).drop()
+    script.wants(Resume(0, 2)).released("d0").expect(launch(0, 2, "d0", "d1"))
+
+
+def test_a_resume_that_does_not_fit_is_dropped() -> None:
+    script = stages.pausing().wants(Start(1)).exited(0, saved=2).drop()
+    script.wants(Resume(0, 2)).released("d0").expect_nothing()
+    assert script.trial(0).state is S.PAUSED
+
+
+def test_pausing_a_paused_trial_is_no_progress() -> None:
+    # A policy that says so whenever atoms are free would otherwise be asked for ever.
+    script = stages.paused().wants(Pause(0), Start(1)).wait(1.0).up(1).expect_nothing()
+    assert len(script.policy.capacity) == 1
+
+
+# ---------------------------------------------------------------- resize
+
+
+def test_growing_reserves_first_and_launches_when_the_old_devices_are_released() -> None:
+    script = stages.running().decides(Resize(0, 2, "grows")).wait(1.0).report(0, 0.4)
+    script.expect(Yield(0, 1, save=True))
+    assert script.trial(0).reserved == ("d1",)
+    assert (script.device("d0"), script.device("d1")) == ("held", "held")
+    script.exited(0, saved=2).expect(ConfirmRelease(("d0",)))
+    assert script.trial(0).state is S.STARTING
+    assert script.trial(0).devices == ("d0", "d1")
+    assert script.policy.exits == []
+    script.wait(2.0).released("d0").expect(launch(0, 2, "d0", "d1"))
+    script.wait(1.0).report(0, 0.6).expect(Save(0, 2))
+    assert script.trial(0).steps_since_resize == 1
+
+
+def test_shrinking_gives_devices_back_when_they_are_released() -> None:
+    script = stages.waiting().released("d0").drop().report(0, 0.4).expect_nothing()
+    script.decides(Resize(0, 1)).report(0, 0.4).expect(Yield(0, 2, save=True))
+    script.exited(0, saved=4).expect(ConfirmRelease(("d0", "d1")))
+    script.released("d1").expect_nothing()
+    assert script.state.devices.free == {"d1"}
+    script.released("d0").expect(launch(0, 3, "d0"))
+
+
+def test_a_resize_to_the_size_it_has_is_dropped() -> None:
+    stages.running().decides(Resize(0, 1)).report(0, 0.4).expect_nothing()
+
+
+def test_a_resize_into_atoms_that_are_not_free_is_dropped() -> None:
+    script = stages.running().decides(Resize(0, 3)).report(0, 0.4).expect_nothing()
+    assert script.trial(0).state is S.RUNNING
+
+
+def test_what_a_resize_measures() -> None:
+    script = stages.starting(scaling="auto").wait(2.0).report(0, 0.5, step_time_s=1.5).drop()
+    assert script.state.speed.overhead_s == 0.5, "decision to first report, less the step"
+    script.wait(1.0).decides(Resize(0, 2)).report(0, 0.4, step_time_s=1.0).drop()
+    script.wait(0.5).exited(0, saved=2).drop().wait(1.0).released("d0").drop()
+    script.wait(2.5).report(0, 0.4, step_time_s=0.5).drop()
+    assert script.state.speed.overhead_s == 0.5
+    script.wait(0.5).report(0, 0.4, step_time_s=0.5).drop()
+    before = script.state.speed.s(2)
+    assert before < 2.0
+    # The second step after the resize was one measurement of s(2): twice as fast.
+    for _ in range(8):
+        script.state.speed.saw_resize(1, 1.0, 2, 0.5)
+    assert script.state.speed.s(2) == pytest.approx(2.0)
+
+
+def test_step_times_are_measured_by_the_clock_where_the_worker_says_none() -> None:
+    script = stages.starting().wait(5.0).report(0, 0.5, step_time_s=None).drop()
+    assert script.state.speed.step_on_one_atom_s is None
+    script.wait(2.0).report(0, 0.4, step_time_s=None).expect(Save(0, 1))
+    assert script.state.speed.step_on_one_atom_s == 2.0
+    script.report(0, 0.4, step_time_s=None).drop()
+    assert script.state.speed.step_on_one_atom_s == 2.0, "two reports read at once measure nothing"
+
+
+def test_a_launch_that_spans_a_change_of_daemons_is_not_measured() -> None:
+    script = stages.starting().wait(500.0)
+    script.feed(DaemonResumed(at=script.now, epoch=2)).expect_nothing()
+    script.report(0, 0.5).drop()
+    assert script.state.speed.overhead_s is None
+    assert script.state.speed.step_on_one_atom_s == 1.0
+
+
+# ---------------------------------------------------------------- stop and complete
+
+
+@pytest.mark.parametrize(
+    ("decision", "end"), [(Stop(0, "bad"), S.STOPPED), (Complete(0, "done"), S.COMPLETED)]
+)
+def test_a_trial_leaves_for_good(decision: Stop | Complete, end: S) -> None:
+    script = stages.running().decides(decision).report(0, 0.4).expect(Yield(0, 1, save=False))
+    script.wants(Start(1)).exited(0).expect(ConfirmRelease(("d0",)), launch(1, 1, "d1"))
+    assert script.trial(0).state is end
+    assert script.policy.exits == [(0, end)]
+
+
+@pytest.mark.parametrize("decision", [Stop(0, "bad"), Complete(0, "done")])
+def test_the_best_model_is_saved_when_it_leaves(decision: Stop | Complete) -> None:
+    script = stages.running().decides(decision).report(0, 0.9).expect(Yield(0, 1, save=True))
+    script.wants(WakeAt(50.0)).exited(0, saved=2)
+    script.expect(KeepBest(0, 2, 0.9), ConfirmRelease(("d0",)), SetTimer("wake", 50.0))
+
+
+def test_a_paused_trial_is_stopped_at_once_and_the_policy_is_told() -> None:
+    script = stages.paused()
+    script.policy.exits.clear()
+    script.decides(Stop(0, "no hope")).report(1, 0.1).expect_nothing()
+    assert script.trial(0).state is S.STOPPED
+    assert script.policy.exits == [(0, S.STOPPED)]
+
+
+def test_a_policy_may_act_on_other_trials_than_the_one_that_reports() -> None:
+    script = Script(devices=2).wants(Start(1), Start(1)).start().drop()
+    script.report(0, 0.5).drop().saved(0, 1).drop().report(1, 0.4).drop()
+    script.decides(Stop(1), Pause(0)).report(0, 0.3)
+    script.expect(Yield(1, 1, save=False), Yield(0, 1, save=True))
+
+
+# ---------------------------------------------------------------- timers and forecasts
+
+
+def test_a_policy_is_woken_when_it_asked_to_be() -> None:
+    script = stages.running().decides(WakeAt(30.0)).report(0, 0.4).expect(SetTimer("wake", 30.0))
+    assert script.state.timers == {"deadline": 1000.0, "wake": 30.0}
+    script.policy.on_next_wake.append(Pause(0))
+    script.wait(28.0).timer("wake").expect(Yield(0, 1, save=True))
+    assert script.state.timers == {"deadline": 1000.0}
+
+
+def test_a_forecast_goes_out_and_comes_back() -> None:
+    script = stages.running().decides(AskForecast(0, (0.5, 0.4), 81, 0.9)).report(0, 0.4)
+    asked = Forecast(0, 2, (0.5, 0.4), 81, 0.9)
+    script.expect(asked)
+    assert script.state.forecasts == {(0, 2): asked}
+    script.policy.on_next_forecast.append(Pause(0, "no hope"))
+    answer = Forecasted(at=script.now, trial=0, step=2, forecast={"p": 0.01})
+    script.feed(answer).expect(Yield(0, 1, save=True))
+    assert script.state.forecasts == {}
+
+
+def test_a_forecast_of_a_trial_that_nobody_knows_is_ignored() -> None:
+    script = stages.running()
+    script.feed(Forecasted(at=script.now, trial=9, step=1, forecast={})).expect_nothing()
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_when_nothing_is_left_to_run_it_is_over() -> None:
+    script = stages.completing(max_trials=1).exited(0).expect(ConfirmRelease(("d0",)))
+    script.released("d0").expect(Finish("nothing left to run"))
+    assert script.experiment.finished
+
+
+def test_an_experiment_without_configurations_is_over_at_once() -> None:
+    script = Script(draw=lambda n: None).wants(Start(1)).start()
+    script.expect(SetTimer("deadline", 1000.0), Finish("nothing left to run"))
+
+
+def test_a_policy_that_wants_to_be_woken_keeps_it_alive() -> None:
+    script = stages.completing(max_trials=1).wants(WakeAt(50.0)).exited(0).drop()
+    script.released("d0").expect_nothing()
+    script.wait(47.0).timer("wake").expect(Finish("nothing left to run"))
+
+
+def test_a_forecast_under_way_keeps_it_alive() -> None:
+    script = stages.completing(max_trials=1).wants(AskForecast(0, (0.5,), 81, 0.9))
+    script.exited(0).expect(ConfirmRelease(("d0",)), Forecast(0, 2, (0.5,), 81, 0.9))
+    script.released("d0").expect_nothing()
+    answer = Forecasted(at=script.now, trial=0, step=2, forecast={"p": 0.9})
+    script.feed(answer).expect(Finish("nothing left to run"))
+
+
+def test_paused_trials_that_nobody_resumes_are_stopped_at_the_end() -> None:
+    script = stages.pausing(max_trials=1).exited(0, saved=2).drop()
+    script.released("d0").expect(Finish("nothing left to run"))
+    assert script.trial(0).state is S.STOPPED
+    assert script.policy.exits == [(0, S.PAUSED)], "nothing is decided any more"
+
+
+def test_after_the_end_nothing_follows_from_anything() -> None:
+    script = stages.completing(max_trials=1).exited(0).drop().released("d0").drop()
+    script.report(0, 0.9).expect_nothing()
+    script.asked("cancel").expect_nothing()
+    script.timer("deadline").expect_nothing()
+    script.released("d1").expect_nothing()
+    assert script.trial(0).step == 2

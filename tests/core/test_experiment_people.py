@@ -1,0 +1,307 @@
+"""What people ask for, and the deadline, in every stage a trial can be in; and the watch over silent trials."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusched.core.decisions import (
+    Command,
+    ConfirmRelease,
+    Finish,
+    KeepBest,
+    Kill,
+    Launch,
+    Pause,
+    Resume,
+    Save,
+    SetTimer,
+    Start,
+    Yield,
+)
+from gpusched.core.trial import TrialState
+from tests.core import stages
+from tests.helpers import Script, launch
+
+S = TrialState
+KILL = Kill(0, 1, 5.0)
+LEAVES, SAVES = Yield(0, 1, save=False), Yield(0, 1, save=True)
+
+#: stage -> what a user's pause returns, the state it leaves the trial in, and what follows a yield
+PAUSES: dict[str, tuple[list[Command], TrialState, TrialState | None]] = {
+    "starting": ([KILL], S.YIELDING, S.PAUSED),
+    "up": ([SAVES], S.YIELDING, S.PAUSED),
+    "running": ([SAVES], S.YIELDING, S.PAUSED),
+    "resizing": ([], S.YIELDING, S.PAUSED),
+    "waiting": ([], S.PAUSED, None),
+    "pausing": ([], S.YIELDING, S.PAUSED),
+    "stopping": ([], S.YIELDING, S.STOPPED),
+    "completing": ([], S.YIELDING, S.COMPLETED),
+    "killed_while_starting": ([], S.YIELDING, S.PAUSED),
+    "paused": ([], S.PAUSED, None),
+    "completed": ([], S.COMPLETED, None),
+    "stopped": ([], S.STOPPED, None),
+    "failed": ([], S.FAILED, None),
+}
+STOPS: dict[str, tuple[list[Command], TrialState, TrialState | None]] = {
+    **PAUSES,
+    "starting": ([KILL], S.YIELDING, S.STOPPED),
+    "up": ([LEAVES], S.YIELDING, S.STOPPED),
+    "running": ([LEAVES], S.YIELDING, S.STOPPED),
+    "resizing": ([], S.YIELDING, S.STOPPED),
+    "waiting": ([], S.STOPPED, None),
+    "pausing": ([], S.YIELDING, S.STOPPED),
+    "killed_while_starting": ([], S.YIELDING, S.STOPPED),
+    "paused": ([], S.STOPPED, None),
+}
+
+
+def _check(script: Script, state: TrialState, after: TrialState | None) -> None:
+    trial = script.trial(0)
+    assert trial.state is state
+    assert (trial.after.state if trial.after else None) is after
+
+
+@pytest.mark.parametrize("stage", list(stages.STAGES))
+def test_a_user_pauses(stage: str) -> None:
+    script = stages.STAGES[stage]()
+    commands, state, after = PAUSES[stage]
+    script.wants(Start(1) if stage == "waiting" else Pause(0))
+    expected = [*commands, launch(1, 1, "d1")] if stage == "waiting" else commands
+    script.asked("pause", 0).expect(*expected)
+    _check(script, state, after)
+
+
+@pytest.mark.parametrize("stage", list(stages.STAGES))
+def test_a_user_stops_a_trial(stage: str) -> None:
+    script = stages.STAGES[stage]()
+    commands, state, after = STOPS[stage]
+    script.wants(Start(1) if stage == "waiting" else Pause(0))
+    expected = [*commands, launch(1, 1, "d1")] if stage == "waiting" else commands
+    script.asked("stop_trial", 0).expect(*expected)
+    _check(script, state, after)
+
+
+@pytest.mark.parametrize("stage", list(stages.STAGES))
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        ("deadline", "deadline"),
+        ("stop", "stopped by the user"),
+        ("cancel", "cancelled by the user"),
+    ],
+)
+def test_the_end_comes_in_every_stage(stage: str, end: str, why: str) -> None:
+    script = stages.STAGES[stage]().wait(10.0)
+    others = [t.id for t in script.state.live.values() if t.id != 0]
+    if end == "deadline":
+        script.timer("deadline")
+    else:
+        script.asked("cancel" if end == "cancel" else "stop")
+    expected: list[Command] = []
+    if script.trial(0).state is S.YIELDING:
+        expected += STOPS[stage][0]
+    expected += [Kill(trial, 1, 5.0) for trial in others]  # trial 1 is only starting
+    live = [0] * (script.trial(0).state is S.YIELDING) + others
+    if live:
+        expected.append(SetTimer("last call", script.now + script.rules.last_call_s))
+        expected += [Kill(trial, 1, 5.0) for trial in live] if end == "cancel" else []
+    else:
+        expected.append(Finish(why))
+    script.expect(*expected)
+    for trial in live:
+        script.exited(trial, "killed")
+        finish = [Finish(why)] if trial == live[-1] else []
+        script.expect(ConfirmRelease(("d0",) if trial == 0 else ("d1",)), *finish)
+    assert script.experiment.finished
+    assert script.state.stopping == why
+    assert all(trial.is_final for trial in script.state.trials.values())
+
+
+# ---------------------------------------------------------------- pause, unpause
+
+
+def test_the_policy_does_not_resume_what_a_user_paused() -> None:
+    script = stages.running().asked("pause", 0).expect(SAVES)
+    script.wants(Resume(0, 1)).exited(0, saved=1).expect(ConfirmRelease(("d0",)))
+    script.wants(Resume(0, 1)).released("d0").expect_nothing()
+    assert not script.experiment.finished, "a person may unpause it"
+    script.asked("unpause", 0).expect(launch(0, 2, "d0"))
+
+
+def test_unpausing_waits_for_an_atom() -> None:
+    script = Script(devices=1).wants(Start(1)).start().drop().report(0, 0.5).drop()
+    script.asked("pause", 0).drop().wants(Start(1)).exited(0, saved=1).drop()
+    script.released("d0").drop()
+    script.asked("unpause", 0).expect_nothing().asked("unpause", 0).expect_nothing()
+    script.exited(1, "failed").expect(ConfirmRelease(("d0",)))
+    script.wants(Start(1)).released("d0").expect(launch(0, 2, "d0"))
+    assert script.state.wanted == [], "asking twice counts once"
+
+
+def test_unpausing_what_is_about_to_pause() -> None:
+    script = stages.pausing().asked("unpause", 0).expect_nothing()
+    script.exited(0, saved=2).expect(ConfirmRelease(("d0",)), launch(0, 2, "d1"))
+
+
+def test_pausing_again_takes_an_unpause_back() -> None:
+    script = stages.pausing().asked("unpause", 0).drop().asked("pause", 0).expect_nothing()
+    script.exited(0, saved=2).expect(ConfirmRelease(("d0",)))
+    script.released("d0").expect_nothing()
+    assert script.trial(0).state is S.PAUSED
+
+
+@pytest.mark.parametrize("stage", ["starting", "running", "resizing", "stopping", "completed"])
+def test_unpausing_what_is_not_paused_is_nothing(stage: str) -> None:
+    script = stages.STAGES[stage]().asked("unpause", 0).expect_nothing()
+    assert script.state.wanted == []
+
+
+def test_the_wish_to_go_on_does_not_outlive_the_launch() -> None:
+    script = stages.pausing().wants(Start(1)).exited(0, saved=2).drop()
+    script.asked("unpause", 0).expect_nothing().asked("unpause", 0).expect_nothing()
+    script.released("d0").expect(launch(0, 2, "d0"))
+    script.decides(Pause(0)).report(0, 0.3).expect(Yield(0, 2, save=True))
+    script.exited(0, saved=3).expect(ConfirmRelease(("d0",)))
+    script.released("d0").expect_nothing()
+    assert script.trial(0).state is S.PAUSED
+
+
+def test_stopping_takes_an_unpause_back() -> None:
+    script = stages.pausing().asked("unpause", 0).drop().asked("stop_trial", 0).expect_nothing()
+    assert script.state.wanted == []
+    script.wants(Start(1)).exited(0, saved=2).expect(ConfirmRelease(("d0",)), launch(1, 1, "d1"))
+    assert script.trial(0).state is S.STOPPED
+
+
+def test_asking_for_unknown_trials_is_nothing() -> None:
+    script = stages.running()
+    for verb in ("pause", "unpause", "stop_trial"):
+        script.asked(verb, 7).expect_nothing()  # type: ignore[arg-type]
+        script.asked(verb, None).expect_nothing()  # type: ignore[arg-type]
+
+
+def test_a_resize_that_becomes_a_pause_frees_what_was_reserved() -> None:
+    script = stages.resizing().asked("pause", 0).expect_nothing()
+    assert script.device("d1") == "held"
+    script.exited(0, saved=2).expect(ConfirmRelease(("d0",)))
+    assert (script.device("d0"), script.device("d1")) == ("draining", "free")
+    assert script.trial(0).saved_step == 2, "it had been told to save"
+
+
+def test_a_change_of_mind_keeps_what_the_worker_was_told_about_saving() -> None:
+    script = stages.pausing().asked("stop_trial", 0).expect_nothing()
+    assert script.trial(0).after is not None
+    assert script.trial(0).after.save
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_stopping_keeps_the_best_model() -> None:
+    script = stages.running().report(0, 0.9).drop().asked("stop")
+    script.expect(Yield(0, 1, save=True), SetTimer("last call", script.now + 1.5))
+    script.exited(0, "yielded", saved=2)
+    best = KeepBest(0, 2, 0.9)
+    script.expect(best, ConfirmRelease(("d0",)), Finish("stopped by the user"))
+
+
+def test_a_last_report_may_be_the_best_and_is_saved() -> None:
+    script = stages.running().asked("stop").drop()
+    script.report(0, 0.9).expect(Save(0, 1))
+    script.report(0, 0.95).expect_nothing()  # told once is enough
+    assert script.trial(0).after is not None
+    assert script.trial(0).after.save
+
+
+def test_the_last_call_kills_what_has_not_left() -> None:
+    script = stages.running().asked("stop").drop()
+    script.wait(1.5).timer("last call").expect(KILL)
+    script.exited(0, "killed").expect(ConfirmRelease(("d0",)), Finish("stopped by the user"))
+
+
+def test_asking_twice_to_stop_does_not_put_the_last_call_off() -> None:
+    script = stages.running().asked("stop").drop().wait(1.0).asked("stop").expect_nothing()
+    script.timer("deadline").expect_nothing()
+    assert script.state.stopping == "stopped by the user"
+
+
+def test_cancel_after_stop_kills_at_once() -> None:
+    script = stages.running().asked("stop").drop().asked("cancel").expect(KILL)
+    script.exited(0, "killed").expect(ConfirmRelease(("d0",)), Finish("stopped by the user"))
+
+
+def test_nothing_is_launched_while_it_stops() -> None:
+    script = Script(devices=2).wants(Start(1), Start(1)).start().drop()
+    script.report(0, 0.5).drop().asked("stop").drop().wants(Start(1))
+    script.exited(1, "killed").expect(ConfirmRelease(("d1",))).released("d1").expect_nothing()
+    script.exited(0).expect(ConfirmRelease(("d0",)), Finish("stopped by the user"))
+
+
+def test_a_trial_that_is_done_completes_even_while_it_stops() -> None:
+    script = stages.running().asked("stop").drop().exited(0, "finished")
+    script.expect(ConfirmRelease(("d0",)), Finish("stopped by the user"))
+    assert script.trial(0).state is S.COMPLETED
+
+
+# ---------------------------------------------------------------- the watch
+
+WATCHED = {"watch": True, "startup_limit_s": 100.0}
+
+
+def _watch_fires(script: Script) -> list[Command]:
+    script.timer("watch")
+    commands = script.take()
+    assert commands[-1] == SetTimer("watch", script.now + 10.0)
+    return commands[:-1]
+
+
+def test_who_does_not_come_up_is_killed_and_launched_again() -> None:
+    script = stages.starting(**WATCHED).wait(100.0)
+    assert _watch_fires(script) == []
+    script.wait(0.5)
+    assert _watch_fires(script) == [KILL]
+    script.wait(10.0)
+    assert _watch_fires(script) == [], "once is enough"
+    script.exited(0, "killed").expect(ConfirmRelease(("d0",)))
+    assert "no report for 100 s (limit 100 s); goes on from step 0" in script.trial(0).story[-1][1]
+    script.released("d0").expect(launch(0, 2, "d0"))
+    script.wait(90.0)
+    assert _watch_fires(script) == []
+
+
+@pytest.mark.parametrize(
+    ("hang_limit_s", "step_time_s", "limit_s"),
+    [(None, 1.0, 60.0), (None, 30.0, 150.0), (20.0, 30.0, 20.0)],
+)
+def test_who_is_silent_for_too_long_is_killed(
+    hang_limit_s: float | None, step_time_s: float, limit_s: float
+) -> None:
+    script = stages.starting(**WATCHED, hang_limit_s=hang_limit_s)
+    script.wait(50.0).report(0, 0.5, step_time_s=step_time_s).drop()
+    script.wait(limit_s)
+    assert _watch_fires(script) == []
+    script.wait(0.5)
+    assert _watch_fires(script) == [KILL]
+
+
+def test_who_hangs_while_it_yields_is_killed_too() -> None:
+    script = stages.pausing(**WATCHED).wait(61.0)
+    assert _watch_fires(script) == [KILL]
+    script.wants(Start(1)).exited(0, "killed").expect(ConfirmRelease(("d0",)), launch(1, 1, "d1"))
+    assert script.trial(0).state is S.PAUSED
+
+
+def test_who_waits_for_devices_is_not_silent() -> None:
+    script = stages.waiting(**WATCHED).wait(500.0)
+    assert _watch_fires(script) == []
+
+
+def test_the_watch_ends_with_the_experiment() -> None:
+    script = stages.running(**WATCHED).asked("stop").drop().wait(200.0)
+    script.timer("watch").expect_nothing()
+
+
+def test_unknown_timers_and_early_ones_do_no_harm() -> None:
+    script = stages.running().timer("tea").expect_nothing().timer("last call").expect(KILL)
+    script.exited(0, "killed").expect(ConfirmRelease(("d0",)))
+    script.released("d0").expect(Launch(0, 2, ("d0",), {"n": 0}))

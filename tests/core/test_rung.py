@@ -1,0 +1,203 @@
+"""Rungs against a naive oracle: a list that is sorted anew for every question."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusched.core.rung import Ladder, Rung, milestones
+
+NEVER = -math.inf
+#: Few different values, so that ties are common; and a metric that was not finite.
+scores = st.sampled_from([NEVER, -1.0, 0.0, 0.25, 0.5, 1.0])
+etas = st.sampled_from([1.5, 2.0, 3.0, 4.0, 10.0])
+
+
+class Naive:
+    """What the papers say, without a thought for speed."""
+
+    def __init__(self) -> None:
+        self.recorded: list[tuple[int, float]] = []
+
+    def ranked(self) -> list[int]:
+        """The best first; of equal ones, the one that was recorded first."""
+        return [trial for trial, score in sorted(self.recorded, key=lambda entry: -entry[1])]
+
+    def keeps(self, trial: int, eta: float) -> bool:
+        best = self.ranked()[: math.ceil(Fraction(len(self.recorded)) / Fraction(eta))]
+        of = dict(self.recorded)
+        return of[trial] >= of[best[-1]]
+
+    def promotable(self, eta: float, paused: set[int]) -> list[int]:
+        best = self.ranked()[: math.floor(Fraction(len(self.recorded)) / Fraction(eta))]
+        return [trial for trial in best if trial in paused]
+
+
+@given(st.lists(scores, min_size=1, max_size=40), etas)
+def test_rank_cutoff_and_keep_agree_with_the_oracle(values: list[float], eta: float) -> None:
+    rung, naive = Rung(4), Naive()
+    for trial, score in enumerate(values):
+        assert rung.record(trial, score)
+        naive.recorded.append((trial, score))
+        ranked = naive.ranked()
+        assert list(rung.top(len(values))) == ranked
+        assert list(rung.top(2)) == ranked[:2]
+        for other in range(trial + 1):
+            assert rung.rank(other) == ranked.index(other)
+            assert rung.keeps(other, eta) == naive.keeps(other, eta)
+            assert rung.score(other) == values[other]
+    assert len(rung) == len(values)
+    assert rung.cutoff(eta) == min(values[t] for t in range(len(values)) if naive.keeps(t, eta))
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), scores), max_size=30))
+def test_a_score_is_recorded_once_for_each_trial(records: list[tuple[int, float]]) -> None:
+    rung = Rung(1)
+    first: dict[int, float] = {}
+    for trial, score in records:
+        assert rung.record(trial, score) == (trial not in first)
+        first.setdefault(trial, score)
+    assert {trial: rung.score(trial) for trial in first} == first
+    assert len(rung) == len(first)
+    assert all(trial in rung for trial in first)
+    assert 99 not in rung
+
+
+def test_the_cutoff_of_an_empty_rung_keeps_everything() -> None:
+    assert Rung(1).cutoff(4.0) == NEVER
+
+
+def test_the_first_arrival_goes_on_and_ties_are_kept() -> None:
+    rung = Rung(1)
+    rung.record(0, NEVER)
+    assert rung.keeps(0, 4.0), "ceil(1/4) = 1: the first arrival goes on, even with a NaN"
+    for trial in (1, 2, 3):
+        rung.record(trial, 0.5)
+    assert [rung.keeps(trial, 4.0) for trial in range(4)] == [False, True, True, True]
+
+
+def test_the_cutoff_follows_eta() -> None:
+    rung = Rung(1)
+    for trial in range(8):
+        rung.record(trial, float(trial))
+    assert (rung.cutoff(4.0), rung.cutoff(2.0), rung.cutoff(4.0)) == (6.0, 4.0, 6.0)
+
+
+# ---------------------------------------------------------------- promotion
+
+#: (what, trial, score): trials pause at the rung, are promoted, come back
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(["pause", "resume", "pause again", "ask"]), st.integers(0, 12), scores
+    ),
+    max_size=60,
+)
+
+
+@given(operations, etas)
+def test_promotion_agrees_with_the_oracle(ops: list[tuple[str, int, float]], eta: float) -> None:
+    rung, naive = Rung(1), Naive()
+    paused: set[int] = set()
+    for what, trial, score in ops:
+        if what == "pause" and trial not in rung:
+            rung.record(trial, score)
+            naive.recorded.append((trial, score))
+            paused.add(trial)
+            rung.wait(trial)
+        elif what == "resume":
+            paused.discard(trial)
+        elif what == "pause again" and trial in rung:
+            paused.add(trial)
+            rung.wait(trial)
+        else:
+            assert list(rung.promotable(eta, paused)) == naive.promotable(eta, paused)
+            first = next(rung.promotable(eta, paused), None)
+            assert first == next(iter(naive.promotable(eta, paused)), None)
+
+
+def test_a_trial_is_promoted_only_from_the_rung_it_was_recorded_in_last() -> None:
+    ladder = Ladder(1, 64, 4.0)
+    low, high = ladder.at(1), ladder.at(4)
+    assert low is not None
+    assert high is not None
+    for trial in range(4):
+        low.record(trial, float(trial))
+        low.wait(trial)
+    assert list(low.promotable(4.0, {0, 1, 2, 3})) == [3]
+    # Trial 3 runs to the next rung and pauses there, and nobody asked meanwhile.
+    high.record(3, 3.5)
+    high.wait(3)
+    assert list(high.promotable(4.0, {0, 1, 2, 3})) == [], "floor(1/4) = 0"
+    assert list(low.promotable(4.0, {0, 1, 2, 3})) == [], "it has used that promotion"
+
+
+def test_who_waits_for_the_user_is_passed_over_not_forgotten() -> None:
+    rung = Rung(1)
+    for trial in range(8):
+        rung.record(trial, float(trial))
+        rung.wait(trial)
+    paused = set(range(8))
+    assert list(rung.promotable(4.0, paused)) == [7, 6]
+    declined = rung.promotable(4.0, paused)
+    assert (next(declined), next(declined)) == (7, 6), "the caller may decline the first"
+    assert list(rung.promotable(4.0, paused)) == [7, 6]
+
+
+# ---------------------------------------------------------------- ladders
+
+
+@pytest.mark.parametrize(
+    ("r", "R", "eta", "bracket", "expected"),
+    [
+        (1, 81, 3.0, 0, [1, 3, 9, 27]),
+        (1, 81, 3.0, 1, [3, 9, 27]),
+        (1, 82, 3.0, 0, [1, 3, 9, 27, 81]),
+        (5, 500, 4.0, 0, [5, 20, 80, 320]),
+        (1, 10, 1.5, 0, [1, 2, 3, 5, 8]),  # 1, 1.5, 2.25, 3.4, 5.1, 7.6: rounded, each once
+        (1, 1, 4.0, 0, []),
+        (7, 7, 4.0, 0, []),
+    ],
+)
+def test_milestones(r: int, R: int, eta: float, bracket: int, expected: list[int]) -> None:
+    assert list(milestones(r, R, eta, bracket)) == expected
+
+
+def test_without_R_there_is_always_another_milestone() -> None:
+    assert list(itertools.islice(milestones(2, None, 4.0), 5)) == [2, 8, 32, 128, 512]
+
+
+@given(st.integers(1, 20), st.integers(1, 2000), etas, st.lists(st.integers(1, 3000), max_size=30))
+def test_a_ladder_knows_its_rungs_in_any_order_of_questions(
+    r: int, R: int, eta: float, steps: list[int]
+) -> None:
+    ladder, expected = Ladder(r, R, eta), list(milestones(r, R, eta))
+    for step in steps:
+        rung = ladder.at(step)
+        assert (rung is not None) == (step in expected)
+        if rung is not None:
+            assert rung.milestone == step
+            assert rung is ladder.at(step)
+    for step in steps:
+        ladder.at(step)
+        assert [g.milestone for g in ladder.up_to(step)] == [m for m in expected if m <= step]
+
+
+def test_rungs_are_made_as_they_are_reached() -> None:
+    ladder = Ladder(1, None, 4.0)
+    assert [rung.milestone for rung in ladder.rungs] == [1]
+    assert ladder.at(17) is None
+    assert [rung.milestone for rung in ladder.rungs] == [1, 4, 16, 64]
+
+
+def test_the_order_is_total_so_that_it_repeats() -> None:
+    first, second = Rung(1), Rung(1)
+    for rung in (first, second):
+        for trial in (5, 3, 9, 1):
+            rung.record(trial, 0.5)
+    assert [first.rank(trial) for trial in (5, 3, 9, 1)] == [0, 1, 2, 3]
+    assert list(first.top(4)) == list(second.top(4)) == [5, 3, 9, 1]

@@ -1,0 +1,127 @@
+"""Medians, s(a) from a table, by name and learnt, and what counts as a measurement of it."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusched.core.speed import PRIOR_SERIAL_FRACTIONS, RunningMedian, Speed, table
+
+finite = st.floats(0, 1e6, allow_nan=False)
+
+
+@given(st.lists(finite, max_size=60), st.integers(1, 25))
+def test_the_running_median_is_that_of_the_last_numbers(values: list[float], window: int) -> None:
+    median = RunningMedian(window)
+    assert median.value is None
+    for count, value in enumerate(values, 1):
+        median.add(value)
+        recent = values[max(0, count - window) : count]
+        assert median.value == statistics.median_low(recent)
+        assert len(median) == len(recent)
+
+
+ROOTS = [1.0, math.sqrt(2), math.sqrt(3), math.sqrt(8)]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("linear", [1, 2, 3, 8]), ("sqrt", ROOTS), ("none", [1, 1, 1, 1])],
+)
+def test_scalings_by_name(name: str, expected: list[float]) -> None:
+    assert [Speed(name).s(atoms) for atoms in (1, 2, 3, 8)] == pytest.approx(expected)
+
+
+def test_a_table_is_straight_between_its_points_and_level_beyond() -> None:
+    speed = Speed({2: 1.8, 4: 3.0, 8: 5.4})
+    assert [speed.s(atoms) for atoms in (1, 2, 3, 4, 6, 8, 16)] == pytest.approx(
+        [1.0, 1.8, 2.4, 3.0, 4.2, 5.4, 5.4]
+    )
+
+
+def test_a_table_may_say_what_one_atom_does() -> None:
+    scaling = table({1: 0.9, 4: 3.6})
+    assert scaling(1) == 0.9
+    assert scaling(2) == pytest.approx(1.8)
+
+
+@given(
+    st.dictionaries(st.integers(2, 64), st.floats(1.0, 64.0), min_size=1, max_size=6),
+    st.integers(1, 80),
+)
+def test_a_table_stays_between_its_neighbours(points: dict[int, float], atoms: int) -> None:
+    known = {1: 1.0, **points}
+    below = max(a for a in known if a <= atoms)
+    above = min((a for a in known if a >= atoms), default=below)
+    low, high = sorted((known[below], known[above]))
+    assert low - 1e-9 <= table(points)(atoms) <= high + 1e-9
+
+
+def amdahl(fraction: float, atoms: int) -> float:
+    return fraction + (1 - fraction) / atoms
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.03, 0.2, 0.5, 1.0])
+def test_learning_recovers_a_known_serial_fraction(fraction: float) -> None:
+    speed = Speed("auto")
+    for before, after in ((1, 2), (2, 4), (4, 1), (3, 8), (8, 2)):
+        speed.saw_resize(
+            before, 7.0 * amdahl(fraction, before), after, 7.0 * amdahl(fraction, after)
+        )
+    for atoms in (1, 2, 4, 8):
+        assert speed.s(atoms) == pytest.approx(1 / amdahl(fraction, atoms))
+
+
+def test_a_single_wild_measurement_does_not_move_the_median_far() -> None:
+    speed = Speed("auto")
+    before = speed.s(8)
+    speed.saw_resize(1, 1.0, 8, 50.0)  # a cold cache, say
+    assert speed.s(8) == pytest.approx(before, rel=0.1)
+
+
+def test_the_prior_is_hypersched_table_3() -> None:
+    low, high = (
+        1 / amdahl(max(PRIOR_SERIAL_FRACTIONS), 8),
+        1 / amdahl(min(PRIOR_SERIAL_FRACTIONS), 8),
+    )
+    assert low == pytest.approx(5.40, abs=0.02)
+    assert high == pytest.approx(6.67, abs=0.03)
+    assert low < Speed("auto").s(8) < high
+
+
+@pytest.mark.parametrize("scaling", ["linear", {2: 1.5}])
+def test_what_the_recipe_says_is_not_learnt_over(scaling: str | dict[int, float]) -> None:
+    speed = Speed(scaling)
+    before = speed.s(2)
+    speed.saw_resize(1, 1.0, 2, 1.0)
+    assert speed.s(2) == before
+
+
+@given(st.integers(1, 16), finite, st.integers(1, 16), finite)
+def test_no_measurement_breaks_the_arithmetic(a: int, before: float, b: int, after: float) -> None:
+    speed = Speed("auto")
+    speed.saw_resize(a, before, b, after)
+    for atoms in range(1, 17):
+        assert 1.0 - 1e-9 <= speed.s(atoms) <= atoms + 1e-9
+
+
+def test_steps_count_as_if_they_ran_on_one_atom() -> None:
+    speed = Speed("linear")
+    assert speed.step_on_one_atom_s is None
+    speed.saw_step(4, 0.5)
+    assert speed.step_on_one_atom_s == 2.0
+
+
+def test_overhead_is_a_median_and_never_negative() -> None:
+    speed = Speed()
+    assert speed.overhead_s is None
+    assert speed.overhead == 0.0
+    for seconds in (3.0, -5.0, 4.0):
+        speed.saw_overhead(seconds)
+    assert speed.overhead_s == speed.overhead == 3.0
+    speed.saw_overhead(-1.0)
+    assert speed.overhead_s == 0.0

@@ -1,0 +1,278 @@
+"""The indices of the state stay true whatever happens to trials: compared with a look at all of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusched.core import invariants
+from gpusched.core.allocation import Devices
+from gpusched.core.rules import Rules
+from gpusched.core.state import State
+from gpusched.core.trial import NEVER, After, TrialState
+from tests.helpers import draw
+
+S = TrialState
+
+
+def make(**rules: object) -> State:
+    return State(Rules(deadline_s=100.0, **rules), draw)  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- drawing
+
+
+def test_configurations_come_in_order_and_are_numbered() -> None:
+    state = make(max_trials=3)
+    drawn = []
+    while state.can_draw:
+        drawn.append(state.draw())
+    assert [(t.id, t.hparams) for t in drawn] == [(0, {"n": 0}), (1, {"n": 1}), (2, {"n": 2})]
+    assert state.trials == {trial.id: trial for trial in drawn}
+
+
+def test_an_exhausted_space_can_draw_no_more() -> None:
+    state = State(Rules(deadline_s=1.0), lambda n: {"n": n} if n < 1 else None)
+    assert state.can_draw
+    state.draw()
+    assert not state.can_draw
+    with pytest.raises(AssertionError, match="no configuration left"):
+        state.draw()
+
+
+def test_asking_twice_draws_once() -> None:
+    asked: list[int] = []
+
+    def noting(n: int) -> dict[str, object]:
+        asked.append(n)
+        return {"n": n}
+
+    state = State(Rules(deadline_s=1.0), noting)
+    assert state.can_draw
+    assert state.can_draw
+    assert state.draw().hparams == {"n": 0}
+    assert asked == [0]
+
+
+# ---------------------------------------------------------------- rules
+
+
+@pytest.mark.parametrize(
+    ("max_atoms", "sizes", "fits"),
+    [
+        (None, (), [1, 1, 2, 3, 4, 5, 8]),
+        (4, (), [1, 1, 2, 3, 4, 4, 4]),
+        (None, (1, 2, 4), [1, 1, 2, 2, 4, 4, 4]),
+        (3, (1, 2, 4), [1, 1, 2, 2, 2, 2, 2]),
+        (None, (2, 4), [2, 2, 2, 2, 4, 4, 4]),  # the smallest where nothing fits
+    ],
+)
+def test_sizes_are_rounded_down_to_what_is_allowed(
+    max_atoms: int | None, sizes: tuple[int, ...], fits: list[int]
+) -> None:
+    rules = Rules(deadline_s=1.0, max_atoms=max_atoms, sizes=sizes)
+    assert [rules.fit(atoms) for atoms in (0, 1, 2, 3, 4, 5, 8)] == fits
+    assert rules.smallest == min(sizes, default=1)
+
+
+def test_less_is_more_in_mode_min() -> None:
+    assert Rules(deadline_s=1.0, mode="min").sign == -1.0
+    assert Rules(deadline_s=1.0, mode="max").sign == 1.0
+
+
+# ---------------------------------------------------------------- indices
+
+#: Ways through the table that keep a trial alive or end it.
+NEXT = {
+    S.PENDING: [S.STARTING],
+    S.STARTING: [S.RUNNING, S.YIELDING, S.PAUSED, S.FAILED],
+    S.RUNNING: [S.YIELDING, S.STARTING, S.COMPLETED],
+    S.YIELDING: [S.STARTING, S.PAUSED, S.STOPPED],
+    S.PAUSED: [S.STARTING, S.STOPPED],
+}
+
+moves = st.lists(
+    st.tuples(
+        st.integers(0, 7),
+        st.integers(0, 3),
+        st.sampled_from([NEVER, 0.0, 0.5, 0.75, 1.0]),
+        st.floats(0, 10),
+    ),
+    max_size=60,
+)
+
+
+@given(moves)
+def test_every_index_agrees_with_a_look_at_all_trials(
+    moves: list[tuple[int, int, float, float]],
+) -> None:
+    state = make()
+    for _ in range(8):
+        assert state.can_draw
+        state.draw()
+    for number, choice, score, wait_s in moves:
+        state.now += wait_s
+        trial = state.trials[number]
+        if trial.state is S.RUNNING and choice == 3:
+            state.set_score(trial, score)
+        elif trial.state in NEXT:
+            ways = NEXT[trial.state]
+            to = ways[choice % len(ways)]
+            if to is S.RUNNING:
+                state.set_up(trial)
+            state.move(trial, to, "test")
+        _compare(state)
+
+
+def _compare(state: State) -> None:
+    live = [t for t in state.trials.values() if t.state in (S.STARTING, S.RUNNING, S.YIELDING)]
+    by_score = sorted(live, key=lambda t: (-t.score, t.id))
+    assert list(state.live_by_score()) == by_score
+    assert [state.rank_among_live(trial) for trial in by_score] == list(range(len(by_score)))
+    assert set(state.live) == {trial.id for trial in live}
+    paused = [t for t in state.trials.values() if t.state is S.PAUSED]
+    assert list(state.paused_by_score()) == sorted(paused, key=lambda t: (-t.score, t.id))
+    assert set(state.paused) == {trial.id for trial in paused}
+    longest_s = max(trial.training_s(state.now) for trial in state.trials.values())
+    assert state.longest_training_s == pytest.approx(longest_s)
+    for trial in state.trials.values():
+        assert trial.up_at is None or trial.state.is_live
+
+
+def test_best_score_and_its_step() -> None:
+    state = make()
+    assert state.can_draw
+    trial = state.draw()
+    state.move(trial, S.STARTING, "")
+    for step, score in enumerate([0.5, 0.7, 0.7, NEVER, 0.6], 1):
+        trial.step = step
+        state.set_score(trial, score)
+    assert (trial.score, trial.best_score, trial.best_step) == (0.6, 0.7, 2)
+
+
+def test_wanted_trials_are_wanted_once_and_until_they_start() -> None:
+    state = make()
+    for _ in range(2):
+        assert state.can_draw
+        state.move(state.draw(), S.STARTING, "")
+    for trial in state.trials.values():
+        state.move(trial, S.PAUSED, "")
+        state.want(trial)
+        state.want(trial)
+    assert state.wanted == [0, 1]
+    state.move(state.trials[0], S.STARTING, "")
+    assert state.wanted == [1]
+    state.move(state.trials[1], S.STOPPED, "")
+    assert state.wanted == []
+
+
+def test_who_comes_to_rest_is_queued_for_the_policy() -> None:
+    state = make()
+    assert state.can_draw
+    trial = state.draw()
+    for to in (S.STARTING, S.PAUSED, S.STARTING, S.RUNNING, S.FAILED):
+        state.move(trial, to, "")
+    assert list(state.rested) == [trial, trial]
+
+
+def test_what_is_said_is_kept_for_the_last_200() -> None:
+    state = make()
+    for n in range(250):
+        state.now = float(n)
+        state.say(None, f"word {n}")
+    assert len(state.decisions) == 200
+    assert state.decisions[-1] == (249.0, None, "word 249")
+
+
+# ---------------------------------------------------------------- invariants find what they are for
+
+
+def breakages() -> dict[str, tuple[str, object]]:
+    """What to break in a healthy state, and what the AssertionError must say."""
+
+    def two_owners(state: State) -> None:
+        state.trials[1].devices = ("d0",)
+
+    def unclean(state: State) -> None:
+        state.devices.drain(["d0"], awaited_by=0)
+
+    def holds_nothing(state: State) -> None:
+        state.trials[0].devices = ()
+
+    def quarantine_unknown(state: State) -> None:
+        state.devices.quarantined = 3
+
+    def forgotten_free(state: State) -> None:
+        state.devices.free.clear()
+
+    def after_without_yield(state: State) -> None:
+        state.trials[0].after = After(S.PAUSED, "")
+
+    def nan(state: State) -> None:
+        state.trials[0].score = float("nan")
+
+    def final_with_devices(state: State) -> None:
+        state.move(state.trials[0], S.COMPLETED, "")
+        state.rested.clear()
+        state.trials[0].gone = 1
+
+    def future_exit(state: State) -> None:
+        state.trials[0].gone = 9
+
+    def untold(state: State) -> None:
+        state.rested.append(state.trials[0])
+
+    def lost_index(state: State) -> None:
+        del state.live[0]
+
+    def wanted_while_running(state: State) -> None:
+        state.wanted.append(0)
+
+    def finished_alive(state: State) -> None:
+        state.finished = True
+
+    def miscounted_drain(state: State) -> None:
+        state.devices.draining = 1
+
+    def reserved(state: State) -> None:
+        state.devices.take(["d1"], 0)
+        state.trials[0].reserved = ("d1",)
+
+    return {
+        "two owners": ("not the device of|two allocations", two_owners),
+        "unclean": ("unclean d0", unclean),
+        "holds nothing": ("no allowed size", holds_nothing),
+        "quarantine": ("quarantined devices", quarantine_unknown),
+        "free": ("free devices", forgotten_free),
+        "after": ("after=", after_without_yield),
+        "nan": ("NaN", nan),
+        "final holds": ("holds devices", final_with_devices),
+        "gone": ("more incarnations gone", future_exit),
+        "untold": ("not told", untold),
+        "live index": ("live index", lost_index),
+        "wanted": ("wanted and not paused", wanted_while_running),
+        "finished": ("finished with live", finished_alive),
+        "draining": ("draining devices", miscounted_drain),
+        "reserved": ("reserved", reserved),
+    }
+
+
+@pytest.mark.parametrize("name", list(breakages()))
+def test_the_invariants_find(name: str) -> None:
+    state = make()
+    state.devices = Devices(["d0", "d1"], {})
+    for _ in range(2):
+        assert state.can_draw
+        state.draw()
+    trial = state.trials[0]
+    state.devices.take(["d0"], 0)
+    trial.devices, trial.incarnation = ("d0",), 1
+    state.move(trial, S.STARTING, "")
+    state.set_up(trial)
+    state.move(trial, S.RUNNING, "")
+    invariants.check(state)
+    message, break_it = breakages()[name]
+    break_it(state)  # type: ignore[operator]
+    with pytest.raises(AssertionError, match=message):
+        invariants.check(state)

@@ -1,0 +1,108 @@
+"""The transition table, pair by pair, and what a trial knows of itself."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from gpusched.core.trial import TRANSITIONS, After, InvalidTransition, Trial, TrialState
+
+S = TrialState
+FINAL = {S.COMPLETED, S.STOPPED, S.FAILED}
+
+#: Written down a second time on purpose: a change of the table has to be made twice.
+LEGAL = {
+    (S.PENDING, S.STARTING),
+    (S.STARTING, S.STARTING),  # lost before it was up
+    (S.STARTING, S.RUNNING),
+    (S.STARTING, S.YIELDING),  # killed while starting
+    (S.STARTING, S.PAUSED),
+    (S.STARTING, S.COMPLETED),
+    (S.STARTING, S.STOPPED),
+    (S.STARTING, S.FAILED),
+    (S.RUNNING, S.STARTING),  # lost
+    (S.RUNNING, S.YIELDING),
+    (S.RUNNING, S.COMPLETED),
+    (S.RUNNING, S.FAILED),
+    (S.YIELDING, S.STARTING),  # resize
+    (S.YIELDING, S.PAUSED),
+    (S.YIELDING, S.COMPLETED),
+    (S.YIELDING, S.STOPPED),
+    (S.YIELDING, S.FAILED),
+    (S.PAUSED, S.STARTING),
+    (S.PAUSED, S.STOPPED),
+    (S.PAUSED, S.COMPLETED),
+}
+
+
+@pytest.mark.parametrize(("origin", "to"), list(itertools.product(S, S)), ids=lambda s: s.value)
+def test_every_pair_is_legal_or_raises(origin: TrialState, to: TrialState) -> None:
+    trial = Trial(7, {}, state=origin)
+    if (origin, to) in LEGAL:
+        trial.go(to, 3.0, "because")
+        assert trial.state is to
+        assert trial.story == [(3.0, f"{origin.value} -> {to.value}: because")]
+    else:
+        with pytest.raises(InvalidTransition):
+            trial.go(to, 3.0, "because")
+        assert trial.state is origin
+        assert trial.story == []
+
+
+def test_final_states_are_those_without_a_way_out() -> None:
+    assert {state for state in S if not TRANSITIONS[state]} == FINAL
+    assert {state for state in S if state.is_final} == FINAL
+    assert {state for state in S if state.is_live} == {S.STARTING, S.RUNNING, S.YIELDING}
+
+
+def test_from_every_state_a_final_one_can_be_reached() -> None:
+    for state in S:
+        reached, front = {state}, {state}
+        while front:
+            front = {to for origin in front for to in TRANSITIONS[origin]} - reached
+            reached |= front
+        assert reached & FINAL, state
+
+
+def test_an_illegal_transition_tells_the_story_of_the_trial() -> None:
+    trial = Trial(7, {})
+    trial.go(S.STARTING, 1.0, "first launch")
+    trial.tell(1.5, "something happened")
+    trial.go(S.PAUSED, 2.0, "no")
+    trial.go(S.STOPPED, 2.25, "")
+    with pytest.raises(InvalidTransition) as raised:
+        trial.go(S.RUNNING, 3.0, "up")
+    lines = str(raised.value).splitlines()
+    assert lines[0] == "trial 7: stopped -> running is illegal"
+    assert [line.split() for line in lines[1:]] == [
+        ["1.000s", "pending", "->", "starting:", "first", "launch"],
+        ["1.500s", "something", "happened"],
+        ["2.000s", "starting", "->", "paused:", "no"],
+        ["2.250s", "stopped"],
+    ]
+
+
+def test_training_time_is_counted_while_it_is_up() -> None:
+    trial = Trial(0, {})
+    assert trial.training_s(5.0) == 0.0
+    trial.up_at = 5.0
+    assert trial.training_s(7.5) == 2.5
+    trial.past_training_s, trial.up_at = 2.5, None
+    assert trial.training_s(100.0) == 2.5
+
+
+def test_it_has_processes_from_a_launch_until_that_incarnation_is_gone() -> None:
+    trial = Trial(0, {})
+    assert not trial.has_processes
+    trial.incarnation = 1
+    assert trial.has_processes
+    trial.gone = 1
+    assert not trial.has_processes
+    trial.incarnation = 2
+    assert trial.has_processes
+
+
+def test_only_a_yield_into_starting_is_a_resize() -> None:
+    assert After(S.STARTING, "grow", 2).is_resize
+    assert not any(After(state, "").is_resize for state in S if state is not S.STARTING)

@@ -1,0 +1,324 @@
+"""Scripting an experiment in a few lines: feed events, compare the whole list of commands; leftovers fail.
+
+    script = Script(devices=2)
+    script.wants(Start(1)).start()
+    script.expect(SetTimer("deadline", 100.0), Launch(0, 1, ("d0",), {"n": 0}))
+    script.report(0, 0.5)
+    script.expect()                       # nothing: the trial goes on
+
+``snapshot`` turns an experiment, policy included, into plain data, so that two of them can be compared whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import random
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+from sortedcontainers import SortedList
+
+from gpusched.core import events as ev
+from gpusched.core.codec import commands_from, commands_text, event_body, event_from
+from gpusched.core.decisions import Command, Decision, Launch
+from gpusched.core.experiment import Experiment
+from gpusched.core.rules import Rules
+from gpusched.core.state import State
+from gpusched.core.trial import Trial, TrialState
+from gpusched.policies import base
+
+
+def draw(n: int) -> Mapping[str, object]:
+    """The n-th configuration of tests that do not care which."""
+    return {"n": n}
+
+
+class ScriptedPolicy(base.Policy):
+    """Decides what it was told to, once each, and notes what it is told."""
+
+    name = "scripted"
+
+    def __init__(self) -> None:
+        self.on_next_report: list[Decision] = []
+        self.on_next_exit: list[Decision] = []
+        self.on_next_wake: list[Decision] = []
+        self.on_next_forecast: list[Decision] = []
+        self.capacity: deque[Decision] = deque()
+        #: (trial, state) of every on_exit, and trials of every on_report.
+        self.exits: list[tuple[int, TrialState]] = []
+        self.reports: list[int] = []
+
+    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+        self.reports.append(trial.id)
+        return _taken(self.on_next_report)
+
+    def on_capacity(self, state: State) -> Sequence[Decision]:
+        return [self.capacity.popleft()] if self.capacity else []
+
+    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
+        self.exits.append((trial.id, trial.state))
+        return _taken(self.on_next_exit)
+
+    def on_wake(self, state: State) -> Sequence[Decision]:
+        return _taken(self.on_next_wake)
+
+    def on_forecast(
+        self, state: State, trial: Trial, step: int, forecast: Mapping[str, float]
+    ) -> Sequence[Decision]:
+        return _taken(self.on_next_forecast)
+
+
+def _taken(decisions: list[Decision]) -> list[Decision]:
+    taken = list(decisions)
+    decisions.clear()
+    return taken
+
+
+class Script:
+    """An experiment under script. Invariants are checked and every event and command is sent through the codec."""
+
+    def __init__(
+        self,
+        *,
+        devices: int | Sequence[str] = 1,
+        islands: Mapping[str, int] | None = None,
+        policy: base.Policy | None = None,
+        draw: Callable[[int], Mapping[str, object] | None] = draw,
+        **rules: Any,
+    ) -> None:
+        rules = {
+            "deadline_s": 1000.0,
+            "scaling": "linear",
+            "watch": False,
+            "best_every_s": 0.0,
+            **rules,
+        }
+        self.rules = Rules(**rules)
+        self.policy: Any = policy or ScriptedPolicy()
+        self.experiment = Experiment(self.rules, self.policy, draw)
+        count = range(devices) if isinstance(devices, int) else ()
+        self.devices = tuple(f"d{n}" for n in count) if isinstance(devices, int) else tuple(devices)
+        self.islands = islands or {}
+        self.now = 0.0
+        self.events: list[ev.Event] = []
+        self._commands: list[Command] = []
+
+    # ------------------------------------------------------------ comparing
+
+    def expect(self, *commands: Command) -> Self:
+        """These commands, all of them and in this order, have been returned since the last ``expect``."""
+        returned, self._commands = self._commands, []
+        assert returned == list(commands), _difference(returned, commands)
+        return self
+
+    def expect_nothing(self) -> Self:
+        return self.expect()
+
+    def take(self) -> list[Command]:
+        """The commands returned since, for a look of one's own."""
+        returned, self._commands = self._commands, []
+        return returned
+
+    def drop(self) -> Self:
+        """Set-up: whatever it returned is not what the test is about."""
+        self._commands = []
+        return self
+
+    # ------------------------------------------------------------ the policy's next decisions
+
+    def wants(self, *decisions: Decision) -> Self:
+        """What the policy answers when atoms are free, one each time it is asked."""
+        self.policy.capacity.extend(decisions)
+        return self
+
+    def decides(self, *decisions: Decision) -> Self:
+        """What the policy answers to the next report."""
+        self.policy.on_next_report.extend(decisions)
+        return self
+
+    # ------------------------------------------------------------ events
+
+    def feed(self, event: ev.Event) -> Self:
+        """An event. What the one before returned must have been expected, or dropped."""
+        assert self._commands == [], _difference(self._commands, ())
+        again = event_from(type(event).__name__, event.at, event_body(event))
+        assert again == event
+        self.events.append(event)
+        self._commands = self.experiment.handle(event)
+        assert commands_from(commands_text(self._commands)) == self._commands
+        self.experiment.check()
+        return self
+
+    def wait(self, seconds: float) -> Self:
+        self.now += seconds
+        return self
+
+    def start(self) -> Self:
+        return self.feed(
+            ev.ExperimentStarted(at=self.now, devices=self.devices, islands=self.islands)
+        )
+
+    def up(self, trial: int, *, incarnation: int | None = None) -> Self:
+        number = self._incarnation(trial, incarnation)
+        return self.feed(ev.TrialUp(at=self.now, trial=trial, incarnation=number))
+
+    def report(
+        self,
+        trial: int,
+        metric: float | None = 0.5,
+        *,
+        step: int | None = None,
+        seq: int | None = None,
+        step_time_s: float | None = 1.0,
+        incarnation: int | None = None,
+    ) -> Self:
+        known = self.experiment.state.trials.get(trial)
+        event = ev.Reported(
+            at=self.now,
+            trial=trial,
+            incarnation=self._incarnation(trial, incarnation),
+            seq=seq if seq is not None else (known.seq if known else 0) + 1,
+            step=step if step is not None else (known.step if known else 0) + 1,
+            metric=metric,
+            step_time_s=step_time_s,
+        )
+        return self.feed(event)
+
+    def saved(
+        self, trial: int, step: int, *, save_s: float = 0.1, incarnation: int | None = None
+    ) -> Self:
+        number = self._incarnation(trial, incarnation)
+        return self.feed(
+            ev.CheckpointSaved(
+                at=self.now, trial=trial, incarnation=number, step=step, save_s=save_s
+            )
+        )
+
+    def exited(
+        self,
+        trial: int,
+        outcome: ev.Outcome = "yielded",
+        *,
+        saved: int | None = None,
+        error: str | None = None,
+        incarnation: int | None = None,
+    ) -> Self:
+        number = self._incarnation(trial, incarnation)
+        event = ev.TrialExited(
+            at=self.now,
+            trial=trial,
+            incarnation=number,
+            outcome=outcome,
+            saved_step=saved,
+            error=error,
+        )
+        return self.feed(event)
+
+    def released(self, *devices: str) -> Self:
+        return self.feed(ev.DevicesReleased(at=self.now, devices=devices))
+
+    def quarantined(self, device: str, reason: str = "Xid 79") -> Self:
+        return self.feed(ev.DeviceQuarantined(at=self.now, device=device, reason=reason))
+
+    def readmitted(self, device: str) -> Self:
+        return self.feed(ev.DeviceReadmitted(at=self.now, device=device))
+
+    def timer(self, name: str) -> Self:
+        return self.feed(ev.TimerFired(at=self.now, timer=name))
+
+    def asked(self, verb: ev.Verb, trial: int | None = None) -> Self:
+        return self.feed(ev.UserAsked(at=self.now, verb=verb, trial=trial))
+
+    def _incarnation(self, trial: int, given: int | None) -> int:
+        return given if given is not None else self.trial(trial).incarnation
+
+    # ------------------------------------------------------------ looking
+
+    @property
+    def state(self) -> State:
+        return self.experiment.state
+
+    def trial(self, trial: int) -> Trial:
+        return self.state.trials[trial]
+
+    def device(self, name: str) -> str:
+        return self.state.devices.slots[name].state.value
+
+
+def _difference(returned: Sequence[Command], expected: Sequence[Command]) -> str:
+    lines = [*("", "returned:"), *map(repr, returned), "expected:", *map(repr, expected)]
+    return "\n  ".join(lines)
+
+
+def launch(trial: int, incarnation: int, *devices: str) -> Launch:
+    """The launch of a trial of the default ``draw``."""
+    return Launch(trial, incarnation, devices, draw(trial))
+
+
+# ---------------------------------------------------------------- snapshots
+
+
+#: Follows from the rest; asking changes it.
+REMEMBERED = {"_draw", "_next_hparams", "_cutoff", "_cutoff_eta", "_ranking"}
+
+
+def snapshot(experiment: Experiment) -> Any:
+    """Everything the experiment and its policy hold but what is only remembered to be quick, as plain data."""
+    state = {key: value for key, value in vars(experiment.state).items() if key not in REMEMBERED}
+    return _Snapshot().plain([state, vars(experiment.policy)])
+
+
+def difference(one: Any, other: Any, where: str = "it") -> str:
+    """The first place where two snapshots differ."""
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        if len(one) != len(other):
+            return f"{where}: {len(one)} against {len(other)} entries: {one} | {other}"
+        for place, (mine, others) in enumerate(zip(one, other, strict=True)):
+            if mine != others:
+                name = f".{mine[0]}" if isinstance(mine, tuple) and mine else f"[{place}]"
+                return difference(mine, others, where + name)
+    return f"{where}: {one} | {other}"
+
+
+class _Snapshot:
+    """One walk through an object graph. What is met again (trials, rungs) is named by its number."""
+
+    def __init__(self) -> None:
+        self._met: dict[int, tuple[int, object]] = {}
+
+    def plain(self, value: Any) -> Any:
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, float):
+            return repr(value)  # so that NaN equals NaN, and 0.0 is not -0.0
+        if isinstance(value, enum.Enum):
+            return str(value)
+        if isinstance(value, Mapping):
+            return [(self.plain(key), self.plain(item)) for key, item in value.items()]
+        if isinstance(value, set | frozenset):
+            return sorted((self.plain(item) for item in value), key=repr)
+        if isinstance(value, list | tuple | deque | SortedList):
+            return [self.plain(item) for item in value]
+        if isinstance(value, random.Random):
+            return self.plain(value.getstate())
+        if hasattr(value, "tolist"):
+            return self.plain(value.tolist())
+        if callable(value) or hasattr(value, "__next__"):
+            return f"<{type(value).__name__}>"
+        return self._object(value)
+
+    def _object(self, value: Any) -> Any:
+        name = type(value).__name__
+        frozen = dataclasses.is_dataclass(value) and value.__dataclass_params__.frozen
+        if not frozen:
+            if id(value) in self._met:
+                return f"<{name} {self._met[id(value)][0]}>"
+            self._met[id(value)] = (len(self._met), value)
+        slots = [slot for kind in type(value).__mro__ for slot in getattr(kind, "__slots__", ())]
+        names = [*slots, *getattr(value, "__dict__", ())]
+        names = [name for name in names if name not in REMEMBERED]
+        found = [(name, getattr(value, name)) for name in names if hasattr(value, name)]
+        assert found or frozen, f"a snapshot of {value!r} would be empty"
+        return [name, *((name, self.plain(item)) for name, item in found)]
