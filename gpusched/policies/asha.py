@@ -1,0 +1,129 @@
+"""``asha``: asynchronous successive halving, by promotion (ASHA paper, Algorithm 1; HyperSched, Algorithms 1 and 2).
+
+A trial runs to the next rung and pauses there. Free atoms promote the furthest trained trial that is among the best
+floor(n/eta) of its rung; if there is none they draw a new configuration. Brackets: bracket s has its first rung at
+``r * eta**s`` (ASHA paper: "a minimum resource of r*eta^s will be allocated to each configuration"); with several
+brackets new configurations go to them in proportion to the steps each spends on a first rung, as in Hyperband.
+ASHA knows no deadline. ``R`` may be left out: there is then no last rung.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpusched.core.decisions import Decision, Pause, Resume, Start
+from gpusched.core.rung import Ladder, Rung
+from gpusched.core.state import State
+from gpusched.core.trial import Trial
+from gpusched.policies import base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(base.HalvingOptions):
+    """``brackets``: how many early-stopping rates s = 0, 1, .. to use; ``s``: use this single one instead."""
+
+    brackets: int = 1
+    s: int | None = None
+
+    def problems(self) -> Iterator[base.Problem]:
+        yield from base.HalvingOptions.problems(self)
+        if self.brackets < 1:
+            yield "brackets", f"must be at least 1, not {self.brackets}"
+        if self.s is not None and self.s < 0:
+            yield "s", f"must be 0 or more, not {self.s}"
+        highest = self.s if self.s is not None else self.brackets - 1
+        if self.R is not None and self.eta > 1 and 0 < highest < 64:
+            first = self.r * self.eta**highest
+            if first > self.R:
+                option = "s" if self.s is not None else "brackets"
+                yield (
+                    option,
+                    f"bracket {highest} would have its first rung at r*eta^s = {first:g} steps, beyond R = {self.R}",
+                )
+
+
+class Asha(base.Policy):
+    """Promotion-based asynchronous successive halving."""
+
+    name = "asha"
+    options_type = Options
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        rates = [options.s] if options.s is not None else range(options.brackets)
+        self.ladders = [Ladder(options.r, options.R, options.eta, rate) for rate in rates]
+        self._entered = [0] * len(self.ladders)
+        self._bracket_of: dict[int, int] = {}
+        self._rung_of: dict[int, Rung] = {}
+
+    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+        options = self.options
+        done = base.complete_at(trial, options.R)
+        if done:
+            return done
+        rung = self._ladder(trial).at(trial.step)
+        # Algorithm 2, line 8: only a trial that stands exactly at a rung is judged, and only once.
+        if rung is None or not rung.record(trial.id, trial.score):
+            return base.NOTHING
+        self._rung_of[trial.id] = rung
+        # Algorithm 2, lines 10 to 12: on arrival, against floor(n/eta).
+        rank, count = rung.rank(trial.id), len(rung)
+        if rank < int(count // options.eta):
+            return base.NOTHING
+        return (
+            Pause(
+                trial.id, f"pauses at rung {rung.milestone}: {base.ordinal(rank)} of {count} there"
+            ),
+        )
+
+    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
+        if trial.id in state.paused and trial.id in self._rung_of:
+            self._rung_of[trial.id].wait(trial.id)
+        return base.NOTHING
+
+    def on_capacity(self, state: State) -> Sequence[Decision]:
+        # ASHA paper, get_job(): the furthest trained promotable configuration first ..
+        for rung in self._rungs_from_the_top():
+            for trial_id in rung.promotable(self.options.eta, state.paused):
+                if not state.paused[trial_id].held_by_user:
+                    return (Resume(trial_id, 1, f"promoted from rung {rung.milestone}"),)
+        # .. else a new configuration in the bottom rung (Algorithm 2's trivial entrance policy).
+        return (Start(1, "a new configuration"),) if state.can_draw else base.NOTHING
+
+    def _ladder(self, trial: Trial) -> Ladder:
+        bracket = self._bracket_of.get(trial.id)
+        if bracket is None:
+            bracket = self._bracket_of[trial.id] = self._next_bracket()
+        return self.ladders[bracket]
+
+    def _next_bracket(self) -> int:
+        """The bracket that has had the fewest steps on its first rung so far."""
+        if len(self.ladders) == 1:
+            return 0
+        steps = [self.options.r * self.options.eta**s for s in range(len(self.ladders))]
+        bracket = min(range(len(steps)), key=lambda s: (self._entered[s] * steps[s], s))
+        self._entered[bracket] += 1
+        return bracket
+
+    def _rungs_from_the_top(self) -> Iterator[Rung]:
+        if len(self.ladders) == 1:
+            return reversed(self.ladders[0].rungs)
+        rungs = (rung for ladder in self.ladders for rung in ladder.rungs)
+        return iter(sorted(rungs, key=lambda rung: -rung.milestone))
+
+    def rungs(self, state: State) -> Sequence[Rung]:
+        return sorted(self._rungs_from_the_top(), key=lambda rung: rung.milestone)
+
+    def explain(self, state: State, trial: Trial) -> Sequence[str]:
+        return explain_rungs(self.rungs(state), trial, self.options.eta)
+
+
+def explain_rungs(rungs: Sequence[Rung], trial: Trial, eta: float) -> list[str]:
+    """One sentence a rung in which the trial was recorded."""
+    return [
+        f"rung {rung.milestone}: {base.ordinal(rung.rank(trial.id))} of {len(rung)}; "
+        f"the best {int(len(rung) // eta)} are promoted"
+        for rung in rungs
+        if trial.id in rung
+    ]

@@ -1,0 +1,118 @@
+"""``bandit``: action elimination as in TuPAQ, the way HyperDrive (Middleware'17, 5.3) compares against it.
+
+Trials are started in order, one after the other on each atom (``fifo``). At every b-th step of a trial:
+
+    "if jobBest * (1 + eps) > globalBest" the trial goes on, else it is stopped.     ``_goes_on``
+
+The rule multiplies metrics, so it means something for positive ones only:
+
+* ``metric_min`` and ``metric_max`` given: metrics are first normalised to 0..1 (HyperDrive 6.3, equation 4).
+* Not given, and a metric below 0 turns up: the same with the lowest and highest metric seen so far ("the lower bound
+  range is determined empirically by observing a small number of poor performing runs"), which is said once.
+* Lower is better (a loss): the mirror image, globalBest * (1 + eps) > jobBest.
+
+The trial that has the best metric of all always goes on; with a best metric of 0 the rule as printed would stop it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpusched.core.decisions import Decision, Say, Stop
+from gpusched.core.state import State
+from gpusched.core.trial import NEVER, Trial
+from gpusched.policies import base, fifo
+from gpusched.policies.scale import Scale, bounds_problems
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(fifo.Options):
+    """``b``: steps between two judgements; ``eps``: how far below the best a trial may be."""
+
+    b: int = 10
+    eps: float = 0.5
+    #: The values that the metric can have; needed only where it can be negative.
+    metric_min: float | None = None
+    metric_max: float | None = None
+
+    def problems(self) -> Iterator[base.Problem]:
+        yield from fifo.Options.problems(self)
+        if self.b < 1:
+            yield "b", f"must be at least 1 step, not {self.b}"
+        if not 0 <= self.eps < math.inf:
+            yield "eps", f"must be 0 or more, not {self.eps:g}"
+        yield from bounds_problems(self.metric_min, self.metric_max)
+
+
+class Bandit(fifo.Fifo):
+    """First in, first out, until somebody is much better."""
+
+    name = "bandit"
+    options_type = Options
+    options: Options
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self._best = NEVER
+        self._lowest, self._highest = math.inf, -math.inf
+        self._has_said = False
+
+    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+        if trial.metric is not None:
+            self._best = max(self._best, trial.score)
+            self._lowest = min(self._lowest, trial.metric)
+            self._highest = max(self._highest, trial.metric)
+        done = base.complete_at(trial, self.options.R)
+        if done:
+            return done
+        if trial.step % self.options.b or self._best == NEVER:
+            return base.NOTHING
+        said = self._say_how_it_compares()
+        if self._goes_on(trial.best_score, state.rules.sign):
+            return said
+        sign = state.rules.sign
+        has = f"{trial.best_score * sign:.4g}" if trial.best_score > NEVER else "not finite"
+        why = (
+            f"stops at step {trial.step}: its best is {has}, the best of all {self._best * sign:.4g} "
+            f"(more than {self.options.eps:.0%} apart)"
+        )
+        return (*said, Stop(trial.id, why))
+
+    def _goes_on(self, score: float, sign: float) -> bool:
+        """HyperDrive 5.3: jobBest * (1 + eps) > globalBest."""
+        if score >= self._best:
+            return True
+        if score == NEVER:
+            return False
+        factor = 1.0 + self.options.eps
+        scale = self._scale(sign)
+        if scale is not None:
+            return scale.of_score(score) * factor > scale.of_score(self._best)
+        job, best = score * sign, self._best * sign
+        return job * factor > best if sign > 0 else best * factor > job
+
+    def _scale(self, sign: float) -> Scale | None:
+        """What to normalise by; None: metrics are positive and compared as they are."""
+        low, high = self.options.metric_min, self.options.metric_max
+        if low is not None and high is not None:
+            return Scale(low, high, sign)
+        if self._lowest < 0 and self._highest > self._lowest:
+            return Scale(self._lowest, self._highest, sign)
+        return None
+
+    def _say_how_it_compares(self) -> Sequence[Decision]:
+        if self._has_said or self.options.metric_min is not None or self._lowest >= 0:
+            return base.NOTHING
+        self._has_said = True
+        return (Say(f"bandit: {self._comparison()}"),)
+
+    def _comparison(self) -> str:
+        return (
+            "the metric is negative at times, so it is compared on a scale from the lowest to the highest "
+            "seen so far; metric_min and metric_max would fix that scale"
+        )
+
+    def notes(self, state: State) -> Sequence[str]:
+        return (self._comparison(),) if self._has_said else ()

@@ -1,0 +1,113 @@
+"""``earlyterm``: predictive termination (Domhan et al., IJCAI'15), as HyperDrive (Middleware'17, 5.3) states it.
+
+Trials are started in order, one after the other on each atom (``fifo``). At every b-th step n of a trial its learning
+curve is extrapolated to its last step m = R, while it trains on:
+
+    p = P(y_m >= y_best | y_1..n);  "if p < delta then the job is immediately terminated".      ``on_forecast``
+
+y_best is the best metric of any trial so far. The predictor works on a scale from 0 to 1, so the metric must have
+bounds. A curve that ends with a metric that is not finite is not extrapolated; the trial is looked at again b steps on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpusched.core.decisions import AskForecast, Decision, Stop
+from gpusched.core.state import State
+from gpusched.core.trial import NEVER, Trial
+from gpusched.policies import base, fifo
+from gpusched.policies.scale import Scale, bounds_problems, curve_of
+
+PredictorName = Literal["mcmc", "least_squares"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(fifo.Options):
+    """``b``: steps between two looks at a trial; ``delta``: the probability below which it is given up."""
+
+    b: int = 30
+    delta: float = 0.05
+    #: How curves are extrapolated: the MCMC model of the paper (a second or two each), or a cheap ensemble.
+    predictor: PredictorName = "mcmc"
+    #: The values that the metric can have.
+    metric_min: float | None = None
+    metric_max: float | None = None
+
+    def problems(self) -> Iterator[base.Problem]:
+        yield from fifo.Options.problems(self)
+        if self.R is None:
+            yield (
+                "R",
+                "earlyterm predicts the metric at the last step: give R, the most steps of a trial",
+            )
+        elif 1 <= self.R <= self.b:
+            yield "b", f"a trial would end at R = {self.R} steps before the first look at {self.b}"
+        if self.b < 1:
+            yield "b", f"must be at least 1 step, not {self.b}"
+        if not 0 < self.delta < 1:
+            yield "delta", f"must be between 0 and 1, not {self.delta:g}"
+        yield from bounds_problems(self.metric_min, self.metric_max, needed_by="earlyterm")
+
+
+class EarlyTerm(fifo.Fifo):
+    """First in, first out, until a curve has no chance any more."""
+
+    name = "earlyterm"
+    options_type = Options
+    options: Options
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self._best = NEVER
+        #: The latest forecast of a trial, and the step it was made at.
+        self._forecasts: dict[int, tuple[int, Mapping[str, float]]] = {}
+
+    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+        if trial.metric is not None:
+            self._best = max(self._best, trial.score)
+        done = base.complete_at(trial, self.options.R)
+        if done:
+            return done
+        if trial.step % self.options.b or trial.metric is None:
+            return base.NOTHING
+        scale = self._scale(state)
+        curve, stride = curve_of(trial, scale)
+        ahead = max(1, round(((self.options.R or 0) - trial.step) / stride))
+        target = scale.of_score(self._best)
+        return (AskForecast(trial.id, curve, len(curve) + ahead, target),)
+
+    def on_forecast(
+        self, state: State, trial: Trial, step: int, forecast: Mapping[str, float]
+    ) -> Sequence[Decision]:
+        p = forecast.get("reached_at_end")
+        if p is None:
+            return base.NOTHING
+        self._forecasts[trial.id] = (step, forecast)
+        if trial.is_final or p >= self.options.delta:
+            return base.NOTHING
+        return (Stop(trial.id, f"given up: {self._in_words(state, trial)}"),)
+
+    def _scale(self, state: State) -> Scale:
+        low, high = self.options.metric_min, self.options.metric_max
+        assert low is not None
+        assert high is not None
+        return Scale(low, high, state.rules.sign)
+
+    def _in_words(self, state: State, trial: Trial) -> str:
+        step, forecast = self._forecasts[trial.id]
+        mean = self._scale(state).metric(forecast["mean"])
+        return (
+            f"at step {step} it was expected to end at {mean:.4g}, and to beat the best with a "
+            f"probability of {forecast['reached_at_end']:.2g}"
+        )
+
+    def notes(self, state: State) -> Sequence[str]:
+        if not self._forecasts:
+            return ()
+        return (f"{len(self._forecasts)} trials were extrapolated to step {self.options.R}",)
+
+    def explain(self, state: State, trial: Trial) -> Sequence[str]:
+        return (self._in_words(state, trial),) if trial.id in self._forecasts else ()

@@ -1,0 +1,278 @@
+"""``hermes``: many trials time-share each device, the fastest converging first (Hermes, Electronics 2021, section 3).
+
+    3.2, Algorithms 1, 2   at most G_thres = 4 trials a device are under way; others wait to begin   ``_may_draw``
+    3.3                    loss_j(i) = (max L_j(i) + min L_j(i)) / 2 over the losses of quantum i    ``Job.end_quantum``
+                           C_j(i) = (loss_j(i-1) - loss_j(i)) / |L_j(i)|
+                           C_j(0) = (max L_j(0) - min L_j(0)) / |L_j(0)|
+    3.3, Algorithm 3       at the end of each quantum (10 s) the trial with the highest C runs next  ``on_report``
+    3.3                    the quantum grows as the loss falls by user-set percentages               ``Job.grow``
+
+What is taken as it is here: a preempted trial saves a checkpoint at its next report and leaves; its device goes to the
+next one only when its release is confirmed, which the core sees to. Trials are not tied to a device: there is one queue
+for all of them, and the trial on any device competes with all that wait.
+
+Where the paper is silent: a trial that has not had its first quantum comes before all that have; a first quantum lasts
+until there are two losses, as the range of one says nothing; with equal C the one that has waited longest runs. The
+loss is the metric, or for a metric of which more is better ``metric_max`` less the metric. A quantum shorter than what
+it takes to save one trial and load the next is stretched to that, and it is said: less than half of the time would be
+training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sortedcontainers import SortedList
+
+from gpusched.core.decisions import Decision, Pause, Resume, Say, Start
+from gpusched.core.state import State
+from gpusched.core.trial import Trial
+from gpusched.policies import base
+
+#: Keeps C finite, whatever a script reports.
+_MOST = 1e300
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(base.Options):
+    """``R`` most steps of a trial; ``quantum_s`` seconds a turn; ``trials_per_device`` under way."""
+
+    R: int | None = 81
+    quantum_s: float = 10.0
+    trials_per_device: int = 4
+    #: By which shares of its first value the loss must have fallen for the quantum to grow, and by which factor.
+    milestones: tuple[float, ...] = (0.5, 0.75, 0.9)
+    growth: float = 2.0
+    #: The best possible metric, where more is better: what is missing to it counts as the loss.
+    metric_max: float = 1.0
+
+    def problems(self) -> Iterator[base.Problem]:
+        yield from base.Options.problems(self)
+        if not 0 < self.quantum_s < math.inf:
+            yield "quantum_s", f"must be more than 0 s, not {self.quantum_s:g}; the paper has 10"
+        if self.trials_per_device < 1:
+            yield "trials_per_device", f"must be at least 1, not {self.trials_per_device}"
+        if not 1 <= self.growth < math.inf:
+            yield "growth", f"must be at least 1, not {self.growth:g}"
+        rising = list(self.milestones) == sorted(set(self.milestones))
+        if not rising or not all(0 < share < 1 for share in self.milestones):
+            yield (
+                "milestones",
+                f"must rise and lie between 0 and 1, not {', '.join(map('{:g}'.format, self.milestones))}",
+            )
+
+
+class Job:
+    """What Hermes knows of a trial: its convergence and its quantum."""
+
+    __slots__ = (
+        "_count",
+        "_first",
+        "_high",
+        "_last",
+        "_low",
+        "began_s",
+        "passed",
+        "quanta",
+        "quantum_s",
+        "speed",
+    )
+
+    def __init__(self, quantum_s: float) -> None:
+        self.quantum_s = quantum_s
+        #: C of its latest quantum: what its loss fell by, a report. Infinite before the first is over.
+        self.speed = math.inf
+        self.quanta = 0
+        #: Milestones passed.
+        self.passed = 0
+        #: When the present quantum began; None: it has not run yet, or does not run.
+        self.began_s: float | None = None
+        self._first: float | None = None
+        self._last: float | None = None
+        self._clear()
+
+    def _clear(self) -> None:
+        self._count, self._low, self._high = 0, math.inf, -math.inf
+
+    def saw(self, loss: float | None) -> None:
+        """A report of the present quantum; None: its loss was not finite."""
+        if loss is None:
+            return
+        if self._first is None:
+            self._first = loss
+        self._count += 1
+        self._low, self._high = min(self._low, loss), max(self._high, loss)
+
+    def grow(self, loss: float | None, milestones: Sequence[float], growth: float) -> None:
+        """ "The milestones are set by the user as the percentage decrease of the loss"."""
+        if loss is None or self._first is None or self._first <= 0:
+            return
+        fallen = (self._first - loss) / self._first
+        while self.passed < len(milestones) and fallen >= milestones[self.passed]:
+            self.passed += 1
+            self.quantum_s *= growth
+
+    def is_over(self, now_s: float, at_least_s: float) -> bool:
+        """Whether the present quantum is over, and says something."""
+        if self.began_s is None or now_s - self.began_s < max(self.quantum_s, at_least_s):
+            return False
+        return self.quanta > 0 or self._count != 1
+
+    def end_quantum(self, now_s: float) -> None:
+        """The equations of section 3.3; the next quantum begins."""
+        if self._count == 0:
+            self.speed = -math.inf
+        else:
+            before = self._last
+            self._last = 0.5 * self._high + 0.5 * self._low  # loss_j(i)
+            fall = self._high - self._low if before is None else before - self._last
+            self.speed = max(-_MOST, min(_MOST, fall)) / self._count
+        self._clear()
+        self.quanta += 1
+        self.began_s = now_s
+
+
+class Hermes(base.Policy):
+    """One queue for all devices, ordered by convergence."""
+
+    name = "hermes"
+    options_type = Options
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._jobs: dict[int, Job] = {}
+        #: Preempted trials: (-C, when they left, trial), the next one first.
+        self._queue: SortedList[tuple[float, float, int]] = SortedList()
+        self._entry_of: dict[int, tuple[float, float, int]] = {}
+        self._ended = 0
+        self._has_said = False
+
+    def job(self, trial: int) -> Job:
+        """What is known of a trial."""
+        found = self._jobs.get(trial)
+        if found is None:
+            found = self._jobs[trial] = Job(self.options.quantum_s)
+        return found
+
+    # ------------------------------------------------------------ Algorithm 3
+
+    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+        options = self.options
+        done = base.complete_at(trial, options.R)
+        if done:
+            return done
+        job, loss = self.job(trial.id), self._loss(state, trial)
+        if job.began_s is None:
+            job.began_s = trial.up_at if trial.up_at is not None else state.now
+        job.saw(loss)
+        job.grow(loss, options.milestones, options.growth)
+        handover_s = state.speed.overhead + trial.save_s
+        if not job.is_over(state.now, handover_s):
+            return base.NOTHING
+        job.end_quantum(state.now)
+        said = self._say_if_too_short(handover_s)
+        challenger = self._challenger(state)
+        if challenger is None or challenger < job.speed:
+            return said
+        why = (
+            f"its turn is over: C = {job.speed:.3g}, the next one has "
+            f"{'not had a turn yet' if challenger == math.inf else f'{challenger:.3g}'}"
+        )
+        return (*said, Pause(trial.id, why))
+
+    def _loss(self, state: State, trial: Trial) -> float | None:
+        if trial.metric is None:
+            return None
+        return trial.metric if state.rules.sign < 0 else self.options.metric_max - trial.metric
+
+    def _challenger(self, state: State) -> float | None:
+        """C of who would run next; None if nobody waits for an atom."""
+        if state.atoms_free >= state.rules.smallest:
+            return None
+        if self._may_draw(state):
+            return math.inf
+        waiting = self._next(state)
+        return None if waiting is None else self.job(waiting).speed
+
+    def _say_if_too_short(self, handover_s: float) -> Sequence[Decision]:
+        quantum_s = self.options.quantum_s
+        if self._has_said or quantum_s >= handover_s:
+            return ()
+        self._has_said = True
+        return (Say(f"hermes: {self._too_short(handover_s)}"),)
+
+    def _too_short(self, handover_s: float) -> str:
+        return (
+            f"quantum_s = {self.options.quantum_s:g} is shorter than the {handover_s:.3g} s it takes to save a "
+            f"trial, hand its device over and load the next; quanta last that long, a larger quantum_s would help"
+        )
+
+    # ------------------------------------------------------------ Algorithms 1 and 2
+
+    def on_capacity(self, state: State) -> Sequence[Decision]:
+        if state.atoms_free < state.rules.smallest:
+            return base.NOTHING
+        if self._may_draw(state):
+            return (Start(1, "its first turn"),)
+        trial = self._next(state)
+        if trial is None:
+            return base.NOTHING
+        self._dequeue(trial)
+        speed = self.job(trial).speed
+        why = "its first turn" if speed == math.inf else f"its turn: C = {speed:.3g} is the highest"
+        return (Resume(trial, 1, why),)
+
+    def _may_draw(self, state: State) -> bool:
+        """G_thres: "we heuristically set the maximum number of jobs per GPU"."""
+        devices = state.atoms_total // state.rules.smallest
+        under_way = len(state.trials) - self._ended
+        return under_way < self.options.trials_per_device * devices and state.can_draw
+
+    def _next(self, state: State) -> int | None:
+        """The waiting trial with the highest C; those that do not wait any more are forgotten."""
+        place = 0
+        while place < len(self._queue):
+            trial: int = self._queue[place][2]
+            if trial not in state.paused:
+                self._dequeue(trial)
+            elif state.paused[trial].held_by_user:
+                place += 1
+            else:
+                return trial
+        return None
+
+    def _dequeue(self, trial: int) -> None:
+        entry = self._entry_of.pop(trial, None)
+        if entry is not None:
+            self._queue.remove(entry)
+
+    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
+        job = self.job(trial.id)
+        job.began_s = None
+        self._dequeue(trial.id)
+        if trial.is_final:
+            self._ended += 1
+        else:
+            entry = self._entry_of[trial.id] = (-job.speed, state.now, trial.id)
+            self._queue.add(entry)
+        return base.NOTHING
+
+    # ------------------------------------------------------------ for people
+
+    def notes(self, state: State) -> Sequence[str]:
+        under_way = len(state.trials) - self._ended
+        lines = [f"{under_way} trials share {state.atoms_total} devices"]
+        if self._has_said:
+            lines.append(self._too_short(state.speed.overhead))
+        return lines
+
+    def explain(self, state: State, trial: Trial) -> Sequence[str]:
+        job = self._jobs.get(trial.id)
+        if job is None or not job.quanta:
+            return ()
+        return (
+            f"C = {job.speed:.3g} after {job.quanta} quanta; a quantum is {job.quantum_s:g} s "
+            f"({job.passed} of {len(self.options.milestones)} milestones passed)",
+        )

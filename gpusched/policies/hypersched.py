@@ -1,0 +1,240 @@
+"""``hypersched``: the best-trained model at the deadline (HyperSched, SoCC'19, sections 3.3 and 4, Algorithms 1 and 3).
+
+Ten lines of Algorithm 3 and what answers them here:
+
+    line 4      Ta, the measured time of a step on one atom            ``Speed.step_on_one_atom_s``
+    line 7      tf, the furthest trial's time                          ``State.longest_training_s``
+    line 8, 9   entrance: min(R*Ta, eta*tf) < time left, atoms free    ``_may_enter``
+    line 12     trial.iter > R: stop                                   ``base.complete_at``
+    line 14-20  at *every* rung at or below the trial: keep or pause   ``_failed_rung``
+    line 21     uniform allocation of N atoms over the live trials     ``_share``
+    line 22-25  resize if it pays and the COOLDOWN is over             ``_grow``
+
+The prose of section 4.2 states line 8 the other way round ("will not continue to launch" when it *fits*); Algorithm 3,
+the authors' code and the sense of it agree that a trial enters only if it fits.
+
+Ablations of section 6.1 are options: ``speculation``, ``exploration_fraction``, ``resize``, ``overhead_aware``,
+``assume_linear``. Ours, beyond the paper: ``last_step_guard``, ``never_idle``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gpusched.core.decisions import Decision, Pause, Resize, Resume, Start, Stop
+from gpusched.core.rung import Ladder, Rung
+from gpusched.core.state import State
+from gpusched.core.trial import Trial
+from gpusched.policies import base
+from gpusched.policies.asha import explain_rungs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(base.HalvingOptions):
+    """HyperSched's parameters; the deadline and the atoms are the experiment's."""
+
+    #: COOLDOWN of Algorithm 3, in steps since the last launch at another size.
+    cooldown: int = 5
+    #: Who gets the atoms that are left over: everybody in turn, the best first, or the best alone (section 4.3).
+    allocation: Literal["uniform", "top_job"] = "uniform"
+    #: Ablation (figure 5): off = judged once, on arrival at a rung, against floor(n/eta).
+    speculation: bool = True
+    #: Ablation (figure 7): new trials enter during this share of the deadline instead of by Algorithm 3.
+    exploration_fraction: float | None = None
+    #: Ablation (figure 8): off = every trial keeps one atom.
+    resize: bool = True
+    #: Ablations (figure 9): off = To counts as 0; on = s(a) counts as a.
+    overhead_aware: bool = True
+    assume_linear: bool = False
+    #: Ours: a step that cannot end before the deadline is not begun; the atoms go to the others.
+    last_step_guard: bool = True
+    #: Ours: if nothing is live and nothing may enter, the best paused trial goes on.
+    never_idle: bool = True
+
+    def problems(self) -> Iterator[base.Problem]:
+        yield from base.HalvingOptions.problems(self)
+        if self.cooldown < 0:
+            yield "cooldown", f"must be 0 or more steps, not {self.cooldown}"
+        fraction = self.exploration_fraction
+        if fraction is not None and not 0 <= fraction <= 1:
+            yield "exploration_fraction", f"must be between 0 and 1, not {fraction:g}"
+
+
+class HyperSched(base.Policy):
+    """Deadline-aware successive halving with moving atoms."""
+
+    name = "hypersched"
+    options_type = Options
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.ladder = Ladder(options.r, options.R, options.eta)
+        self._rung_of: dict[int, Rung] = {}
+        #: Trials that were woken because nothing else ran, and the step they had then: rungs up to there do not
+        #: pause them again, or each of their steps would cost a launch.
+        self._woken_at: dict[int, int] = {}
+        self._entrance_closed_at: float | None = None
+
+    # ------------------------------------------------------------ Algorithm 3, schedule(trial)
+
+    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+        options = self.options
+        done = base.complete_at(trial, options.R)
+        if done:
+            return done
+        rung = self.ladder.at(trial.step)
+        arrived = rung is not None and rung.record(trial.id, trial.score)
+        if arrived and rung is not None:
+            self._rung_of[trial.id] = rung
+        if options.speculation:
+            failed = self._failed_rung(trial)
+        else:
+            failed = rung if arrived and not self._beats_floor(rung, trial) else None
+        if failed is not None:
+            rank, count = base.ordinal(failed.rank(trial.id)), len(failed)
+            why = f"pauses: {rank} of {count} at rung {failed.milestone}, cut-off {self._cutoff(state, failed)}"
+            return (Pause(trial.id, why),)
+        if options.last_step_guard and self._too_late(state, trial):
+            why = f"leaves at step {trial.step}: another step would not end before the deadline"
+            return (Stop(trial.id, why),)
+        return self._grow(state, trial)
+
+    def _failed_rung(self, trial: Trial) -> Rung | None:
+        """Lines 14 to 20, at every report: the rungs at or below the trial's step, for early birds too."""
+        eta = self.options.eta
+        judged_above = self._woken_at.get(trial.id, 0)
+        for rung in self.ladder.rungs:
+            if rung.milestone > trial.step:
+                break
+            if rung.milestone <= judged_above or trial.id not in rung:
+                continue
+            if not rung.keeps(trial.id, eta):
+                return rung
+        return None
+
+    def _beats_floor(self, rung: Rung | None, trial: Trial) -> bool:
+        """Without speculation: Algorithm 2's rule, lines 10 and 11."""
+        return rung is not None and rung.rank(trial.id) < int(len(rung) // self.options.eta)
+
+    def _cutoff(self, state: State, rung: Rung) -> str:
+        return f"{rung.cutoff(self.options.eta) * state.rules.sign:.4g}"
+
+    def _too_late(self, state: State, trial: Trial) -> bool:
+        return trial.step_time_s is not None and trial.step_time_s > state.time_left_s
+
+    # ------------------------------------------------------------ lines 21 to 25: resize
+
+    def _grow(self, state: State, trial: Trial) -> Sequence[Decision]:
+        options = self.options
+        free = len(state.devices.free)
+        if not free or not options.resize or trial.steps_since_resize <= options.cooldown:
+            return base.NOTHING
+        held = trial.atoms
+        atoms = state.rules.fit(min(self._share(state, trial), held + free))
+        if atoms <= held:
+            return base.NOTHING
+        left_s = state.time_left_s
+        overhead_s = state.speed.overhead if options.overhead_aware else 0.0
+        now, then = self._s(state, held), self._s(state, atoms)
+        if (left_s - overhead_s) * then <= left_s * now:
+            return base.NOTHING
+        more = ((left_s - overhead_s) * then - left_s * now) / (
+            state.speed.step_on_one_atom_s or 1.0
+        )
+        why = f"grows {held} -> {atoms}: {more:.0f} more steps before the deadline"
+        return (Resize(trial.id, atoms, why),)
+
+    def _s(self, state: State, atoms: int) -> float:
+        return float(atoms) if self.options.assume_linear else state.speed.s(atoms)
+
+    def _share(self, state: State, trial: Trial) -> int:
+        """Line 21: live trials sorted by latest metric, one atom each in turn until all are given out."""
+        total, live = state.atoms_total, max(1, len(state.live))
+        rank = state.rank_among_live(trial)
+        if self.options.allocation == "top_job":
+            return total - (live - 1) if rank == 0 else 1
+        return total // live + (rank < total % live)
+
+    # ------------------------------------------------------------ Algorithm 1, start_next_trial; Algorithm 3, entrance
+
+    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
+        if trial.id in state.paused and trial.id in self._rung_of:
+            self._rung_of[trial.id].wait(trial.id)
+        return base.NOTHING
+
+    def on_capacity(self, state: State) -> Sequence[Decision]:
+        if self._too_late_for_anything(state):
+            return base.NOTHING
+        if self._may_enter(state):
+            self._entrance_closed_at = None
+            for rung in reversed(self.ladder.rungs):
+                for trial_id in rung.promotable(self.options.eta, state.paused):
+                    if self._may_resume(state.paused[trial_id]):
+                        return (Resume(trial_id, 1, f"promoted from rung {rung.milestone}"),)
+            if state.can_draw:
+                return (Start(1, "a new configuration enters"),)
+        elif self._entrance_closed_at is None:
+            self._entrance_closed_at = state.now
+        if self.options.never_idle and not state.live:
+            return self._wake_the_best(state)
+        return base.NOTHING
+
+    def _may_enter(self, state: State) -> bool:
+        """Lines 5 to 9; that atoms are free is why we are asked."""
+        options = self.options
+        if options.exploration_fraction is not None:
+            return state.now < options.exploration_fraction * state.rules.deadline_s
+        needed_s = options.eta * state.longest_training_s
+        step_s = state.speed.step_on_one_atom_s
+        if options.R is not None and step_s is not None:
+            needed_s = min(options.R * step_s, needed_s)
+        return needed_s < state.time_left_s
+
+    def _may_resume(self, trial: Trial) -> bool:
+        """Not one that its next report would pause again for a lower rung."""
+        if trial.held_by_user:
+            return False
+        return not self.options.speculation or self._failed_rung(trial) is None
+
+    def _wake_the_best(self, state: State) -> Sequence[Decision]:
+        """Never idle: the best paused trial goes on, whatever the entrance rule says."""
+        best = next((t for t in state.paused_by_score() if not t.held_by_user), None)
+        if best is None:
+            # Nothing has been paused: a late start is still better than an idle machine.
+            return (Start(1, "nothing else to run"),) if state.can_draw else base.NOTHING
+        self._woken_at[best.id] = best.step
+        return (
+            Resume(best.id, state.atoms_free, "the best paused trial goes on: nothing else runs"),
+        )
+
+    def _too_late_for_anything(self, state: State) -> bool:
+        if not self.options.last_step_guard:
+            return False
+        step_s = state.speed.step_on_one_atom_s
+        return step_s is not None and state.speed.overhead + step_s / 4 > state.time_left_s
+
+    # ------------------------------------------------------------ for people
+
+    def rungs(self, state: State) -> Sequence[Rung]:
+        return self.ladder.rungs
+
+    def notes(self, state: State) -> Sequence[str]:
+        if self._entrance_closed_at is None:
+            return ("exploring: new configurations may enter",)
+        return (f"exploiting: no new configuration since {self._entrance_closed_at:.0f} s",)
+
+    def explain(self, state: State, trial: Trial) -> Sequence[str]:
+        lines = explain_rungs(self.ladder.rungs, trial, self.options.eta)
+        failed = self._failed_rung(trial)
+        if failed is not None:
+            lines.append(
+                f"below the cut-off {self._cutoff(state, failed)} of rung {failed.milestone}: it pauses "
+                f"or stays paused until it is among the best {int(len(failed) // self.options.eta)}"
+            )
+        if trial.is_live:
+            lines.append(
+                f"its share of the {state.atoms_total} atoms is {self._share(state, trial)}"
+            )
+        return lines

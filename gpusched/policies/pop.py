@@ -1,0 +1,300 @@
+"""``pop``: promising, opportunistic, poor (HyperDrive, Middleware'17, sections 3 and 5.3).
+
+    every b-th step: below the kill threshold it is poor and stops             ``on_report``        (5.3)
+    its curve is extrapolated over the M = (Tmax - Tpass) / Epoch steps left   ``_ask``             (3.1.1)
+        p   chance to reach the target within Tmax; below 0.05 it is poor      ``on_forecast``      (1), (2); 5.3
+        ERT expected remaining time = x * Epoch                                                     (3)
+    S_desired(p) = trials with that much confidence, S_deserved(p) = S * p,    ``confidence.split`` (3.2)
+        p_threshold maximises S_effective(p) = min(both)
+    promising trials (the first S_effective by p) keep their atoms; the other trials take turns: after b steps an
+        opportunistic trial is suspended and the next one in line runs         ``on_capacity``      (3.2, 5.3)
+
+A *slot* is ``atoms`` atoms. Never-run configurations come before suspended ones, at most ``configurations`` of them are
+under way at a time (the paper has 100 in all). With a ``target`` the search ends when a trial reaches it. Without one
+the target rises: it lies ``raise_by`` of the way from the best metric so far to the best possible one, and moves on
+when it is reached (section 9 names such a "dynamic target approach" without details). The trial with the best metric so
+far is never poor: it is the model that would be kept.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpusched.core.decisions import (
+    AskForecast,
+    Complete,
+    Decision,
+    Pause,
+    Resume,
+    Say,
+    Start,
+    Stop,
+)
+from gpusched.core.state import State
+from gpusched.core.trial import NEVER, Trial, TrialState
+from gpusched.policies import base
+from gpusched.policies.confidence import Confidence
+from gpusched.policies.earlyterm import PredictorName
+from gpusched.policies.scale import Scale, bounds_problems, curve_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(base.Options):
+    """``R`` most steps of a trial; ``atoms`` a slot; ``b`` steps between two judgements."""
+
+    R: int | None = 81
+    atoms: int = 1
+    b: int = 10
+    #: The metric that is good enough (None: it rises with what is reached).
+    target: float | None = None
+    #: A metric that a trial which learns at all must have passed by its first judgement.
+    kill_threshold: float | None = None
+    #: Below this chance to reach the target a trial is poor.
+    p_poor: float = 0.05
+    #: How far beyond the best metric a rising target lies, as a share of what is still possible.
+    raise_by: float = 0.1
+    #: Most trials under way at a time.
+    configurations: int = 100
+    predictor: PredictorName = "mcmc"
+    #: The values that the metric can have.
+    metric_min: float | None = None
+    metric_max: float | None = None
+
+    def problems(self) -> Iterator[base.Problem]:
+        yield from base.Options.problems(self)
+        for name in ("atoms", "b", "configurations"):
+            value = getattr(self, name)
+            if value < 1:
+                yield name, f"must be at least 1, not {value}"
+        if not 0 <= self.p_poor < 1:
+            yield "p_poor", f"must be at least 0 and below 1, not {self.p_poor:g}"
+        if not 0 < self.raise_by < 1:
+            yield "raise_by", f"must be between 0 and 1, not {self.raise_by:g}"
+        yield from bounds_problems(self.metric_min, self.metric_max, needed_by="pop")
+        if self.metric_min is None or self.metric_max is None:
+            return
+        for name in ("target", "kill_threshold"):
+            value = getattr(self, name)
+            if value is not None and not self.metric_min <= value <= self.metric_max:
+                bounds = f"{self.metric_min:g} to {self.metric_max:g}"
+                yield name, f"must lie within the metric's bounds, {bounds}; it is {value:g}"
+
+
+class Pop(base.Policy):
+    """Confidence decides who keeps its atoms, who waits for a turn, and who goes."""
+
+    name = "pop"
+    options_type = Options
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.confidence = Confidence()
+        self._scale_of: Scale | None = None
+        self._best = NEVER
+        self._best_trial: int | None = None
+        self._target: float | None = None
+        self._reached_by: int | None = None
+        #: Suspended trials, in the order of their turns.
+        self._line: deque[int] = deque()
+        #: Promising trials that are suspended: they come first, and others make room for them.
+        self._urgent: list[int] = []
+        self._ended = 0
+        #: Steps a value of the curve, and seconds a step, of the forecast that was asked for.
+        self._asked: dict[int, tuple[int, float]] = {}
+
+    # ------------------------------------------------------------ reports
+
+    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+        self._note_metric(state, trial)
+        if self._has_reached(state, trial):
+            return self._finish(state, trial)
+        done = base.complete_at(trial, self.options.R)
+        if done:
+            return done
+        if trial.step % self.options.b == 0:
+            return self._judge(state, trial)
+        if self._urgent and not self._is_promising(trial.id) and self._must_wait(state):
+            return (Pause(trial.id, "gives its atoms to a promising trial"),)
+        return base.NOTHING
+
+    def _judge(self, state: State, trial: Trial) -> Sequence[Decision]:
+        """5.3, OnIterationFinish on an evaluation boundary."""
+        threshold = self.options.kill_threshold
+        if threshold is not None and trial.best_score < threshold * state.rules.sign:
+            why = f"poor: not past {threshold:g} after {trial.step} steps"
+            return (Stop(trial.id, why),)
+        asked = self._ask(state, trial) if trial.metric is not None else None
+        return (asked,) if asked is not None else self._take_turns(state, trial)
+
+    def _ask(self, state: State, trial: Trial) -> AskForecast | None:
+        """3.1.1: M = (Tmax - Tpass) / Epoch, with the measured average duration of a step."""
+        step_s = trial.training_s(state.now) / trial.step or trial.step_time_s or 0.0
+        if step_s <= 0 or self._target is None:
+            return None
+        left = int(state.time_left_s / step_s)
+        if self.options.R is not None:
+            left = min(left, self.options.R - trial.step)
+        if left < 1:
+            return None
+        curve, stride = curve_of(trial, self._scale(state))
+        self._asked[trial.id] = (stride, step_s)
+        ahead = max(1, round(left / stride))
+        return AskForecast(trial.id, curve, len(curve) + ahead, self._target)
+
+    # ------------------------------------------------------------ the target
+
+    def _scale(self, state: State) -> Scale:
+        if self._scale_of is None:
+            low, high = self.options.metric_min, self.options.metric_max
+            assert low is not None
+            assert high is not None
+            self._scale_of = Scale(low, high, state.rules.sign)
+        return self._scale_of
+
+    def _note_metric(self, state: State, trial: Trial) -> None:
+        if trial.metric is None or trial.score <= self._best:
+            return
+        self._best, self._best_trial = trial.score, trial.id
+        scale = self._scale(state)
+        if self.options.target is not None:
+            self._target = scale.of_metric(self.options.target)
+            return
+        best = scale.of_score(self._best)
+        if self._target is None or best >= self._target:
+            self._target = best + self.options.raise_by * (1.0 - best)
+
+    def _has_reached(self, state: State, trial: Trial) -> bool:
+        target = self.options.target
+        return target is not None and trial.score >= target * state.rules.sign
+
+    def _finish(self, state: State, trial: Trial) -> Sequence[Decision]:
+        """The target is reached: nothing is left to search for."""
+        self._reached_by = trial.id
+        why = f"trial {trial.id} has reached the target {self.options.target:g}"
+        others = [other for other in (*state.live, *state.paused) if other != trial.id]
+        return (
+            Complete(trial.id, f"has reached the target {self.options.target:g}"),
+            *(Stop(other, why) for other in others),
+            Say(f"pop: {why}; the search is over"),
+        )
+
+    # ------------------------------------------------------------ forecasts
+
+    def on_forecast(
+        self, state: State, trial: Trial, step: int, forecast: Mapping[str, float]
+    ) -> Sequence[Decision]:
+        stride, step_s = self._asked.pop(trial.id, (1, 0.0))
+        if trial.is_final or self._reached_by is not None:
+            return base.NOTHING
+        p = forecast.get("reached_by_end")
+        if p is not None:
+            # Equation 3, and "set ERT = Tmax - Tpass" where it would be more.
+            ert_s = min(forecast["remaining_steps"] * stride * step_s, state.time_left_s)
+            self.confidence.set(trial.id, p, ert_s, step)
+            if p < self.options.p_poor and trial.id != self._best_trial:
+                return (Stop(trial.id, f"poor: reaches the target with p = {p:.2g}"),)
+            self._classify(state)
+        return self._take_turns(state, trial)
+
+    def _classify(self, state: State) -> None:
+        """3.2: how many trials are promising, and which of them wait for atoms."""
+        self.confidence.split(self._slots(state))
+        self._urgent = [
+            trial
+            for trial in self.confidence.promising()
+            if trial in state.paused and not state.paused[trial].held_by_user
+        ]
+
+    def _slots(self, state: State) -> int:
+        return max(1, state.atoms_total // state.rules.fit(self.options.atoms))
+
+    def _is_promising(self, trial: int) -> bool:
+        return self.confidence.is_promising(trial)
+
+    def _take_turns(self, state: State, trial: Trial) -> Sequence[Decision]:
+        """5.3: "if the job is opportunistic we suspend it and start a new job", if there is one."""
+        if trial.state is not TrialState.RUNNING or self._is_promising(trial.id):
+            return base.NOTHING
+        if not self._must_wait(state) or not (self._urgent or self._somebody_waits(state)):
+            return base.NOTHING
+        return (Pause(trial.id, f"opportunistic: it was its turn until step {trial.step}"),)
+
+    def _must_wait(self, state: State) -> bool:
+        """Whether who is next has to wait for somebody to go."""
+        return state.atoms_free < state.rules.fit(self.options.atoms)
+
+    def _somebody_waits(self, state: State) -> bool:
+        return self._may_draw(state) or self._next_in_line(state) is not None
+
+    # ------------------------------------------------------------ atoms
+
+    def on_capacity(self, state: State) -> Sequence[Decision]:
+        atoms = self.options.atoms
+        if self._reached_by is not None or self._must_wait(state):
+            return base.NOTHING
+        while self._urgent:
+            trial = self._urgent.pop(0)
+            if trial in state.paused and not state.paused[trial].held_by_user:
+                p = self.confidence.of(trial)
+                return (Resume(trial, atoms, f"promising: p = {p:.2f}"),)
+        if self._may_draw(state):
+            return (Start(atoms, "a new configuration"),)
+        next_trial = self._next_in_line(state)
+        if next_trial is None:
+            return base.NOTHING
+        self._line.popleft()
+        return (Resume(next_trial, atoms, "its turn again"),)
+
+    def _may_draw(self, state: State) -> bool:
+        active = len(state.trials) - self._ended
+        return active < self.options.configurations and state.can_draw
+
+    def _next_in_line(self, state: State) -> int | None:
+        """The suspended trial whose turn is next; brought to the head of the line."""
+        for _ in range(len(self._line)):
+            trial = self._line[0]
+            if trial not in state.paused:
+                self._line.popleft()
+            elif state.paused[trial].held_by_user:
+                self._line.rotate(-1)
+            else:
+                return trial
+        return None
+
+    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
+        if trial.is_final:
+            self._ended += 1
+            self.confidence.forget(trial.id)
+        elif trial.id not in self._line:
+            self._line.append(trial.id)
+        if len(self.confidence):
+            self._classify(state)
+        return base.NOTHING
+
+    # ------------------------------------------------------------ for people
+
+    def notes(self, state: State) -> Sequence[str]:
+        lines = []
+        if self._target is not None:
+            target = self._scale(state).metric(self._target)
+            lines.append(
+                f"target {target:.4g}" + (" (rising)" if self.options.target is None else "")
+            )
+        if len(self.confidence):
+            lines.append(
+                f"{self.confidence.count} of {len(self.confidence)} extrapolated trials are promising "
+                f"(p of {self.confidence.threshold:.2f} and more)"
+            )
+        return lines
+
+    def explain(self, state: State, trial: Trial) -> Sequence[str]:
+        known = self.confidence.known(trial.id)
+        if known is None:
+            return ()
+        kind = "promising" if self._is_promising(trial.id) else "opportunistic"
+        return (
+            f"{kind}: at step {known.step} it was to reach the target with p = {known.p:.2f}, "
+            f"in {known.ert_s:.0f} s; promising is p of {self.confidence.threshold:.2f} and more",
+        )

@@ -1,0 +1,360 @@
+"""``seer``: sequential elimination with elastic resources (SoCC'21, section 3, Algorithms 1 to 3).
+
+Everything is planned before it starts (``seer_plan``): K stages by wall-clock, brackets of trials on P[1] < P[2] < ..
+atoms each. A stage ends when its time is over, whoever has come how far (Algorithm 1):
+
+    lines 4 to 7   the trials of bracket i are the next floor(N[i] / eta^(k-1)) of the ordered S_k       ``_assign``
+    line 8         they train for t1 * eta^(k-1), in parallel, with P[i] atoms each                      ``on_wake``
+    line 9         of each bracket the best floor(N[i] / eta^k) stay                                     ``_eliminate``
+    lines 10, 11   all that stay are ordered by loss: the best move to the bracket with most atoms       ``_assign``
+
+Line 9 is printed as "remove the lowest floor(N[i] / eta^k)"; the text ("only (1/eta) fraction of the trials are carried
+forward") and the sizes of the next round mean what is done here, and for the paper's eta = 2 both are the same.
+
+The paper buys atoms as it needs them. A box has what it has: the plan is cut to the largest budget whose first stage,
+the widest, fits, and that is said before it starts. Ours, ``use_rest``: what the plan leaves of time and budget goes to
+the winner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from gpusched.core.decisions import (
+    Complete,
+    Decision,
+    Resize,
+    Resume,
+    Say,
+    Start,
+    Stop,
+    WakeAt,
+)
+from gpusched.core.rules import Rules
+from gpusched.core.state import State
+from gpusched.core.trial import Trial, TrialState
+from gpusched.policies import base, seer_plan
+from gpusched.policies.seer_plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(base.Options):
+    """SEER's arguments, in minutes and atom-minutes as in the paper."""
+
+    #: Deadline in minutes (None: the experiment's).
+    T: float | None = None
+    #: Budget in atom-minutes (None: all atoms for all of the time).
+    B: float | None = None
+    eta: float = 4.0
+    nu: float = 2.0
+    #: Least and most atoms of a trial (None: the recipe's max_atoms, or all there are).
+    p_min: int = 1
+    p_max: int | None = None
+    #: Minutes before a trial may be eliminated, about two steps (None: 1, or a tenth of a shorter deadline, or longer
+    #: where the plan is cut to the box and would otherwise end early).
+    t_min: float | None = None
+    #: Ours: the winner trains on with what is left of time and budget.
+    use_rest: bool = True
+
+    def problems(self) -> Iterator[base.Problem]:
+        yield from base.Options.problems(self)
+        for name in ("T", "B", "t_min"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                yield name, f"must be more than 0, not {value:g}"
+        if not self.eta > 1:
+            yield "eta", f"must be more than 1, not {self.eta:g}; 4 is the usual choice"
+        if not self.nu > 1:
+            yield "nu", f"must be more than 1, not {self.nu:g}; 2 is the usual choice"
+        if self.p_min < 1:
+            yield "p_min", f"must be at least 1 atom, not {self.p_min}"
+        if self.p_max is not None and self.p_max < self.p_min:
+            yield "p_max", f"must be at least p_min = {self.p_min}, not {self.p_max}"
+
+    def arguments(self, rules: Rules, atoms: int, time_left_s: float) -> Arguments:
+        """What the planner is asked, with everything that was left open filled in."""
+        deadline = min(self.T or float("inf"), time_left_s / 60.0)
+        most = min(atoms, rules.max_atoms or atoms)
+        return Arguments(
+            deadline=deadline,
+            budget=self.B if self.B is not None else deadline * atoms,
+            p_min=max(self.p_min, rules.smallest),
+            p_max=most if self.p_max is None else min(self.p_max, most),
+            t_min=self.t_min if self.t_min is not None else min(1.0, deadline / 10.0),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """T, B, p_min, p_max and t_min of a plan."""
+
+    deadline: float
+    budget: float
+    p_min: int
+    p_max: int
+    t_min: float
+
+
+class Seer(base.Policy):
+    """A plan, and its stages one after the other."""
+
+    name = "seer"
+    options_type = Options
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.plan: Plan | None = None
+        self._has_planned = False
+        self._began_s = 0.0
+        self._stage = 0
+        #: Trials under way and the bracket each is in; how many of each bracket are still to be started.
+        self._bracket_of: dict[int, int] = {}
+        self._missing: list[int] = []
+        #: Trials that may have other atoms than their bracket gives, in the order in which that is put right.
+        self._unsettled: dict[int, None] = {}
+        self._winner: int | None = None
+
+    # ------------------------------------------------------------ before it starts
+
+    def plan_for(self, rules: Rules, atoms: int, time_left_s: float) -> tuple[Plan | None, str]:
+        """The plan for so many atoms, and in words: what it is, why it was cut, or why there is none."""
+        given = self.options.arguments(rules, atoms, time_left_s)
+        wanted = self._plan_of(given, given.budget)
+        if wanted is None or given.p_min > given.p_max:
+            return None, self._why_none(given)[1]
+        plan = wanted if wanted.peak <= atoms else self._cut(given, atoms)
+        if plan is None:
+            return None, f"no plan of its kind runs on {atoms} atoms"
+        words = seer_plan.in_words(plan)
+        if plan is wanted:
+            return plan, words
+        cut = (
+            f"cut to {plan.budget:.3g} of {given.budget:.3g} atom-minutes, as the plan for those needs "
+            f"{wanted.peak} atoms at once and there are {atoms}"
+        )
+        return plan, f"{words} ({cut})"
+
+    def _plan_of(self, given: Arguments, budget: float) -> Plan | None:
+        return seer_plan.make_plan(
+            given.deadline,
+            budget,
+            eta=self.options.eta,
+            nu=self.options.nu,
+            p_min=given.p_min,
+            p_max=given.p_max,
+            t_min=given.t_min,
+        )
+
+    def _cut(self, given: Arguments, atoms: int) -> Plan | None:
+        """The largest plan that fits the box.
+
+        If t_min was left open: with as many stages, and of those the one that uses most of the budget. Few atoms cannot
+        run the many short trials that a t_min of a minute calls for, and would have few long ones done too early.
+        """
+        plans = []
+        while given.t_min <= given.deadline:
+            plan = seer_plan.fitting_plan(atoms, given.budget, partial(self._plan_of, given))
+            if plan is not None:
+                plans.append(plan)
+            if self.options.t_min is not None:
+                break
+            given = replace(given, t_min=given.t_min * 1.1)
+        return max(plans, key=lambda plan: (plan.stages, plan.used_budget), default=None)
+
+    def _why_none(self, given: Arguments) -> base.Problem:
+        if given.p_min > given.p_max:
+            return (
+                "p_min",
+                f"a trial must have p_min = {given.p_min} atoms, but may have {given.p_max} at most",
+            )
+        if given.deadline < given.t_min:
+            return (
+                "t_min",
+                f"the deadline of {given.deadline:.3g} min is shorter than t_min = {given.t_min:g} min, "
+                "the least time of a trial; lower t_min or move the deadline",
+            )
+        return (
+            "B",
+            f"the budget of {given.budget:.3g} atom-minutes is too small for one trial, which needs "
+            f"p_min * t_min = {given.p_min} * {given.t_min:g} = {given.p_min * given.t_min:.3g}; "
+            "raise B or lower t_min",
+        )
+
+    def problems(self, rules: Rules, atoms: int) -> Iterator[base.Problem]:
+        plan, _ = self.plan_for(rules, atoms, rules.deadline_s)
+        if plan is None:
+            yield self._why_none(self.options.arguments(rules, atoms, rules.deadline_s))
+
+    def foreword(self, rules: Rules, atoms: int) -> Sequence[str]:
+        return (f"seer plans {self.plan_for(rules, atoms, rules.deadline_s)[1]}",)
+
+    # ------------------------------------------------------------ the first stage
+
+    def on_capacity(self, state: State) -> Sequence[Decision]:
+        said: Sequence[Decision] = ()
+        if not self._has_planned:
+            said = self._begin(state)
+        if self.plan is None:
+            return said
+        decision = self._start_next(state) if self._stage == 1 else None
+        decision = decision or self._put_right(state)
+        return (*said, decision) if decision is not None else said
+
+    def _begin(self, state: State) -> Sequence[Decision]:
+        self._has_planned = True
+        self._began_s = state.now
+        self.plan, words = self.plan_for(state.rules, state.atoms_total, state.time_left_s)
+        if self.plan is None:
+            return (Say(f"seer cannot plan: {words}"),)
+        self._stage = 1
+        self._missing = [bracket.trials for bracket in self.plan.brackets]
+        return Say(f"seer plans {words}"), WakeAt(self._stage_end_s)
+
+    @property
+    def _stage_end_s(self) -> float:
+        assert self.plan is not None
+        return self._began_s + 60.0 * self.plan.stage_end_min(self._stage)
+
+    def _start_next(self, state: State) -> Decision | None:
+        """Algorithm 1, line 2: S_1 is a random sample; the trials with many atoms are placed first."""
+        assert self.plan is not None
+        if not state.can_draw:
+            return None
+        for place in reversed(range(len(self._missing))):
+            atoms = self.plan.brackets[place].atoms
+            if self._missing[place] and state.rules.fit(atoms) <= state.atoms_free:
+                self._missing[place] -= 1
+                self._bracket_of[len(state.trials)] = place
+                return Start(atoms, f"a trial of bracket {place + 1}")
+        return None
+
+    def _put_right(self, state: State) -> Decision | None:
+        """Give a trial the atoms of its bracket, if it has others or none, as far as they are free."""
+        for trial_id in list(self._unsettled):
+            trial = state.trials[trial_id]
+            if trial_id not in self._bracket_of or trial.is_final:
+                del self._unsettled[trial_id]
+                continue
+            wanted = self._atoms_of(state, trial_id)
+            more = wanted - trial.atoms
+            if trial.state is TrialState.RUNNING and more == 0:
+                del self._unsettled[trial_id]
+            elif more > state.atoms_free:
+                continue
+            elif trial.state is TrialState.RUNNING:
+                return Resize(trial_id, wanted, self._why(trial_id, wanted))
+            elif trial.state is TrialState.PAUSED and not trial.held_by_user:
+                return Resume(trial_id, wanted, self._why(trial_id, wanted))
+        return None
+
+    def _atoms_of(self, state: State, trial: int) -> int:
+        assert self.plan is not None
+        return state.rules.fit(self.plan.brackets[self._bracket_of[trial]].atoms)
+
+    def _why(self, trial: int, atoms: int) -> str:
+        return f"bracket {self._bracket_of[trial] + 1} of stage {self._stage}: {atoms} atoms"
+
+    # ------------------------------------------------------------ the end of a stage
+
+    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+        return base.complete_at(trial, self.options.R)
+
+    def on_wake(self, state: State) -> Sequence[Decision]:
+        plan = self.plan
+        if plan is None or not self._bracket_of or state.now < self._stage_end_s - 1e-9:
+            return base.NOTHING
+        self._missing = [0] * len(plan.brackets)
+        if self._stage == plan.stages:
+            return self._end(state, plan)
+        out, kept = self._eliminate(state, plan)
+        self._stage += 1
+        self._assign(state, plan, kept)
+        shrinking = [
+            Resize(
+                trial, self._atoms_of(state, trial), self._why(trial, self._atoms_of(state, trial))
+            )
+            for trial in kept
+            if state.trials[trial].state is TrialState.RUNNING
+            and state.trials[trial].atoms > self._atoms_of(state, trial)
+        ]
+        return (*out, *shrinking, WakeAt(self._stage_end_s))
+
+    def _eliminate(self, state: State, plan: Plan) -> tuple[list[Stop], list[int]]:
+        """Lines 9 to 11: the best floor(N[i] / eta^k) of each bracket stay; all of them, the worst first."""
+        kept: list[int] = []
+        for place, bracket in enumerate(plan.brackets):
+            members = [trial for trial, found in self._bracket_of.items() if found == place]
+            members.sort(key=lambda trial: (-state.trials[trial].score, trial))
+            kept += members[: plan.size(bracket, self._stage + 1)]
+        if not kept:
+            kept = [max(self._bracket_of, key=lambda trial: (state.trials[trial].score, -trial))]
+        kept.sort(key=lambda trial: (state.trials[trial].score, -trial))
+        staying = set(kept)
+        out = [
+            Stop(trial, f"eliminated at the end of stage {self._stage}")
+            for trial in self._bracket_of
+            if trial not in staying
+        ]
+        return out, kept
+
+    def _assign(self, state: State, plan: Plan, ordered: Sequence[int]) -> None:
+        """Lines 4 to 7 of the next round: from the best down, the bracket with most atoms first."""
+        rest = list(ordered)
+        self._bracket_of.clear()
+        self._unsettled = dict.fromkeys(reversed(ordered))
+        sizes = [plan.size(bracket, self._stage) for bracket in plan.brackets]
+        if not any(sizes):
+            sizes[-1] = 1
+        for place in reversed(range(len(sizes))):
+            for _ in range(min(sizes[place], len(rest))):
+                self._bracket_of[rest.pop()] = place
+
+    def _end(self, state: State, plan: Plan) -> Sequence[Decision]:
+        """Line 13: the best trial of the last round is the result."""
+        winner = max(self._bracket_of, key=lambda trial: (state.trials[trial].score, -trial))
+        others = [trial for trial in self._bracket_of if trial != winner]
+        atoms = self._atoms_of(state, winner)
+        rest_s = min(60.0 * (self._budget(state) - plan.used_budget) / atoms, state.time_left_s)
+        out = [Stop(trial, "the last stage is over: another trial is the best") for trial in others]
+        if self._winner is None and self.options.use_rest and rest_s > 1e-6:
+            self._winner = winner
+            place = self._bracket_of[winner]
+            self._bracket_of = {winner: place}
+            return (*out, Say(f"trial {winner} has won and trains on"), WakeAt(state.now + rest_s))
+        self._bracket_of.clear()
+        return (*out, Complete(winner, "the best trial of the last stage"))
+
+    def _budget(self, state: State) -> float:
+        return self.options.B if self.options.B is not None else float("inf")
+
+    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
+        if trial.is_final:
+            self._bracket_of.pop(trial.id, None)
+            over = self._has_planned and not self._bracket_of and not any(self._missing)
+            if over and state.timers.get("wake", 0.0) > state.now:
+                return (WakeAt(state.now),)  # nobody is left to wait for
+        elif trial.id in self._bracket_of:
+            self._unsettled[trial.id] = None
+        return base.NOTHING
+
+    # ------------------------------------------------------------ for people
+
+    def notes(self, state: State) -> Sequence[str]:
+        if self.plan is None:
+            return ()
+        if self._winner is not None:
+            return (f"the plan is over; trial {self._winner} trains on",)
+        left_s = max(0.0, self._stage_end_s - state.now)
+        return (
+            f"stage {self._stage} of {self.plan.stages}, {left_s:.0f} s left; "
+            f"{len(self._bracket_of)} trials",
+        )
+
+    def explain(self, state: State, trial: Trial) -> Sequence[str]:
+        place = self._bracket_of.get(trial.id)
+        if place is None or self.plan is None:
+            return ()
+        atoms = self.plan.brackets[place].atoms
+        return (f"bracket {place + 1} of stage {self._stage}: {atoms} atoms",)

@@ -1,0 +1,239 @@
+"""``sha``: synchronous successive halving (HyperSched, SoCC'19, section 3.2).
+
+"81 trials x 1 resource per trial in the first halving iteration, 27 x 3 per trial in the second, 9 x 9, 3 x 27, and
+finally, 1 trial x 81 resources in the last": with r = 1, R = 81, eta = 3. In general the milestones are those of
+``asha`` (r * eta^k below R, then R), and as many trials begin as leave one for R. Trials have one atom each. When a
+bracket is over the next one begins, until the deadline, which is not looked at; with ``overlap`` the next one begins
+as soon as atoms are idle.
+
+Synchronous means to wait: "every trial within a halving iteration must complete consuming its resource". What keeps
+a straggler or a dropped job from blocking it for ever is said in ``halving``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpusched.core.decisions import Complete, Decision, Pause, Resume, Start, Stop, WakeAt
+from gpusched.core.rung import Rung, milestones
+from gpusched.core.state import State
+from gpusched.core.trial import Trial
+from gpusched.policies import base
+from gpusched.policies.halving import Bracket, Plan, shrinking
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SynchronousOptions(base.HalvingOptions):
+    """What ``sha`` and ``hyperband`` share."""
+
+    #: Begin the next bracket on atoms that the present one leaves idle.
+    overlap: bool = False
+    #: A halving goes on without a trial that takes this many times the median time of the others (None: it waits).
+    patience: float | None = 5.0
+
+    def problems(self) -> Iterator[base.Problem]:
+        yield from base.HalvingOptions.problems(self)
+        if self.R is None:
+            yield "R", "synchronous halving needs an end: give R, the most steps a trial may have"
+        if self.patience is not None and not 1 < self.patience < math.inf:
+            yield "patience", f"must be more than 1, not {self.patience:g}; leave it out to wait"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(SynchronousOptions):
+    """``trials``: how many begin a bracket (None: as many as leave one for R)."""
+
+    trials: int | None = None
+
+    def problems(self) -> Iterator[base.Problem]:
+        yield from SynchronousOptions.problems(self)
+        if self.trials is not None and self.trials < 1:
+            yield "trials", f"must be at least 1, not {self.trials}"
+
+
+class Synchronous(base.Policy):
+    """Runs brackets of successive halving, one after the other. Which ones: ``_plans``."""
+
+    options: SynchronousOptions
+
+    def __init__(self, options: SynchronousOptions) -> None:
+        self.options = options
+        self._next_plan = self._plans()
+        self._brackets: list[Bracket] = []
+        self._bracket_of: dict[int, Bracket] = {}
+        self._begun = 0
+
+    def _plans(self) -> Iterator[Plan]:
+        """The brackets, without end."""
+        raise AssertionError("which brackets a policy runs is its own")
+
+    # ------------------------------------------------------------ reports
+
+    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+        bracket = self._bracket_of.get(trial.id)
+        if bracket is None:
+            return base.complete_at(trial, self.options.R)
+        if trial.step < bracket.milestone:
+            return base.NOTHING
+        if not bracket.takes_part(trial.id):
+            return (
+                Stop(trial.id, f"the halving before {bracket.milestone} steps went on without it"),
+            )
+        milestone, is_last = bracket.milestone, bracket.is_last_halving
+        bracket.arrive(trial, state.now)
+        decisions = [*self._close(state, bracket), *self._look_after_stragglers(state)]
+        if is_last:
+            return (Complete(trial.id, f"complete: {trial.step} steps"), *decisions)
+        if any(isinstance(found, Stop) and found.trial == trial.id for found in decisions):
+            return decisions
+        if bracket.milestone > milestone:
+            bracket.goes_on(trial.id, state.now)
+            return decisions
+        rest = len(bracket.now.coming)
+        return (Pause(trial.id, f"at {milestone} steps; waits for {rest} others"), *decisions)
+
+    def _close(self, state: State, bracket: Bracket) -> Sequence[Stop]:
+        """End the halving if all are in; those that are not among the best stop."""
+        if bracket.is_over or not bracket.is_complete:
+            return ()
+        rung, was_last = bracket.now.rung, bracket.is_last_halving
+        losers, is_over = bracket.advance()
+        if is_over:
+            self._brackets.remove(bracket)
+        if was_last:
+            return ()
+        return [
+            Stop(
+                trial,
+                f"out: {base.ordinal(rung.rank(trial))} of {len(rung)} at {rung.milestone} steps",
+            )
+            for trial in losers
+            if not state.trials[trial].is_final
+        ]
+
+    # ------------------------------------------------------------ atoms
+
+    def on_capacity(self, state: State) -> Sequence[Decision]:
+        if state.rules.smallest > state.atoms_free:
+            return base.NOTHING
+        for bracket in list(self._brackets):
+            decision = self._next_of(state, bracket)
+            if decision is not None:
+                return (decision,)
+            out = self._close(state, bracket)
+            if out or bracket.waiting:
+                decision = self._next_of(state, bracket)
+                return (*out, decision) if decision is not None else out
+        if (not self._brackets or self.options.overlap) and state.can_draw:
+            return (self._start(state, self._begin()),)
+        return base.NOTHING if "wake" in state.timers else self._look_after_stragglers(state)
+
+    def _next_of(self, state: State, bracket: Bracket) -> Decision | None:
+        """What a bracket would do with a free atom."""
+        trial = bracket.next_waiting(state)
+        if trial is not None:
+            bracket.waiting.popleft()
+            bracket.launched(trial.id, state.now)
+            return Resume(trial.id, 1, f"goes on to {bracket.milestone} steps")
+        if bracket.wants_new:
+            if state.can_draw:
+                return self._start(state, bracket)
+            bracket.is_full = True
+        return None
+
+    def _start(self, state: State, bracket: Bracket) -> Decision:
+        trial = len(state.trials)
+        bracket.enter(trial, state.now)
+        self._bracket_of[trial] = bracket
+        of = bracket.plan.sizes[0]
+        return Start(1, f"{bracket.plan.name}, {bracket.entered} of {of}")
+
+    def _begin(self) -> Bracket:
+        bracket = Bracket(next(self._next_plan), self.options.eta)
+        self._begun += 1
+        self._brackets.append(bracket)
+        return bracket
+
+    # ------------------------------------------------------------ who does not come
+
+    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
+        bracket = self._bracket_of.get(trial.id)
+        if bracket is None or bracket.is_over:
+            return base.NOTHING
+        if trial.id in bracket.now.coming:
+            if trial.is_final or trial.held_by_user:
+                bracket.drop(trial.id)
+            elif trial.id not in bracket.waiting:
+                # It left without having been told to: it goes on as soon as it can.
+                bracket.waiting.appendleft(trial.id)
+        return self._close(state, bracket)
+
+    def on_wake(self, state: State) -> Sequence[Decision]:
+        return self._look_after_stragglers(state)
+
+    def _look_after_stragglers(self, state: State) -> Sequence[Decision]:
+        patience = self.options.patience
+        if patience is None:
+            return base.NOTHING
+        decisions: list[Decision] = []
+        next_at: float | None = None
+        for bracket in list(self._brackets):
+            late, bracket_next_at = bracket.stragglers(state, patience)
+            for trial in late:
+                bracket.drop(trial)
+                why = f"a straggler: the others had {bracket.milestone} steps in a fraction of its time"
+                decisions.append(Stop(trial, why))
+            if late:
+                decisions += self._close(state, bracket)
+            elif bracket_next_at is not None:
+                next_at = min(next_at or bracket_next_at, bracket_next_at)
+        if next_at is None and "wake" in state.timers:
+            next_at = state.now  # nobody to wait for: an experiment with a timer set is not over
+        if next_at is not None and state.timers.get("wake") != next_at:
+            decisions.append(WakeAt(next_at))
+        return decisions
+
+    # ------------------------------------------------------------ for people
+
+    def rungs(self, state: State) -> Sequence[Rung]:
+        return self._brackets[0].rungs if self._brackets else ()
+
+    def notes(self, state: State) -> Sequence[str]:
+        return [
+            f"{bracket.plan.name}: {len(bracket.now.rung)} in at {bracket.milestone} steps, "
+            f"{len(bracket.now.coming)} to come"
+            for bracket in self._brackets
+        ]
+
+    def explain(self, state: State, trial: Trial) -> Sequence[str]:
+        bracket = self._bracket_of.get(trial.id)
+        if bracket is None:
+            return ()
+        lines = [f"it is in {bracket.plan.name}"]
+        for rung, size in zip(bracket.rungs, (*bracket.plan.sizes[1:], 0), strict=False):
+            if trial.id in rung:
+                goes_on = f"the best {size} go on" if size else "the last halving"
+                place = base.ordinal(rung.rank(trial.id))
+                lines.append(f"{rung.milestone} steps: {place} of {len(rung)}; {goes_on}")
+        return lines
+
+
+class Sha(Synchronous):
+    """Successive halving from r steps up, again and again."""
+
+    name = "sha"
+    options_type = Options
+    options: Options
+
+    def _plans(self) -> Iterator[Plan]:
+        options = self.options
+        assert options.R is not None
+        steps = (*milestones(options.r, options.R, options.eta), options.R)
+        first = options.trials or math.ceil(options.eta ** (len(steps) - 1) - 1e-9)
+        sizes = tuple(shrinking(first, options.eta, len(steps)))
+        number = 0
+        while True:
+            number += 1
+            yield Plan(f"bracket {number}", sizes, steps)

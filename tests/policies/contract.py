@@ -1,0 +1,323 @@
+"""What every policy promises, whatever it decides: the witness that watches it, and the experiments it is put through.
+
+``play(name, options, seed)`` runs a random simulated experiment (crashes, losses, hangs, NaN, slow releases, devices
+that go and come back, people who pause and stop trials) with every invariant checked after every event. ``Witness``
+stands between policy and core and looks at each answer:
+
+* nothing but decisions comes out, and the state is not touched;
+* ``Start`` and ``Resume`` ask for something that is there; what is free is asked for only if it can be had;
+* a trial that is final, or that a person holds, is left alone;
+* ``WakeAt`` lies ahead, forecasts are asked for finite curves between 0 and 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from gpusched import policies
+from gpusched.core.decisions import (
+    AskForecast,
+    Command,
+    Complete,
+    Decision,
+    Pause,
+    Resize,
+    Resume,
+    Say,
+    Start,
+    Stop,
+    WakeAt,
+)
+from gpusched.core.events import Event, ExperimentStarted, UserAsked
+from gpusched.core.experiment import Experiment
+from gpusched.core.rules import Rules
+from gpusched.core.state import State
+from gpusched.core.trial import Trial
+from gpusched.driver import Driver
+from gpusched.forecaster import InlineForecaster
+from gpusched.policies.base import Policy
+from gpusched.policies.curves.predictor import Prediction
+from gpusched.sim.executor import SimExecutor
+from gpusched.sim.physics import Delays, Faults, Incident
+from gpusched.sim.workload import Curve
+
+#: More events than this in one experiment: it does not end.
+MAX_EVENTS = 60_000
+
+BOUNDS: Mapping[str, Any] = {"metric_min": 0.0, "metric_max": 1.0}
+#: Options for the contract, for policies that cannot run without or whose defaults need days. Others run with ``{}``.
+VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
+    "fifo": [{"R": 20}, {"R": 15, "atoms": 2}],
+    "asha": [{"R": 27, "eta": 3.0}, {"R": None, "eta": 2.0}, {"R": 32, "eta": 2.0, "brackets": 3}],
+    "hypersched": [
+        {"R": 40, "cooldown": 1},
+        {"R": None, "eta": 2.0, "allocation": "top_job", "cooldown": 0},
+        {"R": 27, "speculation": False, "exploration_fraction": 0.5, "never_idle": False},
+        {"R": 64, "eta": 1.5, "overhead_aware": False, "assume_linear": True},
+    ],
+    "sha": [{"R": 27, "eta": 3.0}, {"R": 8, "eta": 2.0, "overlap": True, "patience": 1.5}],
+    "hyperband": [{"R": 9, "eta": 3.0}, {"R": 16, "r": 2, "eta": 2.0, "overlap": True}],
+    "bandit": [{"R": 30, "b": 3}, {"R": 20, "b": 2, "eps": 0.1, **BOUNDS}],
+    "pop": [
+        {"R": 40, "b": 4, "predictor": "least_squares", "configurations": 10, **BOUNDS},
+        {"R": None, "b": 3, "predictor": "least_squares", "kill_threshold": 0.1, **BOUNDS},
+        {"R": 30, "b": 5, "predictor": "least_squares", "target": 0.9, "atoms": 2, **BOUNDS},
+    ],
+    "seer": [{"t_min": 0.02}, {"R": 30, "eta": 2.0, "nu": 1.5, "t_min": 0.05, "use_rest": False}],
+    "hermes": [
+        {"R": 40, "quantum_s": 5.0},
+        {"R": None, "quantum_s": 0.5, "trials_per_device": 2, "milestones": (0.1,), "growth": 1.5},
+    ],
+    "earlyterm": [{"R": 30, "b": 5, "predictor": "least_squares", **BOUNDS}],
+}
+
+
+# ---------------------------------------------------------------- the witness
+
+
+class Witness(Policy):
+    """A policy that is watched. Raises AssertionError for a nonsensical answer."""
+
+    def __init__(self, watched: Policy) -> None:
+        self.watched = watched
+        self.asked = 0
+
+    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+        return self._watch(state, "on_report", trial)
+
+    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
+        assert not trial.is_live, f"on_exit: trial {trial.id} is {trial.state.value}"
+        return self._watch(state, "on_exit", trial)
+
+    def on_wake(self, state: State) -> Sequence[Decision]:
+        return self._watch(state, "on_wake")
+
+    def on_forecast(
+        self, state: State, trial: Trial, step: int, forecast: Mapping[str, float]
+    ) -> Sequence[Decision]:
+        return self._watch(state, "on_forecast", trial, step, forecast)
+
+    def on_capacity(self, state: State) -> Sequence[Decision]:
+        answer = self._watch(state, "on_capacity")
+        if answer:
+            fits = any(_fits(state, decision) for decision in answer)
+            assert fits, f"on_capacity wants what cannot be had: {answer}"
+        return answer
+
+    def _watch(self, state: State, callback: str, *arguments: Any) -> Sequence[Decision]:
+        before = _fingerprint(state)
+        answer: Sequence[Decision] = getattr(self.watched, callback)(state, *arguments)
+        assert _fingerprint(state) == before, f"{callback} changed the state"
+        self.asked += 1
+        for decision in answer:
+            why = f"{callback} at {state.now:.2f} s: {decision}"
+            _check_decision(state, decision, why)
+        return answer
+
+
+def _fingerprint(state: State) -> tuple[object, ...]:
+    return (
+        len(state.trials),
+        [(t.id, t.state, t.devices, t.after) for t in state.live.values()],
+        sorted(state.paused),
+        sorted(state.devices.free),
+        len(state.decisions),
+        dict(state.timers),
+        state.now,
+    )
+
+
+def _check_decision(state: State, decision: Decision, why: str) -> None:
+    match decision:
+        case Start(atoms=atoms):
+            assert state.can_draw, f"{why}: there is no configuration left"
+            assert 1 <= atoms <= state.devices.total, why
+        case Resume(trial=trial, atoms=atoms):
+            assert trial in state.paused, f"{why}: it is {state.trials[trial].state.value}"
+            assert not state.trials[trial].held_by_user, f"{why}: a person holds it"
+            assert 1 <= atoms <= state.devices.total, why
+        case Resize(trial=trial, atoms=atoms):
+            found = state.trials[trial]
+            assert found.is_live, f"{why}: it is {found.state.value}"
+            assert 1 <= atoms <= state.devices.total, why
+            assert atoms != found.atoms, f"{why}: it has that many"
+        case Pause(trial=trial, reason=reason) | Stop(trial=trial, reason=reason):
+            assert not state.trials[trial].is_final, f"{why}: it is final"
+            assert reason, f"{why}: no reason is given"
+        case Complete(trial=trial, reason=reason):
+            assert not state.trials[trial].is_final, f"{why}: it is final"
+            assert reason, f"{why}: no reason is given"
+        case WakeAt(at=at):
+            assert at >= state.now, f"{why}: that is over"
+            assert at < state.rules.deadline_s + 1e9, why
+        case AskForecast(trial=trial, curve=curve, horizon=horizon, target=target):
+            assert not state.trials[trial].is_final, f"{why}: it is final"
+            assert all(math.isfinite(value) and 0 <= value <= 1 for value in curve), why
+            assert math.isfinite(target), why
+            assert horizon > len(curve) > 0, why
+        case _:
+            assert isinstance(decision, Say), f"{why}: that is no decision"
+            assert decision.text, f"{why}: says nothing"
+
+
+def _fits(state: State, decision: Decision) -> bool:
+    match decision:
+        case Start(atoms=atoms) | Resume(atoms=atoms):
+            return state.rules.fit(atoms) <= state.atoms_free
+        case Resize(trial=trial, atoms=atoms):
+            return state.rules.fit(atoms) - state.trials[trial].atoms <= state.atoms_free
+        case _:
+            return True
+
+
+# ---------------------------------------------------------------- a random world
+
+
+@dataclass
+class RandomWorkload:
+    """Rising, flat and falling curves, some with NaN, some that end or crash by themselves."""
+
+    seed: int
+    mode: Any
+    name: str = "random"
+    metric: str = "score"
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def space(self, seed: int) -> Mapping[str, Any]:
+        return {}
+
+    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> Curve:
+        random = Random(f"{self.seed}/curve/{trial}")
+        end, start, speed = random.random(), random.random() * 0.5, random.uniform(0.5, 20.0)
+        nan_every = random.choice([0, 0, 0, 0, 7])
+        step_time_s = random.choice([0.5, 1.0, 1.0, 3.0])
+
+        def metric(step: int) -> float:
+            if nan_every and step % nan_every == 0:
+                return math.nan
+            score = end + (start - end) * math.exp(-step / speed)
+            return score if self.mode == "max" else 1.0 - score
+
+        length = random.choice([None, None, None, None, random.randint(3, 40)])
+        ending = random.choice(["finished", "finished", "failed"])
+        return Curve(metric, lambda step: step_time_s, length, ending)  # type: ignore[arg-type]
+
+
+class StraightOn:
+    """A curve predictor that costs nothing: on from the last value, the less certain the further."""
+
+    def predict(self, curve: Any, steps: Any, seed: Sequence[int]) -> Prediction:
+        mean = np.full((1, len(steps)), curve[-1])
+        return Prediction(steps, mean, 0.02 * np.sqrt(steps - len(curve))[None, :], np.ones(1))
+
+
+@dataclass
+class Played:
+    """One experiment that is over."""
+
+    log: list[tuple[Event, list[Command]]]
+    experiment: Experiment
+    policy: Policy
+    make: Any
+
+    @property
+    def commands(self) -> list[list[Command]]:
+        return [commands for _, commands in self.log]
+
+    def again(self) -> list[list[Command]]:
+        """The same events through a fresh experiment."""
+        fresh: Experiment = self.make()
+        return [fresh.handle(event) for event, _ in self.log]
+
+
+def play(name: str, options: Mapping[str, Any], seed: int) -> Played:
+    """A random experiment from beginning to end."""
+    random = Random(f"{name}/{seed}")
+    atoms = random.randint(1, 8)
+    deadline_s = random.choice([30.0, 120.0, 400.0])
+    rules = Rules(
+        deadline_s=deadline_s,
+        mode=random.choice(["max", "min"]),
+        scaling=random.choice(["linear", "auto", "sqrt"]),
+        max_atoms=random.choice([None, None, 3]),
+        sizes=random.choice([(), (), (1, 2, 4)]),
+        max_trials=random.choice([None, 5, 40]),
+        max_failures=1000,
+        last_call_s=0.5,
+        startup_limit_s=20.0,
+        hang_limit_s=15.0,
+    )
+
+    def make() -> Experiment:
+        return Experiment(
+            rules, Witness(policies.make(name, options)), lambda n: {"n": n} if n < 60 else None
+        )
+
+    experiment = make()
+    executor = _executor(random, seed, rules, atoms)
+    log: list[tuple[Event, list[Command]]] = []
+    driver = Driver(
+        experiment,
+        executor,
+        forecaster=InlineForecaster(StraightOn(), seed, delay_s=random.choice([0.0, 2.0])),
+        observer=lambda event, commands: log.append((event, list(commands))),
+        check=True,
+    )
+    devices = tuple(device.id for device in executor.inventory())
+    driver.handle([ExperimentStarted(at=0.0, devices=devices)])
+    asked = sorted(random.uniform(0, deadline_s) for _ in range(random.choice([0, 6])))
+    for _ in range(2 * MAX_EVENTS):
+        if experiment.finished:
+            break
+        driver.turn(asked[0] if asked else math.inf)
+        assert len(log) < MAX_EVENTS, f"{name}: does not end"
+        if asked and executor.now() >= asked[0]:
+            asked.pop(0)
+            driver.handle([_request(random, experiment, executor.now())])
+    assert experiment.finished, f"{name}: stands still at {executor.now()} s"
+    witness = experiment.policy
+    assert isinstance(witness, Witness)
+    return Played(log, experiment, witness.watched, make)
+
+
+def _executor(random: Random, seed: int, rules: Rules, atoms: int) -> SimExecutor:
+    incidents = []
+    for _ in range(random.choice([0, 0, 2])):
+        device, at = f"sim:{random.randrange(atoms)}", random.uniform(0, rules.deadline_s)
+        incidents.append(Incident(at=at, kind="quarantine", device=device))
+        if random.random() < 0.7:
+            back = at + random.uniform(1.0, 30.0)
+            incidents.append(Incident(at=back, kind="readmit", device=device))
+    lag = random.choice([0.0, 0.0, 1.0])
+    delays = Delays(
+        launch_s=lag * random.random(),
+        resize_s=lag * random.random(),
+        save_s=lag * 0.2,
+        exit_s=lag * 0.1,
+        release_s=lag * random.random(),
+    )
+    faults = Faults(
+        crash=random.choice([0.0, 0.01]),
+        lost=random.choice([0.0, 0.01]),
+        hang=random.choice([0.0, 0.003]),
+    )
+    return SimExecutor(
+        RandomWorkload(seed, rules.mode),
+        atoms,
+        delays=delays,
+        faults=faults,
+        incidents=incidents,
+        seed=seed,
+    )
+
+
+def _request(random: Random, experiment: Experiment, now: float) -> UserAsked:
+    verb: Any = random.choice(["pause", "pause", "unpause", "unpause", "stop_trial"])
+    trial = random.choice(list(experiment.state.trials) or [0])
+    return UserAsked(at=now, verb=verb, trial=trial)

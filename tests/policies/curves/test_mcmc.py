@@ -1,0 +1,99 @@
+"""The posterior of the MCMC model (Domhan et al., IJCAI'15; HyperDrive, section 5.2)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpusched.policies.curves import mcmc, models
+from gpusched.policies.curves.mcmc import McmcPredictor, Posterior
+from gpusched.policies.curves.predictor import TEMPER
+from tests.policies.curves.contract import Array, rising
+
+
+@pytest.fixture
+def posterior() -> Posterior:
+    curve = rising(15)
+    return Posterior(np.arange(1.0, 16.0), curve, 50.0)
+
+
+def begin(posterior: Posterior, walkers: int = 100) -> Array:
+    return posterior.start(walkers, np.random.RandomState(4))
+
+
+def test_sampling_is_that_of_hyperdrive() -> None:
+    """5.2: "70,000 (nwalkers=100, nsamples=700)"."""
+    assert (mcmc.WALKERS, mcmc.SAMPLES) == (100, 700)
+    assert Posterior.size == models.SIZE + 11 + 1 == 48
+
+
+def test_all_walkers_at_once_are_what_they_are_one_by_one(posterior: Posterior) -> None:
+    theta = begin(posterior)
+    together = posterior.log_probability(theta)
+    alone = [posterior.log_probability(walker[None, :])[0] for walker in theta]
+    assert together == pytest.approx(alone)
+
+
+def test_the_likelihood_is_the_normal_one(posterior: Posterior) -> None:
+    """y(x) ~ Normal(f(x), sigma^2), tempered: against the densities one by one, with the prior's soft limits."""
+    theta = begin(posterior, 100)[:5]
+    curves = posterior.curves(theta, np.arange(1.0, 16.0))
+    ends = posterior.curves(theta, np.array([1.0, 50.0]))
+    for walker in range(5):
+        sigma = np.exp(theta[walker, -1])
+        misfit = (rising(15) - curves[walker]) / sigma
+        expected = TEMPER * float(np.sum(-0.5 * misfit**2 - np.log(sigma)))
+        first, last = ends[walker]
+        beyond = np.maximum([first - last, last - 1.0, -first], 0.0) / mcmc.SLACK
+        expected -= 0.5 * float(np.sum(beyond**2))
+        assert posterior.log_probability(theta[walker : walker + 1])[0] == pytest.approx(expected)
+
+
+def test_the_combination_is_the_weighted_mean_of_the_curves(posterior: Posterior) -> None:
+    theta = begin(posterior)[:3]
+    theta[:, models.SIZE : -1] = 0.0
+    theta[:, models.SIZE + 1] = 0.7  # pow3 alone
+    x = np.array([2.0, 30.0])
+    alone = models.evaluate(theta[:, : models.SIZE], x)[1]
+    assert posterior.curves(theta, x) == pytest.approx(alone)
+
+
+def test_outside_the_box_nothing_is_possible(posterior: Posterior) -> None:
+    theta = begin(posterior)
+    for column, value in ((0, 1e3), (models.SIZE, -0.1), (-1, 5.0)):
+        outside = theta.copy()
+        outside[:, column] = value
+        assert np.isneginf(posterior.log_probability(outside)).all()
+
+
+def test_ending_lower_than_it_began_or_beyond_the_bounds_is_unlikely() -> None:
+    curve = rising(15)
+    posterior = Posterior(np.arange(1.0, 16.0), curve, 50.0)
+    theta = begin(posterior)[:1].copy()
+    theta[:, models.SIZE : -1] = 0.0
+    theta[:, models.SIZE + 1] = 1.0
+    place = models.MODELS[0].size
+    theta[:, place : place + 3] = [0.6, 0.5, 0.5]  # pow3: c - a x^-alpha
+    fine = posterior.log_probability(theta)[0]
+    theta[:, place + 1] = -0.3  # falls
+    assert posterior.log_probability(theta)[0] < fine - 15
+
+
+@pytest.mark.parametrize("curve", [rising(15), np.full(12, 0.3), np.linspace(0.8, 0.1, 12)])
+def test_every_walker_begins_somewhere_possible(curve: Array) -> None:
+    posterior = Posterior(np.arange(1.0, len(curve) + 1.0), curve, 60.0)
+    theta = begin(posterior)
+    assert np.isfinite(posterior.log_probability(theta)).all()
+    assert np.unique(theta, axis=0).shape[0] > 50
+
+
+def test_it_finds_the_curve_it_was_given() -> None:
+    """A pow3 curve with little noise, seen half: its end within the 90 % interval, and that not wide."""
+    x = np.arange(1.0, 81.0)
+    curve = 0.85 - 0.6 * x**-0.6
+    noisy = curve + np.random.default_rng(1).normal(0, 0.003, 80)
+    found = McmcPredictor().predict(noisy[:40], x[40:], (1,))
+    low, high = found.interval(0.9)
+    assert low < curve[-1] < high
+    assert high - low < 0.08
+    assert found.reaches(0.95)[-1] < 0.05

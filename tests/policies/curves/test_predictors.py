@@ -1,0 +1,112 @@
+"""What every curve predictor promises (``CurvePredictor``), and that its probabilities mean something."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pytest
+
+from gpusched.policies.curves.predictor import PREDICTORS, CurvePredictor, make_predictor
+from tests.policies.curves.contract import Array, judge, rising, synthetic
+
+
+@pytest.fixture(params=sorted(PREDICTORS), scope="module")
+def predictor(request: pytest.FixtureRequest) -> CurvePredictor:
+    return make_predictor(request.param)
+
+
+AHEAD = np.arange(21.0, 61.0)
+
+
+def test_the_same_question_has_the_same_answer(predictor: CurvePredictor) -> None:
+    curve = rising(20)
+    first = predictor.predict(curve, AHEAD, (1, 2, 3))
+    np.random.seed(5)
+    again = predictor.predict(curve, AHEAD, (1, 2, 3))
+    assert np.array_equal(first.means, again.means)
+    assert np.array_equal(first.reaches(0.7), again.reaches(0.7))
+
+
+def test_probabilities_are_some_and_fall_with_the_target(predictor: CurvePredictor) -> None:
+    found = predictor.predict(rising(20), AHEAD, (0,))
+    assert found.steps.tolist() == AHEAD.tolist()
+    assert found.weights.sum() == pytest.approx(1.0)
+    assert (found.scales > 0).all()
+    at_each = np.array([found.reaches(target) for target in (0.2, 0.5, 0.7, 0.8, 0.9, 1.5)])
+    assert ((at_each >= 0) & (at_each <= 1)).all()
+    assert (np.diff(at_each, axis=0) <= 1e-12).all()
+    assert at_each[0, -1] > 0.95
+    assert at_each[-1, -1] < 0.05
+
+
+def test_a_rising_curve_is_expected_to_rise(predictor: CurvePredictor) -> None:
+    curve = rising(20)
+    found = predictor.predict(curve, AHEAD, (0,))
+    low, high = found.interval(0.9)
+    assert curve[-1] < found.mean < 0.95
+    assert low < 0.83  # it ends at 0.795
+    assert high > 0.76
+    assert found.spread < 0.15
+
+
+def test_a_flat_curve_is_expected_to_stay_flat(predictor: CurvePredictor) -> None:
+    flat = 0.1 + 0.003 * np.sin(np.arange(20.0))
+    found = predictor.predict(flat, AHEAD, (0,))
+    assert abs(found.mean - 0.1) < 0.05
+    assert found.reaches(0.5)[-1] < 0.1
+
+
+def test_a_longer_look_is_a_surer_one(predictor: CurvePredictor) -> None:
+    widths = []
+    for length in (8, 40):
+        found = predictor.predict(rising(length), np.arange(length + 1.0, 61.0), (0,))
+        low, high = found.interval(0.9)
+        widths.append(high - low)
+    assert widths[1] < widths[0]
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        np.full(5, 0.5),
+        np.zeros(6),
+        np.ones(6),
+        np.array([0.1, 0.2, 0.3]),
+        np.linspace(0.9, 0.2, 15),
+        np.array([0.0, 1.0] * 6),
+        rising(200),
+    ],
+    ids=["constant", "zeros", "ones", "three", "unlearning", "jumping", "long"],
+)
+def test_odd_curves_have_finite_forecasts(predictor: CurvePredictor, curve: Array) -> None:
+    steps = np.arange(len(curve) + 1.0, len(curve) + 20.0)
+    found = predictor.predict(curve, steps, (0,))
+    assert np.isfinite(found.reaches(0.5)).all()
+    low, high = found.interval(0.9)
+    assert np.isfinite([found.mean, found.spread, low, high]).all()
+    assert low < high
+
+
+def check_calibration(predictor: CurvePredictor, curves: int) -> None:
+    """Of the cases given p of 0.8 and more most come true, of those given 0.2 and less few do; of the outcomes
+    nearly as many lie within the 90 % interval as it says."""
+    judged = list(judge(predictor, [synthetic(seed) for seed in range(curves)]))
+    sure = [case.reached for case in judged if case.p >= 0.8]
+    unlikely = [case.reached for case in judged if case.p <= 0.2]
+    assert min(len(sure), len(unlikely)) >= len(judged) // 5
+    assert statistics.fmean(sure) >= 0.85
+    assert statistics.fmean(unlikely) <= 0.15
+    assert statistics.fmean(case.covered for case in judged) >= 0.7
+    blind = statistics.fmean(case.reached for case in judged)
+    brier = statistics.fmean((case.p - case.reached) ** 2 for case in judged)
+    assert brier < 0.5 * blind * (1 - blind), "hardly better than the share of all that reach it"
+
+
+def test_the_probabilities_of_the_ensemble_mean_something() -> None:
+    check_calibration(make_predictor("least_squares"), curves=60)
+
+
+@pytest.mark.slow
+def test_the_probabilities_of_the_mcmc_model_mean_something() -> None:
+    check_calibration(make_predictor("mcmc"), curves=60)

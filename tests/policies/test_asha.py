@@ -1,0 +1,179 @@
+"""``asha``: HyperSched (SoCC'19) Algorithms 1 and 2, and the ASHA paper's Algorithm 1."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusched.policies.asha import Asha, Options
+from tests.policies.hand import Hand
+
+
+def rungs(hand: Hand) -> list[int]:
+    return [rung.milestone for rung in hand.policy.rungs(hand.state)]
+
+
+def test_milestones_are_r_times_powers_of_eta_below_R() -> None:
+    """Section 3.3: "the same evaluation procedure will take place at r*eta epochs, r*eta^2, .."."""
+    hand = Hand("asha", {"r": 2, "R": 54, "eta": 3.0}, atoms=1)
+    assert isinstance(hand.policy, Asha)
+    assert hand.policy.ladders[0].at(18) is not None
+    assert rungs(hand)[:3] == [2, 6, 18]
+    assert hand.policy.ladders[0].at(54) is None
+
+
+def test_the_first_to_arrive_is_paused() -> None:
+    """3.3.1: ASHA "will pause trials if they are within the first eta trials to reach a rung"; lines 10 to 12."""
+    hand = Hand("asha", {"eta": 4.0}, atoms=1)
+    hand.report(0, 0.9)
+    assert hand.where(0) == "paused"
+    assert hand.live == [1]
+    assert "1st of 1" in hand.trial(0).story[-2][1] + hand.why(0)
+
+
+def test_one_of_eta_is_promoted_and_goes_on_without_a_pause() -> None:
+    """Lines 10 and 11: the eta-th arrival continues if it is among the best floor(n/eta) = 1."""
+    hand = Hand("asha", {"eta": 4.0}, atoms=1)
+    for trial in range(3):
+        hand.report(trial, 0.1 * trial)
+    hand.report(3, 0.9)
+    assert hand.where(3) == "running"
+    assert hand.launched(3) == [1]
+
+
+def test_a_paused_trial_is_promoted_when_it_comes_to_be_among_the_best() -> None:
+    """Figure 2 and get_job(): the best of four resumes once the fourth, a worse one, has arrived."""
+    hand = Hand("asha", {"eta": 4.0}, atoms=1)
+    for trial, metric in enumerate([0.2, 0.9, 0.1, 0.3]):
+        hand.report(trial, metric)
+    assert hand.live == [1]
+    assert hand.launched(1) == [1, 1]
+    assert "promoted from rung 1" in hand.said
+
+
+def test_a_trial_is_judged_once_for_each_rung() -> None:
+    """Line 8 asks for equality: a later, better metric changes nothing, and neither does a repeated step."""
+    hand = Hand("asha", {"r": 2, "eta": 4.0, "R": 100}, atoms=1)
+    for trial in range(3):
+        hand.train(trial, [0.1, 0.1 * (trial + 1)])
+    hand.train(3, [0.0, 0.8])
+    assert hand.where(3) == "running"
+    hand.report(3, 0.0, step=2)  # after a fault it repeats a step
+    hand.train(3, [0.9] * 5)
+    assert hand.trial(3).step == 7
+    assert hand.where(3) == "running"
+    rung = hand.policy.rungs(hand.state)[0]
+    assert rung.score(3) == 0.8
+
+
+def test_the_furthest_trained_promotable_trial_comes_first() -> None:
+    """get_job(): "let theta_k be the furthest trained promotable configuration"; Algorithm 1, line 19."""
+    hand = Hand("asha", {"eta": 2.0, "R": 100}, atoms=1)
+    for trial, metric in enumerate([0.6, 0.5]):  # the second arrival: floor(2/2) = 1, 0 is promoted
+        hand.report(trial, metric)
+    hand.report(0, 0.6)  # rung 2: first of 1, floor(1/2) = 0: pauses; nobody is promotable
+    assert hand.where(0) == "paused"
+    assert hand.live == [2]
+    hand.report(2, 0.55)  # rung 1: 2nd of 3, floor(3/2) = 1: pauses
+    hand.report(3, 0.58)  # rung 1: 2nd of 4: goes on
+    assert hand.where(3) == "running"
+    hand.report(
+        3, 0.4
+    )  # rung 2: 2nd of 2; 0 is the best one there now, further trained than anybody
+    assert hand.live == [0]
+
+
+def test_new_configurations_enter_until_the_deadline() -> None:
+    """3.3.1: "ASHA, being deadline-unaware, will continue starting new trials"."""
+    hand = Hand("asha", {"eta": 4.0}, atoms=1, deadline_s=100.0)
+    hand.report(0, 0.5, at=99.9)
+    assert hand.live == [1]
+
+
+def test_R_completes_and_may_be_left_out() -> None:
+    """Line 5; ASHA paper: "there is no bound on the number of rungs"."""
+    hand = Hand("asha", {"r": 4, "R": 6}, atoms=1)
+    hand.train(0, [0.1] * 3)
+    hand.report(0, 0.1, step=6)
+    assert hand.where(0) == "completed"
+    endless = Hand("asha", {"r": 1, "R": None, "eta": 2.0}, atoms=1)
+    assert isinstance(endless.policy, Asha)
+    ladder = endless.policy.ladders[0]
+    assert ladder.at(1 << 20) is not None
+    assert ladder.rungs[-1].milestone == 1 << 20
+
+
+def test_a_bracket_has_its_first_rung_at_r_times_eta_to_the_s() -> None:
+    """ASHA paper: "a minimum resource of r*eta^s will be allocated to each configuration"; line rungs(R, s)."""
+    hand = Hand("asha", {"r": 2, "eta": 3.0, "R": 100, "s": 2}, atoms=1)
+    hand.train(0, [0.5] * 17)
+    assert hand.where(0) == "running"
+    hand.report(0, 0.5)
+    assert hand.where(0) == "paused"
+    # "limit the number of rungs to log_eta(R/r) - s + 1" = 2, here 18 and 54; beyond lies only R.
+    assert isinstance(hand.policy, Asha)
+    ladder = hand.policy.ladders[0]
+    assert [step for step in range(101) if ladder.at(step) is not None] == [18, 54]
+
+
+def test_brackets_share_new_configurations_by_the_steps_of_their_first_rung() -> None:
+    hand = Hand("asha", {"r": 1, "eta": 4.0, "R": 64, "brackets": 2}, atoms=1)
+    first_pause = []
+    for trial in range(5):
+        while hand.where(trial) == "running":
+            hand.report(trial, 0.5 - 0.01 * trial)
+        first_pause.append(hand.trial(trial).step)
+    # One trial of four steps to four of one step.
+    assert first_pause == [1, 4, 1, 1, 1]
+
+
+def test_non_finite_metrics_rank_worst() -> None:
+    hand = Hand("asha", {"eta": 2.0}, atoms=1)
+    hand.report(0, None)
+    hand.report(1, -1e300)
+    assert hand.where(1) == "running"
+    assert hand.where(0) == "paused"
+
+
+def test_a_trial_held_by_a_person_is_not_promoted() -> None:
+    hand = Hand("asha", {"eta": 2.0}, atoms=1)
+    hand.report(0, 0.9)
+    hand.user("pause", 0)
+    hand.report(1, 0.1)
+    assert hand.where(0) == "paused"
+    assert hand.live == [2]
+    hand.user("unpause", 0)
+    hand.report(2, 0.05)
+    assert 0 in hand.live
+
+
+def test_lower_is_better_if_the_recipe_says_so() -> None:
+    hand = Hand("asha", {"eta": 2.0}, atoms=1, mode="min")
+    hand.report(0, 3.0)
+    hand.report(1, 2.0)
+    assert hand.where(1) == "running"
+
+
+def test_explanation_names_rank_and_cut() -> None:
+    hand = Hand("asha", {"eta": 2.0}, atoms=1)
+    hand.report(0, 0.9)
+    hand.report(1, 0.1)
+    assert list(hand.policy.explain(hand.state, hand.trial(1))) == [
+        "rung 1: 2nd of 2; the best 1 are promoted"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"eta": 1.0}, "eta"),
+        ({"r": 0}, "r"),
+        ({"r": 10, "R": 5}, "r"),
+        ({"R": 0}, "R"),
+        ({"brackets": 0}, "brackets"),
+        ({"brackets": 5, "R": 81}, "brackets"),
+        ({"s": -1}, "s"),
+        ({"s": 4, "R": 81}, "s"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, float], named: str) -> None:
+    assert named in [name for name, _ in Options(**options).problems()]

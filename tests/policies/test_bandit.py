@@ -1,0 +1,128 @@
+"""``bandit``: TuPAQ's action elimination as HyperDrive (Middleware'17) states it in sections 5.3 and 6.3."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpusched.policies.bandit import Options
+from tests.policies.hand import Hand
+
+EVERY_STEP: dict[str, Any] = {"b": 1, "eps": 0.5, "R": 100}
+
+
+def judged(best: float, other: float | None, options: dict[str, Any], **rules: Any) -> str:
+    """Where a trial is after its first judgement, when another has ``best``."""
+    hand = Hand("bandit", {**EVERY_STEP, **options}, atoms=2, configurations=2, **rules)
+    hand.report(0, best)
+    hand.report(1, other)
+    return hand.where(1)
+
+
+def test_the_defaults_are_the_papers() -> None:
+    """5.3: "eps is set to 0.50 and b is set to 10"."""
+    assert (Options().eps, Options().b) == (0.5, 10)
+
+
+def test_a_trial_goes_on_if_its_best_times_one_plus_eps_is_above_the_best_of_all() -> None:
+    """5.3: jobBest * (1 + eps) > globalBest; 0.6 * 1.5 = 0.9 is not above 0.9."""
+    assert judged(0.9, 0.61, {}) == "running"
+    assert judged(0.9, 0.6, {}) == "stopped"
+    assert judged(0.9, 0.6, {"eps": 0.6}) == "running"
+
+
+def test_the_best_of_a_trial_counts_not_its_latest() -> None:
+    """5.3: "the best model performance per job (jobBest)"."""
+    hand = Hand("bandit", {**EVERY_STEP, "b": 2}, atoms=2)
+    hand.train(0, [0.9, 0.9])
+    hand.train(1, [0.8, 0.1])
+    assert hand.where(1) == "running"
+
+
+def test_only_every_bth_step_is_judged() -> None:
+    """5.3: "checks to see if the current iteration is on an evaluation boundary (b)"."""
+    hand = Hand("bandit", {"b": 3, "R": 100}, atoms=2)
+    hand.train(0, [0.9] * 3)
+    hand.train(1, [0.1, 0.1])
+    assert hand.where(1) == "running"
+    hand.report(1, 0.1)
+    assert hand.where(1) == "stopped"
+    assert "the best of all 0.9" in hand.said
+
+
+def test_the_best_of_all_is_the_best_that_ever_was() -> None:
+    """5.3: globalBest is kept though its trial has ended."""
+    hand = Hand("bandit", {**EVERY_STEP, "R": 2}, atoms=1)
+    hand.train(0, [0.2, 0.9])
+    assert hand.where(0) == "completed"
+    hand.report(1, 0.5)
+    assert hand.where(1) == "stopped"
+
+
+def test_the_next_in_line_takes_the_place() -> None:
+    """5.3: it extends the Default policy of section 4."""
+    hand = Hand("bandit", EVERY_STEP, atoms=2)
+    hand.report(0, 0.9)
+    hand.report(1, 0.1)
+    assert hand.live == [0, 2]
+
+
+def test_losses_are_compared_the_other_way_round() -> None:
+    assert judged(1.0, 1.49, {}, mode="min") == "running"
+    assert judged(1.0, 1.5, {}, mode="min") == "stopped"
+
+
+def test_with_bounds_metrics_are_normalised() -> None:
+    """6.3, equation 4, with the paper's LunarLander: rewards from -500 to 300. 100 becomes 0.75, -100 becomes 0.5."""
+    bounds = {"metric_min": -500.0, "metric_max": 300.0}
+    assert judged(100.0, -99.0, bounds) == "running"
+    assert judged(100.0, -101.0, bounds) == "stopped"
+    assert judged(-100.0, 100.0, bounds, mode="min") == "stopped"  # 0.5 against 0.25
+    assert judged(-100.0, 30.0, bounds, mode="min") == "running"  # 0.5 against 0.3375
+
+
+def test_negative_metrics_without_bounds_are_put_on_the_scale_seen_and_it_is_said() -> None:
+    """As printed, the rule would keep the worse the trial is: -400 * 1.5 = -600, but -10 * 1.5 = -15 > -20."""
+    hand = Hand("bandit", EVERY_STEP, atoms=3, configurations=3)
+    hand.report(0, -100.0)
+    hand.report(1, -20.0)
+    hand.report(2, -90.0)  # 0.125 of the way from -100 to -20
+    assert hand.where(2) == "stopped"
+    hand.report(0, -40.0)  # 0.75 of the way: 1.125 > 1
+    assert hand.where(0) == "running"
+    assert hand.said.count("metric_min and metric_max would fix that scale") == 1
+    assert "metric_min" in hand.notes
+
+
+def test_the_best_itself_goes_on_with_a_metric_of_zero() -> None:
+    """0 * 1.5 > 0 is false; the rule as printed would stop every trial."""
+    hand = Hand("bandit", EVERY_STEP, atoms=2)
+    hand.report(0, 0.0)
+    hand.report(1, 0.0)
+    assert hand.live == [0, 1]
+
+
+def test_without_a_finite_metric_it_stops_once_somebody_has_one() -> None:
+    hand = Hand("bandit", EVERY_STEP, atoms=2)
+    hand.report(0, None)
+    assert hand.where(0) == "running"
+    hand.report(1, -3.0)
+    hand.report(0, None)
+    assert hand.where(0) == "stopped"
+    assert "not finite" in hand.said
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"b": 0}, "b"),
+        ({"eps": -0.1}, "eps"),
+        ({"metric_min": 0.0}, "metric_max"),
+        ({"metric_max": 0.0}, "metric_min"),
+        ({"metric_min": 1.0, "metric_max": 1.0}, "metric_max"),
+        ({"R": 0}, "R"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
+    assert [name for name, _ in Options(**options).problems()] == [named]

@@ -1,0 +1,85 @@
+"""S_desired, S_deserved and S_effective (HyperDrive, Middleware'17, section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+
+from gpusched.policies.confidence import Confidence
+
+
+def split(slots: int, probabilities: Sequence[float]) -> Confidence:
+    confidence = Confidence()
+    for trial, p in enumerate(probabilities):
+        confidence.set(trial, p, 0.0, 10)
+    confidence.split(slots)
+    return confidence
+
+
+def by_hand(slots: int, probabilities: Sequence[float]) -> tuple[int, float]:
+    """The definition: of all p, the one with the largest min(N_satisfying(p), S * p); its S_effective, rounded down."""
+    best, threshold = 0.0, 1.0
+    for p in sorted(probabilities, reverse=True):
+        desired = sum(other >= p for other in probabilities)
+        effective = min(desired, slots * p)
+        if effective > best + 1e-12:
+            best, threshold = effective, p
+    return int(best + 1e-9), threshold
+
+
+def test_an_example() -> None:
+    """8 slots; p = 0.9, 0.5, 0.4, 0.1: desired 1, 2, 3, 4; deserved 7.2, 4, 3.2, 0.8; effective 1, 2, 3, 0.8."""
+    found = split(8, [0.4, 0.9, 0.1, 0.5])
+    assert (found.count, found.threshold) == (3, 0.4)
+    assert list(found.promising()) == [1, 3, 0]
+    assert [found.is_promising(trial) for trial in range(5)] == [True, True, False, True, False]
+
+
+def test_early_on_nobody_is_promising() -> None:
+    """Figure 3a: "there is little trajectory information and thus low confidence"; 8 slots * 0.1 < 1."""
+    assert split(8, [0.1, 0.05]).count == 0
+
+
+def test_one_sure_trial_gets_its_one_slot() -> None:
+    assert split(8, [1.0]).count == 1
+
+
+def test_many_sure_trials_get_every_slot_and_no_more() -> None:
+    found = split(4, [1.0] * 9)
+    assert found.count == 4
+    assert sum(found.is_promising(trial) for trial in range(9)) == 4
+
+
+def test_the_shorter_remaining_time_comes_first_at_the_same_p() -> None:
+    """3.1: "the smallest expected remaining time to achieve the target performance and .. high prediction quality"."""
+    confidence = Confidence()
+    for trial, ert_s in enumerate([30.0, 10.0, 20.0]):
+        confidence.set(trial, 0.5, ert_s, 10)
+    confidence.split(4)
+    assert list(confidence.promising()) == [1, 2]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_bisection_finds_what_the_definition_says(seed: int) -> None:
+    random = Random(seed)
+    slots = random.randint(1, 40)
+    probabilities = [round(random.random(), 2) for _ in range(random.randint(0, 60))]
+    found = split(slots, probabilities)
+    count, threshold = by_hand(slots, probabilities)
+    assert found.count == count
+    if count:
+        assert found.threshold == pytest.approx(threshold)
+
+
+def test_a_trial_is_forgotten_and_known_anew() -> None:
+    confidence = split(8, [0.9, 0.8])
+    confidence.set(0, 0.1, 5.0, 20)
+    confidence.forget(1)
+    confidence.forget(7)
+    confidence.split(8)
+    assert len(confidence) == 1
+    assert confidence.of(0) == 0.1
+    assert confidence.known(1) is None
+    assert confidence.count == 0

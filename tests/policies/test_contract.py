@@ -1,0 +1,139 @@
+"""Every registered policy passes the contract (``contract.py``). A new policy is picked up from the registry."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from gpusched import policies
+from gpusched.core.trial import TrialState
+from gpusched.policies.base import Policy
+from tests.policies.contract import VARIANTS, Played, Witness, play
+from tests.policies.hand import Hand
+
+CASES = [
+    pytest.param(name, options, id=f"{name}-{place}")
+    for name in policies.names()
+    for place, options in enumerate(VARIANTS.get(name, [{}]))
+]
+SEEDS = range(5)
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_random_experiments_keep_every_invariant_and_replay(
+    name: str, options: Mapping[str, Any]
+) -> None:
+    reported = 0
+    for seed in SEEDS:
+        played = play(name, options, seed)
+        assert played.again() == played.commands, f"seed {seed}: replay differs"
+        _check_ending(played, seed)
+        reported += sum(trial.seq for trial in played.experiment.state.trials.values())
+    assert reported > 20, "next to nothing was trained"
+
+
+def _check_ending(played: Played, seed: int) -> None:
+    state = played.experiment.state
+    assert state.finished, f"seed {seed}"
+    assert state.now <= state.rules.deadline_s + state.rules.last_call_s + state.rules.kill_grace_s
+    for trial in state.trials.values():
+        assert trial.is_final, f"seed {seed}: trial {trial.id} is {trial.state.value}"
+        sentences = played.policy.explain(state, trial)
+        assert all(isinstance(sentence, str) and sentence for sentence in sentences)
+    assert all(isinstance(note, str) and note for note in played.policy.notes(state))
+    milestones = [rung.milestone for rung in played.policy.rungs(state)]
+    assert milestones == sorted(milestones)
+    for rung in played.policy.rungs(state):
+        assert all(trial in state.trials for trial in rung.top(len(rung)))
+
+
+def test_nothing_depends_on_the_order_of_sets() -> None:
+    """The same runs in processes that hash text differently."""
+    program = "from tests.policies.test_contract import digests; print(*digests(), sep='\\n')"
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for hash_seed in ("1", "2")
+    ]
+    first, second = (process.communicate()[0].splitlines() for process in running)
+    assert [process.returncode for process in running] == [0, 0]
+    assert len(first) == len(policies.names())
+    assert first == second
+
+
+def digests() -> Iterator[str]:
+    """For each policy: what an experiment came to, as a short text."""
+    for name in policies.names():
+        options = VARIANTS.get(name, [{}])[0]
+        text = repr(play(name, options, seed=100).commands)
+        yield f"{name} {hashlib.sha256(text.encode()).hexdigest()}"
+
+
+# ---------------------------------------------------------------- the class and its options
+
+
+@pytest.mark.parametrize("name", policies.names())
+def test_a_policy_is_what_the_registry_says(name: str) -> None:
+    kind = policies.policy_type(name)
+    assert kind.name == name
+    assert issubclass(kind, Policy)
+    module, _ = policies.REGISTRY[name]
+    assert module.rpartition(".")[2] == name, "one file a policy, named like it"
+
+
+@pytest.mark.parametrize("name", policies.names())
+def test_options_are_frozen_complete_and_say_what_is_wrong(name: str) -> None:
+    kind = policies.options_type(name)
+    assert dataclasses.is_dataclass(kind)
+    names = {item.name for item in dataclasses.fields(kind)}
+    options = kind()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(options, next(iter(names)), 1)
+    for option, message in options.problems():
+        assert option in names
+        assert message
+    for variant in VARIANTS.get(name, [{}]):
+        assert list(kind(**variant).problems()) == []
+
+
+# ---------------------------------------------------------------- the witness sees what it should
+
+
+class Broken(Policy):
+    name = "broken"
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def on_capacity(self, state: Any) -> Any:
+        return self.answer(state)
+
+
+def test_the_witness_catches_nonsense() -> None:
+    from gpusched.core.decisions import Resume, Start, Stop, WakeAt
+
+    hand = Hand("fifo", atoms=1)
+    hand.report(0, 0.5)
+    assert hand.trial(0).state is TrialState.RUNNING
+    for answer in (
+        lambda state: [Start(1)],  # nothing is free
+        lambda state: [Resume(0)],  # it runs
+        lambda state: [Start(9)],  # there are not so many
+        lambda state: [Stop(0)],  # without a reason
+        lambda state: [WakeAt(-1.0)],  # over
+        lambda state: ["start"],  # no decision
+        lambda state: state.decisions.append("x") or [],  # touches the state
+    ):
+        with pytest.raises(AssertionError):
+            Witness(Broken(answer)).on_capacity(hand.state)

@@ -1,0 +1,53 @@
+"""``fifo``: HyperDrive's Default policy (Middleware'17, section 4.2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpusched.policies.fifo import Options
+from tests.policies.hand import Hand
+
+
+def test_as_many_trials_start_as_there_are_atoms() -> None:
+    """4.2: "starting as many idle jobs (via startJob) as there are idle machines"."""
+    hand = Hand("fifo", atoms=3)
+    assert hand.live == [0, 1, 2]
+    assert [hand.atoms(n) for n in hand.live] == [1, 1, 1]
+
+
+def test_reports_change_nothing_until_R() -> None:
+    """4.2: "ignores all application statistics": the worst trial runs to the end like the best."""
+    hand = Hand("fifo", {"R": 5}, atoms=2)
+    hand.train(0, [0.9] * 4)
+    hand.train(1, [0.0, None, 0.0, 0.0])
+    assert hand.live == [0, 1]
+    hand.report(1, 0.0)
+    assert hand.where(1) == "completed"
+    assert hand.live == [0, 2]
+
+
+def test_the_next_in_line_takes_a_free_atom() -> None:
+    hand = Hand("fifo", atoms=1)
+    hand.exit(0, "failed")
+    assert hand.where(0) == "failed"
+    assert hand.live == [1]
+
+
+def test_several_atoms_a_trial_wait_until_enough_are_free() -> None:
+    hand = Hand("fifo", {"atoms": 2, "R": 1}, atoms=3)
+    assert [hand.atoms(n) for n in hand.live] == [2]
+    hand.report(0, 0.5)
+    assert hand.live == [1]
+    assert hand.atoms(1) == 2
+
+
+def test_without_configurations_it_is_over() -> None:
+    hand = Hand("fifo", {"R": 1}, atoms=2, configurations=2)
+    hand.report(0, 0.1)
+    hand.report(1, 0.2)
+    assert hand.finished == "nothing left to run"
+
+
+@pytest.mark.parametrize(("option", "value"), [("R", 0), ("atoms", 0)])
+def test_bad_options_are_named(option: str, value: int) -> None:
+    assert [name for name, _ in Options(**{option: value}).problems()] == [option]

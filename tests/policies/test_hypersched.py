@@ -1,0 +1,364 @@
+"""``hypersched``: HyperSched (SoCC'19), sections 4.2 and 4.3, Algorithms 1 and 3, and the ablations of section 6.1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpusched.policies.hypersched import HyperSched, Options
+from tests.policies.hand import Hand
+
+PLAIN: dict[str, Any] = {"r": 1, "R": 100, "eta": 4.0, "resize": False}
+
+
+def policy(hand: Hand) -> HyperSched:
+    assert isinstance(hand.policy, HyperSched)
+    return hand.policy
+
+
+# ---------------------------------------------------------------- rungs: lines 14 to 20
+
+
+def test_the_first_arrival_goes_on() -> None:
+    """4.2: "unlike ASHA, a rung's first-arrived trial will not be paused"; ceil(1/4) = 1."""
+    hand = Hand("hypersched", PLAIN, atoms=1)
+    hand.report(0, 0.1)
+    assert hand.where(0) == "running"
+
+
+def test_an_early_bird_is_paused_later_at_any_report() -> None:
+    """Line 17 says >=: "if at any time the trial score at the rung is not in the top 1/eta .. it will be paused"."""
+    hand = Hand("hypersched", PLAIN, atoms=2)
+    hand.train(0, [0.1, 0.2])  # at rung 1 with 0.1; alone there
+    hand.report(1, 0.9)
+    assert hand.where(0) == "running"
+    hand.report(0, 0.95)  # step 3 is no rung, and its latest metric is the best: rung 1 counts
+    assert hand.where(0) == "paused"
+    assert "2nd of 2 at rung 1" in hand.said
+
+
+def test_the_best_ceil_n_over_eta_are_kept() -> None:
+    """Line 18: 1 of 4, 2 of 5."""
+    hand = Hand("hypersched", PLAIN, atoms=5)
+    for trial, metric in enumerate([0.5, 0.4, 0.3, 0.2]):
+        hand.report(trial, metric)
+    assert [hand.where(n) for n in range(4)] == ["running", "paused", "paused", "paused"]
+    hand.report(4, 0.45)
+    assert hand.where(4) == "running"
+    hand.report(5, 0.44)
+    assert hand.where(5) == "paused"
+
+
+def test_ties_keep() -> None:
+    hand = Hand("hypersched", PLAIN, atoms=4)
+    for trial in range(4):
+        hand.report(trial, 0.5)
+    assert hand.live == [0, 1, 2, 3]
+
+
+def test_a_metric_is_recorded_once_for_each_rung() -> None:
+    """Lines 15 and 16: the value at the milestone stays, whatever a repeated step says."""
+    hand = Hand("hypersched", PLAIN, atoms=1)
+    hand.report(0, 0.7)
+    hand.report(0, 0.1, step=1)
+    rung = hand.policy.rungs(hand.state)[0]
+    assert (len(rung), rung.score(0)) == (1, 0.7)
+
+
+def test_non_finite_metrics_rank_worst() -> None:
+    hand = Hand("hypersched", PLAIN, atoms=2)
+    hand.report(0, None)
+    hand.report(1, -5.0)
+    hand.report(0, 0.9)
+    assert hand.where(0) == "paused"
+    assert hand.where(1) == "running"
+
+
+# ---------------------------------------------------------------- who is next: Algorithm 1, lines 18 to 25
+
+
+def test_highest_rung_first_then_a_new_configuration() -> None:
+    hand = Hand("hypersched", {**PLAIN, "eta": 2.0}, atoms=2, deadline_s=1e6)
+    hand.report(0, 0.9)
+    hand.report(1, 0.8)  # 2nd of 2: pauses; floor(2/2) = 1 is trial 0, which runs: a new one enters
+    assert (hand.where(1), hand.live) == ("paused", [0, 2])
+    hand.report(2, 0.7)  # 3rd of 3: pauses; floor(3/2) = 1
+    assert hand.live == [0, 3]
+    hand.report(3, 0.75)  # 3rd of 4: pauses; floor(4/2) = 2: trial 1 resumes
+    assert hand.live == [0, 1]
+    assert "promoted from rung 1" in hand.said
+
+
+def test_a_trial_waits_in_the_rung_it_was_last_recorded_in() -> None:
+    """Section 4, rule 3: cut at rung 2, trial 0 is not promoted for being the best of rung 1."""
+    hand = Hand("hypersched", {**PLAIN, "eta": 2.0}, atoms=2, deadline_s=1e6)
+    hand.report(0, 0.9)
+    hand.report(1, 0.9)
+    hand.report(1, 0.6)
+    hand.report(0, 0.5)
+    assert hand.policy.rungs(hand.state)[0].rank(0) == 0
+    assert hand.where(0) == "paused"
+    assert hand.live == [1, 2]
+
+
+def test_nobody_is_promoted_who_would_be_paused_again_for_a_lower_rung() -> None:
+    hand = Hand("hypersched", {**PLAIN, "eta": 2.0}, atoms=2, deadline_s=1e6)
+    hand.train(0, [0.1, 0.9])
+    hand.report(1, 0.5)
+    hand.report(1, 0.2)  # 2nd of 2 at rung 2
+    assert (hand.where(1), hand.live) == ("paused", [0, 2])
+    hand.report(0, 0.9)  # best of rung 2, but 2nd of 2 at rung 1
+    assert (hand.where(0), hand.live) == ("paused", [2, 3])
+
+
+# ---------------------------------------------------------------- entrance: lines 5 to 9
+
+
+def entrance(now_s: float, *, training_s: float, R: int = 1000, step_s: float = 1.0) -> bool:
+    """Whether a new trial enters at ``now_s`` of 100 s, when the furthest has trained for ``training_s``."""
+    options = {**PLAIN, "R": R, "eta": 4.0, "never_idle": False}
+    hand = Hand("hypersched", options, atoms=2, deadline_s=100.0, configurations=3)
+    hand.exit(1, "failed")
+    hand.exit(2, "failed")
+    begin = now_s - training_s
+    hand.advance(begin)
+    # Trial 0 began at 0; what it has been up counts.
+    hand.report(0, 0.5, at=now_s, took_s=step_s)
+    return bool(policy(hand)._may_enter(hand.state))
+
+
+def test_a_trial_enters_only_if_it_fits() -> None:
+    """Line 8: should_enter = min(R*Ta, tf*eta) < Tn. tf = 19 s: 76 < 81; tf = 21 s: not 84 < 79."""
+    assert entrance(19.0, training_s=19.0)
+    assert not entrance(21.0, training_s=21.0)
+
+
+def test_line_8_has_R_times_Ta_as_the_other_bound() -> None:
+    """R*Ta = 10 steps of 1 s: there is room until 10 s before the deadline."""
+    assert entrance(89.0, training_s=89.0, R=10)
+    assert not entrance(91.0, training_s=91.0, R=10)
+
+
+def test_the_inverted_prose_of_section_4_2_is_not_followed() -> None:
+    """The prose: if min{R*Ta, eta*T'} < Tn, HyperSched "will not continue to launch new trials". It is the other way
+    round: with all the time in the world new trials enter, and shortly before the deadline none does."""
+    hand = Hand("hypersched", PLAIN, atoms=2, deadline_s=100.0)
+    hand.report(0, 0.9, at=0.5, took_s=0.5)
+    hand.report(1, 0.1, at=0.6, took_s=0.5)
+    assert hand.live == [0, 2]  # min(R*Ta, eta*tf) = min(50, 2.4) < 99.4
+    late = Hand("hypersched", {**PLAIN, "r": 2}, atoms=2, deadline_s=100.0)
+    late.report(0, 0.9, at=1.0)
+    late.report(1, 0.1, at=1.0)
+    late.report(0, 0.9, at=60.0)
+    late.report(1, 0.1, at=60.1)
+    assert late.where(1) == "paused"
+    assert late.live == [0]  # min(100, 240.4) > 39.9
+    assert "exploiting" in late.notes
+
+
+def test_atoms_must_be_free() -> None:
+    """Line 9: allocated < N."""
+    hand = Hand("hypersched", PLAIN, atoms=2)
+    assert hand.count == 2
+    hand.report(0, 0.5)
+    assert hand.count == 2
+
+
+def test_exploration_fraction_replaces_the_rule() -> None:
+    """Ablation of figure 7: "after fraction x T time has passed, no new trials will be started"."""
+    options = {**PLAIN, "exploration_fraction": 0.3}
+    hand = Hand("hypersched", options, atoms=2, deadline_s=100.0)
+    hand.report(0, 0.9, at=29.0)
+    hand.report(1, 0.1, at=29.0)
+    assert hand.live == [0, 2]
+    hand.report(2, 0.1, at=30.0)
+    assert hand.live == [0]
+
+
+# ---------------------------------------------------------------- allocation and growth: lines 21 to 25
+
+
+def test_uniform_allocation_gives_the_left_over_to_the_best() -> None:
+    """Section 5: "one atom to each trial in the sorted list in a round-robin fashion"; 5 atoms, 2 trials: 3 and 2."""
+    options = {**PLAIN, "resize": True, "cooldown": 0, "R": None}
+    hand = Hand("hypersched", options, atoms=5, configurations=2, deadline_s=1000.0)
+    hand.report(0, 0.5, took_s=1.0, at=1.0)
+    assert hand.launched(0) == [1, 3]  # the only one that has a metric: first of the live ones
+    hand.report(1, 0.5, took_s=1.0, at=2.0)
+    assert hand.launched(1) == [1, 2]
+    assert policy(hand)._share(hand.state, hand.trial(0)) == 3
+
+
+def test_top_job_allocation_gives_the_left_over_to_one() -> None:
+    """Section 4.3: "a more exploitative policy such as one that allocates all resources to the top trial"."""
+    options = {**PLAIN, "resize": True, "cooldown": 0, "R": None, "allocation": "top_job"}
+    hand = Hand("hypersched", options, atoms=5, configurations=2)
+    hand.report(0, 0.5, at=1.0)
+    assert hand.launched(0) == [1, 4]
+    hand.report(1, 0.4, at=2.0)
+    assert hand.launched(1) == [1]
+
+
+def test_growth_waits_for_the_cooldown() -> None:
+    """Line 24: its_since_resize > COOLDOWN."""
+    options = {**PLAIN, "resize": True, "cooldown": 3, "R": None}
+    hand = Hand("hypersched", options, atoms=4, configurations=1)
+    hand.train(0, [0.5] * 3)
+    assert hand.atoms(0) == 1
+    hand.report(0, 0.5)
+    assert hand.launched(0) == [1, 4]
+
+
+def test_growth_takes_free_atoms_only() -> None:
+    options = {**PLAIN, "resize": True, "cooldown": 0, "R": None, "eta": 1.5}
+    hand = Hand("hypersched", options, atoms=4, configurations=2)
+    hand.report(0, 0.5, at=1.0)
+    assert hand.atoms(0) == 2
+    hand.exit(1, "failed")
+    hand.report(0, 0.5, at=2.0)
+    assert hand.atoms(0) == 4
+
+
+def growth_at(left_s: float, overhead_s: float, options: dict[str, Any], **rules: Any) -> bool:
+    """Whether a trial on 1 atom grows to 4 with so much time left, launches costing ``overhead_s``."""
+    merged = {**PLAIN, "resize": True, "cooldown": 0, "R": None, **options}
+    hand = Hand("hypersched", merged, atoms=4, configurations=1, deadline_s=1000.0, **rules)
+    # The first report comes the overhead and one step after the launch.
+    hand.report(0, 0.5, at=1000.0 - left_s, took_s=1000.0 - left_s - overhead_s)
+    return hand.launched(0) == [1, 4]
+
+
+SHORT = {"last_step_guard": False}
+
+
+def test_growth_must_pay_within_the_time_left() -> None:
+    """Line 23: (Tn - To) * s(4) > Tn * s(1); linear, To = 60: 80 s pay the same, more pays."""
+    assert growth_at(81.0, 60.0, SHORT)
+    assert not growth_at(80.0, 60.0, SHORT)
+
+
+def test_without_overhead_awareness_To_counts_as_nothing() -> None:
+    """Ablation of figure 9."""
+    assert growth_at(61.0, 60.0, {**SHORT, "overhead_aware": False})
+
+
+def test_growth_looks_at_the_scaling() -> None:
+    """Line 22: with s(a) = sqrt(a) twice the overhead must be left; with no scaling nothing pays."""
+    assert growth_at(121.0, 60.0, SHORT, scaling="sqrt")
+    assert not growth_at(120.0, 60.0, SHORT, scaling="sqrt")
+    assert not growth_at(900.0, 60.0, SHORT, scaling="none")
+
+
+def test_assuming_linear_ignores_the_scaling() -> None:
+    """Ablation of figure 9."""
+    assert growth_at(900.0, 60.0, {**SHORT, "assume_linear": True}, scaling="none")
+
+
+def test_without_resize_a_trial_keeps_one_atom() -> None:
+    """Ablation of figure 8."""
+    assert not growth_at(900.0, 0.0, {"resize": False})
+
+
+def test_shares_are_rounded_down_to_allowed_sizes() -> None:
+    options = {**PLAIN, "resize": True, "cooldown": 0, "R": None}
+    hand = Hand("hypersched", options, atoms=7, configurations=1, sizes=(1, 2, 4))
+    hand.report(0, 0.5, at=1.0)
+    assert hand.launched(0) == [1, 4]
+    capped = Hand("hypersched", options, atoms=7, configurations=1, max_atoms=3)
+    capped.report(0, 0.5, at=1.0)
+    assert capped.launched(0) == [1, 3]
+
+
+# ---------------------------------------------------------------- without speculation: figure 5
+
+
+def test_without_speculation_the_first_arrival_pauses() -> None:
+    """ "Without speculative evaluation, trials are paused if they arrive early at a rung": floor(n/eta), on arrival."""
+    hand = Hand("hypersched", {**PLAIN, "speculation": False}, atoms=1)
+    for trial, metric in enumerate([0.5, 0.4, 0.3]):
+        hand.report(trial, metric)
+        assert hand.where(trial) == "paused"
+    hand.report(3, 0.6)
+    assert hand.where(3) == "running"
+
+
+def test_without_speculation_nobody_is_judged_again() -> None:
+    hand = Hand("hypersched", {**PLAIN, "speculation": False, "eta": 2.0}, atoms=2)
+    hand.report(0, 0.5)
+    hand.report(1, 0.6)
+    assert hand.where(1) == "running"
+    hand.report(2, 0.7)
+    assert hand.policy.rungs(hand.state)[0].rank(1) == 1  # not among the best floor(3/2) any more
+    hand.report(1, 0.1, step=3)
+    assert hand.where(1) == "running"
+
+
+# ---------------------------------------------------------------- the end
+
+
+def test_R_completes() -> None:
+    """Line 12."""
+    hand = Hand("hypersched", {**PLAIN, "R": 3}, atoms=1)
+    hand.train(0, [0.1, 0.2, 0.3])
+    assert hand.where(0) == "completed"
+
+
+def test_a_step_that_cannot_end_is_not_begun() -> None:
+    """Section 4, rule 8: the trial leaves and its atoms go to the others."""
+    hand = Hand("hypersched", PLAIN, atoms=2, deadline_s=100.0)
+    hand.report(0, 0.5, at=95.0, took_s=10.0)
+    assert hand.where(0) == "stopped"
+    assert "before the deadline" in hand.why(0)
+    switched_off = Hand(
+        "hypersched", {**PLAIN, "last_step_guard": False}, atoms=2, deadline_s=100.0
+    )
+    switched_off.report(0, 0.5, at=95.0, took_s=10.0)
+    assert switched_off.where(0) == "running"
+
+
+def idle(never_idle: bool) -> Hand:
+    """All trials are paused, and the entrance is closed."""
+    options = {**PLAIN, "speculation": False, "never_idle": never_idle, "R": None, "r": 2}
+    hand = Hand("hypersched", options, atoms=3, configurations=2, deadline_s=100.0)
+    for at in (1.0, 60.0):
+        hand.report(0, 0.5, at=at)
+        hand.report(1, 0.6, at=at)
+    return hand
+
+
+def test_never_idle_resumes_the_best_whatever_the_entrance_rule_says() -> None:
+    hand = idle(True)
+    assert hand.live == [1]
+    assert hand.atoms(1) == 2  # all that were free: its own was not released yet
+    assert "nothing else runs" in hand.said
+
+
+def test_who_was_woken_is_not_paused_again_for_the_rungs_below() -> None:
+    hand = idle(True)
+    hand.report(1, 0.1, at=61.0)
+    assert hand.live == [1]
+
+
+def test_without_never_idle_the_experiment_ends() -> None:
+    assert idle(False).finished == "nothing left to run"
+
+
+def test_explanation_says_why_a_trial_is_paused() -> None:
+    hand = Hand("hypersched", PLAIN, atoms=2)
+    hand.report(0, 0.9)
+    hand.report(1, 0.1)
+    text = "\n".join(hand.policy.explain(hand.state, hand.trial(1)))
+    assert "below the cut-off 0.9 of rung 1" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"cooldown": -1}, "cooldown"),
+        ({"exploration_fraction": 1.5}, "exploration_fraction"),
+        ({"eta": 0.5}, "eta"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
+    assert [name for name, _ in Options(**options).problems()] == [named]

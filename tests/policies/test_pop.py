@@ -1,0 +1,277 @@
+"""``pop``: HyperDrive (Middleware'17), sections 3, 5.3 and 9."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpusched.policies.pop import Options, Pop
+from tests.policies.hand import Hand
+
+SMALL: dict[str, Any] = {"b": 2, "R": 40, "target": 0.9, "metric_min": 0.0, "metric_max": 1.0}
+
+
+def policy(hand: Hand) -> Pop:
+    assert isinstance(hand.policy, Pop)
+    return hand.policy
+
+
+def answer(hand: Hand, trial: int, p: float, steps: float = 3.0) -> None:
+    hand.answer(trial, reached_by_end=p, remaining_steps=steps)
+
+
+def boundary(hand: Hand, trial: int, value: float = 0.5, p: float | None = None) -> None:
+    """Two steps of a trial, a second each, and what the forecast says."""
+    for _ in range(2):
+        hand.report(trial, value, at=hand.now + 1.0)
+    if p is not None:
+        answer(hand, trial, p)
+
+
+# ---------------------------------------------------------------- forecasts: equations 1 to 3
+
+
+def test_the_defaults_are_the_papers() -> None:
+    """5.3: b = 10 for supervised learning, the lower bound of p 0.05; 6.1: 100 configurations."""
+    options = Options()
+    assert (options.b, options.p_poor, options.configurations) == (10, 0.05, 100)
+
+
+def test_the_horizon_is_what_the_time_left_allows() -> None:
+    """3.1.1: M_i = (Tmax - Tpass) / Epoch_i."""
+    hand = Hand("pop", {**SMALL, "R": None}, atoms=1, deadline_s=100.0)
+    hand.report(0, 0.3, at=5.0)
+    hand.report(0, 0.4, at=10.0)
+    (asked,) = hand.forecasts
+    assert asked.curve == (0.3, 0.4)
+    assert asked.horizon == 2 + (100 - 10) / 5
+    assert asked.target == 0.9
+
+
+def test_R_bounds_the_horizon() -> None:
+    hand = Hand("pop", {**SMALL, "R": 7}, atoms=1, deadline_s=100.0)
+    boundary(hand, 0)
+    assert hand.forecasts[0].horizon == 7
+
+
+def test_expected_remaining_time_is_steps_times_their_duration() -> None:
+    """Equation 3: ERT = x * Epoch; "set ERT = Tmax - Tpass" where it would be more."""
+    hand = Hand("pop", SMALL, atoms=1, deadline_s=100.0, configurations=1)
+    hand.report(0, 0.3, at=5.0)
+    hand.report(0, 0.4, at=10.0)
+    answer(hand, 0, p=0.5, steps=4.0)
+    known = policy(hand).confidence.known(0)
+    assert known is not None
+    assert known.ert_s == pytest.approx(4.0 * 5.0)
+    hand.train(0, [0.4, 0.4], at=20.0)
+    answer(hand, 0, p=0.5, steps=99.0)
+    known = policy(hand).confidence.known(0)
+    assert known is not None
+    assert known.ert_s == pytest.approx(80.0)
+
+
+# ---------------------------------------------------------------- poor
+
+
+def test_below_the_kill_threshold_a_trial_is_poor_before_anything_is_predicted() -> None:
+    """5.3: "before computing any learning prediction we first check if the job's performance has passed .."."""
+    hand = Hand("pop", {**SMALL, "kill_threshold": 0.15}, atoms=2)
+    hand.train(0, [0.1, 0.1])
+    assert hand.where(0) == "stopped"
+    assert hand.forecasts == []
+    hand.train(1, [0.2, 0.1])  # it has passed it once
+    assert hand.where(1) == "running"
+
+
+def test_a_chance_below_0_05_is_poor() -> None:
+    """5.3: "if it is less than 0.05 we terminate it"."""
+    hand = Hand("pop", SMALL, atoms=2)
+    hand.report(0, 0.8)
+    boundary(hand, 1, p=0.049)
+    hand.report(1, 0.5)
+    assert hand.where(1) == "stopped"
+    boundary(hand, 2, p=0.05)
+    assert hand.where(2) != "stopped"
+
+
+def test_the_best_so_far_is_never_poor() -> None:
+    hand = Hand("pop", SMALL, atoms=1, configurations=1)
+    boundary(hand, 0, p=0.0)
+    hand.report(0, 0.5)
+    assert hand.where(0) == "running"
+
+
+# ---------------------------------------------------------------- promising and opportunistic
+
+
+def test_an_opportunistic_trial_gives_way_to_the_next_in_line() -> None:
+    """5.3: "if the job is opportunistic we suspend it and start a new job"."""
+    hand = Hand("pop", SMALL, atoms=1)
+    boundary(hand, 0, p=0.5)  # 1 slot * 0.5: nobody is promising
+    hand.report(0, 0.5)
+    assert hand.where(0) == "paused"
+    assert hand.live == [1]
+
+
+def test_a_promising_trial_keeps_its_atoms() -> None:
+    """3.2: "these slots are assigned to run promising configurations with dedicated resources"."""
+    hand = Hand("pop", SMALL, atoms=2)
+    boundary(hand, 0, p=0.5)  # 2 slots * 0.5 = 1
+    assert policy(hand).confidence.count == 1
+    hand.train(0, [0.5] * 5)
+    assert hand.where(0) == "running"
+    assert hand.launched(0) == [1]
+
+
+def test_suspended_trials_take_turns_once_no_new_ones_may_begin() -> None:
+    """3.2: "equally shared between opportunistic configurations, e.g., in a round robin manner"."""
+    hand = Hand("pop", {**SMALL, "configurations": 3}, atoms=1)
+    turns = []
+    for _ in range(7):
+        (trial,) = hand.live
+        turns.append(trial)
+        boundary(hand, trial, p=0.3)
+        hand.report(trial, 0.5)
+    assert turns == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_alone_an_opportunistic_trial_just_goes_on() -> None:
+    hand = Hand("pop", SMALL, atoms=1, configurations=1)
+    boundary(hand, 0, p=0.3)
+    hand.train(0, [0.5] * 3)
+    assert hand.launched(0) == [1]
+
+
+def test_with_atoms_to_spare_nobody_is_suspended() -> None:
+    hand = Hand("pop", SMALL, atoms=3, configurations=2)
+    boundary(hand, 0, p=0.1)
+    hand.report(0, 0.5)
+    assert hand.live == [0, 1]
+
+
+def test_a_suspended_trial_that_becomes_promising_comes_back_at_once() -> None:
+    """5.3: promising jobs are labelled with the priority p, which 4.2 uses "to order idle jobs"."""
+    hand = Hand("pop", SMALL, atoms=2)
+    boundary(hand, 0, p=0.5)
+    boundary(hand, 1, p=0.6)  # 2 slots * 0.5 is not more than the one slot of 0.6
+    assert [policy(hand)._is_promising(n) for n in (0, 1)] == [False, True]
+    boundary(hand, 0, p=0.5)
+    hand.report(0, 0.5)
+    assert hand.where(0) == "paused"
+    hand.exit(1, "failed")
+    assert hand.live == [0, 2]
+    assert "promising: p = 0.50" in hand.said
+
+
+def test_others_make_room_for_a_promising_trial_that_waits() -> None:
+    hand = Hand("pop", {**SMALL, "b": 4, "configurations": 3}, atoms=2)
+    hand.train(0, [0.5] * 4, at=4.0)
+    answer(hand, 0, 0.4)
+    hand.report(0, 0.5)
+    assert (hand.where(0), hand.live) == ("paused", [1, 2])
+    # Forecasts of 0 come late and say more: it is promising, but there is no atom.
+    policy(hand).confidence.set(0, 0.9, 1.0, 4)
+    policy(hand)._classify(hand.state)
+    hand.report(2, 0.5)  # not at a boundary
+    assert hand.where(2) == "paused"
+    assert hand.live == [0, 1]
+    assert "gives its atoms to a promising trial" in hand.said
+
+
+def test_slots_may_be_several_atoms() -> None:
+    hand = Hand("pop", {**SMALL, "atoms": 2}, atoms=4)
+    assert [hand.atoms(n) for n in hand.live] == [2, 2]
+    assert policy(hand)._slots(hand.state) == 2
+
+
+def test_a_trial_without_a_forecast_takes_turns_too() -> None:
+    """Non-finite metrics are not extrapolated, and a forecast may fail: neither may keep the atoms for ever."""
+    hand = Hand("pop", SMALL, atoms=1)
+    hand.train(0, [0.5, None])
+    assert hand.where(0) == "paused"
+    boundary(hand, 1)
+    hand.answer(1)
+    hand.report(1, 0.5)
+    assert hand.where(1) == "paused"
+
+
+def test_who_is_held_by_a_person_misses_its_turn() -> None:
+    hand = Hand("pop", {**SMALL, "configurations": 2}, atoms=1)
+    boundary(hand, 0, p=0.3)
+    hand.report(0, 0.5)
+    hand.user("pause", 0)
+    boundary(hand, 1, p=0.3)
+    hand.report(1, 0.5)
+    assert hand.live == [1]
+
+
+# ---------------------------------------------------------------- the target
+
+
+def test_when_the_target_is_reached_the_search_is_over() -> None:
+    """3: "minimize the time to find a configuration satisfying a target performance"."""
+    hand = Hand("pop", SMALL, atoms=2)
+    hand.report(0, 0.9)
+    assert hand.where(0) == "completed"
+    hand.report(1, 0.2)
+    assert hand.where(1) == "stopped"
+    assert hand.finished is not None
+    assert "has reached the target 0.9; the search is over" in hand.said
+
+
+def test_for_a_loss_the_target_is_reached_from_above() -> None:
+    options = {**SMALL, "target": 0.5, "metric_max": 4.0}
+    hand = Hand("pop", options, atoms=1, mode="min")
+    hand.report(0, 0.6)
+    assert hand.where(0) == "running"
+    hand.report(0, 0.5)
+    assert hand.where(0) == "completed"
+
+
+def test_without_a_target_it_rises_when_it_is_reached() -> None:
+    """Section 9: "gradually increasing the target once it is reached"; here by a tenth of what is still possible."""
+    hand = Hand("pop", {**SMALL, "target": None, "raise_by": 0.1}, atoms=1, configurations=1)
+    targets = []
+    for value in (0.5, 0.54, 0.6, 0.5):
+        hand.report(0, value)
+        targets.append(policy(hand)._target)
+    # 0.54 does not reach 0.55; 0.6 does.
+    assert targets == pytest.approx([0.55, 0.55, 0.64, 0.64])
+    assert "target 0.64 (rising)" in hand.notes
+    assert hand.where(0) == "running"
+
+
+# ---------------------------------------------------------------- options
+
+
+def test_without_bounds_there_is_one_clear_message() -> None:
+    ((option, message),) = Options(target=0.9).problems()
+    assert option == "metric_min"
+    assert "pop needs a bounded metric" in message
+    assert "0 and 1 for an accuracy" in message
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"b": 0}, "b"),
+        ({"atoms": 0}, "atoms"),
+        ({"configurations": 0}, "configurations"),
+        ({"p_poor": 1.0}, "p_poor"),
+        ({"raise_by": 0.0}, "raise_by"),
+        ({"target": 1.5}, "target"),
+        ({"kill_threshold": -1.0}, "kill_threshold"),
+        ({"metric_max": -1.0, "target": None}, "metric_max"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
+    assert [name for name, _ in Options(**{**SMALL, **options}).problems()] == [named]
+
+
+def test_explanation_names_class_p_and_time() -> None:
+    hand = Hand("pop", SMALL, atoms=2)
+    boundary(hand, 0, p=0.5)
+    (line,) = hand.policy.explain(hand.state, hand.trial(0))
+    assert line.startswith("promising: at step 2 it was to reach the target with p = 0.50, in 3 s")
+    assert "1 of 1 extrapolated trials are promising (p of 0.50 and more)" in hand.notes

@@ -1,0 +1,299 @@
+"""``seer``: SoCC'21, Algorithm 1, played with the plan of section 3.4; and what happens on a box."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpusched.core.rules import Rules
+from gpusched.policies.seer import Options, Seer
+from tests.policies.hand import Hand
+
+EXAMPLE: dict[str, Any] = {"B": 80.0, "eta": 2.0, "t_min": 1.0, "use_rest": False}
+MINUTE = 60.0
+#: Just after the end of each stage.
+ENDS = [60.0 * 10 / 7 + 1e-6, 60.0 * 30 / 7 + 1e-6, 600.0]
+
+
+def example(**options: Any) -> Hand:
+    """Section 3.4 on its 16 atoms; trial n reports 0.01 * n once, in the first second."""
+    hand = Hand("seer", {**EXAMPLE, **options}, atoms=16, deadline_s=600.0)
+    for trial in hand.live:
+        hand.report(trial, 0.01 * trial, at=1.0)
+    return hand
+
+
+def policy(hand: Hand) -> Seer:
+    assert isinstance(hand.policy, Seer)
+    return hand.policy
+
+
+def go_on(hand: Hand, seconds: float = 1.0) -> None:
+    """Every live trial reports once: those that are told to leave do."""
+    hand.advance(hand.now + seconds)
+    for trial in list(hand.live):
+        if trial in hand.state.live:
+            hand.report(trial, 0.01 * trial)
+
+
+def test_the_first_stage_begins_with_8_trials_on_1_atom_and_4_on_2() -> None:
+    """Algorithm 1, lines 2 to 8; 3.4: "from t = 0 .. 8 trials with 1 GPU each .. the remaining 4 with 2 GPUs"."""
+    hand = example()
+    assert sorted(hand.atoms(n) for n in hand.live) == [1] * 8 + [2] * 4
+    assert "seer plans 3 stages of 1.43, 2.86 and 5.71 min" in hand.said
+
+
+def test_nothing_is_decided_within_a_stage() -> None:
+    hand = example()
+    hand.advance(ENDS[0] - 0.01)
+    go_on(hand, 0.0)
+    assert len(hand.live) == 12
+
+
+def test_at_its_end_the_worse_half_of_each_bracket_goes() -> None:
+    """Line 9; 3.4: "the 4 lowest performing trials in bracket 1 .. and the 2 lowest performing from bracket 2"."""
+    hand = example()
+    of_one = sorted(n for n in hand.live if hand.atoms(n) == 1)
+    of_two = sorted(n for n in hand.live if hand.atoms(n) == 2)
+    hand.advance(ENDS[0])
+    go_on(hand)
+    assert [n for n in of_one if hand.where(n) == "stopped"] == of_one[:4]
+    assert [n for n in of_two if hand.where(n) == "stopped"] == of_two[:2]
+    assert "eliminated at the end of stage 1" in hand.why(of_one[0])
+
+
+def test_the_best_of_all_move_to_the_bracket_with_more_atoms() -> None:
+    """Lines 10 and 11; 3.4: "the top 2 performing trials will be assigned to bracket 2 and the rest to bracket 1"."""
+    hand = example()
+    hand.advance(ENDS[0])
+    for _ in range(3):
+        go_on(hand)
+    alive = sorted(hand.live)
+    assert len(alive) == 6
+    assert [hand.atoms(n) for n in alive] == [1, 1, 1, 1, 2, 2]
+
+
+def test_who_stays_in_its_bracket_is_not_interrupted() -> None:
+    hand = example()
+    hand.advance(ENDS[0])
+    for _ in range(3):
+        go_on(hand)
+    for trial in hand.live:
+        sizes = hand.launched(trial)
+        assert len(sizes) == 1 or sizes[0] != sizes[1], "relaunched on as many atoms as before"
+
+
+def test_the_third_round_and_the_result() -> None:
+    """3.4: "the highest performing trial .. with 2 GPUs and the 2nd and 3rd highest .. with 1 GPU"."""
+    hand = example()
+    for end in ENDS[:2]:
+        hand.advance(end)
+        for _ in range(3):
+            go_on(hand)
+    assert [hand.atoms(n) for n in sorted(hand.live)] == [1, 1, 2]
+    best = max(hand.live)
+    hand.advance(ENDS[2] - 1.0)
+    assert max(hand.live) == best
+    assert "stage 3 of 3" in hand.notes
+
+
+def test_stages_end_by_the_clock_whoever_has_come_how_far() -> None:
+    """A trial that has not reported by then ranks worst; nobody waits for it."""
+    hand = Hand("seer", EXAMPLE, atoms=16, deadline_s=600.0)
+    silent = hand.live[0]
+    for trial in hand.live[1:]:
+        hand.report(trial, 0.1, at=1.0)
+    hand.advance(ENDS[0])
+    hand.report(silent, 0.9)
+    assert hand.where(silent) == "stopped"
+
+
+def test_failed_trials_leave_a_bracket_short() -> None:
+    hand = example()
+    for trial in [n for n in hand.live if hand.atoms(n) == 2]:
+        hand.exit(trial, "failed")
+    hand.advance(ENDS[0])
+    for _ in range(3):
+        go_on(hand)
+    # 4 of 8 stay; the best two of them fill the bracket of two atoms, so two are left for the other.
+    assert sorted(hand.atoms(n) for n in hand.live) == [1, 1, 2, 2]
+
+
+def test_when_all_have_failed_it_is_over() -> None:
+    hand = Hand("seer", EXAMPLE, atoms=16, deadline_s=600.0, max_failures=99)
+    for trial in list(hand.live):
+        hand.exit(trial, "failed")
+    hand.advance(hand.now)
+    assert hand.finished == "nothing left to run"
+
+
+def test_too_few_configurations_start_what_there_is() -> None:
+    hand = Hand("seer", EXAMPLE, atoms=16, deadline_s=600.0, configurations=5)
+    assert hand.count == 5
+    assert sorted(hand.atoms(n) for n in hand.live) == [1, 2, 2, 2, 2]
+
+
+def test_who_lost_its_atoms_gets_them_back() -> None:
+    hand = example()
+    trial = hand.live[0]
+    hand.exit(trial, "yielded", saved_step=1)
+    assert hand.where(trial) == "running"
+
+
+def test_R_completes() -> None:
+    hand = example(R=3)
+    trial = hand.live[0]
+    hand.train(trial, [0.5, 0.5])
+    assert hand.where(trial) == "completed"
+
+
+# ---------------------------------------------------------------- the end
+
+
+def one_stage(**options: Any) -> Hand:
+    """16 atom-minutes within 4 minutes: one stage, a trial on 2 atoms and two on 1; the last one is the best."""
+    merged = {"T": 4.0, "B": 16.0, "t_min": 1.0, **options}
+    hand = Hand("seer", merged, atoms=4, deadline_s=1200.0)
+    assert [hand.atoms(n) for n in hand.live] == [2, 1, 1]
+    for trial in hand.live:
+        hand.report(trial, 0.1 * trial, at=1.0)
+    return hand
+
+
+def test_the_winner_is_completed_and_it_is_over() -> None:
+    """Line 13: "return the last element in S_{K+1}"."""
+    hand = one_stage()
+    hand.advance(240.0)
+    go_on(hand)
+    assert [hand.where(n) for n in range(3)] == ["stopped", "stopped", "completed"]
+    assert hand.finished is not None
+
+
+def test_the_winner_trains_on_with_the_rest_of_the_budget() -> None:
+    """The plan uses 16 atom-minutes; 0.6 more are 36 s for one atom."""
+    hand = one_stage(B=16.6)
+    plan = policy(hand).plan
+    assert plan is not None
+    assert plan.used_budget == pytest.approx(16.0)
+    hand.advance(240.0)
+    go_on(hand, 0.0)
+    assert [hand.where(n) for n in range(3)] == ["stopped", "stopped", "running"]
+    hand.advance(240.0 + 35.9)
+    hand.report(2, 0.2)
+    assert hand.where(2) == "running"
+    hand.advance(240.0 + 36.1)
+    hand.report(2, 0.2)
+    assert hand.where(2) == "completed"
+    without = one_stage(B=16.6, use_rest=False)
+    without.advance(240.0)
+    go_on(without, 0.0)
+    assert without.where(2) == "completed"
+
+
+def test_without_a_budget_of_its_own_the_winner_trains_until_the_deadline() -> None:
+    hand = Hand("seer", {"t_min": 1.0}, atoms=1, deadline_s=600.0)
+    hand.report(0, 0.5, at=1.0)
+    hand.advance(599.0)
+    hand.report(0, 0.5)
+    assert hand.where(0) == "running"
+    hand.advance(600.0)
+    hand.report(0, 0.5)
+    assert hand.where(0) == "stopped"
+
+
+# ---------------------------------------------------------------- before it starts
+
+
+def seer(**options: Any) -> Seer:
+    return Seer(Options(**options))
+
+
+def test_a_plan_that_is_cut_says_so_before_it_starts() -> None:
+    policy = seer(**EXAMPLE)
+    (words,) = policy.foreword(Rules(deadline_s=600.0), 8)
+    assert "cut to" in words
+    assert (
+        "of 80 atom-minutes, as the plan for those needs 16 atoms at once and there are 8" in words
+    )
+    assert list(policy.problems(Rules(deadline_s=600.0), 8)) == []
+    (uncut,) = policy.foreword(Rules(deadline_s=600.0), 16)
+    assert "cut" not in uncut
+
+
+def test_a_cut_plan_runs_within_the_box() -> None:
+    hand = Hand("seer", EXAMPLE, atoms=5, deadline_s=600.0)
+    assert sum(hand.atoms(n) for n in hand.live) <= 5
+    assert "cut to" in hand.said
+
+
+def test_an_elastic_pool_is_as_large_as_the_plan_wants() -> None:
+    plan, words = seer(**EXAMPLE).plan_for(Rules(deadline_s=600.0), 10**9, 600.0)
+    assert plan is not None
+    assert plan.peak == 16
+    assert "cut" not in words
+
+
+@pytest.mark.parametrize(
+    ("options", "deadline_s", "named", "words"),
+    [
+        ({"B": 0.5, "t_min": 1.0}, 600.0, "B", "budget of 0.5 atom-minutes is too small for one"),
+        ({"B": 3.0, "t_min": 1.0, "p_min": 4}, 600.0, "B", "p_min * t_min = 4 * 1 = 4"),
+        ({"t_min": 1.0}, 30.0, "t_min", "the deadline of 0.5 min is shorter than t_min = 1"),
+        ({"p_min": 9}, 600.0, "p_min", "must have p_min = 9 atoms, but may have 8 at most"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_clear_message(
+    options: dict[str, Any], deadline_s: float, named: str, words: str
+) -> None:
+    ((option, message),) = seer(**options).problems(Rules(deadline_s=deadline_s), 8)
+    assert option == named
+    assert words in message
+    hand = Hand("seer", options, atoms=8, deadline_s=deadline_s)
+    assert words in hand.said
+    assert hand.count == 0
+
+
+def test_a_short_deadline_has_a_short_t_min_unless_it_is_given() -> None:
+    """The paper's default of 1 minute is for deadlines of hours."""
+    assert Options().arguments(Rules(deadline_s=7200.0), 8, 7200.0).t_min == 1.0
+    assert Options().arguments(Rules(deadline_s=60.0), 8, 60.0).t_min == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("atoms", [4, 8, 32])
+@pytest.mark.parametrize("minutes", [10.0, 120.0])
+def test_where_t_min_is_left_open_a_cut_plan_lasts_until_the_deadline(
+    atoms: int, minutes: float
+) -> None:
+    """With t_min = 1, 8 atoms run 2 stages of 4 and 16 min; the other 100 of 120 min would be left to one trial."""
+    rules = Rules(deadline_s=60.0 * minutes)
+    short, _ = seer(t_min=1.0).plan_for(rules, atoms, 60.0 * minutes)
+    plan, words = seer().plan_for(rules, atoms, 60.0 * minutes)
+    assert short is not None
+    assert plan is not None
+    assert plan.stages == short.stages
+    assert plan.used_budget >= short.used_budget
+    assert plan.stage_end_min(plan.stages) == pytest.approx(minutes, rel=0.01)
+    assert plan.peak <= atoms
+    assert "cut to" in words
+
+
+def test_trials_get_sizes_that_the_recipe_allows() -> None:
+    hand = Hand("seer", {"B": 80.0, "eta": 2.0, "t_min": 1.0, "nu": 3.0}, atoms=16, sizes=(1, 2, 4))
+    assert {hand.atoms(n) for n in hand.live} <= {1, 2, 4}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"T": 0.0}, "T"),
+        ({"B": -1.0}, "B"),
+        ({"t_min": 0.0}, "t_min"),
+        ({"eta": 1.0}, "eta"),
+        ({"nu": 1.0}, "nu"),
+        ({"p_min": 0}, "p_min"),
+        ({"p_min": 4, "p_max": 2}, "p_max"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
+    assert [name for name, _ in Options(**options).problems()] == [named]

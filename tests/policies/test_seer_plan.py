@@ -1,0 +1,162 @@
+"""SEER's plan (SoCC'21): Algorithms 2 and 3, section 3.4 to the digit, and how a plan is cut to a box."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+
+from gpusched.policies.seer_plan import (
+    Plan,
+    bracket_count,
+    fitting_plan,
+    in_words,
+    largest_R,
+    make_plan,
+)
+
+
+@pytest.fixture
+def example() -> Plan:
+    """Section 3.4: T = 10 minutes, B = 80 atom-minutes, eta = 2, everything else as by default."""
+    plan = make_plan(10.0, 80.0, eta=2.0)
+    assert plan is not None
+    return plan
+
+
+# ---------------------------------------------------------------- section 3.4
+
+
+def test_section_3_4_R_K_t1_B0(example: Plan) -> None:
+    """ "R* = 5.714, K = 3, t1 = 1.42, and B0 = 17.142" (1.4286 is cut, not rounded, in the paper)."""
+    assert pytest.approx(5.714, abs=5e-4) == example.R
+    assert example.stages == 3
+    assert example.first_stage_min == pytest.approx(1.4286, abs=5e-5)
+    assert example.first_budget == pytest.approx(17.143, abs=5e-4)
+
+
+def test_section_3_4_brackets(example: Plan) -> None:
+    """ "q* = 2", P = [1, 2], N = [8, 4]: "8 trials will be trained with 1 GPU each .. 4 trials with 2 GPUs"."""
+    assert bracket_count(80.0, example.first_budget, 2.0) == 2
+    assert [(b.atoms, b.trials) for b in example.brackets] == [(1, 8), (2, 4)]
+
+
+def test_section_3_4_budgets_are_those_of_algorithm_3_not_those_printed(example: Plan) -> None:
+    """Printed: [17.142, 34.283, 11.432]. Algorithm 3, line 4: B0 * nu^(q*-1) for i <= q*, which gives N = [8, 4];
+    17.142 would give floor(17.142 / 4.2857) = 4 trials in the first bracket, not the 8 printed."""
+    assert [b.budget for b in example.brackets] == pytest.approx([34.286, 34.286], abs=5e-4)
+    assert math.floor(17.142 / (3 * example.first_stage_min)) == 3
+
+
+def test_section_3_4_rounds(example: Plan) -> None:
+    """ "8 trials with 1 GPU and 4 with 2", then 4 and 2, then two with 1 and one with 2, until 9.94 min."""
+    sizes = [[example.size(b, stage) for b in example.brackets] for stage in (1, 2, 3)]
+    assert sizes == [[8, 4], [4, 2], [2, 1]]
+    ends = [example.stage_end_min(stage) for stage in (1, 2, 3)]
+    assert ends == pytest.approx([1.4286, 4.2857, 10.0], abs=1e-4)
+    assert example.peak == 16
+    assert example.used_budget <= 80.0
+
+
+# ---------------------------------------------------------------- Algorithm 2, line 2
+
+
+def fits(R: float, T: float, B: float, eta: float, p_min: int, t_min: float) -> bool:
+    stages = math.ceil(math.log(R, eta) - 1e-12)
+    time = R * eta / (eta - 1) * (1 - eta**-stages)
+    return time <= T / t_min * (1 + 1e-9) and p_min * R * stages <= B / t_min * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_R_is_the_largest_that_meets_both_conditions(seed: int) -> None:
+    random = Random(seed)
+    T, B = random.uniform(1, 500), random.uniform(1, 5000)
+    eta, p_min, t_min = random.choice([1.5, 2.0, 3.0, 4.0]), random.randint(1, 4), random.random()
+    R = largest_R(T, B, eta, p_min, t_min)
+    if R <= 1:
+        assert not fits(1.0 + 1e-6, T, B, eta, p_min, t_min)
+        return
+    assert fits(R, T, B, eta, p_min, t_min)
+    for more in (1.0001, 1.01, 1.5, 4.0):
+        assert not fits(R * more, T, B, eta, p_min, t_min)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_fact_1_neither_deadline_nor_budget_is_exceeded(seed: int) -> None:
+    """ "Algorithm 3 completes in time at most T and expends resource-time at most B"."""
+    random = Random(seed)
+    T, B = random.uniform(1, 500), random.uniform(1, 5000)
+    p_max = random.choice([None, 1, 3, 8])
+    plan = make_plan(T, B, eta=random.choice([2.0, 4.0]), nu=random.choice([1.5, 2.0]), p_max=p_max)
+    if plan is not None:
+        assert plan.stage_end_min(plan.stages) <= T * (1 + 1e-9)
+        assert plan.used_budget <= B * (1 + 1e-9)
+        assert all(p_max is None or b.atoms <= p_max for b in plan.brackets)
+
+
+def test_a_small_budget_makes_one_bracket_that_ends_early() -> None:
+    """3.3: "the algorithm creates a single bracket with P[1] = p_min .. and finishes sooner than the deadline"."""
+    plan = make_plan(1000.0, 30.0, eta=2.0)
+    assert plan is not None
+    assert [b.atoms for b in plan.brackets] == [1]
+    assert plan.stage_end_min(plan.stages) < 100.0
+
+
+@pytest.mark.parametrize(("T", "B"), [(10.0, 0.5), (0.5, 10.0)])
+def test_what_is_too_small_for_one_trial_has_no_plan(T: float, B: float) -> None:
+    assert make_plan(T, B) is None
+
+
+def test_the_smallest_plan_is_one_trial_for_t_min() -> None:
+    plan = make_plan(1.0, 1.0)
+    assert plan is not None
+    assert (plan.stages, plan.first_stage_min, plan.trials, plan.peak) == (1, 1.0, 1, 1)
+
+
+# ---------------------------------------------------------------- Algorithm 3
+
+
+def test_p_max_leaves_fewer_brackets_with_the_budget_shared_evenly() -> None:
+    """Lines 6 and 7: "remove brackets and add trials": P = [1, 2, 4 = p_max], B / 3 each."""
+    plan = make_plan(10.0, 2000.0, eta=2.0, p_max=4)
+    assert plan is not None
+    assert [b.atoms for b in plan.brackets] == [1, 2, 4]
+    assert [b.budget for b in plan.brackets] == pytest.approx([2000.0 / 3] * 3)
+
+
+def test_p_min_is_where_the_brackets_begin() -> None:
+    plan = make_plan(10.0, 400.0, eta=2.0, p_min=3)
+    assert plan is not None
+    assert [b.atoms for b in plan.brackets][:2] == [3, 6]
+
+
+# ---------------------------------------------------------------- on a box
+
+
+@pytest.mark.parametrize("atoms", range(1, 40))
+def test_a_plan_is_cut_to_the_largest_budget_that_fits(atoms: int) -> None:
+    def plan_of(budget: float) -> Plan | None:
+        return make_plan(30.0, budget, p_max=atoms)
+
+    plan = fitting_plan(atoms, 30.0 * atoms, plan_of)
+    assert plan is not None
+    assert 0 < plan.peak <= atoms
+    for share in (1.02, 1.2, 2.0):
+        richer = plan_of(plan.budget * share)
+        if plan.budget * share <= 30.0 * atoms:
+            assert richer is not None
+            assert richer.peak > atoms
+
+
+def test_a_plan_that_fits_is_not_touched(example: Plan) -> None:
+    assert fitting_plan(16, 80.0, lambda budget: make_plan(10.0, budget, eta=2.0)) == example
+
+
+def test_a_plan_in_words(example: Plan) -> None:
+    assert in_words(example) == (
+        "3 stages of 1.43, 2.86 and 5.71 min; 8 trials on 1 atom, 4 trials on 2 atoms"
+    )
+    one = make_plan(1.0, 1.0)
+    assert one is not None
+    assert in_words(one) == "1 stage of 1 min; 1 trial on 1 atom"

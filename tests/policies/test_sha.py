@@ -1,0 +1,259 @@
+"""``sha``: synchronous halving (HyperSched, SoCC'19, section 3.2), and what keeps it from waiting for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpusched.policies.sha import Options, Sha
+from tests.policies.hand import Hand
+
+NINE: dict[str, Any] = {"r": 1, "R": 9, "eta": 3.0}
+
+
+def plan(hand: Hand) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    assert isinstance(hand.policy, Sha)
+    found = next(hand.policy._plans())
+    return found.sizes, found.milestones
+
+
+def round_of(hand: Hand, metrics: dict[int, float | None], steps: int = 1) -> None:
+    """Each of these trials runs the steps of its halving as soon as it has an atom."""
+    waiting = dict(metrics)
+    while waiting:
+        trial = next(n for n in waiting if n in hand.state.live)
+        metric = waiting.pop(trial)
+        for _ in range(steps):
+            hand.report(trial, metric)
+
+
+# ---------------------------------------------------------------- the rule
+
+
+def test_the_example_of_section_3_2() -> None:
+    """ "81 trials x 1 .., 27 x 3 .., 9 x 9, 3 x 27, and finally, 1 trial x 81": reduction factor 3."""
+    hand = Hand("sha", {"r": 1, "R": 81, "eta": 3.0})
+    assert plan(hand) == ((81, 27, 9, 3, 1), (1, 3, 9, 27, 81))
+
+
+def test_milestones_are_those_of_asha_and_then_R() -> None:
+    assert plan(Hand("sha", {"r": 2, "R": 20, "eta": 4.0})) == ((16, 4, 1), (2, 8, 20))
+
+
+def test_fewer_trials_may_begin() -> None:
+    assert plan(Hand("sha", {**NINE, "trials": 5})) == ((5, 1, 1), (1, 3, 9))
+
+
+def test_a_halving_waits_until_all_are_in() -> None:
+    """ "All jobs are allocated a limited amount of resources first, then the top trials are taken"."""
+    hand = Hand("sha", NINE, atoms=1)
+    for trial in range(8):
+        hand.report(trial, 0.1 * trial)
+        assert hand.where(trial) == "paused"
+    assert hand.live == [8]
+    hand.report(8, 0.05)
+    assert hand.live == [7]
+    assert sorted([*hand.live, *hand.paused]) == [5, 6, 7]
+    assert hand.where(0) == "stopped"
+    assert "out: 9th of 9 at 1 steps" in hand.why(0)
+
+
+def test_the_best_trials_go_on_in_order_and_the_last_one_to_R() -> None:
+    hand = Hand("sha", NINE, atoms=1, configurations=9)
+    round_of(hand, {n: 0.1 * n for n in range(9)})
+    round_of(hand, {8: 0.8, 7: 0.9, 6: 0.7}, steps=2)
+    assert hand.live == [7]
+    hand.train(7, [0.9] * 6)
+    assert hand.where(7) == "completed"
+    assert hand.trial(7).step == 9
+    assert hand.finished == "nothing left to run"
+
+
+def test_the_last_to_arrive_goes_on_without_a_pause_if_it_is_among_the_best() -> None:
+    hand = Hand("sha", NINE, atoms=1)
+    round_of(hand, dict.fromkeys(range(8), 0.1))
+    hand.report(8, 0.9)
+    assert hand.where(8) == "running"
+    assert hand.launched(8) == [1]
+
+
+def test_idle_atoms_stay_idle_until_the_halving_is_over() -> None:
+    """That is what the asynchronous policies improve on."""
+    hand = Hand("sha", NINE, atoms=4)
+    round_of(hand, {n: 0.1 * n for n in range(8)})
+    assert hand.live == [8]
+    assert hand.count == 9
+    assert hand.state.atoms_free == 3
+
+
+def test_with_overlap_idle_atoms_begin_the_next_bracket() -> None:
+    hand = Hand("sha", {**NINE, "overlap": True}, atoms=4)
+    round_of(hand, {n: 0.1 * n for n in range(8)})
+    assert hand.live == [8, 9, 10, 11]
+    assert "bracket 2, 3 of 9" in hand.said
+    hand.report(8, 0.05)  # the first bracket goes on as soon as an atom is free
+    assert hand.live == [7, 9, 10, 11]
+
+
+def test_another_bracket_follows() -> None:
+    hand = Hand("sha", {"r": 1, "R": 2, "eta": 2.0}, atoms=1)
+    round_of(hand, {0: 0.1, 1: 0.2})
+    hand.report(1, 0.2)
+    assert hand.where(1) == "completed"
+    assert hand.live == [2]
+    assert "bracket 2" in hand.said
+
+
+def test_the_metric_at_the_milestone_counts_not_a_later_one() -> None:
+    hand = Hand("sha", {"r": 2, "R": 4, "eta": 2.0}, atoms=2)
+    hand.train(0, [0.9, 0.1])
+    hand.train(1, [0.1, 0.2])
+    assert hand.live == [1]
+
+
+def test_too_few_configurations_make_a_smaller_bracket() -> None:
+    hand = Hand("sha", NINE, atoms=1, configurations=4)
+    round_of(hand, {n: 0.1 * n for n in range(4)})
+    assert hand.live == [3]
+    assert sorted([*hand.live, *hand.paused]) == [1, 2, 3]  # 3 of 9 were to go on
+
+
+# ---------------------------------------------------------------- who does not come
+
+
+def test_failed_trials_do_not_block() -> None:
+    hand = Hand("sha", NINE, atoms=2)
+    hand.exit(0, "failed")
+    hand.exit(1, "failed")
+    round_of(hand, {n: 0.1 * n for n in range(2, 9)})
+    assert sorted([*hand.live, *hand.paused]) == [6, 7, 8]
+
+
+def test_the_failure_of_the_last_one_ends_the_halving() -> None:
+    hand = Hand("sha", NINE, atoms=1)
+    round_of(hand, {n: 0.1 * n for n in range(8)})
+    hand.exit(8, "failed")
+    assert hand.live == [7]
+
+
+def test_a_bracket_of_failures_makes_room_for_the_next() -> None:
+    hand = Hand("sha", {"r": 1, "R": 2, "eta": 2.0}, atoms=1, max_failures=99)
+    for trial in range(5):
+        hand.exit(trial, "failed")
+    assert hand.live == [5]
+
+
+def test_trials_without_a_finite_metric_do_not_go_on() -> None:
+    hand = Hand("sha", NINE, atoms=1)
+    round_of(hand, dict.fromkeys(range(8)))
+    hand.report(8, -7.0)
+    assert hand.live == [8]
+    assert hand.paused == []
+
+
+def straggling(**options: Any) -> Hand:
+    """Eight of nine are in, half a second after each other; trial 2 has had its atom since 0.5 s."""
+    hand = Hand("sha", {**NINE, **options}, atoms=2)
+    for trial in (0, 1, 3, 4, 5, 6, 7, 8):
+        hand.report(trial, 0.1 * trial, at=hand.now + 0.5)
+    return hand
+
+
+def test_a_straggler_is_left_out_after_patience_times_the_median() -> None:
+    hand = straggling(patience=50.0)
+    assert hand.live == [2]
+    due = hand.state.timers["wake"]
+    hand.advance(due - 0.01)
+    assert sorted([*hand.live, *hand.paused]) == [0, 1, 2, 3, 4, 5, 6, 7, 8]
+    hand.advance(due)
+    assert "a straggler" in hand.said
+    assert {7, 8} & set(hand.live)
+    assert sorted(n for n in (*hand.live, *hand.paused) if n != 2) == [6, 7, 8]
+    hand.report(2, 0.99)
+    assert hand.where(2) == "stopped"
+
+
+def test_patience_is_a_multiple_of_the_median_time() -> None:
+    quick, slow = straggling(patience=50.0), straggling(patience=100.0)
+    assert quick.state.timers["wake"] == pytest.approx(0.5 + 50 * 0.5)
+    assert slow.state.timers["wake"] == pytest.approx(0.5 + 100 * 0.5)
+
+
+def test_without_patience_it_waits() -> None:
+    hand = straggling(patience=None)
+    assert "wake" not in hand.state.timers
+    hand.advance(900.0)
+    assert hand.live == [2]
+
+
+def test_a_straggler_that_comes_in_time_takes_part_and_the_timer_goes() -> None:
+    hand = straggling(patience=50.0)
+    hand.report(2, 0.99)
+    assert hand.where(2) == "running"
+    hand.advance(hand.now)
+    assert "wake" not in hand.state.timers
+
+
+def test_who_is_held_by_a_person_does_not_block() -> None:
+    hand = Hand("sha", NINE, atoms=1)
+    hand.user("pause", 0)
+    hand.exit(0, "yielded", saved_step=0)
+    round_of(hand, {n: 0.1 * n for n in range(1, 9)})
+    assert hand.live == [8]
+    assert hand.where(0) == "paused"
+
+
+def test_who_comes_back_in_time_takes_part() -> None:
+    hand = Hand("sha", NINE, atoms=2)
+    hand.user("pause", 0)
+    hand.exit(0, "yielded", saved_step=0)
+    round_of(hand, {n: 0.1 * n for n in range(1, 8)})
+    hand.user("unpause", 0)
+    assert hand.live == [0, 8]
+    hand.report(0, 0.9)
+    hand.report(8, 0.8)
+    assert sorted([*hand.live, *hand.paused]) == [0, 7, 8]
+
+
+def test_who_comes_back_too_late_is_out() -> None:
+    hand = Hand("sha", {"r": 2, "R": 4, "eta": 2.0}, atoms=2)
+    hand.user("pause", 0)
+    hand.report(0, 0.9)
+    hand.train(1, [0.1, 0.1])
+    assert hand.where(1) == "running"
+    hand.user("unpause", 0)
+    hand.train(0, [0.9, 0.9])
+    hand.report(0, 0.9)
+    assert hand.where(0) == "stopped"
+    assert "went on without it" in hand.said
+
+
+def test_a_winner_that_a_person_stops_is_replaced_by_nobody() -> None:
+    hand = Hand("sha", NINE, atoms=1)
+    round_of(hand, {n: 0.1 * n for n in range(9)})
+    hand.user("stop_trial", 7)
+    assert hand.where(7) == "stopped"
+    round_of(hand, {8: 0.8, 6: 0.7}, steps=2)
+    assert hand.live == [8]
+
+
+def test_explanation_and_notes() -> None:
+    hand = Hand("sha", NINE, atoms=1)
+    round_of(hand, {n: 0.1 * n for n in range(9)})
+    lines = list(hand.policy.explain(hand.state, hand.trial(8)))
+    assert lines == ["it is in bracket 1", "1 steps: 1st of 9; the best 3 go on"]
+    assert hand.notes == "bracket 1: 0 in at 3 steps, 3 to come"
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"R": None}, "R"),
+        ({"patience": 1.0}, "patience"),
+        ({"trials": 0}, "trials"),
+        ({"eta": 1.0}, "eta"),
+    ],
+)
+def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
+    assert [name for name, _ in Options(**options).problems()] == [named]
