@@ -1,0 +1,120 @@
+"""Rank 0's line to the daemon: one frame a report, one reply; never in the training's way.
+
+Rules: a report is sent once and answered once. If the daemon is away, goes away while we wait, or talks nonsense, the
+answer is ``continue`` and a later report tries to connect again, less and less often. Nothing is sent twice: a daemon
+that comes back reads the trial's own ``reports.jsonl``. Only the last unsent "saved" frame is kept, because it tells of
+a checkpoint and saying it late does no harm.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal, cast
+
+Go = Literal["continue", "save", "yield", "leave"]
+GO: tuple[Go, ...] = ("continue", "save", "yield", "leave")
+
+REPLY_WAIT_S = 30.0
+"""A daemon that says nothing for so long is taken for dead. It answers within milliseconds."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.5
+_FRAME_LIMIT_BYTES = 1 << 16
+
+
+class Channel:
+    """A unix socket to ``daemon.sock`` that may come and go. Belongs to the process that made it."""
+
+    def __init__(self, folder: Path, trial: int, incarnation: int) -> None:
+        self._folder = folder
+        self._pid = os.getpid()
+        hello = {"hello": "rank", "trial": trial, "incarnation": incarnation, "pid": self._pid}
+        self._hello = _frame(hello)
+        self._socket: socket.socket | None = None
+        self._buffer = b""
+        self._pause_s = _FIRST_PAUSE_S
+        self._not_before_s = 0.0
+        self._unsent: bytes | None = None
+        os.register_at_fork(after_in_child=self.close)
+
+    def connect(self) -> bool:
+        """Connect and say hello, unless the last attempt was too short ago. False: the daemon is away."""
+        if self._socket is not None:
+            return True
+        if time.monotonic() < self._not_before_s:
+            return False
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        line.settimeout(REPLY_WAIT_S)
+        try:
+            folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                line.connect(f"/proc/self/fd/{folder}/daemon.sock")
+            finally:
+                os.close(folder)
+            line.sendall(self._hello + (self._unsent or b""))
+        except OSError:
+            line.close()
+            self._not_before_s = time.monotonic() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+            return False
+        self._socket, self._buffer, self._unsent = line, b"", None
+        self._pause_s = _FIRST_PAUSE_S
+        return True
+
+    def report(
+        self, seq: int, step: int, step_time_s: float | None, metrics: Mapping[str, object]
+    ) -> Go:
+        """Send a report and wait for what the daemon says; ``continue`` where it says nothing."""
+        frame = {"report": seq, "step": step, "step_time_s": step_time_s, "metrics": metrics}
+        if not self.connect() or not self._send(_frame(frame)):
+            return "continue"
+        while (line := self._line()) is not None:
+            with suppress(ValueError, TypeError, KeyError, RecursionError):
+                reply = json.loads(line)
+                if reply["seq"] == seq:
+                    return cast(Go, reply["go"]) if reply["go"] in GO else "continue"
+        return "continue"
+
+    def saved(self, step: int, save_s: float, size_bytes: int) -> None:
+        """Tell of a committed checkpoint; kept for the next connection if the daemon is away."""
+        frame = _frame({"saved": step, "save_s": round(save_s, 6), "bytes": size_bytes})
+        if not self.connect() or not self._send(frame):
+            self._unsent = frame
+
+    def close(self) -> None:
+        """Close this process's copy of the line."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def _send(self, data: bytes) -> bool:
+        assert self._socket is not None
+        try:
+            self._socket.sendall(data)
+        except OSError:
+            self.close()
+            return False
+        return True
+
+    def _line(self) -> bytes | None:
+        """The next whole line; None when the line to the daemon is gone (and closed)."""
+        while b"\n" not in self._buffer:
+            try:
+                data = self._socket.recv(_FRAME_LIMIT_BYTES) if self._socket else b""
+            except OSError:
+                data = b""
+            if not data or len(self._buffer) > _FRAME_LIMIT_BYTES:
+                self.close()
+                return None
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
+
+
+def _frame(values: Mapping[str, object]) -> bytes:
+    return json.dumps(values, separators=(",", ":"), allow_nan=False).encode() + b"\n"

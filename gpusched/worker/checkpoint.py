@@ -1,0 +1,227 @@
+"""Checkpoints on disk: whole or not there.
+
+Written into a staged folder file by file (each synced), the manifest last, then one rename commits it and the folder
+above is synced. The manifest holds size and SHA-256 of every file and of itself; nothing is used that does not match.
+A damaged generation is set aside, said on stderr, and the one before it is used. After a commit the newest ``keep``
+generations stay. Nothing is ever unpickled: ``torch.load`` runs with ``weights_only=True`` and no second try without.
+
+One rank writes; what the files hold is not this file's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from gpusched.errors import DamagedState
+from gpusched.paths import private_folder, sync_folder
+from gpusched.worker.say import say
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+_COMMITTED = re.compile(r"step-(\d{8,})$")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*$")
+
+Writer = Callable[["HashingFile"], None]
+
+
+class Damaged(Exception):
+    """A checkpoint that must not be used; the message says why."""
+
+
+class HashingFile:
+    """A file that is written once, front to back, and hashed on the way."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+        self.size_bytes = 0
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.error = error  # torch.save reports it as something else
+            raise
+        view = memoryview(data)
+        self._hash.update(view)
+        self.size_bytes += view.nbytes
+        return view.nbytes
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    @property
+    def sha256(self) -> str:
+        return self._hash.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A committed checkpoint whose files were found to be what its manifest says."""
+
+    folder: Path
+    step: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    files: tuple[str, ...] = ()
+
+    def load(self, name: str) -> Any:
+        """What ``torch.save`` wrote to a file of it; tensors on the CPU."""
+        import torch
+
+        return torch.load(self.folder / name, map_location="cpu", weights_only=True)
+
+
+class CheckpointStore:
+    """The checkpoints of one trial."""
+
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        self.folder = folder
+        self._keep = max(1, keep)
+
+    def write(self, step: int, files: Mapping[str, Writer], facts: Mapping[str, Any]) -> int:
+        """Commit a checkpoint; return its size in bytes. ``facts`` go into the manifest (JSON).
+
+        Raises:
+            OSError: It could not be written (disk full, not writable); what was there before is untouched.
+        """
+        staged = self.folder / f".staged-{step:08d}"
+        try:
+            private_folder(self.folder)
+            self._remove_stale()
+            staged.mkdir(mode=0o700)
+            entries = {name: _write_file(staged / name, writer) for name, writer in files.items()}
+            manifest = {"format": FORMAT, "step": step, **facts, "files": entries}
+            manifest["check"] = _manifest_hash(manifest)
+            text = json.dumps(manifest, indent=1).encode()
+            _write_file(staged / MANIFEST, lambda file: _write_all(file, text))
+            sync_folder(staged)
+            self._swap_in(staged, self.folder / f"step-{step:08d}")
+        except OSError:
+            shutil.rmtree(staged, ignore_errors=True)
+            raise
+        self._prune(step)
+        return sum(int(entry["bytes"]) for entry in entries.values()) + len(text)
+
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole; damaged ones are set aside and said on stderr."""
+        for step, folder in sorted(self._committed(), reverse=True):
+            try:
+                return verify(folder, step)
+            except Damaged as why:
+                say(f"checkpoint {folder.name} is damaged ({why}); looking for an older one")
+                with suppress(OSError):
+                    aside = folder.with_name(f".damaged-{folder.name}")
+                    shutil.rmtree(aside, ignore_errors=True)
+                    folder.rename(aside)
+            except OSError as error:
+                say(f"checkpoint {folder} cannot be read: {error}")
+        return None
+
+    def _committed(self) -> Iterator[tuple[int, Path]]:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            for entry in self.folder.iterdir():
+                match = _COMMITTED.match(entry.name)
+                if match and entry.is_dir():
+                    yield int(match[1]), entry
+
+    def _swap_in(self, staged: Path, target: Path) -> None:
+        """Rename; where this step was saved before (training went back to an older one), replace that."""
+        if target.exists():
+            old = target.with_name(f".replaced-{target.name}")
+            shutil.rmtree(old, ignore_errors=True)
+            target.rename(old)
+        staged.rename(target)
+        sync_folder(self.folder)
+
+    def _prune(self, newest: int) -> None:
+        """Keep the newest generations. One with a higher step is of a course of training that was given up."""
+        committed = dict(self._committed())
+        kept = sorted((step for step in committed if step <= newest), reverse=True)[: self._keep]
+        for step, folder in committed.items():
+            if step not in kept:
+                trash = folder.with_name(f".trash-{folder.name}")
+                with suppress(OSError):
+                    folder.rename(trash)
+        self._remove_stale()
+
+    def _remove_stale(self) -> None:
+        for entry in self.folder.iterdir():
+            if entry.name.startswith((".staged-", ".trash-", ".replaced-", ".damaged-")):
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def verify(folder: Path, step: int) -> Checkpoint:
+    """Read the manifest of a committed checkpoint and compare every file with it.
+
+    Raises:
+        Damaged: Something does not match.
+        DamagedState: It is whole, but of another version's format.
+        OSError: It cannot be read.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST).read_bytes())
+        check = manifest.pop("check")
+        entries = manifest.pop("files")
+        matches = check == _manifest_hash({**manifest, "files": entries})
+    except FileNotFoundError:
+        raise Damaged("it has no manifest") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise Damaged("its manifest cannot be read") from None
+    if not matches:
+        raise Damaged("its manifest does not match its own hash")
+    if manifest.pop("format", None) != FORMAT:
+        raise DamagedState(
+            f"{folder}: of a format that this version of gpusched does not know; go on with the "
+            f"version that wrote it"
+        )
+    if manifest.pop("step", None) != step:
+        raise Damaged("its manifest is of another step")
+    for name, entry in entries.items():
+        if not _FILE_NAME.match(name):
+            raise Damaged(f"its manifest names {name!r}")
+        _compare(folder / name, entry)
+    return Checkpoint(folder, step, manifest, tuple(entries))
+
+
+def _compare(path: Path, entry: Mapping[str, Any]) -> None:
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size != entry["bytes"]:
+                raise Damaged(f"{path.name} has another size than was written")
+            if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
+                raise Damaged(f"{path.name} is not what was written")
+    except FileNotFoundError:
+        raise Damaged(f"{path.name} is missing") from None
+
+
+def _manifest_hash(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _write_file(path: Path, writer: Writer) -> dict[str, Any]:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb", buffering=1 << 20) as raw:
+        file = HashingFile(raw)
+        try:
+            writer(file)
+        except RuntimeError:
+            if file.error is not None:
+                raise file.error from None
+            raise
+        raw.flush()
+        os.fsync(raw.fileno())
+    return {"bytes": file.size_bytes, "sha256": file.sha256}
+
+
+def _write_all(file: HashingFile, data: bytes) -> None:
+    file.write(data)

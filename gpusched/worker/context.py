@@ -1,0 +1,167 @@
+"""Where this process stands: which trial, which rank of how many, with which hyperparameters and settings.
+
+Read from the environment (``docs/contracts.md``) and from files; nothing here starts, joins or imports anything. Three
+ways to be run, told apart by the environment alone: ``GPUSCHED_DIR`` is set (gpusched), ``RANK`` is set (plain
+torchrun), neither (alone).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, MutableSequence, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from gpusched.errors import DamagedState, InputError
+from gpusched.paths import ExperimentPaths, TrialPaths
+from gpusched.worker.hparams import HParams, from_command_line, merged
+
+Launcher = Literal["gpusched", "torchrun", "nobody"]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a worker needs of the recipe (``worker.json``). The defaults hold where there is no recipe."""
+
+    metric: str | None = None
+    mode: str = "max"
+    seed: int = 0
+    batch: str = "per_atom"
+    lr_power: float = 1.0
+    lr_warmup_epochs: float = 5.0
+    lr_ramp: str = "warmup"
+    max_steps: int | None = None
+    keep_checkpoints: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Who this rank is. ``paths`` is None where no experiment stands behind it."""
+
+    launcher: Launcher
+    trial: int
+    incarnation: int
+    rank: int
+    local_rank: int
+    world_size: int
+    atoms: int
+    device_kind: str | None
+    experiment: ExperimentPaths | None
+    paths: TrialPaths | None
+    hparams: HParams
+    seed: int
+    settings: Settings
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether there is a daemon to report to and a folder to save in."""
+        return self.paths is not None
+
+
+def read_context(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    defaults: Mapping[str, object] | None = None,
+) -> Context:
+    """Find out where this process stands.
+
+    Raises:
+        InputError: The command line or the environment is wrong.
+        DamagedState: A file of the experiment is missing or cannot be read.
+    """
+    if environment.get("GPUSCHED_DIR"):
+        return _scheduled(environment, defaults)
+    return _unscheduled(arguments, environment, defaults)
+
+
+def _scheduled(environment: Mapping[str, str], defaults: Mapping[str, object] | None) -> Context:
+    experiment = ExperimentPaths(Path(environment["GPUSCHED_DIR"]))
+    trial = _number(environment, "GPUSCHED_TRIAL")
+    paths = experiment.trial(trial)
+    drawn = _read(paths.hparams)
+    world_size = _number(environment, "WORLD_SIZE", 1)
+    settings = _settings(_read(experiment.worker))
+    return Context(
+        launcher="gpusched",
+        trial=trial,
+        incarnation=_number(environment, "GPUSCHED_INCARNATION"),
+        rank=_number(environment, "RANK", 0),
+        local_rank=_number(environment, "LOCAL_RANK", 0),
+        world_size=world_size,
+        atoms=_number(environment, "GPUSCHED_ATOMS", world_size),
+        device_kind=environment.get("GPUSCHED_DEVICE") or None,
+        experiment=experiment,
+        paths=paths,
+        hparams=HParams(merged(defaults or {}, drawn.get("hparams", {}))),
+        seed=int(drawn.get("seed", settings.seed)),
+        settings=settings,
+    )
+
+
+def _unscheduled(
+    arguments: Sequence[str],
+    environment: Mapping[str, str],
+    defaults: Mapping[str, object] | None,
+) -> Context:
+    rest, own = _own_options(arguments)
+    world_size = _number(environment, "WORLD_SIZE", 1) if environment.get("RANK") else 1
+    return Context(
+        launcher="torchrun" if environment.get("RANK") else "nobody",
+        trial=0,
+        incarnation=0,
+        rank=_number(environment, "RANK", 0),
+        local_rank=_number(environment, "LOCAL_RANK", 0),
+        world_size=world_size,
+        atoms=world_size,
+        device_kind=None,
+        experiment=None,
+        paths=None,
+        hparams=HParams(from_command_line(rest, defaults)),
+        seed=own.get("seed", 0),
+        settings=Settings(max_steps=own.get("max_steps")),
+    )
+
+
+def _own_options(arguments: Sequence[str]) -> tuple[list[str], dict[str, int]]:
+    """Split off ``--max-steps N`` and ``--seed N``, which stand for what a recipe would say."""
+    own: dict[str, int] = {}
+    rest: MutableSequence[str] = list(arguments)
+    for option, name in (("--max-steps", "max_steps"), ("--seed", "seed")):
+        for position, argument in enumerate(rest):
+            flag, equals, text = argument.partition("=")
+            if flag != option:
+                continue
+            taken = 1 if equals else 2
+            text = text if equals else "".join(rest[position + 1 : position + 2])
+            if not text.isdecimal():
+                raise InputError(f"{option} {text}: not a whole number")
+            own[name] = int(text)
+            del rest[position : position + taken]
+            break
+    return list(rest), own
+
+
+def _settings(values: Mapping[str, Any]) -> Settings:
+    known = {field.name for field in fields(Settings)}
+    return Settings(**{name: value for name, value in values.items() if name in known})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise DamagedState(f"{path}: cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise DamagedState(f"{path}: not a JSON object")
+    return values
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environment.get(name, "")
+    if not text and default is not None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"environment variable {name}: {text!r} is not a whole number") from None

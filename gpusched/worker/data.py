@@ -1,0 +1,129 @@
+"""Who trains on which sample: exact for any number of ranks, and across a resize in the middle of an epoch.
+
+An epoch is one order of all samples, fixed by seed and epoch alone. A *global batch* is the next stretch of that order;
+its ranks share it as evenly as can be. Where training stands is therefore one number, the samples consumed so far, and
+whoever goes on from it, with however many ranks, trains on exactly the samples that are left.
+
+Two cases in which ranks cannot have equal shares:
+
+* A stretch that does not divide: the shares differ by one sample. ``weight`` corrects the gradient, see ``weights.py``.
+* A remainder smaller than the number of ranks, which would leave a rank without work: with a batch per atom it joins
+  the batch before it. With a fixed global batch (``exact``) the batches may not depend on the number of ranks, so a
+  rank with nothing to do repeats one sample with weight zero; so it does where fewer samples than ranks are left.
+
+Pure arithmetic and one permutation; torch is imported for that alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How global batches are split. ``exact``: the global batch does not depend on the number of ranks."""
+
+    rank: int
+    world_size: int
+    atoms: int
+    exact: bool
+
+    def global_batch(self, batch_size: int) -> int:
+        """Samples that all ranks together train on before one optimizer step, given the recipe's batch size.
+
+        Raises:
+            ValueError: Fewer than one sample an atom.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size is {batch_size}: at least 1")
+        return batch_size if self.exact else batch_size * self.atoms
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One rank's part of one global batch.
+
+    ``weight`` is what its mean gradient must be multiplied by so that the mean over the ranks is the mean over the
+    global batch; ``end`` is how many samples of the epoch are consumed after it.
+    """
+
+    begin: int
+    stop: int
+    end: int
+    weight: float
+
+
+def derive_seed(*parts: int) -> int:
+    """A seed (63 bits) from several numbers; unlike a sum, near numbers give unrelated seeds."""
+    text = ",".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
+
+
+class EpochOrder:
+    """The order in which one epoch visits the samples."""
+
+    def __init__(self, length: int, seed: int, epoch: int, *, shuffle: bool) -> None:
+        self._shuffled: torch.Tensor | None = None
+        if shuffle:
+            import torch
+
+            generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
+            self._shuffled = torch.randperm(length, generator=generator)
+
+    def samples(self, begin: int, stop: int) -> list[int]:
+        """The samples at these places of the order."""
+        if self._shuffled is None:
+            return list(range(begin, stop))
+        samples: list[int] = self._shuffled[begin:stop].tolist()
+        return samples
+
+
+def stretches(
+    length: int, offset: int, global_batch: int, layout: Layout, *, drop_last: bool
+) -> list[tuple[int, int]]:
+    """The global batches of what is left of an epoch after ``offset`` samples: (begin, end) in its order."""
+    bounds = [*range(offset, length, global_batch), length]
+    if len(bounds) < 2 or offset >= length:
+        return []
+    remainder = bounds[-1] - bounds[-2]
+    if drop_last and remainder < global_batch:
+        del bounds[-1]
+    elif remainder < layout.world_size and len(bounds) > 2 and not layout.exact:
+        del bounds[-2]
+    return list(pairwise(bounds))
+
+
+def share(begin: int, end: int, layout: Layout) -> Share:
+    """This rank's part of the global batch ``[begin, end)``."""
+    total, world_size, rank = end - begin, layout.world_size, layout.rank
+    lower = begin + total * rank // world_size
+    upper = begin + total * (rank + 1) // world_size
+    weight = world_size * (upper - lower) / total
+    if upper == lower:
+        lower = min(lower, end - 1)
+        upper = lower + 1
+    return Share(lower, upper, end, weight)
+
+
+class EpochShares:
+    """One rank's shares of what is left of an epoch; ``len`` counts them."""
+
+    def __init__(
+        self, length: int, offset: int, global_batch: int, layout: Layout, *, drop_last: bool
+    ) -> None:
+        self._layout = layout
+        self._stretches = stretches(length, offset, global_batch, layout, drop_last=drop_last)
+
+    def __len__(self) -> int:
+        return len(self._stretches)
+
+    def __iter__(self) -> Iterator[Share]:
+        for begin, end in self._stretches:
+            yield share(begin, end, self._layout)

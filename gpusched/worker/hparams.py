@@ -1,0 +1,196 @@
+"""Hyperparameters as a script sees them: ``hp.lr``, ``hp["lr"]``, nested ``hp.opt.momentum``; read-only.
+
+Under gpusched they come from the trial's ``hparams.json``; alone and under plain torchrun from the command line, where
+``--opt.momentum 0.9`` sets ``hp.opt.momentum``. The command line is left as it is, so that a script may parse it too.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from gpusched.errors import InputError
+
+_OPTION = re.compile(r"--([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:=(.*))?$", re.DOTALL)
+_NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?$|[+-]?(inf|nan)$")
+_WORDS: dict[str, object] = {"true": True, "false": False, "null": None, "none": None}
+
+
+class HParams(Mapping[str, object]):
+    """A mapping whose keys are attributes too, except where a key is named like a method of mappings."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        object.__setattr__(self, "_values", dict(values))
+
+    def __getitem__(self, name: str) -> object:
+        value = self._values[name]
+        return HParams(value) if isinstance(value, Mapping) else value
+
+    def __getattr__(self, name: str):  # type: ignore[no-untyped-def]  # any type: what the recipe says
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(self._missing(name)) from None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(
+            f"hyperparameters cannot be changed ({name} = {value!r}): take a copy, dict(trial.hparams)"
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"HParams({self._values!r})"
+
+    def __reduce__(self) -> tuple[type[HParams], tuple[dict[str, object]]]:
+        return HParams, (self._values,)
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain nested dictionaries, a copy."""
+        copy: dict[str, object] = json.loads(json.dumps(self._values))
+        return copy
+
+    def _missing(self, name: str) -> str:
+        near = difflib.get_close_matches(name, self._values, 1)
+        known = ", ".join(self._values) or "none"
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"no hyperparameter {name!r}{hint} (there are: {known})"
+
+
+def merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
+    """``base`` with the values of ``over``, key by key down the nesting."""
+    result = dict(base)
+    for name, value in over.items():
+        before = result.get(name)
+        if isinstance(before, Mapping) and isinstance(value, Mapping):
+            result[name] = merged(before, value)
+        else:
+            result[name] = value
+    return result
+
+
+def from_command_line(
+    arguments: Sequence[str], defaults: Mapping[str, object] | None = None
+) -> dict[str, object]:
+    """Read ``--name value``, ``--name=value`` and ``--flag``; anything else is the script's own business.
+
+    With ``defaults`` the result has all of them, a value must have its default's type, and an option that looks like a
+    misspelt name of theirs is an error. All problems are raised at once.
+
+    Raises:
+        InputError: One line a problem.
+    """
+    problems: list[str] = []
+    given: dict[str, object] = {}
+    known = dict(_leaves(defaults or {}))
+    for name, text in _options(arguments):
+        if defaults is not None and name not in known and not _inside(name, known):
+            near = difflib.get_close_matches(name, known, 1, cutoff=0.75)
+            if near:
+                problems.append(f"--{name}: no such hyperparameter; did you mean --{near[0]}?")
+                continue
+        value = True if text is None else _scalar(text)
+        if name in known:
+            value, problem = _fit(name, value, text, known[name])
+            if problem:
+                problems.append(problem)
+        problem = _put(given, name.split("."), value)
+        if problem:
+            problems.append(problem)
+    if problems:
+        raise InputError("\n".join(problems))
+    return merged(defaults or {}, given)
+
+
+def usage(program: str, defaults: Mapping[str, object]) -> str:
+    """What ``--help`` prints for a script that runs alone."""
+    lines = [f"usage: {program} [--max-steps N] [--NAME VALUE ...]", "", "hyperparameters:"]
+    lines += [f"  --{name} (default {value!r})" for name, value in _leaves(defaults)]
+    return "\n".join(lines)
+
+
+def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
+    position = 0
+    while position < len(arguments):
+        match = _OPTION.match(arguments[position])
+        position += 1
+        if match is None:
+            continue
+        name, text = match[1].replace("-", "_"), match[2]
+        following = arguments[position] if position < len(arguments) else None
+        if text is None and following is not None and not _OPTION.match(following):
+            text, position = following, position + 1
+        yield name, text
+
+
+def _scalar(text: str) -> object:
+    """As YAML 1.2 would read it: numbers, true, false, null, JSON lists and maps; else the text itself."""
+    word = text.strip()
+    if word.lower() in _WORDS:
+        return _WORDS[word.lower()]
+    if _NUMBER.match(word):
+        try:
+            return int(word)
+        except ValueError:
+            return float(word)
+    if word[:1] in ("[", "{"):
+        try:
+            return json.loads(word)
+        except ValueError:
+            return text
+    return text
+
+
+def _fit(name: str, value: object, text: str | None, default: object) -> tuple[object, str]:
+    """``value`` as the type of ``default``, or a problem."""
+    if default is None or type(value) is type(default):
+        return value, ""
+    if isinstance(default, str) and text is not None:
+        return text, ""
+    if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+        return float(value), ""
+    if isinstance(default, (list, tuple)) and isinstance(value, list):
+        return value, ""
+    kind = type(default).__name__
+    return (
+        value,
+        f"--{name} {'' if text is None else text}: not of type {kind} (default {default!r})",
+    )
+
+
+def _put(into: dict[str, object], path: Sequence[str], value: object) -> str:
+    for name in path[:-1]:
+        inner = into.setdefault(name, {})
+        if not isinstance(inner, dict):
+            return f"--{'.'.join(path)}: --{name} has a value of its own"
+        into = inner
+    if isinstance(into.get(path[-1]), dict) and not isinstance(value, dict):
+        return f"--{'.'.join(path)}: --{'.'.join(path)}.… was given too"
+    into[path[-1]] = value
+    return ""
+
+
+def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _inside(name: str, known: Mapping[str, object]) -> bool:
+    """Whether ``name`` is a whole group of known names, or lies below one that is a map."""
+    return any(
+        other.startswith(f"{name}.") or (value == {} and name.startswith(f"{other}."))
+        for other, value in known.items()
+    )

@@ -1,0 +1,91 @@
+"""The last word of an incarnation: how its rank 0 left, if it left in good order.
+
+``yielded`` is written when the scheduler's answer made the script leave, after its checkpoint (if one was asked for) is
+committed; ``finished`` when the interpreter ends by itself, without an uncaught exception or a failing exit code.
+Once it is written, how the processes end is of no interest; without one, the trial failed or was killed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, NoReturn
+
+from gpusched.paths import private_folder, write_durably
+from gpusched.worker.errorfile import headline, trace_of, write_error_file
+from gpusched.worker.say import say
+
+Why = Literal["yielded", "finished"]
+
+_failed = False
+_watching = False
+
+
+def mark_failed() -> None:
+    """This process ends badly: no ``finished`` may be written for it."""
+    global _failed
+    _failed = True
+
+
+def watch_endings() -> None:
+    """Notice a bad ending in an interpreter that runs the script itself, and leave torchrun's error file.
+
+    ``rank.py`` notices by its own means.
+    """
+    global _watching
+    if _watching:
+        return
+    _watching = True
+    show, leave = sys.excepthook, sys.exit
+
+    def excepthook(
+        kind: type[BaseException], value: BaseException, trace: TracebackType | None
+    ) -> None:
+        mark_failed()
+        script = str(getattr(sys.modules.get("__main__"), "__file__", ""))
+        write_error_file(headline(value, script), trace_of(value.with_traceback(trace), script))
+        show(kind, value, trace)
+
+    def exit(status: Any = None, /) -> NoReturn:
+        if status not in (None, 0):
+            mark_failed()
+        leave(status)
+
+    sys.excepthook = excepthook
+    sys.exit = exit
+
+
+class LastWord:
+    """Written at most once, by the process that made it. ``path`` None: nobody is there to read it."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._pid = os.getpid()
+        self.step: int | None = None
+        self.saved_step: int | None = None
+        self.said: Why | None = None
+        if path is not None:
+            watch_endings()
+            atexit.register(self._at_exit)
+
+    def say(self, why: Why, saved_step: int | None) -> None:
+        """Write it durably; a disk that refuses is said on stderr, for there is nothing else to do about it."""
+        if self.said is not None:
+            return
+        self.said = why
+        if self._path is None:
+            return
+        word = {"why": why, "step": self.step, "saved_step": saved_step}
+        try:
+            private_folder(self._path.parent)
+            write_durably(self._path, json.dumps(word).encode() + b"\n")
+        except OSError as error:
+            say(f"{self._path} cannot be written: {error}")
+
+    def _at_exit(self) -> None:
+        if os.getpid() == self._pid and not _failed:
+            self.say("finished", self.saved_step)

@@ -1,0 +1,340 @@
+"""Loaders: batches of this rank's share of the data, on this rank's device.
+
+``TrainingLoader`` is what ``trial.loader`` gives: it knows its epoch and how many samples of it are consumed, and
+goes on from there after a checkpoint, whatever the number of ranks. A batch counts as consumed when it is handed out,
+not when a worker process fetched it. ``StreamLoader`` is the same for iterable data sets, which shard themselves.
+``EvaluationLoader`` gives every sample to exactly one rank, without padding.
+
+Random numbers: the order comes from seed and epoch; worker processes are seeded from seed, epoch, position and rank,
+and nothing here draws from torch's global generator, so evaluating does not change training.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sized
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+
+from gpusched.worker.data import EpochOrder, EpochShares, Layout, derive_seed
+from gpusched.worker.say import say
+from gpusched.worker.weights import BatchWeight
+
+_OURS = {
+    "sampler": "gpusched shards and shuffles by itself",
+    "batch_sampler": "gpusched shards and shuffles by itself",
+    "generator": "the order comes from the trial's seed",
+}
+
+
+@dataclass(slots=True)
+class Position:
+    """Where training stands: ``consumed`` samples (stream: batches) of epoch ``epoch``."""
+
+    epoch: int = 0
+    consumed: int = 0
+
+
+def place_batch(batch: Any, device: torch.device) -> Any:
+    """``batch`` with every tensor in it on ``device``."""
+    if isinstance(batch, torch.Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, tuple):
+        parts = [place_batch(part, device) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    if isinstance(batch, list):
+        return [place_batch(part, device) for part in batch]
+    if isinstance(batch, dict):
+        return {name: place_batch(part, device) for name, part in batch.items()}
+    moved = getattr(batch, "to", None)
+    return moved(device) if callable(moved) else batch
+
+
+class _TrainingBase(ABC):
+    """Epoch, position and the batch weight; what the two training loaders share."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        batch_size: int,
+        seed: int,
+        weight: BatchWeight,
+        device: torch.device,
+    ) -> None:
+        self.global_batch = layout.global_batch(batch_size)
+        self._layout = layout
+        self._seed = seed
+        self._weight = weight
+        self._device = device
+        self._position = Position()
+        self._running = False
+        self._generator = torch.Generator()
+
+    @property
+    def epoch(self) -> int:
+        """Epochs finished; while one is under way, its number."""
+        return self._position.epoch
+
+    @property
+    @abstractmethod
+    def mid_epoch(self) -> bool:
+        """Whether an epoch is under way and has samples left."""
+
+    @property
+    @abstractmethod
+    def epochs_seen(self) -> float:
+        """Epochs trained on so far, with the fraction of the one under way."""
+
+    def begin_at(self, epoch: int) -> None:
+        """The next iteration is this epoch, from its first sample."""
+        self._position = Position(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position; a finished epoch is the beginning of the next."""
+        where = self._settled()
+        return {"epoch": where.epoch, "consumed": where.consumed}
+
+    def _settled(self) -> Position:
+        if self._running and not self.mid_epoch:
+            return Position(self._position.epoch + 1)
+        return self._position
+
+    def _begin(self) -> Position:
+        if self._running:  # a new iteration while an older one is still held: that epoch is over
+            self._position = Position(self._position.epoch + 1)
+        self._running = True
+        where = self._position
+        self._generator.manual_seed(
+            derive_seed(self._seed, where.epoch, where.consumed, self._layout.rank)
+        )
+        return replace(where)
+
+    def _end(self, epoch: int) -> None:
+        """Epoch ``epoch`` is over, to its end or by a ``break``."""
+        if self._position.epoch != epoch:
+            return
+        self._position = Position(epoch + 1)
+        self._running = False
+        self._weight.value = 1.0
+
+
+class TrainingLoader(_TrainingBase):
+    """Iterates over what is left of the epoch; the next iteration is the next epoch."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        batch_size: int,
+        shuffle: bool,
+        drop_last: bool,
+        layout: Layout,
+        seed: int,
+        weight: BatchWeight,
+        device: torch.device,
+        **options: Any,
+    ) -> None:
+        super().__init__(layout, batch_size, seed, weight, device)
+        refuse_foreign_options(dataset, options)
+        self.dataset = dataset
+        self._length = len(dataset)
+        if self._length == 0:
+            raise ValueError("trial.loader: the data set is empty")
+        self._shuffle = shuffle
+        self._drop_last = drop_last
+        self._batches: list[list[int]] = []
+        options.setdefault("pin_memory", device.type == "cuda")
+        self._loader: DataLoader[Any] = DataLoader(
+            dataset,
+            batch_sampler=cast(Any, _Lists(lambda: self._batches)),
+            generator=self._generator,
+            **options,
+        )
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch, not of what is left of one."""
+        return len(self._shares(0))
+
+    def __iter__(self) -> Iterator[Any]:
+        where = self._begin()
+        order = EpochOrder(self._length, self._seed, where.epoch, shuffle=self._shuffle)
+        shares = list(self._shares(where.consumed))
+        self._batches = [order.samples(part.begin, part.stop) for part in shares]
+        try:
+            for part, batch in zip(shares, self._loader, strict=True):
+                if self._position.epoch != where.epoch:
+                    raise RuntimeError("trial.loader: an older iteration outlived a newer one")
+                self._position.consumed = part.end
+                self._weight.value = part.weight
+                yield place_batch(batch, self._device)
+        finally:
+            self._end(where.epoch)
+
+    @property
+    def batches_done(self) -> int:
+        """Batches of this epoch that were handed out, before a resize too: ``enumerate(loader,
+        loader.batches_done)``."""
+        return len(self) - len(self._shares(self._position.consumed))
+
+    @property
+    def mid_epoch(self) -> bool:
+        return self._running and len(self._shares(self._position.consumed)) > 0
+
+    @property
+    def epochs_seen(self) -> float:
+        """Epochs trained on so far, with the fraction of the one under way."""
+        where = self._settled()
+        return where.epoch + where.consumed / self._length
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "length": self._length}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved position.
+
+        Raises:
+            ValueError: It is of a data set of another length.
+        """
+        if state["length"] != self._length:
+            raise ValueError(
+                f"trial.loader: the checkpoint was made with {state['length']} samples, this data "
+                f"set has {self._length}: the data must be the same in every launch of a trial"
+            )
+        self._position = Position(state["epoch"], state["consumed"])
+
+    def _shares(self, consumed: int) -> EpochShares:
+        return EpochShares(
+            self._length, consumed, self.global_batch, self._layout, drop_last=self._drop_last
+        )
+
+
+class _Lists:
+    """A batch sampler that hands out lists prepared elsewhere."""
+
+    def __init__(self, lists: Callable[[], list[list[int]]]) -> None:
+        self._lists = lists
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self._lists())
+
+    def __len__(self) -> int:
+        return len(self._lists())
+
+
+class StreamLoader(_TrainingBase):
+    """For iterable data sets. They shard themselves; ``set_epoch`` is called if there is one.
+
+    In mid-epoch it goes on by skipping batches, which is exact only for the same number of ranks.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        batch_size: int,
+        drop_last: bool,
+        layout: Layout,
+        seed: int,
+        weight: BatchWeight,
+        device: torch.device,
+        **options: Any,
+    ) -> None:
+        super().__init__(layout, batch_size, seed, weight, device)
+        refuse_foreign_options(dataset, options)
+        self.dataset = dataset
+        share = self.global_batch // layout.world_size
+        share += layout.rank < self.global_batch % layout.world_size
+        options.setdefault("pin_memory", device.type == "cuda")
+        self._loader: DataLoader[Any] = DataLoader(
+            dataset,
+            batch_size=max(1, share),
+            drop_last=drop_last,
+            generator=self._generator,
+            **options,
+        )
+        self._exhausted = False
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        where = self._begin()
+        self._exhausted = False
+        if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
+            set_epoch(where.epoch)
+        try:
+            for number, batch in enumerate(self._loader):
+                if number < where.consumed:
+                    continue
+                self._position.consumed = number + 1
+                yield place_batch(batch, self._device)
+            self._exhausted = True
+        finally:
+            self._end(where.epoch)
+
+    @property
+    def mid_epoch(self) -> bool:
+        return self._running and not self._exhausted and self._position.consumed > 0
+
+    @property
+    def epochs_seen(self) -> float:
+        """Epochs trained on so far; the fraction only where the data set knows its length."""
+        where = self._settled()
+        batches = len(self._loader) if isinstance(self.dataset, Sized) else 0
+        return where.epoch + (where.consumed / batches if batches else 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "world_size": self._layout.world_size}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved position; from the beginning of its epoch if the number of ranks is another."""
+        self._position = Position(state["epoch"], state["consumed"])
+        if state["consumed"] and state["world_size"] != self._layout.world_size:
+            self._position.consumed = 0
+            say(
+                "an iterable data set cannot go on in mid-epoch with another number of "
+                "ranks: this epoch begins again"
+            )
+
+
+class EvaluationLoader:
+    """Every sample exactly once over all ranks, in order, nothing padded."""
+
+    def __init__(
+        self, dataset: Any, batch_size: int, layout: Layout, device: torch.device, **options: Any
+    ) -> None:
+        refuse_foreign_options(dataset, options)
+        self.dataset = dataset
+        self._device = device
+        options.setdefault("pin_memory", device.type == "cuda")
+        if isinstance(dataset, IterableDataset):
+            options["batch_size"] = batch_size
+        else:
+            mine = range(layout.rank, len(dataset), layout.world_size)
+            lists = [list(mine[i : i + batch_size]) for i in range(0, len(mine), batch_size)]
+            options["batch_sampler"] = _Lists(lambda: lists)
+        self._loader: DataLoader[Any] = DataLoader(
+            dataset, generator=torch.Generator().manual_seed(0), **options
+        )
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self._loader:
+            yield place_batch(batch, self._device)
+
+
+def refuse_foreign_options(dataset: Any, options: dict[str, Any]) -> None:
+    """Raise TypeError for a ready-made loader or a sampler of the script's own."""
+    if isinstance(dataset, DataLoader):
+        raise TypeError(
+            "trial.loader takes a data set, not a DataLoader: write "
+            "trial.loader(the_data_set, batch_size=...)"
+        )
+    for name, why in _OURS.items():
+        if options.pop(name, None) is not None:
+            raise TypeError(f"trial.loader(..., {name}=...): {why}; leave {name} out")

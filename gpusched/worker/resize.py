@@ -1,0 +1,184 @@
+"""The learning rate after a resize: larger global batches get a larger rate, reached gradually.
+
+Effective rate = base rate x factor, target factor = (global batch / base batch)^p = atoms^p (p 1: Goyal et al. 2017,
+"linear scaling rule"; p 0.5: HyperSched section 6.3; p 0: off). A larger target is reached by a ramp, per optimizer
+step:
+
+* ``warmup``: Goyal's gradual warm-up, linear in the samples trained on, over ``warmup_epochs`` epochs;
+* ``ten_percent``: at most 10% more a step (HyperSched section 6.3).
+
+A smaller target holds at once: the batch is smaller from the first step, and a rate meant for a larger one diverges.
+
+The factor is put on only while ``optimizer.step()`` runs, by the optimizer's own hooks. So whatever else reads or
+writes the rates (any scheduler of ``torch.optim.lr_scheduler``, a checkpoint, a log) sees the base rate alone.
+``GradScaler`` that skips a step and gradient accumulation need no care: the ramp moves when the optimizer does.
+
+Momentum: torch's optimizers keep momentum apart from the rate (equation 9 of Goyal et al.), which is what their
+remark 2 ("momentum correction") restores for those that do not. ``momentum_correction=False`` gives the other
+behaviour: the velocity, rate x momentum, stays what it was when the rate changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+TEN_PERCENT = 1.1
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """From ``start`` to ``target``; ``began`` in epochs trained on, ``steps`` counts optimizer steps since."""
+
+    start: float
+    target: float
+    began: float = 0.0
+    steps: int = 0
+
+    def factor(self, epochs: float, kind: str, warmup_epochs: float) -> float:
+        """The factor for the optimizer step before which ``epochs`` epochs were trained on."""
+        if self.target <= self.start:
+            return self.target
+        if kind == "ten_percent":
+            return min(self.target, self.start * TEN_PERCENT ** min(self.steps, 1000))
+        if warmup_epochs <= 0:
+            return self.target
+        done = min(1.0, max(0.0, (epochs - self.began) / warmup_epochs))
+        return self.start + (self.target - self.start) * done
+
+
+class Clock:
+    """Epochs trained on, for ramps: asked of the training loader; without one, counted in reports.
+
+    Between two reports it goes on by optimizer steps, once it is known how many make a report. While it is ``frozen``,
+    steps are not training and no rate is scaled.
+    """
+
+    def __init__(self, global_batches: float = 1.0) -> None:
+        """``global_batches``: the global batch in base batches; how many steps make a report depends on it."""
+        self.source: Callable[[], float] | None = None
+        self.frozen = False
+        self._global_batches = global_batches
+        self._reports = 0
+        self._steps = 0
+        self._steps_per_report = 0.0
+
+    def step_taken(self) -> None:
+        self._steps += 1
+
+    def reported(self, step: int) -> None:
+        self._reports = step
+        self._steps_per_report = self._steps
+        self._steps = 0
+
+    def state_dict(self) -> dict[str, float]:
+        return {
+            "reports": self._reports,
+            "base_steps_per_report": self._steps_per_report * self._global_batches,
+        }
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        self._reports = int(state["reports"])
+        self._steps_per_report = state["base_steps_per_report"] / self._global_batches
+
+    def epochs(self) -> float:
+        if self.source is not None:
+            return self.source()
+        if not self._steps_per_report:
+            return float(self._reports)
+        return self._reports + min(1.0, self._steps / self._steps_per_report)
+
+
+class RateScaler:
+    """Scales the rates of one optimizer; its ramp survives checkpoints."""
+
+    def __init__(
+        self,
+        optimizer: Any,
+        *,
+        target: float,
+        kind: str,
+        warmup_epochs: float,
+        clock: Clock,
+        momentum_correction: bool = True,
+    ) -> None:
+        self._optimizer = optimizer
+        self._kind = kind
+        self._warmup_epochs = warmup_epochs
+        self._clock = clock
+        self._momentum_correction = momentum_correction
+        self._ramp = Ramp(1.0, target)
+        self._applied: list[Any] | None = None
+        self._epochs = 0.0  # trained on before the next optimizer step
+        self._last_factor: float | None = None
+        for name in ("register_step_pre_hook", "register_step_post_hook", "param_groups"):
+            if not hasattr(optimizer, name):
+                raise TypeError(
+                    f"trial.scale_lr takes a torch.optim.Optimizer, not {type(optimizer).__name__}"
+                )
+        optimizer.register_step_pre_hook(self._before_step)
+        optimizer.register_step_post_hook(self._after_step)
+
+    @property
+    def factor(self) -> float:
+        """What the rates will be multiplied by at the next optimizer step."""
+        return self._ramp.factor(self._epochs, self._kind, self._warmup_epochs)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"ramp": asdict(self._ramp), "factor": self.factor, "epochs": self._epochs}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with a saved ramp; where the target is another now, a new one begins at the saved factor."""
+        saved = Ramp(**state["ramp"])
+        target = self._ramp.target
+        self._epochs = state["epochs"]
+        self._last_factor = state["factor"]
+        if saved.target == target:
+            self._ramp = saved
+        else:
+            self._ramp = Ramp(state["factor"], target, self._epochs)
+
+    def _before_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
+        self._put_back()  # a step that raised did not
+        if self._clock.frozen:
+            return
+        factor = self.factor
+        if not self._momentum_correction and self._last_factor not in (None, factor):
+            assert self._last_factor is not None
+            self._scale_momentum(self._last_factor / factor)
+        self._last_factor = factor
+        self._applied = []
+        for group in optimizer.param_groups:
+            rate = group["lr"]
+            if hasattr(rate, "fill_"):  # a tensor: others hold a reference to it
+                self._applied.append(rate.clone())
+                rate.mul_(factor)
+            else:
+                self._applied.append(rate)
+                group["lr"] = rate * factor
+
+    def _after_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
+        self._put_back()
+        if self._clock.frozen:
+            return
+        self._clock.step_taken()
+        self._epochs = self._clock.epochs()
+        ramp = self._ramp
+        self._ramp = Ramp(ramp.start, ramp.target, ramp.began, ramp.steps + 1)
+
+    def _put_back(self) -> None:
+        if self._applied is None:
+            return
+        for group, rate in zip(self._optimizer.param_groups, self._applied, strict=False):
+            if hasattr(rate, "fill_"):
+                group["lr"].copy_(rate)
+            else:
+                group["lr"] = rate
+        self._applied = None
+
+    def _scale_momentum(self, ratio: float) -> None:
+        for state in self._optimizer.state.values():
+            buffer = state.get("momentum_buffer")
+            if buffer is not None:
+                buffer.mul_(ratio)

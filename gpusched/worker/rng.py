@@ -1,0 +1,59 @@
+"""Random number generators: the same on every rank while a script sets itself up, different once it trains.
+
+Set-up must draw alike on all ranks (a ``random_split`` of the data must not differ); dropout and augmentation must not.
+So ``seed_everything`` seeds all ranks alike, and ``diverge`` gives every rank but 0 a stream of its own when set-up is
+over. Rank 0 keeps its stream, so a trial on one atom draws what the plain script would.
+
+Only generators of libraries that are loaded are touched; nothing is imported.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from typing import Any
+
+from gpusched.worker.data import derive_seed
+
+
+def seed_everything(seed: int) -> None:
+    """Seed Python's, numpy's and torch's global generators, as far as they are loaded."""
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed % (1 << 32))
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.manual_seed(seed)
+
+
+def diverge(seed: int, rank: int, step: int) -> None:
+    """Give a rank without a saved state its own stream."""
+    if rank:
+        seed_everything(derive_seed(seed, rank, step))
+
+
+def capture() -> dict[str, Any]:
+    """The state of every generator, as values that ``torch.load(weights_only=True)`` takes."""
+    version, internal, gauss = random.getstate()
+    state: dict[str, Any] = {"python": [version, list(internal), gauss]}
+    if (numpy := sys.modules.get("numpy")) is not None:
+        name, keys, position, has_gauss, cached = numpy.random.get_state()
+        state["numpy"] = [name, keys.tolist(), int(position), int(has_gauss), float(cached)]
+    if (torch := sys.modules.get("torch")) is not None:
+        state["torch"] = torch.get_rng_state()
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def restore(state: dict[str, Any]) -> None:
+    """Put the generators back to what ``capture`` saw."""
+    version, internal, gauss = state["python"]
+    random.setstate((version, tuple(internal), gauss))
+    if "numpy" in state and (numpy := sys.modules.get("numpy")) is not None:
+        name, keys, position, has_gauss, cached = state["numpy"]
+        words = numpy.array(keys, dtype=numpy.uint32)
+        numpy.random.set_state((name, words, position, has_gauss, cached))
+    if "torch" in state and (torch := sys.modules.get("torch")) is not None:
+        torch.set_rng_state(state["torch"])
+        if "cuda" in state and torch.cuda.is_available():
+            torch.cuda.set_rng_state(state["cuda"])

@@ -1,0 +1,110 @@
+"""Models that are sharded over the ranks (``torch.distributed.fsdp.fully_shard``), saved whole and sharded anew.
+
+A checkpoint holds whole tensors under their plain names, so any number of ranks can go on with it; torch's
+``torch.distributed.checkpoint.state_dict`` gathers and reshards them. Rank 0's memory (not its device's) must hold the
+whole model with its optimizer for a moment. torch's own format of sharded files is not used: its index is a pickle.
+
+An optimizer's state is kept by the names of its parameters here, by their numbers where nothing is sharded; ``load``
+takes either.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+_MARK = "__gpusched_whole__"
+
+
+def is_sharded(value: Any) -> bool:
+    """Whether a model, or the model of an optimizer, is sharded."""
+    if "torch.distributed.tensor" not in sys.modules:
+        return False
+    from torch.distributed.tensor import DTensor
+
+    return any(isinstance(parameter, DTensor) for parameter in _parameters(value))
+
+
+def shard(model: nn.Module, device: torch.device, world_size: int) -> None:
+    """Split the parameters of ``model`` over all ranks, each child of its own."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.type, (world_size,))
+    for child in model.children():
+        if any(True for _ in child.parameters()):
+            fully_shard(child, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def is_whole(saved: Any) -> bool:
+    """Whether a saved state is one of ``save``'s."""
+    return isinstance(saved, Mapping) and set(saved) == {_MARK}
+
+
+def save(value: Any, models: Iterable[Any]) -> dict[str, Any]:
+    """The whole state of a sharded model or of its optimizer; empty but on rank 0. All ranks call it."""
+    from torch.distributed.checkpoint import state_dict as dcp
+
+    options = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    if isinstance(value, Optimizer):
+        model = _owner(value, models)
+        return {_MARK: dcp.get_optimizer_state_dict(model, value, options=options)}
+    return {_MARK: dcp.get_model_state_dict(value, options=options)}
+
+
+def load(value: Any, saved: Any, models: Iterable[Any]) -> None:
+    """Put a model or an optimizer back from a whole state, sharded as it is now or not at all."""
+    from torch.distributed.checkpoint import state_dict as dcp
+
+    options = dcp.StateDictOptions(full_state_dict=True)
+    state = saved[_MARK] if is_whole(saved) else saved
+    if isinstance(value, Optimizer):
+        model = _owner(value, models)
+        if not is_whole(saved):
+            state = _by_name(state, value, model)
+        dcp.set_optimizer_state_dict(model, value, state, options=options)
+    else:
+        dcp.set_model_state_dict(value, state, options=options)
+
+
+def _parameters(value: Any) -> list[Any]:
+    if isinstance(value, nn.Module):
+        return list(value.parameters())
+    if isinstance(value, Optimizer):
+        return [parameter for group in value.param_groups for parameter in group["params"]]
+    return []
+
+
+def _owner(optimizer: Optimizer, models: Iterable[Any]) -> nn.Module:
+    """The tracked model whose parameters an optimizer moves.
+
+    Raises:
+        RuntimeError: None has all of them.
+    """
+    wanted = {id(parameter) for parameter in _parameters(optimizer)}
+    for model in models:
+        if isinstance(model, nn.Module) and wanted <= {id(p) for p in model.parameters()}:
+            return model
+    raise RuntimeError(
+        "trial.track: the optimizer of a sharded model needs the model beside it: "
+        "trial.track(model=model, opt=opt), in one call"
+    )
+
+
+def _by_name(state: Mapping[str, Any], optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
+    """An optimizer's state by numbers of parameters as one by their names."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = []
+    numbered: dict[Any, str] = {}
+    for saved, group in zip(state["param_groups"], optimizer.param_groups, strict=True):
+        here = [names[id(parameter)] for parameter in group["params"]]
+        numbered.update(zip(saved["params"], here, strict=True))
+        groups.append({**saved, "params": here})
+    by_name = {numbered[number]: entry for number, entry in state["state"].items()}
+    return {"state": by_name, "param_groups": groups}

@@ -1,0 +1,173 @@
+"""What a checkpoint holds of the objects a script tracks, in a form that does not depend on the number of ranks.
+
+* Names: ``DistributedDataParallel`` and ``torch.compile`` put ``module.`` and ``_orig_mod.`` into the names of a
+  model's tensors, also deep inside (an averaged copy of a wrapped model). They are taken out on saving and put in on
+  loading.
+* Values: only what ``torch.load(weights_only=True)`` takes. Numpy scalars become Python's; numpy arrays, bytes and
+  complex numbers are written as something else with a mark; anything else is refused by name, before a byte is written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from gpusched.worker import sharded
+
+_ARRAY_MARK = "__gpusched_numpy__"
+_BYTES_MARK = "__gpusched_bytes__"
+_COMPLEX_MARK = "__gpusched_complex__"
+_PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What ``trial.track`` takes."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any) -> Any: ...
+
+
+def refuse_stateless(name: str, value: object) -> None:
+    """Raise TypeError if a checkpoint could not hold ``value``."""
+    if not isinstance(value, Stateful) or isinstance(value, type):
+        raise TypeError(
+            f"trial.track({name}=...): a {type(value).__name__} has no state_dict() and "
+            f"load_state_dict(); track a model, an optimizer, a scheduler, or an object of your own "
+            f"that has both"
+        )
+
+
+def save_object(name: str, value: Stateful, others: Iterable[Any] = ()) -> Any:
+    """The state of a tracked object; ``others`` are all that are tracked. All ranks call it.
+
+    Raises:
+        TypeError: It holds something a checkpoint cannot hold; the message says where.
+    """
+    if sharded.is_sharded(value):
+        return portable(sharded.save(value, others), name)
+    state = value.state_dict()
+    if isinstance(value, nn.Module):
+        wrappers = _wrappers(value)
+        state = {_canonical(key, wrappers): entry for key, entry in state.items()}
+    return portable(state, name)
+
+
+def load_object(
+    name: str, value: Stateful, saved: Any, step: int, others: Iterable[Any] = ()
+) -> None:
+    """Put a tracked object back. All ranks call it.
+
+    Raises:
+        RuntimeError: The object is not of the shape it had when it was saved.
+    """
+    state = unportable(saved)
+    try:
+        if sharded.is_whole(state) or sharded.is_sharded(value):
+            sharded.load(value, state, others)
+        elif isinstance(value, nn.Module):
+            wrappers = _wrappers(value)
+            actual = {_canonical(key, wrappers): key for key in value.state_dict()}
+            renamed = ((actual.get(key, key), entry) for key, entry in state.items())
+            value.load_state_dict(OrderedDict(renamed))
+        else:
+            value.load_state_dict(state)
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise RuntimeError(
+            f"trial.track({name}=...): the checkpoint of step {step} does not fit: {error}. Every "
+            f"launch of a trial must build the same objects: let their shape depend on "
+            f"trial.hparams alone, not on the number of ranks or on chance"
+        ) from error
+
+
+def portable(value: Any, path: str) -> Any:
+    """``value`` as ``torch.load(weights_only=True)`` will take it back."""
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, Mapping):
+        items = {
+            _key(key, path): portable(entry, f"{path}[{key!r}]") for key, entry in value.items()
+        }
+        if type(value) is Counter:
+            return Counter(items)
+        return items
+    if isinstance(value, (list, tuple, set, frozenset)):
+        parts = [portable(part, f"{path}[{number}]") for number, part in enumerate(value)]
+        return tuple(parts) if isinstance(value, tuple) else set(parts) if _is_set(value) else parts
+    if type(value).__module__ == "numpy":
+        if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
+            return portable(value.item(), path)
+        return {_ARRAY_MARK: torch.from_numpy(value.copy())}
+    if isinstance(value, (bytes, bytearray)):
+        return {_BYTES_MARK: torch.tensor(list(value), dtype=torch.uint8)}
+    if isinstance(value, complex):
+        return {_COMPLEX_MARK: (value.real, value.imag)}
+    if isinstance(value, str):  # an enum or another subclass, and so below
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError(
+        f"a checkpoint cannot hold {path}, a {type(value).__module__}.{type(value).__qualname__}: "
+        f"state_dict() may hold tensors, numbers, strings, None, lists, tuples, sets and dictionaries"
+    )
+
+
+def unportable(value: Any) -> Any:
+    """Undo ``portable`` where it changed a type."""
+    if isinstance(value, Mapping):
+        if len(value) == 1:
+            ((mark, content),) = value.items()
+            if mark == _ARRAY_MARK:
+                return content.numpy()
+            if mark == _BYTES_MARK:
+                return bytes(content.tolist())
+            if mark == _COMPLEX_MARK:
+                return complex(*content)
+        plain = {key: unportable(entry) for key, entry in value.items()}
+        return Counter(plain) if type(value) is Counter else plain
+    if type(value) in (list, tuple):
+        return type(value)(unportable(part) for part in value)
+    return value
+
+
+def _is_set(value: object) -> bool:
+    return isinstance(value, (set, frozenset))
+
+
+def _key(key: Any, path: str) -> Any:
+    plain = portable(key, f"{path}, key {key!r}")
+    if isinstance(plain, (dict, list, set)):
+        raise TypeError(f"a checkpoint cannot hold {path}: its key {key!r} is not a plain value")
+    return plain
+
+
+def _wrappers(model: nn.Module) -> list[tuple[str, str]]:
+    """The prefixes that wrappers put into names, with what they stand for, outermost first."""
+    compiled = torch._dynamo.eval_frame.OptimizedModule if "_dynamo" in vars(torch) else ()
+    found = []
+    for name, module in model.named_modules(remove_duplicate=False):
+        before = f"{name}." if name else ""
+        if isinstance(module, DistributedDataParallel):
+            found.append((f"{before}module.", before))
+        elif compiled and isinstance(module, compiled):
+            found.append((f"{before}_orig_mod.", before))
+    return found
+
+
+def _canonical(key: str, wrappers: list[tuple[str, str]]) -> str:
+    for wrapped, plain in reversed(
+        wrappers
+    ):  # innermost first: the outer prefixes still stand before it
+        if key.startswith(wrapped):
+            key = plain + key[len(wrapped) :]
+    return key

@@ -1,0 +1,141 @@
+"""What a script has set up with ``trial``: tracked objects, loaders, scaled optimizers; saved and restored as one.
+
+Objects are restored when they are made known, from the checkpoint this incarnation goes on from; after the first report
+that checkpoint is let go. Loaders and optimizers have no names: they are matched by the order in which they were made.
+A loader made anew in every iteration of the loop takes the place of its forerunner.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpusched.worker.checkpoint import Checkpoint
+from gpusched.worker.context import Context
+from gpusched.worker.data import Layout
+from gpusched.worker.resize import Clock, RateScaler
+from gpusched.worker.say import say
+
+
+class Training:
+    """The parts of a trial's state that live in the script's process."""
+
+    def __init__(self, context: Context, checkpoint: Checkpoint | None) -> None:
+        settings = context.settings
+        self._context = context
+        self._checkpoint = checkpoint
+        self._loaded: dict[str, Any] | None = None
+        self.layout = Layout(
+            rank=context.rank,
+            world_size=context.world_size,
+            atoms=context.atoms,
+            exact=settings.batch == "global",
+        )
+        global_batches = 1 if self.layout.exact else context.atoms
+        self.target_factor = float(global_batches) ** settings.lr_power
+        self.clock = Clock(global_batches)
+        self.tracked: dict[str, Any] = {}
+        self.loaders: list[Any] = []
+        self.scalers: list[RateScaler] = []
+        self._before_loop: int | None = None
+        self._round = self._loaders_in_round = 0
+
+    @property
+    def mid_epoch(self) -> bool:
+        """Whether a training loader is in the middle of its epoch."""
+        return any(loader.mid_epoch for loader in self.loaders)
+
+    @property
+    def trains(self) -> bool:
+        """Whether the script does more than report: it must then track something."""
+        return bool(self.loaders or self.scalers)
+
+    def track(self, objects: dict[str, Any], step: int) -> None:
+        """Remember these, and put them back to where the checkpoint has them.
+
+        Raises:
+            TypeError: One cannot be saved.
+            ValueError: A name is taken.
+            RuntimeError: One does not fit its saved state.
+        """
+        from gpusched.worker import state
+
+        for name, value in objects.items():
+            state.refuse_stateless(name, value)
+            if self.tracked.get(name, value) is not value:
+                raise ValueError(f"trial.track({name}=...): {name!r} is tracked already")
+        self.tracked.update(objects)
+        saved = self._saved("tracked")
+        if saved is None:
+            return
+        self.clock.frozen = True  # loading may step an optimizer to make its state
+        for name, value in objects.items():
+            if name in saved:
+                state.load_object(name, value, saved[name], step, self.tracked.values())
+            else:
+                known = ", ".join(saved) or "nothing"
+                say(
+                    f"trial.track({name}=...): not in the checkpoint of step {step} "
+                    f"(which holds {known}); it starts afresh"
+                )
+        self.clock.frozen = False
+
+    def add_scaler(self, scaler: RateScaler) -> None:
+        self.scalers.append(scaler)
+        saved = self._saved("scalers") or []
+        if len(self.scalers) <= len(saved):
+            scaler.load_state_dict(saved[len(self.scalers) - 1])
+
+    def add_loader(self, loader: Any, epoch: int) -> None:
+        """``epoch``: where one begins that was made after training had."""
+        index = len(self.loaders)
+        if self._before_loop is not None:
+            index = self._before_loop + self._loaders_in_round
+            self._loaders_in_round += 1
+            del self.loaders[index:]
+        self.loaders.append(loader)
+        saved = self._saved("loaders") or []
+        if index < len(saved):
+            loader.load_state_dict(saved[index])
+        elif self._before_loop is not None:
+            loader.begin_at(epoch)
+        self.clock.source = lambda: float(self.loaders[0].epochs_seen)
+
+    def begin_round(self) -> None:
+        """An iteration of the loop begins: loaders made from now on replace those of the last one."""
+        if self._before_loop is None:
+            self._before_loop = len(self.loaders)
+        self._loaders_in_round = 0
+
+    def reported(self, step: int) -> None:
+        """The script reported: it is set up, and what it was restored from is not needed any more."""
+        self.clock.reported(step)
+        self._checkpoint = self._loaded = None
+        if not self.mid_epoch:
+            self.begin_round()
+
+    def capture(self) -> dict[str, Any]:
+        """Everything that is the same on all ranks, for ``state.pt``."""
+        from gpusched.worker import state
+
+        return {
+            "tracked": {
+                name: state.save_object(name, value, self.tracked.values())
+                for name, value in self.tracked.items()
+            },
+            "loaders": [loader.state_dict() for loader in self.loaders],
+            "scalers": [scaler.state_dict() for scaler in self.scalers],
+            "clock": self.clock.state_dict(),
+        }
+
+    def restore_clock(self) -> None:
+        saved = self._saved("clock")
+        if saved is not None:
+            self.clock.load_state_dict(saved)
+
+    def _saved(self, part: str) -> Any:
+        """What the checkpoint holds of this part; None without one."""
+        if self._checkpoint is None or "state.pt" not in self._checkpoint.files:
+            return None
+        if self._loaded is None:
+            self._loaded = self._checkpoint.load("state.pt")
+        return self._loaded[part]

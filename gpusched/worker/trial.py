@@ -1,0 +1,394 @@
+"""The training script's view of its trial: what ``gpusched.init()`` returns.
+
+Rules. Every rank makes the same calls; rank 0 alone speaks to the daemon and writes; what it is told, all ranks do. A
+``report`` is where the scheduler's will comes in: go on, save, or leave. Leaving waits for the end of the loop's body
+where it can (inside ``steps()``, at the end of an epoch), so that what follows ``report`` there is in the checkpoint;
+elsewhere ``report`` saves and ends the script on all ranks together. A trial that cannot save does not leave.
+
+Without an experiment behind it (alone, plain torchrun) the same calls work: reports are printed, nothing is saved.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gpusched.worker import lastword, rng
+from gpusched.worker.channel import GO, Channel, Go
+from gpusched.worker.context import Context
+from gpusched.worker.group import Call, Group
+from gpusched.worker.hparams import HParams
+from gpusched.worker.reports import ReportLog, clean_metrics, shown
+from gpusched.worker.saving import Saver
+from gpusched.worker.training import Training
+
+if TYPE_CHECKING:
+    import torch
+
+    from gpusched.worker.loader import EvaluationLoader, StreamLoader, TrainingLoader
+
+
+class Trial:
+    """One hyperparameter configuration being trained, as one of its ranks sees it."""
+
+    def __init__(self, context: Context, group: Group) -> None:
+        self._context = context
+        self._group = group
+        self._log: ReportLog | None = None
+        self._channel: Channel | None = None
+        self._saver: Saver | None = None
+        word = None
+        if context.paths is not None and context.experiment is not None:
+            if context.rank == 0:
+                self._log = ReportLog(context.paths.reports, context.incarnation)
+                self._channel = Channel(context.experiment.root, context.trial, context.incarnation)
+                word = context.paths.last_word(context.incarnation)
+            keep = context.settings.keep_checkpoints
+            folder = context.paths.checkpoints
+            self._saver = Saver(group, folder, keep, self._channel, context.seed)
+        self._last_word = lastword.LastWord(word)
+        self._checkpoint = self._saver.newest() if self._saver else None
+        self._training = Training(context, self._checkpoint)
+        self._step = self._iteration = 0
+        if self._checkpoint is not None:
+            self._step = self._checkpoint.step
+            self._iteration = self._checkpoint.facts["iteration"]
+        self._weight: Any = None
+        self._device: torch.device | None = None
+        self._looping = self._in_charge = self._diverged = self._reported = False
+        self._asked: Go = "continue"
+        self._step_began_s = time.monotonic()
+
+    def connect(self) -> None:
+        """Tell the daemon that all ranks have joined."""
+        if self._channel is not None:
+            self._channel.connect()
+
+    # ------------------------------------------------------------------ who this is
+
+    @property
+    def hparams(self) -> HParams:
+        """The configuration: ``hp.lr``, ``hp["lr"]``, nested ``hp.opt.momentum``; read-only."""
+        return self._context.hparams
+
+    @property
+    def id(self) -> int:
+        return self._context.trial
+
+    @property
+    def step(self) -> int:
+        """Steps finished so far, which is the last one reported; 0 before the first."""
+        return self._step
+
+    @property
+    def rank(self) -> int:
+        return self._context.rank
+
+    @property
+    def world_size(self) -> int:
+        return self._context.world_size
+
+    @property
+    def seed(self) -> int:
+        """The seed of this trial; Python's, numpy's and torch's generators have been seeded with it."""
+        return self._context.seed
+
+    @property
+    def device(self) -> torch.device:
+        """Where this rank computes. A CUDA device is made the current one at the first call."""
+        if self._device is None:
+            import torch
+
+            kind = self._context.device_kind
+            if kind is None:
+                kind = "cuda" if torch.cuda.is_available() else "cpu"
+            if kind == "cuda":
+                index = self._context.local_rank % max(1, torch.cuda.device_count())
+                self._device = torch.device("cuda", index)
+                torch.cuda.set_device(self._device)
+            else:
+                self._device = torch.device(kind)
+        return self._device
+
+    # ------------------------------------------------------------------ setting up
+
+    def wrap(self, model: Any, *, shard: bool = False, **ddp_options: Any) -> Any:
+        """``model`` on this rank's device, in ``DistributedDataParallel`` where there are several ranks.
+
+        With ``shard`` its parameters are split over the ranks instead (``fully_shard``, FSDP2), each child of its own;
+        shard it yourself, layer by layer, where that is too coarse. Optimizers are made after this.
+
+        Its gradients are weighted where ``trial.loader`` gives ranks different numbers of samples. ``ddp_options`` go
+        to DDP.
+        """
+        from gpusched.worker import sharded, weights
+
+        model = model.to(self.device)
+        if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
+            return model
+        if shard:
+            sharded.shard(model, self.device, self.world_size)
+            weights.weigh_outputs(model, self._batch_weight())
+            return model
+        from torch.nn.parallel import DistributedDataParallel
+
+        if self.device.type == "cuda":
+            ddp_options.setdefault("device_ids", [self.device.index])
+        wrapped = DistributedDataParallel(model, **ddp_options)
+        weights.weigh_outputs(wrapped, self._batch_weight())
+        return wrapped
+
+    def scale_lr(self, optimizer: Any, *, momentum_correction: bool = True) -> None:
+        """Scale this optimizer's rates with the global batch; see ``resize.py`` for the rule and the ramp.
+
+        Raises:
+            TypeError: Not an optimizer of torch.
+        """
+        from gpusched.worker.resize import RateScaler
+
+        settings = self._context.settings
+        scaler = RateScaler(
+            optimizer,
+            target=self._training.target_factor,
+            kind=settings.lr_ramp,
+            warmup_epochs=settings.lr_warmup_epochs,
+            clock=self._training.clock,
+            momentum_correction=momentum_correction,
+        )
+        self._training.add_scaler(scaler)
+
+    def loader(
+        self,
+        dataset: Any,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        **options: Any,
+    ) -> TrainingLoader | StreamLoader:
+        """Batches of this rank's share of ``dataset``, on its device; one iteration is (what is left of) one epoch.
+
+        ``batch_size`` is per atom, or the global one where the recipe says ``batch: global``. Each epoch visits every
+        sample once, in an order fixed by seed and epoch, whatever the number of ranks and however often it is resized.
+        ``options`` go to ``torch.utils.data.DataLoader``.
+
+        Raises:
+            TypeError: A sampler of the script's own, or a ready-made DataLoader.
+            ValueError: An empty data set, or a batch size below 1.
+        """
+        from torch.utils.data import IterableDataset
+
+        from gpusched.worker.loader import StreamLoader, TrainingLoader
+
+        common = {
+            "batch_size": batch_size,
+            "drop_last": drop_last,
+            "layout": self._training.layout,
+            "seed": self.seed,
+            "weight": self._batch_weight(),
+            "device": self.device,
+        }
+        made: TrainingLoader | StreamLoader
+        if isinstance(dataset, IterableDataset):
+            made = StreamLoader(dataset, **common, **options)
+        else:
+            made = TrainingLoader(dataset, shuffle=shuffle, **common, **options)
+        self._training.add_loader(made, self._iteration if self._looping else self._step)
+        return made
+
+    def eval_loader(self, dataset: Any, batch_size: int = 256, **options: Any) -> EvaluationLoader:
+        """Batches for evaluation: every sample on exactly one rank, in order, nothing padded. See ``mean``."""
+        from gpusched.worker.loader import EvaluationLoader
+
+        return EvaluationLoader(dataset, batch_size, self._training.layout, self.device, **options)
+
+    def track(self, **objects: Any) -> None:
+        """Say what a checkpoint must hold, by name; restores it if there is a checkpoint.
+
+        Takes anything with ``state_dict`` and ``load_state_dict``: models (wrapped or not), optimizers, schedulers,
+        scalers, objects of your own. Call it when all of them are built, before the loop.
+
+        Raises:
+            TypeError: An object has no state.
+            ValueError: A name is used twice.
+            RuntimeError: An object does not fit what was saved; or training has begun.
+        """
+        if self._reported:
+            raise RuntimeError("trial.track(...) must be called before the first trial.report(...)")
+        self._training.track(objects, self._step)
+        self._training.restore_clock()
+        self._set_generators()
+        self._step_began_s = time.monotonic()
+
+    # ------------------------------------------------------------------ training
+
+    def steps(self, limit: int | None = None) -> Iterator[int]:
+        """Iterate from where the trial left off: 0, 1, 2, .. until the scheduler, the recipe or ``limit`` ends it.
+
+        One ``report`` an iteration makes the two count alike. What the scheduler asks for at the end of an epoch is
+        done at the end of the loop's body; ``break`` leaves without saving.
+        """
+        self._set_generators()
+        self._looping = True
+        try:
+            while not self._done(limit):
+                self._training.begin_round()
+                self._step_began_s = time.monotonic()
+                yield self._iteration
+                self._iteration += 1
+                if self._end_of_body():
+                    return
+            self._save_final()
+        finally:
+            self._looping = False
+
+    def report(self, step: int | None = None, **metrics: Any) -> None:
+        """Tell how the trial does after one more step, and do what the scheduler says. Every rank calls it.
+
+        Rank 0's metrics count: floats, ints, tensors or numpy scalars of one element. ``step`` counts finished steps;
+        by default it is one more than the last. May not return: see the rules at the top of this file.
+
+        Raises:
+            TypeError: A metric is no number.
+            ValueError: The recipe's metric is missing, the report is too large, or ``step`` does not go up.
+            SystemExit: The scheduler has this trial leave here.
+        """
+        began_s = self._step_began_s
+        now_s = time.monotonic()
+        if self._last_word.said is not None:
+            if not self._in_charge:
+                raise SystemExit(0)
+            return
+        step = self._next_step(step)
+        if not self._reported:
+            self._first_report()
+        self._act(self._speak(step, round(now_s - began_s, 6), metrics))
+        self._step_began_s = time.monotonic()
+
+    def mean(self, correct: Any, total: Any) -> float:
+        """``correct / total``, both summed over the ranks; with ``eval_loader`` each sample counts once."""
+        rows = self._group.exchange(Call.MEAN, float(correct), float(total))
+        count = sum(row[1] for row in rows)
+        return sum(row[0] for row in rows) / count if count else float("nan")
+
+    def should_yield(self) -> bool:
+        """Whether the scheduler wants this trial to leave; the checkpoint has been saved then.
+
+        From its first call on the script is in charge: ``report`` does not end it any more, and it must leave when this
+        turns true. Every rank calls it.
+        """
+        self._in_charge = True
+        if self._last_word.said is not None:
+            return True
+        if self._asked == "leave" or (self._asked == "yield" and self._save_to_leave()):
+            self._say_goodbye()
+            return True
+        return False
+
+    # ------------------------------------------------------------------ inside
+
+    def _next_step(self, step: int | None) -> int:
+        if step is None:
+            return self._step + 1
+        if step <= self._step:
+            hint = "it counts finished steps, so the first is 1" if step == 0 else "it must go up"
+            raise ValueError(
+                f"trial.report(step={step}) after step {self._step}: {hint}; leave it out, or pass "
+                f"epoch + 1"
+            )
+        return int(step)
+
+    def _first_report(self) -> None:
+        self._reported = True
+        if self._context.scheduled and self._training.trains and not self._training.tracked:
+            raise RuntimeError(
+                "this script trains a model but never calls trial.track(...), so nothing of it "
+                "could be resumed: add trial.track(model=model, opt=opt) before the loop"
+            )
+
+    def _speak(self, step: int, step_time_s: float, metrics: Mapping[str, Any]) -> Go:
+        """Rank 0 reports; every rank returns what it was told, and takes rank 0's step."""
+        go: Go = "continue"
+        if self.rank == 0:
+            clean = clean_metrics(metrics, self._context.settings.metric)
+            if self._log is not None and self._channel is not None:
+                seq, _ = self._log.append(step, step_time_s, clean)
+                go = self._channel.report(seq, step, step_time_s, clean)
+            else:
+                print(shown(step, step_time_s, clean), flush=True)
+        code, said = self._group.share(Call.REPORT, GO.index(go), step)
+        self._step = self._last_word.step = int(said)
+        self._training.reported(self._step)
+        return GO[int(code)]
+
+    def _act(self, go: Go) -> None:
+        if go == "continue":
+            return
+        at_boundary = self._looping and not self._training.mid_epoch
+        if at_boundary or (self._in_charge and go != "save"):
+            self._asked = go
+        elif go == "save":
+            self._save()
+        elif go == "leave" or self._save_to_leave():
+            self._say_goodbye()
+            raise SystemExit(0)
+
+    def _end_of_body(self) -> bool:
+        """Do what was asked for at this step; whether to leave the loop."""
+        if self._last_word.said is not None:
+            return True
+        asked, self._asked = self._asked, "continue"
+        if asked == "save":
+            self._save()
+        elif asked == "leave" or (asked == "yield" and self._save_to_leave()):
+            self._say_goodbye()
+            return True
+        return False
+
+    def _save(self) -> bool:
+        if self._saver is None:
+            return False
+        saved = self._saver.save(self._step, self._iteration, self._training.capture)
+        self._last_word.saved_step = self._saver.saved_step
+        return saved
+
+    def _save_to_leave(self) -> bool:
+        """Save, twice if need be. False: the disk refuses, the only copy is in memory, so the trial goes on."""
+        if self._save() or self._save():
+            return True
+        self._asked = "continue"
+        return False
+
+    def _say_goodbye(self) -> None:
+        saved = self._saver is not None and self._saver.saved_step == self._step
+        self._last_word.say("yielded", self._step if saved else None)
+
+    def _save_final(self) -> None:
+        """A script that comes to its own end leaves its last state behind."""
+        unsaved = self._saver is not None and self._saver.saved_step != self._step
+        if unsaved and self._reported and self._training.tracked:
+            self._save()
+
+    def _done(self, limit: int | None) -> bool:
+        most = self._context.settings.max_steps
+        return (limit is not None and self._iteration >= limit) or (
+            most is not None and self._step >= most
+        )
+
+    def _set_generators(self) -> None:
+        """Set-up is over: every rank's random numbers go their own way, or on from where they were."""
+        if self._reported or (self._diverged and self._checkpoint is None):
+            return
+        self._diverged = True
+        if self._checkpoint is not None and self._saver is not None:
+            self._saver.restore_rng(self._checkpoint)
+        else:
+            rng.diverge(self.seed, self.rank, 0)
+
+    def _batch_weight(self) -> Any:
+        if self._weight is None:
+            from gpusched.worker.weights import BatchWeight
+
+            self._weight = BatchWeight()
+        return self._weight

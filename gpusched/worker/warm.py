@@ -1,0 +1,339 @@
+"""The warm server: imports torch once, then forks a shim per incarnation. ``python -m gpusched.worker.warm FD``
+
+Speaks newline-delimited JSON on the socket pair whose descriptor it is given (frames: ``docs/contracts.md``). Rules:
+
+* Single-threaded whenever it forks; never touches CUDA (a forked child could not use it any more).
+* It says ``ready`` as soon as torchrun's elastic agent is imported. What DDP and optimizers import lazily, and the
+  recipe's ``preload:``, follows module by module; launches wait for it, as each of their ranks would pay for those
+  imports itself. (``--light`` leaves torch's own out: for scripts that do not use torch.) Last, while nobody asks for
+  anything, its memory goes into huge pages (``image.py``).
+* It is a subreaper. A shim that dies before its tree is empty leaves its processes to this server, which kills them and
+  says how many there were.
+* It lives until the daemon's end is closed *and* the last shim is gone; after that end is closed it launches nothing.
+
+``--cold``: the same without torch; shims then run ``torchrun`` as a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpusched.trees.processes import (
+    become_subreaper,
+    children,
+    descendants,
+    identify,
+    kill_each,
+    reap_all,
+    start_time,
+)
+from gpusched.worker.image import huge_page_pieces, settle, use_huge_pages
+from gpusched.worker.mark import put_title
+
+NEEDED = (
+    "gpusched.worker.agent",
+    "gpusched.worker.rank",
+    "gpusched.worker.start",
+    "gpusched.worker.loader",
+    "gpusched.worker.state",
+    "gpusched.worker.weights",
+)
+"""Before anything can be launched: torchrun's agent, and what ``gpusched.init`` and a trial's methods import."""
+
+HEAVY = (
+    "sympy",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.distributed.tensor",
+    "torch.distributed.fsdp",
+    "torch._inductor",
+    "torch._dynamo",
+    "torch.nn.parallel",
+    "torch.utils.serialization.config",
+)
+"""What DDP, FSDP and every torch optimizer import at first use, in pieces that each take a fraction of a second."""
+
+_STRAY_PATIENCE_S = 0.02
+_TIDY_EVERY = 64
+"""Launches after which memory is tidied again: what the server writes while forks share it breaks huge pages up."""
+
+
+class WarmServer:
+    """``lazy``: modules still to be imported; those among them that are in ``preload`` are missed if they cannot be."""
+
+    def __init__(
+        self, line: socket.socket, lazy: Sequence[str], preload: Sequence[str], cold: bool
+    ) -> None:
+        self._line: socket.socket | None = line
+        self._buffer = b""
+        self._lazy = deque(lazy)
+        self._pieces: Iterator[tuple[int, int]] | None = None
+        self._preload = frozenset(preload)
+        self._cold = cold
+        self._tainted = False
+        self._asked: deque[dict[str, Any]] = deque()
+        self._shims: dict[int, dict[str, Any]] = {}
+        self._dead: dict[int, int] = {}
+        self._strays = 0
+        self._launches = 0
+        self._bell, self._wake = socket.socketpair()
+
+    def serve(self) -> None:
+        """Until the daemon has let go and no shim is left."""
+        become_subreaper()
+        self._bell.setblocking(False)
+        self._wake.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._say({"ready": True, "pid": os.getpid()})
+        while True:
+            self._reap()
+            if self._line is None and not self._shims and not self._dead:
+                return
+            unfinished = self._asked or self._lazy or self._pieces is not None
+            self._listen(_STRAY_PATIENCE_S if self._dead else 0.0 if unfinished else None)
+            if self._lazy:
+                self._import_next()
+            elif self._asked:
+                self._launch_next()
+            elif self._pieces is not None:
+                self._tidy_next(self._pieces)
+
+    # ------------------------------------------------------------------ the daemon's line
+
+    def _listen(self, timeout_s: float | None) -> None:
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        if self._line is not None:
+            poll.register(self._line, select.POLLIN)
+        for descriptor, _ in poll.poll(None if timeout_s is None else timeout_s * 1000):
+            if descriptor == self._bell.fileno():
+                with suppress(BlockingIOError):
+                    self._bell.recv(4096)
+            else:
+                self._read()
+
+    def _read(self) -> None:
+        assert self._line is not None
+        try:
+            data = self._line.recv(1 << 20)
+        except OSError:
+            data = b""
+        if not data:
+            self._hang_up()
+            return
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for text in lines:
+            frame = json.loads(text)
+            if "launch" in frame:
+                self._asked.append(frame["launch"])
+
+    def _hang_up(self) -> None:
+        """The daemon is gone: what it asked for last may not begin any more."""
+        if self._line is not None:
+            self._line.close()
+        self._line = None
+        self._asked.clear()
+        self._lazy.clear()
+        self._pieces = None
+
+    def _say(self, frame: Mapping[str, Any]) -> None:
+        if self._line is not None:
+            try:
+                self._line.sendall(json.dumps(frame).encode() + b"\n")
+            except OSError:
+                self._hang_up()
+
+    # ------------------------------------------------------------------ imports
+
+    def _import_next(self) -> None:
+        module = self._lazy.popleft()
+        try:
+            importlib.import_module(module)
+        except BaseException as problem:
+            self._preload_failed(module, f"{type(problem).__name__}: {problem}")
+        else:
+            if module in self._preload and _uses_cuda():
+                self._tainted = True
+                why = "importing it initialises CUDA, which forked ranks could then not use"
+                self._preload_failed(module, why)
+        if not self._lazy:
+            settle()
+            self._pieces = huge_page_pieces()
+            self._say({"whole": True})
+
+    def _tidy_next(self, pieces: Iterator[tuple[int, int]]) -> None:
+        piece = next(pieces, None)
+        if piece is None:
+            self._pieces = None
+        else:
+            use_huge_pages(*piece)
+
+    def _preload_failed(self, module: str, message: str) -> None:
+        """Said once for a module the recipe asked for; of torch's own parts, any may be missing in some version."""
+        if module in self._preload:
+            frame = {"module": module, "message": message, "tainted": self._tainted}
+            self._say({"preload_failed": frame})
+
+    # ------------------------------------------------------------------ launching
+
+    def _launch_next(self) -> None:
+        spec = self._asked.popleft()
+        self._listen(0.0)  # a launch for a daemon that has gone meanwhile must not begin
+        if self._line is None or self._tainted:
+            return
+        who = {"trial": spec["trial"], "incarnation": spec["incarnation"]}
+        for stream in (
+            sys.stdout,
+            sys.stderr,
+        ):  # what an import printed must not end up in every rank's log
+            stream.flush()
+        try:
+            pid = os.fork()
+        except OSError as problem:
+            self._say({"failed": {**who, "message": f"fork: {problem}"}})
+            return
+        if pid == 0:
+            self._be_shim(spec)
+        self._shims[pid] = who
+        self._launches += 1
+        if self._launches % _TIDY_EVERY == 0:
+            self._pieces = huge_page_pieces()
+        self._say({"launched": {**who, "pid": pid, "start_time": start_time(pid)}})
+
+    def _be_shim(self, spec: Mapping[str, Any]) -> None:
+        """In the forked child; never returns."""
+        status = 70
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for thing in (self._line, self._bell, self._wake):
+                if thing is not None:
+                    thing.close()
+            status = _run(spec, self._cold)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with suppress(Exception):
+                sys.stderr.flush()
+            os._exit(status)
+
+    # ------------------------------------------------------------------ the dead
+
+    def _reap(self) -> None:
+        """Note shims that ended; then nothing but live shims may be below this process."""
+
+        def note(pid: int, status: int) -> None:
+            if pid in self._shims:
+                self._dead[pid] = status
+
+        reap_all(note)
+        if not self._dead:
+            return
+        strays = self._kill_strays()
+        self._strays += strays
+        if strays:
+            return
+        reap_all(note)
+        for pid, status in self._dead.items():
+            frame = {
+                **self._shims.pop(pid),
+                "pid": pid,
+                "status": status,
+                "strays_killed": self._strays,
+            }
+            self._say({"shim_died": frame})
+        self._dead.clear()
+        self._strays = 0
+
+    def _kill_strays(self) -> int:
+        """A live shim keeps its tree to itself: any other child of ours was a dead one's."""
+        strays = [
+            pid for pid in children(os.getpid()) if pid not in self._shims or pid in self._dead
+        ]
+        below = [pid for stray in strays for pid in (stray, *descendants(stray))]
+        return kill_each(identify(below))
+
+
+def _run(spec: Mapping[str, Any], cold: bool) -> int:
+    if cold:
+        from gpusched.worker.cold import be_cold_shim
+
+        return be_cold_shim(spec)
+    from gpusched.worker.agent import be_shim
+    from gpusched.worker.rank import run_script
+
+    return be_shim(spec, run_script)
+
+
+def _uses_cuda() -> bool:
+    """By torch, or by anything that has mapped the driver's memory manager."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return True
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if str(entry.readlink()).startswith("/dev/nvidia-uvm"):
+                return True
+    return False
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m gpusched.worker.warm")
+    parser.add_argument("descriptor", type=int)
+    parser.add_argument("--preload", default="", help="comma-separated modules to import once")
+    parser.add_argument(
+        "--path", default="", help="the script's folder: preloaded modules may lie there"
+    )
+    parser.add_argument(
+        "--light", action="store_true", help="do not import what DDP imports lazily"
+    )
+    parser.add_argument("--cold", action="store_true", help="without torch: shims run torchrun")
+    return parser.parse_args(words)
+
+
+def _import_agent() -> None:
+    """What a launch needs. OpenBLAS starts threads when it is loaded, which must not be there when a shim is forked."""
+    alone = "OPENBLAS_NUM_THREADS" not in os.environ
+    if alone:
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    for module in NEEDED:
+        importlib.import_module(module)
+    importlib.import_module("gpusched.worker.birth").openblas_controls()
+    if alone:
+        del os.environ["OPENBLAS_NUM_THREADS"]
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    given = _arguments(words)
+    line = socket.socket(fileno=given.descriptor)
+    line.set_inheritable(False)
+    preload = [name for name in given.preload.split(",") if name]
+    gc.disable()
+    if not given.cold:
+        _import_agent()
+    settle()
+    put_title(f"gpusched: {'cold' if given.cold else 'warm'} server")
+    if given.path:
+        sys.path.insert(0, given.path)
+    lazy = [] if given.cold else [*([] if given.light else HEAVY), *preload]
+    WarmServer(line, lazy, preload, given.cold).serve()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

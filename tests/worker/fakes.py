@@ -1,0 +1,246 @@
+"""What the worker's tests run against: an experiment's folder, a daemon that answers as told, and real ranks.
+
+``Ranks`` forks processes that join a real gloo group, so a test of four ranks costs a fraction of a second. The
+daemon is a thread with a real unix socket; only its mind is fake.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import multiprocessing
+import os
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpusched.paths import ExperimentPaths, TrialPaths
+from gpusched.worker import lastword, start
+
+Answer = Callable[[dict[str, Any]], "str | bytes | None"]
+PATIENCE_S = 30
+_FORK = multiprocessing.get_context("fork")
+
+
+@dataclass
+class Bench:
+    """An experiment's folder with one trial, and the environment of its ranks."""
+
+    root: Path
+    trial: int = 7
+    seed: int = 123
+
+    @property
+    def experiment(self) -> ExperimentPaths:
+        return ExperimentPaths(self.root)
+
+    @property
+    def paths(self) -> TrialPaths:
+        return self.experiment.trial(self.trial)
+
+    def prepare(self, hparams: Mapping[str, Any] | None = None, **worker: Any) -> None:
+        settings = {"metric": "accuracy", "mode": "max", "seed": 0, "batch": "per_atom"}
+        self.paths.root.mkdir(parents=True, exist_ok=True)
+        self.experiment.worker.write_text(json.dumps({**settings, **worker}))
+        drawn = {"trial": self.trial, "seed": self.seed, "hparams": dict(hparams or {})}
+        self.paths.hparams.write_text(json.dumps(drawn))
+
+    def environment(
+        self, incarnation: int = 1, rank: int = 0, world_size: int = 1
+    ) -> dict[str, str]:
+        return {
+            "GPUSCHED_DIR": str(self.root),
+            "GPUSCHED_TRIAL": str(self.trial),
+            "GPUSCHED_INCARNATION": str(incarnation),
+            "GPUSCHED_ATOMS": str(world_size),
+            "GPUSCHED_DEVICE": "cpu",
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": str(world_size),
+        }
+
+    def reports(self) -> list[dict[str, Any]]:
+        if not self.paths.reports.exists():
+            return []
+        return [json.loads(line) for line in self.paths.reports.read_text().splitlines()]
+
+    def last_word(self, incarnation: int = 1) -> dict[str, Any] | None:
+        path = self.paths.last_word(incarnation)
+        return json.loads(path.read_text()) if path.exists() else None
+
+    def checkpoints(self) -> list[str]:
+        folder = self.paths.checkpoints
+        return sorted(entry.name for entry in folder.iterdir()) if folder.exists() else []
+
+
+@dataclass
+class FakeDaemon:
+    """Answers every report with what ``answer`` returns: a verb, raw bytes, or None to hang up."""
+
+    root: Path
+    answer: Answer = lambda report: "continue"
+    frames: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._server = socket.socket(socket.AF_UNIX)
+        here = os.open(self.root, os.O_RDONLY)
+        self._server.bind(f"/proc/self/fd/{here}/daemon.sock")
+        os.close(here)
+        self._server.listen()
+        self._lines: list[socket.socket] = []
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                line, _ = self._server.accept()
+                self._lines.append(line)
+                threading.Thread(target=self._talk, args=(line,), daemon=True).start()
+
+    def _talk(self, line: socket.socket) -> None:
+        with suppress(OSError), line, line.makefile("rb") as stream:
+            for text in stream:
+                frame = json.loads(text)
+                self.frames.append(frame)
+                if "report" not in frame:
+                    continue
+                answer = self.answer(frame)
+                if answer is None:
+                    line.shutdown(socket.SHUT_RDWR)
+                    return
+                if isinstance(answer, str):
+                    answer = json.dumps({"seq": frame["report"], "go": answer}).encode() + b"\n"
+                line.sendall(answer)
+
+    def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        return [frame for frame in self.frames if kind in frame]
+
+    def close(self) -> None:
+        """As if the daemon had been killed: every socket is gone, the name stays."""
+        for line in [self._server, *self._lines]:
+            with suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+            line.close()
+        self._thread.join(5)
+
+
+@contextmanager
+def daemon(bench: Bench, answer: Answer = lambda report: "continue") -> Iterator[FakeDaemon]:
+    fake = FakeDaemon(bench.root, answer)
+    try:
+        yield fake
+    finally:
+        fake.close()
+        (bench.root / "daemon.sock").unlink(missing_ok=True)
+
+
+def at_step(**answers: int) -> Answer:
+    """``at_step(save=2, **{"yield": 5})``: that verb at that step, ``continue`` at all others."""
+    by_step = {step: verb for verb, step in answers.items()}
+    return lambda report: by_step.get(report["step"], "continue")
+
+
+@dataclass
+class Ended:
+    """How one rank ended: what its body returned, or the exit code, or the error's text."""
+
+    value: Any = None
+    code: int | None = None
+    error: str = ""
+    stderr: str = ""
+
+
+def run_ranks(
+    body: Callable[..., Any],
+    world_size: int,
+    bench: Bench | None = None,
+    incarnation: int = 1,
+    arguments: tuple[Any, ...] = (),
+) -> list[Ended]:
+    """Run ``body(*arguments)`` in ``world_size`` real processes, as torchrun would; how each ended, by rank."""
+    _import_what_ranks_need()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    running = []
+    for rank in range(world_size):
+        environment = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+        if bench is not None:
+            environment = bench.environment(incarnation, rank, world_size)
+        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        ours, theirs = _FORK.Pipe(duplex=False)
+        stderr = os.memfd_create("stderr")
+        process = _FORK.Process(target=_rank, args=(body, arguments, environment, theirs, stderr))
+        process.start()
+        theirs.close()
+        running.append((process, ours, stderr))
+    return [_wait(*rank) for rank in running]
+
+
+def _wait(process: Any, pipe: Any, stderr: int) -> Ended:
+    try:
+        ended = pipe.recv() if pipe.poll(PATIENCE_S) else Ended(error="it hangs")
+    except EOFError:
+        ended = Ended(error="it died without a word")
+    process.join(5)
+    if process.is_alive():
+        process.kill()
+        process.join()
+    ended.stderr = os.pread(stderr, 1 << 20, 0).decode()
+    os.close(stderr)
+    if ended.error:
+        ended.error += f"\n{ended.stderr}"
+    return ended
+
+
+@functools.cache
+def _import_what_ranks_need() -> None:
+    """As the warm server does: once here instead of once in every fork (seconds)."""
+    import torch._dynamo
+    import torch.distributed.fsdp
+    import torch.distributed.tensor  # noqa: F401
+
+
+def run_rank(
+    body: Callable[..., Any], bench: Bench, incarnation: int = 1, *arguments: Any
+) -> Ended:
+    """One rank; raises what it raised as an AssertionError."""
+    (ended,) = run_ranks(body, 1, bench, incarnation, arguments)
+    assert not ended.error, ended.error
+    return ended
+
+
+def _rank(
+    body: Callable[..., Any], arguments: Any, environment: Any, pipe: Any, stderr: int
+) -> None:
+    ended = Ended()
+    atexit._clear()
+    for name in [name for name in os.environ if name.startswith("GPUSCHED_")]:
+        del os.environ[name]
+    os.environ.update(environment)
+    sys.argv = ["script.py"]
+    start._trial = None
+    os.dup2(stderr, 2)
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
+    try:
+        ended.value = body(*arguments)
+    except SystemExit as leaving:
+        ended.code = leaving.code if isinstance(leaving.code, int) else 0
+    except BaseException:
+        lastword.mark_failed()
+        ended.error = traceback.format_exc()
+    atexit._run_exitfuncs()
+    sys.stderr.flush()
+    pipe.send(ended)
+    os._exit(0)

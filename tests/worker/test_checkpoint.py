@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import pkgutil
+import random
+import resource
+import signal
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpusched.errors import DamagedState
+from gpusched.worker.checkpoint import CheckpointStore, Damaged, HashingFile, Writer, verify
+from tests.worker.fakes import Bench, run_rank
+
+
+def bytes_of(data: bytes) -> Writer:
+    def write(file: HashingFile) -> None:
+        file.write(data)
+
+    return write
+
+
+def tensor_file(value: Any) -> Writer:
+    return lambda file: torch.save(value, file)
+
+
+FACTS = {"iteration": 1, "world_size": 1}
+
+
+def commit(store: CheckpointStore, step: int, size: int = 100) -> int:
+    files = {"state.pt": bytes_of(bytes([step]) * size), "rank-0.pt": bytes_of(b"rng")}
+    return store.write(step, files, FACTS)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path / "checkpoints", keep=2)
+
+
+def test_committed_whole_private_and_with_a_manifest_of_the_contract(
+    store: CheckpointStore,
+) -> None:
+    size = commit(store, 12)
+    folder = store.folder / "step-00000012"
+    assert names(store.folder) == ["step-00000012"]
+    assert names(folder) == ["manifest.json", "rank-0.pt", "state.pt"]
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert (manifest["step"], manifest["world_size"]) == (12, 1)
+    assert manifest["files"]["state.pt"]["bytes"] == 100
+    assert len(manifest["files"]["state.pt"]["sha256"]) == 64
+    assert size == sum(path.stat().st_size for path in folder.iterdir())
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in folder.iterdir())
+
+
+def test_two_generations_stay(store: CheckpointStore) -> None:
+    for step in (1, 2, 5, 9):
+        commit(store, step)
+    assert names(store.folder) == ["step-00000005", "step-00000009"]
+    found = store.newest()
+    assert found is not None
+    assert (found.step, found.facts["iteration"]) == (9, 1)
+    assert found.files == ("state.pt", "rank-0.pt")
+
+
+def test_the_same_step_again_replaces_it(store: CheckpointStore) -> None:
+    commit(store, 3, size=100)
+    commit(store, 3, size=200)
+    assert names(store.folder) == ["step-00000003"]
+    assert (store.folder / "step-00000003" / "state.pt").stat().st_size == 200
+
+
+def test_nothing_there(store: CheckpointStore) -> None:
+    assert store.newest() is None
+    store.folder.mkdir()
+    (store.folder / "step-of-another-kind").mkdir()
+    (store.folder / "step-00000001").write_text("not a folder")
+    assert store.newest() is None
+
+
+def damage(kind: str, folder: Path) -> None:
+    state, manifest = folder / "state.pt", folder / "manifest.json"
+    if kind == "flipped bit":
+        data = bytearray(state.read_bytes())
+        data[50] ^= 1
+        state.write_bytes(data)
+    elif kind == "truncated":
+        state.write_bytes(state.read_bytes()[:-1])
+    elif kind == "missing":
+        state.unlink()
+    elif kind == "no manifest":
+        manifest.unlink()
+    elif kind == "empty manifest":
+        manifest.write_text("")
+    elif kind == "not an object":
+        manifest.write_text("[]")
+    elif kind == "another step":
+        folder.rename(folder.with_name("step-00000099"))
+    elif kind == "edited":
+        manifest.write_text(manifest.read_text().replace('"iteration": 1', '"iteration": 2'))
+    elif kind == "path":
+        manifest.write_text(manifest.read_text().replace("state.pt", "../../x"))
+
+
+KINDS = [
+    *("flipped bit", "truncated", "missing", "no manifest", "empty manifest", "not an object"),
+    *("another step", "edited", "path"),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_one_is_said_set_aside_and_the_older_used(
+    store: CheckpointStore, kind: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    commit(store, 8)
+    commit(store, 9)
+    damage(kind, store.folder / "step-00000009")
+    found = store.newest()
+    assert found is not None
+    assert found.step == 8
+    told = capfd.readouterr().err
+    assert "is damaged" in told
+    assert "looking for an older one" in told
+    assert [n for n in names(store.folder) if n.startswith(".damaged-step-")]
+    commit(store, 10)
+    assert names(store.folder) == ["step-00000008", "step-00000010"]
+
+
+def test_all_damaged_is_like_none(store: CheckpointStore) -> None:
+    commit(store, 8)
+    commit(store, 9)
+    for folder in list(store.folder.iterdir()):
+        damage("truncated", folder)
+    assert store.newest() is None
+
+
+@settings(max_examples=60)
+@given(position=st.integers(0, 10**6), bit=st.integers(0, 7), data=st.data())
+def test_any_flipped_bit_is_found_or_harmless(
+    tmp_path_factory: pytest.TempPathFactory, position: int, bit: int, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("flip")
+    store = CheckpointStore(folder)
+    commit(store, 4)
+    target = folder / "step-00000004"
+    path = target / data.draw(st.sampled_from(names(target)))
+    content = bytearray(path.read_bytes())
+    content[position % len(content)] ^= 1 << bit
+    before = verify(target, 4)
+    path.write_bytes(content)
+    try:
+        after = verify(target, 4)
+    except (Damaged, DamagedState):
+        return
+    assert after == before, "a flip in the manifest's white space"
+
+
+def test_a_format_of_the_future_is_not_set_aside(store: CheckpointStore) -> None:
+    store.write(3, {}, {**FACTS, "format": 2})
+    with pytest.raises(DamagedState, match="does not know"):
+        store.newest()
+    assert names(store.folder) == ["step-00000003"]
+
+
+def test_left_overs_of_a_crash_are_no_checkpoint_and_go_away(store: CheckpointStore) -> None:
+    commit(store, 1)
+    staged = store.folder / ".staged-00000002"
+    staged.mkdir()
+    (staged / "state.pt").write_bytes(b"half")
+    found = store.newest()
+    assert found is not None
+    assert found.step == 1
+    commit(store, 2)
+    assert names(store.folder) == ["step-00000001", "step-00000002"]
+
+
+def failing(code: int) -> Writer:
+    def write(file: HashingFile) -> None:
+        file.write(b"some")
+        raise OSError(code, os.strerror(code))
+
+    return write
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_disk_that_refuses_leaves_what_was_there(store: CheckpointStore, code: int) -> None:
+    commit(store, 1)
+    with pytest.raises(OSError, match=os.strerror(code)):
+        store.write(2, {"state.pt": bytes_of(b"x" * 10), "rank-0.pt": failing(code)}, FACTS)
+    assert names(store.folder) == ["step-00000001"]
+    commit(store, 2)
+    assert names(store.folder) == ["step-00000001", "step-00000002"]
+
+
+def failing_at(number: int, original: Callable[..., Any]) -> Callable[..., Any]:
+    calls = iter(range(10**6))
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if next(calls) == number:
+            raise OSError(errno.EIO, "injected")
+        return original(*args, **kwargs)
+
+    return call
+
+
+CALLS = ("os.fsync", "os.open", "pathlib.Path.rename", "gpusched.worker.checkpoint.sync_folder")
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_every_call_that_fails_is_an_error_and_no_checkpoint_is_lost(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The n-th call fails, for every n, until one gets through."""
+    commit(store, 1)
+    for number in range(50):
+        with monkeypatch.context() as patch:
+            patch.setattr(call, failing_at(number, pkgutil.resolve_name(call)))
+            try:
+                commit(store, 2)
+            except OSError:
+                committed = False
+            else:
+                committed = True
+        found = store.newest()
+        assert found is not None
+        assert found.step >= 1
+        if committed:
+            assert number > 0
+            assert found.step == 2
+            return
+    raise AssertionError("it never got through")
+
+
+def test_a_real_full_disk_in_the_middle_of_tensors(tmp_path: Path, bench: Bench) -> None:
+    """The kernel refuses to let a file grow; torch reports that as something else, we as what it is."""
+    folder = tmp_path / "checkpoints"
+
+    def save() -> tuple[str, list[str]]:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        store = CheckpointStore(folder)
+        state = {"w": torch.zeros(1_000_000)}
+        store.write(1, {"state.pt": tensor_file(state)}, FACTS)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, resource.RLIM_INFINITY))
+        try:
+            store.write(2, {"state.pt": tensor_file(state)}, FACTS)
+        except OSError as error:
+            return errno.errorcode[error.errno or 0], names(folder)
+        return "written", []
+
+    assert run_rank(save, bench).value == ("EFBIG", ["step-00000001"])
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="file"):
+        commit(CheckpointStore(tmp_path / "file" / "checkpoints"), 1)
+
+
+def test_tensors_are_read_back_without_unpickling_code(store: CheckpointStore) -> None:
+    proof = store.folder.parent / "was-here"
+
+    class Evil:
+        def __reduce__(self) -> Any:
+            return Path.touch, (proof,)
+
+    store.write(
+        1, {"state.pt": tensor_file({"w": torch.ones(3)}), "evil.pt": tensor_file(Evil())}, FACTS
+    )
+    found = store.newest()
+    assert found is not None
+    assert torch.equal(found.load("state.pt")["w"], torch.ones(3))
+    with pytest.raises(Exception, match=r"[Ww]eights.only"):
+        found.load("evil.pt")
+    assert not proof.exists()
+
+
+def test_random_garbage_as_a_manifest(store: CheckpointStore) -> None:
+    commit(store, 1)
+    generator = random.Random(0)
+    manifest = store.folder / "step-00000001" / "manifest.json"
+    for _ in range(200):
+        manifest.write_bytes(generator.randbytes(generator.randrange(200)))
+        with pytest.raises(Damaged):
+            verify(manifest.parent, 1)
+    for text in (
+        '{"check": 1}',
+        '{"check": 1, "files": 2}',
+        "[" * 5000,
+        '{"files": {"a": 1}, "check": ""}',
+    ):
+        manifest.write_text(text)
+        with pytest.raises(Damaged):
+            verify(manifest.parent, 1)

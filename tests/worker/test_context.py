@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import pytest
+
+from gpusched.errors import DamagedState, InputError
+from gpusched.worker.context import read_context
+from tests.worker.fakes import Bench
+
+
+def test_under_gpusched_everything_comes_from_environment_and_files(bench: Bench) -> None:
+    bench.prepare({"lr": 0.5, "opt": {"momentum": 0.9}}, max_steps=81, batch="global")
+    context = read_context(
+        ["--lr", "9"], bench.environment(incarnation=3, rank=1, world_size=2), {"width": 8, "lr": 1}
+    )
+    assert context.launcher == "gpusched"
+    assert context.scheduled
+    assert (context.trial, context.incarnation) == (7, 3)
+    assert (context.rank, context.world_size, context.atoms) == (1, 2, 2)
+    assert context.hparams == {"lr": 0.5, "opt": {"momentum": 0.9}, "width": 8}
+    assert context.seed == 123
+    assert context.settings.max_steps == 81
+    assert context.settings.batch == "global"
+    assert context.settings.lr_warmup_epochs == 5
+    assert context.paths == bench.paths
+
+
+def test_settings_of_a_newer_recipe_are_ignored(bench: Bench) -> None:
+    bench.prepare(something_new=1)
+    assert read_context([], bench.environment()).settings.metric == "accuracy"
+
+
+def test_under_plain_torchrun(bench: Bench) -> None:
+    environment = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
+    context = read_context(["--lr", "0.1", "--max-steps", "9", "--seed=5"], environment)
+    assert context.launcher == "torchrun"
+    assert not context.scheduled
+    assert (context.rank, context.world_size, context.atoms) == (1, 4, 4)
+    assert context.hparams == {"lr": 0.1}
+    assert (context.settings.max_steps, context.seed) == (9, 5)
+
+
+def test_alone() -> None:
+    context = read_context([], {"WORLD_SIZE": "4"})
+    assert context.launcher == "nobody"
+    assert context.world_size == 1
+    assert context.settings.max_steps is None
+
+
+@pytest.mark.parametrize("arguments", [["--max-steps", "many"], ["--max-steps"], ["--seed=1.5"]])
+def test_our_own_options_are_whole_numbers(arguments: list[str]) -> None:
+    with pytest.raises(InputError, match=r"not a whole number"):
+        read_context(arguments, {})
+
+
+def test_a_broken_environment_or_folder_is_told(bench: Bench) -> None:
+    environment = bench.environment()
+    with pytest.raises(InputError, match="GPUSCHED_TRIAL"):
+        read_context([], {**environment, "GPUSCHED_TRIAL": "seven"})
+    bench.paths.hparams.write_text("[]")
+    with pytest.raises(DamagedState, match="hparams"):
+        read_context([], environment)
+    bench.paths.hparams.write_text('{"hparams"')
+    with pytest.raises(DamagedState, match="cannot be read"):
+        read_context([], environment)
+    bench.paths.hparams.unlink()
+    with pytest.raises(DamagedState, match="cannot be read"):
+        read_context([], environment)

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusched.worker.data import EpochOrder, EpochShares, Layout, derive_seed, share, stretches
+
+
+def layouts(world_size: int, *, exact: bool = False) -> list[Layout]:
+    return [Layout(rank, world_size, world_size, exact) for rank in range(world_size)]
+
+
+def train_epoch(
+    length: int, worlds: Sequence[tuple[int, int]], batch_size: int, *, exact: bool
+) -> tuple[Counter[int], list[tuple[int, float]]]:
+    """Consume one epoch, changing the number of ranks after so many global batches.
+
+    Returns how often each place of the order was trained on (with a weight above zero), and per global batch the number
+    of distinct places with the sum over the ranks of weight / world size.
+    """
+    seen: Counter[int] = Counter()
+    batches = []
+    consumed = 0
+    for world_size, at_most in worlds:
+        ranks = layouts(world_size, exact=exact)
+        size = ranks[0].global_batch(batch_size)
+        shares = [list(EpochShares(length, consumed, size, r, drop_last=False)) for r in ranks]
+        assert len({len(of_rank) for of_rank in shares}) == 1, "ranks differ in their batches"
+        for together in list(zip(*shares, strict=True))[:at_most]:
+            assert len({part.end for part in together}) == 1
+            consumed = together[0].end
+            places = [p for part in together if part.weight for p in range(part.begin, part.stop)]
+            seen.update(places)
+            assert all(part.stop > part.begin for part in together), "a rank without a batch"
+            batches.append((len(places), sum(part.weight for part in together) / world_size))
+    return seen, batches
+
+
+WORLDS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 6)), max_size=5)
+
+
+@given(
+    length=st.integers(1, 300), worlds=WORLDS, batch_size=st.integers(1, 40), exact=st.booleans()
+)
+def test_every_sample_once_an_epoch_however_it_is_resized(
+    length: int, worlds: list[tuple[int, int]], batch_size: int, exact: bool
+) -> None:
+    seen, batches = train_epoch(length, [*worlds, (3, 10**6)], batch_size, exact=exact)
+    assert seen == Counter(range(length))
+    assert all(weight == pytest.approx(1.0) for _, weight in batches)
+
+
+@given(length=st.integers(1, 300), worlds=WORLDS, batch_size=st.integers(1, 40))
+def test_fixed_global_batches_do_not_depend_on_the_ranks(
+    length: int, worlds: list[tuple[int, int]], batch_size: int
+) -> None:
+    _, alone = train_epoch(length, [(1, 10**6)], batch_size, exact=True)
+    _, resized = train_epoch(length, [*worlds, (4, 10**6)], batch_size, exact=True)
+    assert [size for size, _ in resized] == [size for size, _ in alone]
+
+
+@given(length=st.integers(1, 300), world_size=st.integers(1, 9), batch_size=st.integers(2, 40))
+def test_with_a_batch_per_atom_nobody_repeats_a_sample(
+    length: int, world_size: int, batch_size: int
+) -> None:
+    if length < world_size:
+        return
+    for layout in layouts(world_size):
+        for part in EpochShares(length, 0, batch_size * world_size, layout, drop_last=False):
+            assert 0 < part.stop - part.begin <= batch_size + 1
+            assert part.weight > 0
+
+
+@given(begin=st.integers(0, 100), size=st.integers(1, 200), world_size=st.integers(1, 17))
+def test_shares_differ_by_one_sample_at_most(begin: int, size: int, world_size: int) -> None:
+    parts = [share(begin, begin + size, layout) for layout in layouts(world_size)]
+    sizes = [part.stop - part.begin if part.weight else 0 for part in parts]
+    assert max(sizes) - min(sizes) <= 1
+    assert sum(sizes) == size
+    assert all(
+        part.weight == pytest.approx(world_size * n / size)
+        for part, n in zip(parts, sizes, strict=True)
+    )
+    assert all(begin <= part.begin < part.stop <= begin + size for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("length", "offset", "batch", "world_size", "drop_last", "expected"),
+    [
+        (10, 0, 4, 1, False, [(0, 4), (4, 8), (8, 10)]),
+        (10, 0, 4, 1, True, [(0, 4), (4, 8)]),
+        (8, 0, 4, 2, True, [(0, 4), (4, 8)]),
+        (9, 0, 4, 2, False, [(0, 4), (4, 9)]),
+        (9, 4, 4, 2, False, [(4, 9)]),
+        (9, 8, 4, 2, False, [(8, 9)]),
+        (3, 0, 8, 4, False, [(0, 3)]),
+        (3, 0, 8, 4, True, []),
+        (9, 9, 4, 2, False, []),
+    ],
+)
+def test_stretches(
+    length: int,
+    offset: int,
+    batch: int,
+    world_size: int,
+    drop_last: bool,
+    expected: list[tuple[int, int]],
+) -> None:
+    layout = layouts(world_size)[0]
+    assert stretches(length, offset, batch, layout, drop_last=drop_last) == expected
+
+
+def test_a_batch_per_atom_grows_with_the_atoms_and_a_global_one_does_not() -> None:
+    assert Layout(0, 4, 4, exact=False).global_batch(32) == 128
+    assert Layout(0, 4, 4, exact=True).global_batch(32) == 32
+    assert Layout(0, 4, 2, exact=False).global_batch(32) == 64  # two ranks an atom
+    with pytest.raises(ValueError, match="at least 1"):
+        Layout(0, 1, 1, exact=False).global_batch(0)
+
+
+def test_the_order_is_fixed_by_seed_and_epoch() -> None:
+    def order(seed: int, epoch: int) -> list[int]:
+        return EpochOrder(50, seed, epoch, shuffle=True).samples(0, 50)
+
+    assert order(1, 0) == order(1, 0)
+    assert sorted(order(1, 0)) == list(range(50))
+    assert len({tuple(order(seed, epoch)) for seed in range(4) for epoch in range(4)}) == 16
+    assert EpochOrder(50, 1, 0, shuffle=False).samples(3, 6) == [3, 4, 5]
+
+
+def test_seeds_from_near_numbers_are_far_apart() -> None:
+    seeds = {derive_seed(a, b) for a in range(30) for b in range(30)}
+    assert len(seeds) == 900
+    assert all(0 <= seed < 1 << 63 for seed in seeds)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import copy
+import pickle
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusched.errors import InputError
+from gpusched.worker.hparams import HParams, from_command_line, usage
+
+DEFAULTS = {"lr": 0.1, "width": 16, "name": "sgd", "nesterov": False, "opt": {"momentum": 0.9}}
+
+
+def test_values_by_attribute_by_key_and_nested() -> None:
+    hp = HParams({"lr": 0.1, "opt": {"momentum": 0.9, "betas": [0.9, 0.99]}})
+    assert hp.lr == hp["lr"] == 0.1
+    assert hp.opt.momentum == hp["opt"]["momentum"] == 0.9
+    assert hp.get("width", 8) == 8
+    assert list(hp) == ["lr", "opt"]
+    assert {**hp}["lr"] == 0.1
+    assert hp.as_dict() == {"lr": 0.1, "opt": {"momentum": 0.9, "betas": [0.9, 0.99]}}
+
+
+def test_a_missing_name_is_told_with_the_nearest() -> None:
+    with pytest.raises(AttributeError, match="did you mean width"):
+        _ = HParams({"width": 8}).widht
+    assert not hasattr(HParams({}), "lr")
+
+
+def test_read_only() -> None:
+    with pytest.raises(AttributeError, match="take a copy"):
+        HParams({"lr": 1}).lr = 2
+
+
+def test_copies_and_pickles() -> None:
+    hp = HParams({"opt": {"momentum": 0.9}})
+    assert copy.deepcopy(hp) == hp
+    assert pickle.loads(pickle.dumps(hp)) == hp
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--lr", "0.1", "--opt.momentum", "0.9"], {"lr": 0.1, "opt": {"momentum": 0.9}}),
+        (["--lr=1e-4"], {"lr": 1e-4}),
+        (["--width", "16"], {"width": 16}),
+        (["--shift", "-2", "--decay", "-.5"], {"shift": -2, "decay": -0.5}),
+        (["--weight-decay", "5e-4"], {"weight_decay": 5e-4}),
+        (["--nesterov", "--lr", "1"], {"nesterov": True, "lr": 1}),
+        (
+            ["--on", "true", "--off", "False", "--none", "null"],
+            {"on": True, "off": False, "none": None},
+        ),
+        (["--answer", "no", "--version", "1.2.3"], {"answer": "no", "version": "1.2.3"}),
+        (["--sizes", "[1, 2]", "--bad", "[1,"], {"sizes": [1, 2], "bad": "[1,"}),
+        (["--text", ""], {"text": ""}),
+        (["positional", "-v", "--lr", "1", "more"], {"lr": 1}),
+        (["--", "--lr"], {"lr": True}),
+        (["--1x", "3"], {}),
+    ],
+)
+def test_command_line(arguments: list[str], expected: dict[str, Any]) -> None:
+    assert from_command_line(arguments) == expected
+
+
+def test_defaults_fill_in_and_fix_types() -> None:
+    hp = from_command_line(["--lr", "1", "--name", "007", "--opt.momentum", "0.5"], DEFAULTS)
+    assert hp == {**DEFAULTS, "lr": 1.0, "name": "007", "opt": {"momentum": 0.5}}
+    assert isinstance(hp["lr"], float)
+
+
+def test_all_problems_at_once_with_the_nearest_name() -> None:
+    arguments = ["--widht", "8", "--width", "16.5", "--nesterov", "maybe", "--opt.momentun", "1"]
+    with pytest.raises(InputError) as caught:
+        from_command_line(arguments, DEFAULTS)
+    lines = str(caught.value).splitlines()
+    assert lines == [
+        "--widht: no such hyperparameter; did you mean --width?",
+        "--width 16.5: not of type int (default 16)",
+        "--nesterov maybe: not of type bool (default False)",
+        "--opt.momentun: no such hyperparameter; did you mean --opt.momentum?",
+    ]
+
+
+def test_an_option_far_from_every_name_is_the_scripts_own() -> None:
+    assert from_command_line(["--data-folder", "/d"], DEFAULTS)["data_folder"] == "/d"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--opt", "1", "--opt.momentum", "2"], ["--opt.m", "1", "--opt", "2"]]
+)
+def test_a_name_cannot_be_a_value_and_a_group(arguments: list[str]) -> None:
+    with pytest.raises(InputError, match="opt"):
+        from_command_line(arguments)
+
+
+@given(st.lists(st.text(max_size=12), max_size=8))
+def test_any_command_line_is_read_or_refused_clearly(arguments: list[str]) -> None:
+    with suppress(InputError):
+        assert isinstance(from_command_line(arguments), dict)
+
+
+def test_usage_lists_what_can_be_set() -> None:
+    text = usage("train.py", DEFAULTS)
+    assert "--opt.momentum (default 0.9)" in text

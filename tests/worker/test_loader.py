@@ -1,0 +1,288 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from gpusched.worker.data import Layout
+from gpusched.worker.loader import EvaluationLoader, StreamLoader, TrainingLoader, place_batch
+from gpusched.worker.weights import BatchWeight
+
+CPU = torch.device("cpu")
+
+
+class Numbers(Dataset[Any]):
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+def loaders(
+    length: int, world_size: int, batch_size: int = 4, **options: Any
+) -> list[TrainingLoader]:
+    exact = options.pop("exact", False)
+    defaults = {"shuffle": True, "drop_last": False, "seed": 5, "device": CPU}
+    return [
+        TrainingLoader(
+            Numbers(length),
+            batch_size=batch_size,
+            layout=Layout(rank, world_size, world_size, exact),
+            weight=BatchWeight(),
+            **{**defaults, **options},
+        )
+        for rank in range(world_size)
+    ]
+
+
+def take(made: list[TrainingLoader], at_most: int = 10**6) -> list[list[int]]:
+    """Up to so many global batches from all ranks in lockstep, each in the order of the epoch."""
+    iterators = [iter(loader) for loader in made]
+    taken: list[list[int]] = []
+    while len(taken) < at_most:
+        parts = [next(iterator, None) for iterator in iterators]
+        if parts[0] is None:
+            assert parts == [None] * len(parts)
+            break
+        taken.append(
+            [
+                n
+                for part, loader in zip(parts, made, strict=True)
+                if loader._weight.value
+                for n in part.tolist()
+            ]
+        )
+    states = [loader.state_dict() for loader in made]
+    assert all(state == states[0] for state in states)
+    for iterator in iterators:
+        iterator.close()
+    made[0].last_state = states[0]
+    return taken
+
+
+@settings(max_examples=40)
+@given(
+    length=st.integers(1, 60),
+    worlds=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 4)), max_size=4),
+    batch_size=st.integers(1, 9),
+    shuffle=st.booleans(),
+    exact=st.booleans(),
+)
+def test_two_epochs_resized_anywhere(
+    length: int, worlds: list[tuple[int, int]], batch_size: int, shuffle: bool, exact: bool
+) -> None:
+    """Real loaders; wherever training is stopped and resized, both epochs visit all samples in the same order."""
+    options = {"batch_size": batch_size, "shuffle": shuffle, "exact": exact}
+    (plain,) = loaders(length, 1, **options)
+    expected = [n for _ in range(2) for batch in plain for n in batch.tolist()]
+    visited: list[int] = []
+    state = None
+    for world_size, at_most in [*worlds, (2, 10**6), (3, 10**6), (1, 10**6)]:
+        made = loaders(length, world_size, **options)
+        if state is not None:
+            for loader in made:
+                loader.load_state_dict(state)
+        for batch in take(made, at_most):
+            visited.extend(batch)
+        state = made[0].last_state
+        if len(visited) >= 2 * length:
+            break
+    assert visited[: 2 * length] == expected
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_worker_processes_change_nothing(persistent: bool) -> None:
+    (plain,) = loaders(23, 1)
+    (parallel,) = loaders(23, 1, num_workers=2, persistent_workers=persistent)
+    for _ in range(2):
+        assert [b.tolist() for b in parallel] == [b.tolist() for b in plain]
+
+
+def test_what_workers_fetched_ahead_is_not_consumed() -> None:
+    (loader,) = loaders(40, 1, num_workers=2, prefetch_factor=4)
+    iterator = iter(loader)
+    first = [next(iterator).tolist() for _ in range(3)]
+    state = loader.state_dict()
+    assert (state["epoch"], state["consumed"]) == (0, 12)
+    iterator.close()
+    (resumed,) = loaders(40, 1)
+    resumed.load_state_dict(state)
+    rest = [batch.tolist() for batch in resumed]
+    assert sorted(n for batch in [*first, *rest] for n in batch) == list(range(40))
+
+
+def test_length_is_of_a_whole_epoch_wherever_it_stands() -> None:
+    (loader,) = loaders(10, 1)
+    assert len(loader) == 3
+    loader.load_state_dict({"epoch": 0, "consumed": 8, "length": 10})
+    assert len(loader) == 3
+    assert [len(batch) for batch in loader] == [2]
+    assert [len(batch) for batch in loader] == [4, 4, 2]
+
+
+def test_position_epoch_and_mid_epoch() -> None:
+    (loader,) = loaders(8, 1)
+    assert not loader.mid_epoch
+    iterator = iter(loader)
+    next(iterator)
+    assert loader.mid_epoch
+    assert loader.epochs_seen == 0.5
+    next(iterator)
+    assert not loader.mid_epoch, "the last batch is out: this is the end of the epoch"
+    assert loader.state_dict() == {"epoch": 1, "consumed": 0, "length": 8}
+    assert list(iterator) == []
+    assert (loader.epoch, loader.epochs_seen) == (1, 1.0)
+
+
+def test_break_ends_an_epoch() -> None:
+    (loader,) = loaders(20, 1)
+    for _ in loader:
+        break
+    assert not loader.mid_epoch
+    assert loader.state_dict() == {"epoch": 1, "consumed": 0, "length": 20}
+    assert sorted(n for batch in loader for n in batch.tolist()) == list(range(20))
+    assert loader.epoch == 2
+
+
+def test_an_older_iteration_must_not_go_on_beside_a_newer() -> None:
+    (loader,) = loaders(20, 1)
+    older = iter(loader)
+    next(older)
+    next(iter(loader))
+    with pytest.raises(RuntimeError, match="outlived"):
+        next(older)
+
+
+def test_weights_are_set_with_the_batch_and_taken_back() -> None:
+    first, second = loaders(9, 2, batch_size=3, exact=True)
+    weights = [second._weight.value for _ in second]
+    assert weights == pytest.approx([4 / 3, 4 / 3, 4 / 3])
+    assert [first._weight.value for _ in first] == pytest.approx([2 / 3, 2 / 3, 2 / 3])
+    assert first._weight.value == second._weight.value == 1.0
+
+
+def test_a_data_set_of_another_length_is_refused() -> None:
+    (loader,) = loaders(10, 1)
+    with pytest.raises(ValueError, match="made with 9 samples, this data set has 10"):
+        loader.load_state_dict({"epoch": 0, "consumed": 0, "length": 9})
+
+
+def test_foreign_samplers_and_loaders_are_refused() -> None:
+    with pytest.raises(TypeError, match="takes a data set, not a DataLoader"):
+        loaders_of(DataLoader(Numbers(3)))
+    for option in ("sampler", "batch_sampler", "generator"):
+        with pytest.raises(TypeError, match=f"leave {option} out"):
+            loaders_of(Numbers(3), **{option: object()})
+    with pytest.raises(ValueError, match="empty"):
+        loaders_of(Numbers(0))
+
+
+def loaders_of(dataset: Any, **options: Any) -> TrainingLoader:
+    return TrainingLoader(
+        dataset,
+        batch_size=2,
+        shuffle=True,
+        drop_last=False,
+        layout=Layout(0, 1, 1, exact=False),
+        seed=0,
+        weight=BatchWeight(),
+        device=CPU,
+        **options,
+    )
+
+
+def test_nothing_draws_from_the_global_generator() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    (loader,) = loaders(10, 1)
+    evaluation = EvaluationLoader(Numbers(10), 4, Layout(0, 1, 1, exact=False), CPU)
+    assert len(list(loader)) == len(list(evaluation)) == 3
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@given(length=st.integers(0, 50), world_size=st.integers(1, 6), batch_size=st.integers(1, 9))
+def test_evaluation_gives_each_sample_to_one_rank(
+    length: int, world_size: int, batch_size: int
+) -> None:
+    seen: Counter[int] = Counter()
+    for rank in range(world_size):
+        layout = Layout(rank, world_size, world_size, exact=False)
+        loader = EvaluationLoader(Numbers(length), batch_size, layout, CPU)
+        batches = [batch.tolist() for batch in loader]
+        assert len(batches) == len(loader)
+        assert all(0 < len(batch) <= batch_size for batch in batches)
+        seen.update(n for batch in batches for n in batch)
+    assert seen == Counter(range(length))
+
+
+class Stream(IterableDataset[Any]):
+    """Shards itself by rank, as iterable sets do."""
+
+    def __init__(self, length: int, rank: int, world_size: int) -> None:
+        self._own = range(rank, length, world_size)
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        return (100 * self.epoch + n for n in self._own)
+
+
+def streams(world_size: int) -> list[StreamLoader]:
+    return [
+        StreamLoader(
+            Stream(20, rank, world_size),
+            batch_size=3,
+            drop_last=False,
+            layout=Layout(rank, world_size, world_size, exact=False),
+            seed=0,
+            weight=BatchWeight(),
+            device=CPU,
+        )
+        for rank in range(world_size)
+    ]
+
+
+def test_streams_know_their_epoch_and_go_on_in_it(capfd: pytest.CaptureFixture[str]) -> None:
+    (loader,) = streams(1)
+    assert sorted(n for batch in loader for n in batch.tolist()) == list(range(20))
+    iterator = iter(loader)
+    first = [*next(iterator).tolist(), *next(iterator).tolist()]
+    assert loader.mid_epoch
+    state = loader.state_dict()
+    iterator.close()
+    (resumed,) = streams(1)
+    resumed.load_state_dict(state)
+    assert [*first, *(n for batch in resumed for n in batch.tolist())] == list(range(100, 120))
+    for loader in streams(2):
+        loader.load_state_dict(state)
+        assert loader.epoch == 1
+    assert "this epoch begins again" in capfd.readouterr().err
+
+
+class Pair(NamedTuple):
+    image: torch.Tensor
+    label: torch.Tensor
+
+
+def test_batches_are_placed_whatever_they_are_made_of() -> None:
+    meta = torch.device("meta")
+    one = torch.zeros(2)
+    batch = place_batch({"a": one, "b": [one, (one, "text")], "c": Pair(one, one), "d": 3}, meta)
+    assert batch["a"].device == batch["b"][0].device == batch["b"][1][0].device == meta
+    assert isinstance(batch["c"], Pair)
+    assert batch["c"].label.device == meta
+    assert (batch["b"][1][1], batch["d"]) == ("text", 3)
+    (loader,) = [loaders_of(TensorDataset(torch.zeros(4, 2), torch.zeros(4)))]
+    assert [tuple(x.shape) for x, _ in loader] == [(2, 2), (2, 2)]

@@ -1,0 +1,366 @@
+"""Several real ranks over gloo: they agree on everything, and a resize changes nothing that it should not."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+import gpusched
+from gpusched.worker import start
+from tests.worker.fakes import Bench, Ended, at_step, daemon, run_ranks
+
+
+def values(ended: list[Ended]) -> list[Any]:
+    for rank in ended:
+        assert not rank.error, rank.error
+    return [rank.value for rank in ended]
+
+
+def digits(length: int = 23) -> TensorDataset:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(length, 4, generator=generator, dtype=torch.float64)
+    return TensorDataset(images, images.sum(1, keepdim=True).sin())
+
+
+def small_net() -> nn.Module:
+    """Batch norm stays in evaluation mode: its statistics would depend on who sees which sample."""
+    net = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 1)).double()
+    net[1].eval()
+    return net
+
+
+def train(
+    batch_size: int = 5, accumulate: int = 1, epochs: int = 3, inside: bool = True
+) -> list[float]:
+    """Trains in float64 and reports after every optimizer step; the weights it ends with."""
+    trial = gpusched.init()
+    model = trial.wrap(small_net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.97)
+    trial.scale_lr(optimizer)
+    loader = trial.loader(digits(), batch_size=batch_size)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    trial.track(model=model, opt=optimizer, sched=schedule, ema=average)
+    for _ in trial.steps(limit=epochs):
+        last = len(loader) - 1
+        for number, (x, y) in enumerate(loader, start=loader.batches_done):
+            stepping = number % accumulate == accumulate - 1 or number == last
+            waiting = hasattr(model, "no_sync") and not stepping
+            with model.no_sync() if waiting else contextlib.nullcontext():
+                (nn.functional.mse_loss(model(x), y) / accumulate).backward()
+            if stepping:
+                optimizer.step()
+                optimizer.zero_grad()
+                schedule.step()
+                average.update_parameters(model)
+                if inside and number != last:
+                    trial.report(accuracy=0.0)
+        trial.report(accuracy=0.0)
+    both = [*model.parameters(), *average.parameters()]
+    return torch.cat([p.detach().flatten() for p in both]).tolist()
+
+
+def resized(bench: Bench, plan: list[tuple[int, int]], **options: Any) -> list[float]:
+    """Run ``train`` with ``plan`` = (ranks, yield at step); the last entry runs to the end. Every rank ends alike."""
+    arguments = tuple(
+        {"batch_size": 5, "accumulate": 1, "epochs": 3, "inside": True, **options}.values()
+    )
+    for incarnation, (ranks, step) in enumerate(plan, start=1):
+        with daemon(bench, at_step(**{"yield": step})):
+            ended = run_ranks(train, ranks, bench, incarnation, arguments)
+        assert not any(rank.error for rank in ended), [rank.error for rank in ended]
+        word = bench.last_word(incarnation)
+        assert word is not None
+        if word["why"] == "yielded":
+            assert word["step"] == word["saved_step"] == step
+    weights = [rank.value for rank in ended]
+    assert all(other == weights[0] for other in weights)
+    return weights[0]
+
+
+END = 10**6
+
+
+@pytest.mark.parametrize("batch_size", [5, 6, 7, 23])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_global_batch_any_number_of_ranks_gives_the_same_weights(
+    bench: Bench, batch_size: int, accumulate: int
+) -> None:
+    """23 samples: last partial batches of 3, 5, 2 and 0, fewer than the ranks too; sizes that do not divide."""
+    options = {"batch_size": batch_size, "accumulate": accumulate}
+    expected: list[float] = []
+    for ranks in (1, 2, 3, 4):
+        here = Bench(bench.root / f"ranks-{ranks}")
+        here.prepare(batch="global")
+        weights = resized(here, [(ranks, END)], **options)
+        expected = expected or weights
+        assert weights == pytest.approx(expected, abs=1e-9, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        [(1, 3), (2, 7), (4, 8), (3, 13), (1, END)],
+        [(4, 1), (1, 2), (3, 14), (2, END)],
+        [(2, 5), (1, 10), (2, END)],
+    ],
+)
+def test_global_batch_resized_anywhere_gives_the_same_weights(
+    bench: Bench, plan: list[tuple[int, int]]
+) -> None:
+    """Five optimizer steps an epoch: the resizes lie in mid-epoch and at its end."""
+    whole, moved = Bench(bench.root / "whole"), Bench(bench.root / "moved")
+    whole.prepare(batch="global")
+    moved.prepare(batch="global")
+    expected = resized(whole, [(1, END)])
+    assert resized(moved, plan) == pytest.approx(expected, abs=1e-9, rel=1e-9)
+
+
+def test_a_batch_per_atom_is_the_mean_over_its_samples(bench: Bench) -> None:
+    """Uneven last batches too: as one process with the whole global batch and the scaled rate would do it."""
+    bench.prepare(lr_warmup_epochs=0, lr_power=0.5)
+    weights = resized(bench, [(3, END)], batch_size=4, inside=False)
+
+    def by_hand() -> list[float]:
+        trial = gpusched.init()
+        model = small_net()
+        average = torch.optim.swa_utils.AveragedModel(model)
+        optimizer = torch.optim.SGD(
+            model.parameters(), lr=0.05 * 3**0.5, momentum=0.9, nesterov=True
+        )
+        schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.97)
+        loader = trial.loader(digits(), batch_size=12)
+        for _ in range(3):
+            for x, y in loader:
+                nn.functional.mse_loss(model(x), y).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                schedule.step()
+                average.update_parameters(model)
+        both = [*model.parameters(), *average.parameters()]
+        return torch.cat([p.detach().flatten() for p in both]).tolist()
+
+    (expected,) = values(run_ranks(by_hand, 1, Bench_at(bench, "hand")))
+    assert weights == pytest.approx(expected, abs=1e-9, rel=1e-9)
+
+
+def Bench_at(bench: Bench, name: str) -> Bench:
+    made = Bench(bench.root / name)
+    made.prepare()
+    return made
+
+
+def test_the_effective_rate_over_resizes_1_2_4_2(bench: Bench) -> None:
+    """By hand: 12 samples, batch 3 an atom, warm-up over 2 epochs; an epoch is 4, 2, 1 and 2 steps."""
+    bench.prepare(lr_warmup_epochs=2)
+
+    def script() -> list[float]:
+        trial = gpusched.init()
+        model = trial.wrap(nn.Linear(4, 1).double())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trial.scale_lr(optimizer)
+        used: list[float] = []
+        optimizer.register_step_pre_hook(lambda o, *_: used.append(o.param_groups[0]["lr"]))
+        loader = trial.loader(digits(12), batch_size=3)
+        trial.track(model=model, opt=optimizer)
+        for _ in trial.steps(limit=6):
+            for x, _y in loader:
+                model(x).sum().backward()
+                optimizer.step()
+            trial.report(accuracy=0)
+        return used
+
+    used: list[float] = []
+    for incarnation, (ranks, step) in enumerate([(1, 1), (2, 2), (4, 5), (2, END)], start=1):
+        with daemon(bench, at_step(**{"yield": step})):
+            per_rank = values(run_ranks(script, ranks, bench, incarnation))
+        assert all(rates == per_rank[0] for rates in per_rank)
+        used.extend(per_rank[0])
+    by_hand = [1, 1, 1, 1]  # one atom
+    by_hand += [1, 1.25]  # 1 -> 2 over two epochs: after 0 and 1/2 epoch
+    by_hand += [1.5, 2.75, 4]  # 1.5 -> 4 over two epochs, one step an epoch
+    by_hand += [2, 2]  # back to two: at once
+    assert used == pytest.approx([0.1 * factor for factor in by_hand])
+
+
+def test_mean_counts_each_sample_once_and_evaluation_shards(bench: Bench) -> None:
+    def script() -> list[float]:
+        trial = gpusched.init()
+        loader = trial.eval_loader(TensorDataset(torch.arange(10.0)), batch_size=2)
+        correct, total = torch.tensor(0.0), 0
+        for (x,) in loader:
+            correct += x.sum()
+            total += len(x)
+        return [total, trial.mean(correct, total), trial.mean(0, 0)]
+
+    per_rank = values(run_ranks(script, 3, bench))
+    assert [rank[0] for rank in per_rank] == [4, 3, 3]
+    assert [rank[1] for rank in per_rank] == [4.5] * 3
+    assert all(np.isnan(rank[2]) for rank in per_rank)
+
+
+def draw() -> list[float]:
+    return [random.random(), float(np.random.rand()), torch.rand(1).item()]
+
+
+def test_random_numbers_alike_in_set_up_then_each_its_own_and_on_across_a_resize(
+    bench: Bench,
+) -> None:
+    def script() -> list[Any]:
+        trial = gpusched.init()
+        set_up = draw()
+        trial.track(model=nn.Linear(1, 1))
+        seen = []
+        for _ in trial.steps(limit=4):
+            seen.append(draw())
+            trial.report(accuracy=0)
+        return [set_up, seen]
+
+    whole = values(run_ranks(script, 2, Bench_at(bench, "whole")))
+    assert whole[0][0] == whole[1][0], "the same on all ranks while the script sets itself up"
+    assert whole[0][1][0] != whole[1][1][0]
+    with daemon(bench, at_step(**{"yield": 2})):
+        first = values(run_ranks(script, 2, bench, 1))
+    with daemon(bench, at_step(**{"yield": 3})):
+        second = values(run_ranks(script, 3, bench, 2))
+    third = values(run_ranks(script, 2, bench, 3))
+    for rank in range(2):
+        drawn = first[rank][1] + second[rank][1] + third[rank][1]
+        assert drawn == whole[rank][1]
+    fresh = second[2][1]
+    assert len(fresh) == 1
+    assert fresh[0] not in [numbers for rank in whole for numbers in rank[1]]
+
+
+@pytest.mark.parametrize("verb", ["yield", "leave"])
+def test_all_ranks_leave_at_the_same_step(bench: Bench, verb: str) -> None:
+    def script() -> Any:
+        trial = gpusched.init()
+        trial.track(model=trial.wrap(nn.Linear(1, 1)))
+        for _ in range(trial.step, 9):
+            trial.report(accuracy=0)
+        return "never"
+
+    with daemon(bench, at_step(**{verb: 4})) as fake:
+        ended = run_ranks(script, 3, bench)
+        assert len(fake.of_kind("hello")) == 1
+        assert len(fake.of_kind("report")) == 4
+    assert [(rank.code, rank.error) for rank in ended] == [(0, "")] * 3
+    saved = 4 if verb == "yield" else None
+    assert bench.last_word() == {"why": "yielded", "step": 4, "saved_step": saved}
+
+
+def test_a_disk_that_refuses_keeps_all_ranks_training(bench: Bench) -> None:
+    bench.paths.checkpoints.write_text("in the way")
+
+    def script() -> list[int]:
+        trial = gpusched.init()
+        trial.track(model=nn.Linear(1, 1))
+        seen = []
+        for step in trial.steps(limit=4):
+            seen.append(step)
+            trial.report(accuracy=0)
+        return seen
+
+    with daemon(bench, at_step(**{"yield": 2})):
+        assert values(run_ranks(script, 2, bench)) == [[0, 1, 2, 3]] * 2
+
+
+def test_a_report_on_one_rank_alone_names_the_line(bench: Bench) -> None:
+    def script() -> None:
+        trial = gpusched.init()
+        trial.report(accuracy=0)
+        if trial.rank == 0:
+            trial.report(accuracy=1)  # the line to be named
+        else:
+            trial.mean(1, 1)
+
+    ended = run_ranks(script, 2, bench)
+    for rank in ended:
+        assert (
+            "RanksDisagree: the ranks of this trial make different calls (test_ranks.py)"
+            in rank.error
+        )
+        assert "rank 0 is in trial.report() at line" in rank.error
+        assert "rank 1 is in trial.mean() at line" in rank.error
+    assert bench.last_word() is None
+
+
+def test_ranks_that_do_not_come_or_have_gone_are_told(bench: Bench) -> None:
+    def waits() -> None:
+        trial = gpusched.init()
+        trial._group.patience_s = 0.3
+        if trial.rank == 0:
+            trial.report(accuracy=1)
+        else:
+            dist.barrier()
+
+    def gone() -> None:
+        trial = gpusched.init()
+        if trial.rank == 0:
+            trial.report(accuracy=1)
+
+    first = run_ranks(waits, 2, bench)[0]
+    assert "rank 0 has waited 0 s in trial.report() (test_ranks.py:" in first.error
+    assert "move it out of any `if rank == 0`" in first.error
+    first = run_ranks(gone, 2, bench, incarnation=2)[0]
+    assert "another rank has gone while rank 0 was in trial.report()" in first.error
+
+
+def test_the_metrics_of_other_ranks_do_not_matter(bench: Bench) -> None:
+    def script() -> None:
+        trial = gpusched.init()
+        trial.report(accuracy=0.5 if trial.rank == 0 else None)
+
+    values(run_ranks(script, 2, bench))
+    assert [line["m"] for line in bench.reports()] == [{"accuracy": 0.5}]
+
+
+@pytest.mark.parametrize("own", ["before", "after", "none"])
+def test_a_plain_torchrun_script_that_wraps_ddp_itself(bench: Bench, own: str) -> None:
+    def script() -> list[float]:
+        if own == "before":
+            dist.init_process_group("gloo")
+        trial = gpusched.init()
+        if own == "after":
+            dist.init_process_group("gloo")
+        assert dist.get_world_size() == trial.world_size
+        torch.manual_seed(0)
+        model = DistributedDataParallel(nn.Linear(2, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        trial.track(model=model, opt=optimizer)
+        for _ in range(trial.step, 4):
+            optimizer.zero_grad()
+            model(torch.ones(1, 2) * (1 + trial.rank)).sum().backward()
+            optimizer.step()
+            trial.report(accuracy=0)
+        return model.module.weight.flatten().tolist()
+
+    whole = values(run_ranks(script, 2, Bench_at(bench, "whole")))
+    with daemon(bench, at_step(**{"yield": 2})):
+        assert [rank.code for rank in run_ranks(script, 2, bench)] == [0, 0]
+    assert values(run_ranks(script, 2, bench, incarnation=2)) == [pytest.approx(w) for w in whole]
+
+
+def test_under_plain_torchrun_nothing_is_saved_and_rank_0_prints(tmp_path: Any) -> None:
+    def script() -> list[Any]:
+        trial = start.start()
+        model = trial.wrap(nn.Linear(2, 1))
+        trial.track(model=model)
+        told = []
+        for step in trial.steps(limit=2):
+            trial.report(accuracy=step)
+            told.append(trial.step)
+        return [type(model).__name__, told, trial.hparams.as_dict()]
+
+    expected = ["DistributedDataParallel", [1, 2], {}]
+    assert values(run_ranks(script, 2)) == [expected, expected]

@@ -1,0 +1,327 @@
+"""Effective rates against rates computed by hand, as the optimizer saw them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.optim import lr_scheduler as schedulers
+
+from gpusched.worker.resize import Clock, Ramp, RateScaler
+
+STEPS_PER_EPOCH = 10
+
+
+class Rig:
+    """One parameter, an optimizer, a clock that a data set of ten batches an epoch would give."""
+
+    def __init__(
+        self,
+        target: float,
+        kind: str = "warmup",
+        warmup_epochs: float = 1.0,
+        make: Callable[..., torch.optim.Optimizer] = torch.optim.SGD,
+        groups: tuple[float, ...] = (0.1,),
+        **options: Any,
+    ) -> None:
+        self.parameters = [torch.nn.Parameter(torch.zeros(1)) for _ in groups]
+        self.optimizer = make(
+            [{"params": [p], "lr": lr} for p, lr in zip(self.parameters, groups, strict=True)],
+            **options,
+        )
+        self.batches = 0
+        self.clock = Clock()
+        self.clock.source = lambda: self.batches / STEPS_PER_EPOCH
+        self.scaler = RateScaler(
+            self.optimizer,
+            target=target,
+            kind=kind,
+            warmup_epochs=warmup_epochs,
+            clock=self.clock,
+        )
+        self.used: list[list[float]] = []
+        self.optimizer.register_step_pre_hook(self._note)
+
+    def _note(self, optimizer: torch.optim.Optimizer, *rest: Any) -> None:
+        self.used.append([float(group["lr"]) for group in optimizer.param_groups])
+
+    def step(self, times: int = 1) -> list[float]:
+        for _ in range(times):
+            self.batches += 1
+            for parameter in self.parameters:
+                parameter.grad = torch.ones(1)
+            self.optimizer.step()
+        return [rates[0] for rates in self.used[-times:]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "start", "target", "epochs", "steps", "expected"),
+    [
+        ("warmup", 1.0, 4.0, 0.0, 0, 1.0),
+        ("warmup", 1.0, 4.0, 1.0, 10, 1.6),
+        ("warmup", 1.0, 4.0, 2.5, 25, 2.5),
+        ("warmup", 1.0, 4.0, 5.0, 50, 4.0),
+        ("warmup", 1.0, 4.0, 9.0, 90, 4.0),
+        ("warmup", 2.0, 3.0, 1.0, 1, 2.2),
+        ("warmup", 4.0, 2.0, 0.0, 0, 2.0),
+        ("ten_percent", 1.0, 4.0, 0.0, 0, 1.0),
+        ("ten_percent", 1.0, 4.0, 0.0, 1, 1.1),
+        ("ten_percent", 1.0, 4.0, 0.0, 14, 1.1**14),
+        ("ten_percent", 1.0, 4.0, 0.0, 15, 4.0),
+        ("ten_percent", 2.0, 4.0, 0.0, 7, 2 * 1.1**7),
+        ("ten_percent", 2.0, 4.0, 0.0, 8, 4.0),
+        ("ten_percent", 4.0, 1.0, 0.0, 0, 1.0),
+        ("ten_percent", 1.0, 4.0, 0.0, 10**9, 4.0),
+    ],
+)
+def test_the_factor_by_hand(
+    kind: str, start: float, target: float, epochs: float, steps: int, expected: float
+) -> None:
+    ramp = Ramp(start, target, steps=steps)
+    assert ramp.factor(epochs, kind, 5.0) == pytest.approx(expected)
+
+
+def test_without_a_warmup_the_target_holds_at_once() -> None:
+    assert Ramp(1.0, 4.0).factor(0.0, "warmup", 0.0) == 4.0
+
+
+def test_one_step_after_another_by_hand() -> None:
+    """1 -> 4 atoms in one epoch of ten steps: 0.1 * (1 + 3 i / 10)."""
+    rig = Rig(target=4.0)
+    assert rig.step(12) == pytest.approx([0.1 * (1 + 3 * min(i, 10) / 10) for i in range(12)])
+    assert rig.optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_parameters_move_by_the_scaled_rate() -> None:
+    rig = Rig(target=4.0)
+    rig.step(3)
+    assert rig.parameters[0].item() == pytest.approx(-0.1 * (1 + 1.3 + 1.6))
+
+
+def test_resized_twice_in_the_middle_of_a_ramp() -> None:
+    """1 -> 4; after five steps (factor 2.5) to 2: at once; after three more back to 4, from 2 in an epoch."""
+    first = Rig(target=4.0)
+    assert first.step(5)[-1] == pytest.approx(0.1 * 2.2)
+    second = Rig(target=2.0)
+    second.batches = first.batches
+    second.scaler.load_state_dict(first.scaler.state_dict())
+    assert second.step(3) == pytest.approx([0.2] * 3)
+    third = Rig(target=4.0)
+    third.batches = second.batches
+    third.scaler.load_state_dict(second.scaler.state_dict())
+    assert third.step(11) == pytest.approx([0.2 + 0.02 * min(i, 10) for i in range(11)])
+
+
+@pytest.mark.parametrize("kind", ["warmup", "ten_percent"])
+def test_a_relaunch_in_mid_ramp_changes_nothing(kind: str) -> None:
+    whole = Rig(target=4.0, kind=kind)
+    rates = whole.step(16)
+    for cut in range(16):
+        before, after = Rig(target=4.0, kind=kind), Rig(target=4.0, kind=kind)
+        used = before.step(cut) if cut else []
+        after.batches = before.batches
+        after.scaler.load_state_dict(before.scaler.state_dict())
+        assert [*used, *after.step(16 - cut)] == pytest.approx(rates)
+
+
+def test_several_groups_keep_their_proportion() -> None:
+    rig = Rig(target=3.0, warmup_epochs=0.0, groups=(0.1, 0.01, 0.0))
+    rig.step()
+    assert rig.used == [pytest.approx([0.3, 0.03, 0.0])]
+
+
+OPTIMIZERS = [
+    (torch.optim.SGD, {"momentum": 0.9, "nesterov": True, "weight_decay": 1e-4}),
+    (torch.optim.SGD, {"foreach": True}),
+    (torch.optim.Adam, {}),
+    (torch.optim.Adam, {"fused": True}),
+    (torch.optim.AdamW, {"amsgrad": True}),
+    (torch.optim.Adadelta, {}),
+    (torch.optim.Adagrad, {}),
+    (torch.optim.Adamax, {}),
+    (torch.optim.ASGD, {}),
+    (torch.optim.NAdam, {}),
+    (torch.optim.RAdam, {}),
+    (torch.optim.RMSprop, {"momentum": 0.9}),
+]
+
+
+@pytest.mark.parametrize(("make", "options"), OPTIMIZERS)
+def test_every_optimizer_moves_as_with_a_rate_set_by_hand(make: Any, options: Any) -> None:
+    rig = Rig(target=4.0, make=make, **options)
+    rig.step(12)
+    by_hand = torch.nn.Parameter(torch.zeros(1))
+    optimizer = make([by_hand], lr=0.1, **options)
+    for i in range(12):
+        optimizer.param_groups[0]["lr"] = 0.1 * (1 + 3 * min(i, 10) / 10)
+        by_hand.grad = torch.ones(1)
+        optimizer.step()
+    assert rig.parameters[0].item() == pytest.approx(by_hand.item(), rel=1e-5)
+
+
+def test_closures_are_called_with_the_scaled_rate() -> None:
+    rig = Rig(target=4.0, warmup_epochs=0.0, make=torch.optim.LBFGS)
+    parameter = rig.parameters[0]
+
+    def closure() -> torch.Tensor:
+        rig.optimizer.zero_grad()
+        loss = ((parameter - 3) ** 2).sum()
+        loss.backward()
+        return loss
+
+    rig.optimizer.step(closure)
+    assert rig.used == [[pytest.approx(0.4)]]
+    assert rig.optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_a_rate_that_is_a_tensor_stays_that_tensor() -> None:
+    rate = torch.tensor(0.1)
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=rate)
+    RateScaler(optimizer, target=4.0, kind="warmup", warmup_epochs=0.0, clock=Clock())
+    parameter.grad = torch.ones(1)
+    optimizer.step()
+    assert parameter.item() == pytest.approx(-0.4)
+    assert optimizer.param_groups[0]["lr"] is rate
+    assert rate.item() == pytest.approx(0.1)
+
+
+def stepped(make: Callable[[torch.optim.Optimizer], Any], target: float, feed: bool) -> list[float]:
+    rig = Rig(target=target, warmup_epochs=0.0)
+    scheduler = make(rig.optimizer)
+    seen = []
+    for number in range(12):
+        rig.step()
+        seen.append(rig.optimizer.param_groups[0]["lr"])
+        scheduler.step(*([1.0 + number % 2] if feed else []))
+    return [*seen, *(rates[0] for rates in rig.used)]
+
+
+SCHEDULERS: list[tuple[Callable[[Any], Any], bool]] = [
+    (lambda o: schedulers.StepLR(o, 3, 0.5), False),
+    (lambda o: schedulers.MultiStepLR(o, [2, 5], 0.1), False),
+    (lambda o: schedulers.ExponentialLR(o, 0.9), False),
+    (lambda o: schedulers.LambdaLR(o, lambda n: 1 / (1 + n)), False),
+    (lambda o: schedulers.MultiplicativeLR(o, lambda n: 0.9), False),
+    (lambda o: schedulers.CosineAnnealingLR(o, 10), False),
+    (lambda o: schedulers.CosineAnnealingWarmRestarts(o, 4), False),
+    (lambda o: schedulers.LinearLR(o, 0.1, total_iters=5), False),
+    (lambda o: schedulers.PolynomialLR(o, 10), False),
+    (lambda o: schedulers.OneCycleLR(o, 0.3, total_steps=20, cycle_momentum=False), False),
+    (lambda o: schedulers.CyclicLR(o, 0.01, 0.1, step_size_up=3, cycle_momentum=False), False),
+    (lambda o: schedulers.ReduceLROnPlateau(o, patience=1), True),
+    (
+        lambda o: schedulers.SequentialLR(
+            o, [schedulers.LinearLR(o, 0.1), schedulers.ExponentialLR(o, 0.9)], [4]
+        ),
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "feed"), SCHEDULERS)
+def test_every_scheduler_sees_the_base_rate_and_is_scaled(
+    make: Callable[[Any], Any], feed: bool
+) -> None:
+    plain = stepped(make, 1.0, feed)
+    scaled = stepped(make, 4.0, feed)
+    assert scaled[:12] == pytest.approx(plain[:12])
+    assert scaled[12:] == pytest.approx([4 * rate for rate in plain[12:]])
+
+
+def test_a_step_that_raised_leaves_the_base_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(target=4.0, warmup_epochs=0.0)
+
+    def closure() -> float:
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        rig.optimizer.step(closure)
+    assert rig.step() == pytest.approx([0.4])
+    assert rig.optimizer.param_groups[0]["lr"] == 0.1
+
+
+def test_a_step_skipped_by_the_gradient_scaler_does_not_move_the_ramp() -> None:
+    rig = Rig(target=4.0, kind="ten_percent")
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    for gradient in (1.0, float("inf"), 1.0):
+        rig.batches += 1
+        rig.parameters[0].grad = torch.tensor([gradient])
+        scaler.scale(torch.zeros(1))  # makes the scaler's state, as the loss would
+        scaler.step(rig.optimizer)
+        scaler.update()
+    assert [rates[0] for rates in rig.used] == pytest.approx([0.1, 0.11])
+
+
+def test_accumulated_gradients_ramp_by_the_samples_trained_on() -> None:
+    """Four batches a step, ten an epoch: the ramp over one epoch goes 0, 0.4, 0.8, 1."""
+    rig = Rig(target=4.0)
+    for _ in range(4):
+        rig.batches += 3
+        rig.step()
+    assert [rates[0] for rates in rig.used] == pytest.approx([0.1, 0.22, 0.34, 0.4])
+
+
+def test_averaged_weights_and_deep_copies_are_untouched() -> None:
+    rig = Rig(target=4.0, warmup_epochs=0.0)
+    module = torch.nn.Linear(1, 1)
+    averaged = torch.optim.swa_utils.AveragedModel(module)
+    rig.step()
+    averaged.update_parameters(module)
+    assert copy.deepcopy(rig.optimizer.state_dict())["param_groups"][0]["lr"] == 0.1
+
+
+@pytest.mark.parametrize("correct", [True, False])
+def test_momentum_correction_by_hand(correct: bool) -> None:
+    """Goyal et al., remark 2. The rate goes 0.1 -> 0.4 between two steps with gradient 1 and momentum 0.5.
+
+    With the correction (torch's form, equation 9) the velocity grows with the rate: 0.4 * (0.5 * 1 + 1); without it
+    (equation 10) the velocity 0.1 carries over as it is: 0.5 * 0.1 + 0.4 * 1.
+    """
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.5)
+    clock = Clock()
+    clock.source = lambda: 5.0
+    RateScaler(
+        optimizer,
+        target=4.0,
+        kind="warmup",
+        warmup_epochs=5.0,
+        clock=clock,
+        momentum_correction=correct,
+    )
+    moves = []
+    for _ in range(2):
+        before = parameter.item()
+        parameter.grad = torch.ones(1)
+        optimizer.step()
+        moves.append(before - parameter.item())
+    assert moves == pytest.approx([0.1, 0.4 * 1.5 if correct else 0.05 + 0.4])
+
+
+def test_a_clock_without_a_loader_counts_reports_and_then_steps() -> None:
+    clock = Clock(global_batches=2)
+    for _ in range(4):
+        clock.step_taken()
+        assert clock.epochs() == 0.0, "how many steps make a report is not known yet"
+    clock.reported(1)
+    assert clock.epochs() == 1.0
+    clock.step_taken()
+    assert clock.epochs() == 1.25
+    for _ in range(9):
+        clock.step_taken()
+    assert clock.epochs() == 2.0, "a report that is late does not make time run on"
+    relaunched = Clock(global_batches=4)
+    clock.reported(2)
+    clock.reported(3)
+    relaunched.load_state_dict({"reports": 3, "base_steps_per_report": 8})
+    relaunched.step_taken()
+    assert relaunched.epochs() == 3.5
+
+
+def test_only_optimizers_are_taken() -> None:
+    with pytest.raises(TypeError, match=r"takes a torch.optim.Optimizer, not Linear"):
+        RateScaler(torch.nn.Linear(1, 1), target=1.0, kind="warmup", warmup_epochs=1, clock=Clock())

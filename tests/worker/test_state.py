@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import enum
+import io
+import math
+from collections import Counter, OrderedDict, defaultdict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from gpusched.worker.state import load_object, portable, refuse_stateless, save_object, unportable
+
+
+def through_disk(value: Any) -> Any:
+    """Saved and loaded as a checkpoint is."""
+    buffer = io.BytesIO()
+    torch.save(portable(value, "it"), buffer)
+    buffer.seek(0)
+    return unportable(torch.load(buffer, weights_only=True))
+
+
+KEYS = st.one_of(st.text(max_size=5), st.integers(), st.booleans(), st.none())
+VALUES = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False),
+        st.text(max_size=8),
+        st.binary(max_size=8),
+        st.complex_numbers(allow_nan=False),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4),
+        st.lists(inner, max_size=4).map(tuple),
+        st.dictionaries(KEYS, inner, max_size=4),
+    ),
+    max_leaves=12,
+)
+
+
+@given(VALUES)
+def test_plain_values_come_back_as_they_were(value: Any) -> None:
+    assert through_disk(value) == value
+
+
+class Colour(enum.StrEnum):
+    RED = "red"
+
+
+def test_what_changes_its_type_and_what_does_not() -> None:
+    value = {
+        "scalar": np.float64(0.5),
+        "count": np.int64(3),
+        "array": np.arange(4, dtype=np.int16),
+        "counter": Counter({2: 1, 5: 1}),
+        "default": defaultdict(list, a=[1]),
+        "ordered": OrderedDict(a=1),
+        "set": {1, 2},
+        "enum": Colour.RED,
+        "nan": math.nan,
+        "tensor": torch.ones(2, requires_grad=True),
+        "dtype": torch.float16,
+        "size": torch.Size([1, 2]),
+    }
+    back = through_disk(value)
+    assert back["scalar"] == 0.5
+    assert type(back["scalar"]) is float
+    assert type(back["count"]) is int
+    assert np.array_equal(back["array"], value["array"])
+    assert back["array"].dtype == np.int16
+    assert type(back["counter"]) is Counter
+    assert back["counter"] == value["counter"]
+    assert back["default"] == {"a": [1]}
+    assert back["set"] == {1, 2}
+    assert back["enum"] == "red"
+    assert math.isnan(back["nan"])
+    assert torch.equal(back["tensor"], torch.ones(2))
+    assert back["dtype"] is torch.float16
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ({"fn": lambda: 0}, r"it\['fn'\], a builtins.function"),
+        ([0, {"a": (object(),)}], r"it\[1\]\['a'\]\[0\], a builtins.object"),
+        ({"x": type}, r"it\['x'\], a builtins.type"),
+        (torch.optim.SGD([torch.zeros(1)], lr=1), r"a torch.optim.sgd.SGD"),
+    ],
+)
+def test_what_cannot_be_saved_is_named(value: Any, told: str) -> None:
+    with pytest.raises(TypeError, match=told):
+        portable(value, "it")
+
+
+@pytest.mark.parametrize("value", [lambda: 0, 3, {}, nn.Linear, None])
+def test_what_has_no_state_cannot_be_tracked(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"trial.track\(thing=...\): a .* has no state_dict"):
+        refuse_stateless("thing", value)
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 3) -> None:
+        super().__init__()
+        self.first = nn.Linear(2, width)
+        self.module = nn.Linear(width, 1)  # named like DDP's own attribute
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.module(self.first(x))
+        return out
+
+
+@pytest.fixture
+def ddp(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A stand-in for DDP where there is one process only; the real one is in test_ranks.py."""
+
+    class Wrapped(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+    monkeypatch.setattr("gpusched.worker.state.DistributedDataParallel", Wrapped)
+    return Wrapped
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_names_do_not_depend_on_wrappers(ddp: Any) -> None:
+    torch.manual_seed(0)
+    net = Net()
+    plain = save_object("model", net)
+    assert set(plain) == {"first.weight", "first.bias", "module.weight", "module.bias"}
+    compiled = torch.compile(net)
+    for wrapped in (ddp(net), compiled, ddp(compiled), torch.compile(ddp(net))):
+        assert set(save_object("model", wrapped)) == set(plain)
+    for wrap in (
+        ddp,
+        torch.compile,
+        lambda m: ddp(torch.compile(m)),
+        lambda m: torch.compile(ddp(m)),
+    ):
+        fresh = Net()
+        load_object("model", wrap(fresh), plain, step=1)
+        assert same(fresh, net)
+
+
+def test_wrappers_deep_inside_an_averaged_model(ddp: Any) -> None:
+    torch.manual_seed(0)
+    net = Net()
+    averaged = torch.optim.swa_utils.AveragedModel(ddp(net))
+    saved = save_object("ema", averaged)
+    assert "module.first.weight" in saved
+    other = torch.optim.swa_utils.AveragedModel(Net())
+    load_object("ema", other, saved, step=1)
+    assert same(other, averaged)
+
+
+@pytest.mark.parametrize("width", [4, 2])
+def test_a_model_of_another_shape_is_told_what_to_change(width: int) -> None:
+    saved = save_object("model", Net())
+    with pytest.raises(
+        RuntimeError, match=r"(?s)track\(model=.*step 9 does not fit.*first.weight.*hparams"
+    ):
+        load_object("model", Net(width), saved, step=9)
+
+
+def test_a_missing_parameter_is_told(ddp: Any) -> None:
+    saved = save_object("model", Net())
+    del saved["first.bias"]
+    with pytest.raises(RuntimeError, match="Missing key"):
+        load_object("model", ddp(Net()), saved, step=9)
+
+
+def test_optimizers_and_schedulers_go_through_disk() -> None:
+    net = Net()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.1)
+    chain = torch.optim.lr_scheduler.SequentialLR(
+        optimizer,
+        [
+            torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4]),
+            torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10),
+        ],
+        [5],
+    )
+    for _ in range(3):
+        net(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        chain.step()
+    saved = through_disk(
+        {"opt": save_object("opt", optimizer), "sched": save_object("sched", chain)}
+    )
+    load_object("opt", optimizer, saved["opt"], 3)
+    load_object("sched", chain, saved["sched"], 3)
+    assert chain.get_last_lr() == [pytest.approx(0.01)]
+    assert optimizer.state_dict()["state"][0]["step"] == 3

@@ -1,0 +1,456 @@
+"""One rank, a real socket, real files: what a report's answer makes of the script."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import gpusched
+from gpusched.worker.checkpoint import CheckpointStore
+from tests.worker.fakes import Bench, at_step, daemon, run_rank, run_ranks
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def train(steps: int | None = 6, after: str = "") -> list[Any]:
+    """A script of the usual shape; what it saw: the epochs, and the rate and weight it ended with."""
+    trial = gpusched.init()
+    model = trial.wrap(nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    loader = trial.loader(TensorDataset(torch.arange(20.0).view(10, 2) / 20), batch_size=4)
+    trial.track(model=model, opt=optimizer, sched=schedule)
+    seen = []
+    for epoch in trial.steps(limit=steps):
+        for (x,) in loader:
+            optimizer.zero_grad()
+            model(x + 0.1 * torch.rand_like(x)).square().mean().backward()
+            optimizer.step()
+        trial.report(accuracy=epoch / 10)
+        schedule.step()
+        seen.append(epoch)
+    return [seen, optimizer.param_groups[0]["lr"], model.weight.detach().flatten().tolist()]
+
+
+def weights(ended: Any) -> Any:
+    return pytest.approx(ended.value[2], abs=1e-7)
+
+
+def test_a_trial_that_nobody_stops(bench: Bench) -> None:
+    with daemon(bench) as fake:
+        ended = run_rank(train, bench)
+        told = [(f["report"], f["step"], f["metrics"]) for f in fake.of_kind("report")]
+        (saved,) = fake.of_kind("saved")
+    assert ended.value[:2] == [[0, 1, 2, 3, 4, 5], 0.1 / 64]
+    assert told == [(n + 1, n + 1, {"accuracy": n / 10}) for n in range(6)]
+    assert [line["k"] for line in bench.reports()] == [1, 2, 3, 4, 5, 6]
+    assert all(0 < line["s"] < 5 for line in bench.reports())
+    assert saved["saved"] == 6
+    assert saved["bytes"] > 1000
+    assert bench.last_word() == {"why": "finished", "step": 6, "saved_step": 6}
+
+
+def test_yield_at_the_end_of_an_epoch_saves_what_follows_the_report(bench: Bench) -> None:
+    """Paused after 3 steps and resumed: the same curve to the last bit as without; the scheduler's step is in."""
+    whole = run_rank(train, Bench_like(bench, "whole"))
+    with daemon(bench, at_step(**{"yield": 3})):
+        first = run_rank(train, bench, incarnation=1)
+    assert first.value[:2] == [[0, 1, 2], 0.1 / 8]
+    assert bench.last_word(1) == {"why": "yielded", "step": 3, "saved_step": 3}
+    assert bench.checkpoints() == ["step-00000003"]
+    second = run_rank(train, bench, incarnation=2)
+    assert second.value[:2] == [[3, 4, 5], whole.value[1]]
+    assert second.value[2] == weights(whole)
+    assert [(line["i"], line["n"], line["k"]) for line in bench.reports()] == [
+        (1, 1, 1),
+        (1, 2, 2),
+        (1, 3, 3),
+        (2, 4, 4),
+        (2, 5, 5),
+        (2, 6, 6),
+    ]
+
+
+def Bench_like(bench: Bench, name: str) -> Bench:
+    other = Bench(bench.root.with_name(name))
+    other.prepare()
+    return other
+
+
+def test_leave_ends_without_saving(bench: Bench) -> None:
+    with daemon(bench, at_step(leave=2)):
+        assert run_rank(train, bench).value[0] == [0, 1]
+    assert bench.last_word() == {"why": "yielded", "step": 2, "saved_step": None}
+    assert bench.checkpoints() == []
+
+
+def test_save_goes_on_and_two_generations_stay(bench: Bench) -> None:
+    with daemon(bench, lambda report: "save" if report["step"] < 5 else "continue") as fake:
+        assert run_rank(train, bench).value[0] == [0, 1, 2, 3, 4, 5]
+        assert [frame["saved"] for frame in fake.of_kind("saved")] == [1, 2, 3, 4, 6]
+    assert bench.checkpoints() == ["step-00000004", "step-00000006"]
+
+
+def test_max_steps_of_the_recipe_ends_the_loop(bench: Bench) -> None:
+    bench.prepare(max_steps=3)
+    assert run_rank(train, bench, 1, None).value[0] == [0, 1, 2]
+    assert bench.last_word() == {"why": "finished", "step": 3, "saved_step": 3}
+
+
+def test_a_damaged_checkpoint_costs_steps_not_the_trial(bench: Bench) -> None:
+    with daemon(bench, at_step(save=2, **{"yield": 4})):
+        run_rank(train, bench)
+    state = bench.paths.checkpoints / "step-00000004" / "state.pt"
+    state.write_bytes(state.read_bytes()[:-10])
+    ended = run_rank(train, bench, incarnation=2)
+    assert ended.value[0] == [2, 3, 4, 5]
+    assert "step-00000004 is damaged" in ended.stderr
+    whole = run_rank(train, Bench_like(bench, "whole"))
+    assert ended.value[2] == weights(whole)
+
+
+def test_a_yield_that_cannot_be_saved_is_refused_and_training_goes_on(bench: Bench) -> None:
+    bench.paths.checkpoints.write_text("in the way")
+    with daemon(bench, at_step(save=1, **{"yield": 3})) as fake:
+        ended = run_rank(train, bench)
+        assert fake.of_kind("saved") == []
+    assert ended.value[0] == [0, 1, 2, 3, 4, 5]
+    assert "no checkpoint of step 3" in ended.stderr
+    assert "training goes on" in ended.stderr
+    assert bench.last_word() == {"why": "finished", "step": 6, "saved_step": None}
+
+
+def test_a_yield_is_tried_twice(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts = []
+    write = CheckpointStore.write
+
+    def refuse_once(store: CheckpointStore, step: int, *rest: Any) -> int:
+        attempts.append(step)
+        if len(attempts) == 1:
+            raise OSError(28, "No space left on device")
+        return write(store, step, *rest)
+
+    monkeypatch.setattr(CheckpointStore, "write", refuse_once)
+    with daemon(bench, at_step(**{"yield": 2})):
+        ended = run_rank(train, bench)
+    assert "no checkpoint of step 2: No space left on device" in ended.stderr
+    assert bench.last_word() == {"why": "yielded", "step": 2, "saved_step": 2}
+
+
+def test_reports_go_on_without_a_daemon(bench: Bench) -> None:
+    assert run_rank(train, bench).value[0] == [0, 1, 2, 3, 4, 5]
+    assert len(bench.reports()) == 6
+
+
+def plain(epochs: int = 6) -> list[int]:
+    """A script with a loop of its own: only init, track and report."""
+    trial = gpusched.init()
+    model = nn.Linear(2, 1)
+    trial.track(model=model)
+    seen = []
+    for epoch in range(trial.step, epochs):
+        seen.append(epoch)
+        with torch.no_grad():
+            model.weight += 1
+        trial.report(accuracy=model.weight.sum().item())
+    return seen
+
+
+def test_a_plain_loop_leaves_inside_report(bench: Bench) -> None:
+    with daemon(bench, at_step(**{"yield": 2})):
+        ended = run_rank(plain, bench)
+    assert ended.code == 0
+    assert bench.last_word() == {"why": "yielded", "step": 2, "saved_step": 2}
+    assert run_rank(plain, bench, incarnation=2).value == [2, 3, 4, 5]
+    accuracies = [line["m"]["accuracy"] for line in bench.reports()]
+    assert np.diff(accuracies).tolist() == pytest.approx([2.0] * 5, abs=1e-5)
+
+
+def test_leave_inside_report(bench: Bench) -> None:
+    with daemon(bench, at_step(leave=1)):
+        assert run_rank(plain, bench).code == 0
+    assert bench.last_word() == {"why": "yielded", "step": 1, "saved_step": None}
+
+
+def often(every: int = 2) -> list[Any]:
+    """Reports inside the epoch; the samples it was given."""
+    trial = gpusched.init()
+    weight = nn.Linear(1, 1)
+    trial.track(model=weight)
+    loader = trial.loader(TensorDataset(torch.arange(10)), batch_size=2)
+    seen = []
+    try:
+        for epoch in trial.steps(limit=2):
+            for number, (x,) in enumerate(loader):
+                seen.append((epoch, x.tolist()))
+                if number % every == every - 1:
+                    trial.report(accuracy=0.5)
+            trial.report(accuracy=0.5)
+    except SystemExit:
+        return [*seen, "left"]
+    return seen
+
+
+def test_a_yield_in_mid_epoch_saves_at_once_and_goes_on_with_the_next_sample(bench: Bench) -> None:
+    whole = run_rank(often, Bench_like(bench, "whole")).value
+    with daemon(bench, at_step(save=1, **{"yield": 2})):
+        first = run_rank(often, bench).value
+    assert first == [*whole[:4], "left"]
+    assert bench.last_word(1) == {"why": "yielded", "step": 2, "saved_step": 2}
+    with daemon(bench, at_step(**{"yield": 3})):
+        second = run_rank(often, bench, incarnation=2).value
+    assert second == whole[4:5], "the end of the epoch: the loop ends by itself"
+    third = run_rank(often, bench, incarnation=3).value
+    assert third == whole[5:]
+    assert [line["k"] for line in bench.reports()] == [1, 2, 3, 4, 5, 6]
+
+
+def in_charge(obey: bool = True) -> list[Any]:
+    trial = gpusched.init()
+    model = nn.Linear(1, 1, bias=False)
+    model.weight.data.zero_()
+    trial.track(model=model)
+    seen = []
+    for step in range(trial.step, 6):
+        with torch.no_grad():
+            model.weight += 1
+        trial.should_yield()
+        trial.report(accuracy=step)
+        model.weight.data += 10
+        seen.append(model.weight.item())
+        if trial.should_yield() and obey:
+            seen.append("cleaned up")
+            break
+    return seen
+
+
+def test_a_script_in_charge_leaves_by_itself_and_after_saving(bench: Bench) -> None:
+    with daemon(bench, at_step(**{"yield": 2})):
+        assert run_rank(in_charge, bench).value == [11.0, 22.0, "cleaned up"]
+    assert bench.last_word() == {"why": "yielded", "step": 2, "saved_step": 2}
+    assert run_rank(in_charge, bench, incarnation=2).value[0] == 33.0
+
+
+def test_a_script_in_charge_is_not_ended_by_report(bench: Bench) -> None:
+    with daemon(bench, at_step(leave=2)):
+        assert run_rank(in_charge, bench, 1, False).value == [11.0, 22.0, 33.0, 44.0, 55.0, 66.0]
+    assert bench.last_word() == {"why": "yielded", "step": 2, "saved_step": None}
+    assert len(bench.reports()) == 2
+
+
+def fails(how: str) -> None:
+    trial = gpusched.init()
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    if how == "untracked":
+        trial.scale_lr(optimizer)
+        trial.report(accuracy=1)
+    elif how == "lambda":
+        trial.track(model=model, fn=lambda: 0)
+    elif how == "twice":
+        trial.track(model=model)
+        trial.track(model=nn.Linear(1, 1))
+    elif how == "late":
+        trial.report(accuracy=1)
+        trial.track(model=model)
+    elif how == "metric":
+        trial.report(loss=1)
+    elif how == "text":
+        trial.report(accuracy="high")
+    elif how == "huge":
+        trial.report(accuracy=1, **{f"m{n}": n for n in range(10_000)})
+    elif how == "zero":
+        trial.report(step=0, accuracy=1)
+    elif how == "back":
+        trial.report(step=5, accuracy=1)
+        trial.report(step=5, accuracy=1)
+    elif how == "stateful":
+        model.state_dict = lambda: {"fn": print}  # type: ignore[method-assign,assignment]
+        trial.track(model=model)
+        trial.report(accuracy=1)
+    elif how == "change":
+        trial.hparams.lr = 3
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "told"),
+    [
+        ("untracked", "RuntimeError", "add trial.track(model=model, opt=opt) before the loop"),
+        ("lambda", "TypeError", "trial.track(fn=...): a function has no state_dict()"),
+        ("twice", "ValueError", "'model' is tracked already"),
+        ("late", "RuntimeError", "before the first trial.report"),
+        ("metric", "ValueError", "has loss but not 'accuracy'"),
+        ("text", "TypeError", "'accuracy' is str 'high', not a number"),
+        ("huge", "ValueError", "bytes in 10001 metrics"),
+        ("zero", "ValueError", "it counts finished steps, so the first is 1"),
+        ("back", "ValueError", "trial.report(step=5) after step 5: it must go up"),
+        ("stateful", "TypeError", "a checkpoint cannot hold model['fn'], a builtins."),
+        ("change", "AttributeError", "hyperparameters cannot be changed"),
+    ],
+)
+def test_a_wrong_call_fails_the_trial_with_a_readable_message(
+    bench: Bench, how: str, kind: str, told: str
+) -> None:
+    with daemon(bench, at_step(save=1)):
+        (ended,) = run_ranks(fails, 1, bench, arguments=(how,))
+    assert any(line.startswith(kind) for line in ended.error.splitlines())
+    assert told in ended.error
+    assert bench.last_word() is None
+
+
+def test_what_a_checkpoint_lacks_starts_afresh_and_is_said(bench: Bench) -> None:
+    with daemon(bench, at_step(**{"yield": 1})):
+        run_rank(plain, bench)
+
+    def another() -> int:
+        trial = gpusched.init()
+        trial.track(model=nn.Linear(2, 1), extra=nn.Linear(1, 1))
+        return trial.step
+
+    ended = run_rank(another, bench, incarnation=2)
+    assert ended.value == 1
+    assert (
+        "trial.track(extra=...): not in the checkpoint of step 1 (which holds model)"
+        in ended.stderr
+    )
+
+
+def test_a_model_of_another_shape_fails_with_the_line_to_change(bench: Bench) -> None:
+    with daemon(bench, at_step(**{"yield": 1})):
+        run_rank(plain, bench)
+
+    def wider() -> None:
+        gpusched.init().track(model=nn.Linear(3, 1))
+
+    (ended,) = run_ranks(wider, 1, bench, incarnation=2)
+    assert "trial.track(model=...): the checkpoint of step 1 does not fit" in ended.error
+
+
+def loader_in_the_loop(stop: bool = False) -> list[Any]:
+    trial = gpusched.init()
+    trial.track(model=nn.Linear(1, 1))
+    seen = []
+    for _ in trial.steps(limit=4):
+        loader = trial.loader(TensorDataset(torch.arange(6)), batch_size=6)
+        seen.extend(x.tolist() for (x,) in loader)
+        trial.report(accuracy=1)
+    return seen
+
+
+def test_a_loader_made_anew_in_every_epoch_still_knows_its_epoch(bench: Bench) -> None:
+    whole = run_rank(loader_in_the_loop, Bench_like(bench, "whole")).value
+    assert len({tuple(order) for order in whole}) == 4
+    with daemon(bench, at_step(**{"yield": 2})):
+        first = run_rank(loader_in_the_loop, bench).value
+    assert [*first, *run_rank(loader_in_the_loop, bench, incarnation=2).value] == whole
+
+
+def test_step_time_is_training_alone(bench: Bench) -> None:
+    def script() -> None:
+        import time
+
+        trial = gpusched.init()
+        model = nn.Linear(1, 1)
+        time.sleep(0.3)
+        trial.track(model=model)
+        for _ in trial.steps(limit=3):
+            time.sleep(0.05)
+            trial.report(accuracy=1)
+            time.sleep(0.2)
+
+    with daemon(bench, lambda report: "save"):
+        run_rank(script, bench)
+    assert all(0.05 <= line["s"] < 0.15 for line in bench.reports()), bench.reports()
+
+
+def test_seeds_and_identity(bench: Bench) -> None:
+    def script() -> list[Any]:
+        import random
+
+        trial = gpusched.init()
+        same = gpusched.init() is trial
+        drawn = [random.random(), np.random.rand(), torch.rand(1).item()]
+        return [trial.id, trial.seed, trial.rank, trial.world_size, str(trial.device), same, drawn]
+
+    one, other = run_rank(script, bench).value, run_rank(script, bench, 2).value
+    assert one == other
+    assert one[:6] == [7, 123, 0, 1, "cpu", True]
+
+
+SLEEPER = """
+import sys, time
+import gpusched
+trial = gpusched.init()
+began = time.monotonic()
+for _ in trial.steps():
+    trial.report(accuracy=0.5)
+took = (time.monotonic() - began) / trial.step
+print(int("torch" in sys.modules), int("numpy" in sys.modules), took)
+"""
+
+
+def test_a_script_that_only_reports_never_imports_torch(bench: Bench, tmp_path: Path) -> None:
+    """In an interpreter of its own: yields, resumes, finishes; a report costs well under a millisecond."""
+    script = tmp_path / "sleeper.py"
+    script.write_text(SLEEPER)
+    bench.prepare(max_steps=400)
+    command = [sys.executable, str(script)]
+    with daemon(bench, at_step(**{"yield": 200})):
+        first = run_script(command, bench, 1)
+        assert bench.last_word(1) == {"why": "yielded", "step": 200, "saved_step": 200}
+        second = run_script(command, bench, 2)
+    assert bench.last_word(2) == {"why": "finished", "step": 400, "saved_step": None}
+    assert [line["k"] for line in bench.reports()] == list(range(1, 401))
+    for torch_loaded, numpy_loaded, _ in (first, second):
+        assert (torch_loaded, numpy_loaded) == (0, 0)
+    assert min(first[2], second[2]) < 0.002
+
+
+def run_script(command: list[str], bench: Bench, incarnation: int) -> tuple[int, int, float]:
+    environment = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT), **bench.environment(incarnation)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    torch_loaded, numpy_loaded, took = done.stdout.split()
+    return int(torch_loaded), int(numpy_loaded), float(took)
+
+
+@pytest.mark.parametrize(
+    ("ending", "word"),
+    [
+        ("", True),
+        ("sys.exit(0)", True),
+        ("sys.exit(3)", False),
+        ("sys.exit('no data')", False),
+        ("raise ValueError('bad')", False),
+        ("import os; os.kill(os.getpid(), 9)", False),
+    ],
+)
+def test_only_a_good_ending_is_called_finished(
+    bench: Bench, tmp_path: Path, ending: str, word: bool
+) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text(f"import sys, gpusched\ngpusched.init().report(accuracy=1)\n{ending}\n")
+    environment = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT), **bench.environment()}
+    done = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, check=False
+    )
+    assert (done.returncode == 0) == word
+    expected = {"why": "finished", "step": 1, "saved_step": None}
+    assert bench.last_word() == (expected if word else None)
+
+
+def test_a_wrong_command_line_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    script = tmp_path / "alone.py"
+    script.write_text("import gpusched\ngpusched.init({'width': 3})\n")
+    environment = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(script), "--widht", "4"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "gpusched: --widht: no such hyperparameter; did you mean --width?\n"
