@@ -1,0 +1,159 @@
+"""The seams between the driver and the machine: ``Executor`` and ``Devices``.
+
+An executor carries out commands and turns what happens into events. The torchrun executor does it with processes, the
+simulated one with a heap of future events; the driver and the core cannot tell them apart. ``Devices`` knows one kind
+of device: which there are, what a rank needs to use them, and whether they are really free again.
+
+What the core calls a *device* is one atom: a CPU slot, a GPU, or a bundle of ``gpus_per_atom`` GPUs under one name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from gpusched.core.decisions import Command
+from gpusched.core.events import Event, Reported
+
+FOREVER = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One atom. ``island`` numbers groups of devices that talk to each other fast."""
+
+    id: str
+    label: str
+    island: int = 0
+    usable: bool = True
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How the ranks of a trial use its devices; one entry of ``rank_env`` and ``rank_cpus`` a rank."""
+
+    kind: Literal["cpu", "cuda"]
+    rank_env: tuple[Mapping[str, str], ...]
+    rank_cpus: tuple[tuple[int, ...], ...] | None
+    threads_per_rank: int
+
+    @property
+    def ranks(self) -> int:
+        return len(self.rank_env)
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Whether a device is free again; if not, who or what holds it, in words."""
+
+    device: str
+    released: bool
+    holder: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a device looks like now, for people. None: not known for this kind of device."""
+
+    device: str
+    label: str
+    utilisation: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    holders: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A device that must not be used any more, and why."""
+
+    device: str
+    reason: str
+
+
+class Devices(Protocol):
+    """One kind of device. No method may block for longer than a few milliseconds."""
+
+    kind: Literal["cpu", "cuda"]
+
+    def inventory(self) -> tuple[Device, ...]:
+        """The devices this experiment may use, in a fixed order. Takes their leases.
+
+        Raises DeviceError where none can be used.
+        """
+        ...
+
+    def placement(self, devices: Sequence[str]) -> Placement:
+        """How to use exactly these devices together."""
+        ...
+
+    def released(self, devices: Sequence[str]) -> tuple[Release, ...]:
+        """Asked after the trial's process tree is empty, again and again until all are released."""
+        ...
+
+    def faults(self) -> tuple[Fault, ...]:
+        """Devices that went bad since the last call."""
+        ...
+
+    def readings(self) -> tuple[Reading, ...]:
+        """For the dashboard and ``gpusched gpus``."""
+        ...
+
+    def close(self) -> None:
+        """Give the leases back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTrial:
+    """An incarnation that the journal says should have processes: for ``Executor.reconcile``."""
+
+    trial: int
+    incarnation: int
+    devices: tuple[str, ...]
+    last_seq: int
+    hparams: Mapping[str, object] = field(default_factory=dict)
+
+
+class Executor(Protocol):
+    """Carries out commands, reports what happens. Its clock is the experiment's clock."""
+
+    def now(self) -> float:
+        """Seconds since the experiment began; never decreasing."""
+        ...
+
+    def inventory(self) -> tuple[Device, ...]:
+        """The devices there are, in a fixed order."""
+        ...
+
+    def execute(self, command: Command) -> None:
+        """Begin to carry out a command; never waits for its outcome. Twice is as good as once."""
+        ...
+
+    def acknowledge(self, report: Reported) -> None:
+        """Answer a report: go on, or what the ``Yield``/``Save`` executed for its trial says."""
+        ...
+
+    def poll(self, until: float) -> Sequence[Event]:
+        """Wait until something happened or the clock says ``until``; return what happened, in order.
+
+        An event is returned once. Within a trial they come in the order in which they happened.
+        """
+        ...
+
+    def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
+        """After a restart of the daemon: what happened to these while nobody looked.
+
+        Reports that are in the trial's own file but not in the journal come first; an incarnation that is gone
+        yields a ``TrialExited``; one that still runs is adopted and yields nothing more.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of sockets and helpers. Does not stop trials."""
+        ...

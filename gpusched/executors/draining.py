@@ -1,0 +1,89 @@
+"""From "the tree is empty" to "the device is free": asks the devices until they say so, or gives up.
+
+Asked at once, then after 0.02 s and ever more slowly, up to once a second. After ``limit_s`` a device is quarantined
+with what holds it. (The driver frees memory some time after a process is gone: ``reliability.md``, F19.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpusched.executors.base import FOREVER, Release
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S, _GROWTH = 0.02, 1.0, 1.5
+
+Ask = Callable[[Sequence[str]], Sequence[Release]]
+
+
+class Holder(Protocol):
+    """Processes of ours that even SIGKILL has not ended yet."""
+
+    def round(self) -> int:
+        """Kill again; how many are left."""
+        ...
+
+    def describe(self) -> str: ...
+
+
+@dataclass(slots=True)
+class _Wait:
+    since: float
+    next_at: float
+    pause_s: float = _FIRST_PAUSE_S
+
+
+class Draining:
+    """``ask`` is ``Devices.released``; times are of the caller's clock."""
+
+    def __init__(self, ask: Ask, limit_s: float) -> None:
+        self._ask = ask
+        self._limit_s = limit_s
+        self._waits: dict[str, _Wait] = {}
+        self._holders: dict[str, Holder] = {}
+
+    def hold(self, devices: Sequence[str], holder: Holder) -> None:
+        """These are not released, whatever the devices say, while ``holder`` has processes left."""
+        self._holders.update(dict.fromkeys(devices, holder))
+
+    @property
+    def next_at(self) -> float:
+        """When ``step`` has something to do."""
+        return min((wait.next_at for wait in self._waits.values()), default=FOREVER)
+
+    def add(self, devices: Sequence[str], now: float) -> None:
+        """Begin to wait for these; those waited for already go on as they were."""
+        for device in devices:
+            self._waits.setdefault(device, _Wait(now, now))
+
+    def step(self, now: float) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+        """Which were released, and which are given up with what reason."""
+        due = [device for device, wait in self._waits.items() if wait.next_at <= now]
+        released: list[str] = []
+        given_up: list[tuple[str, str]] = []
+        for answer in map(self._unless_held, self._ask(due) if due else ()):
+            wait = self._waits[answer.device]
+            waited_s = now - wait.since
+            if answer.released:
+                released.append(answer.device)
+            elif waited_s >= self._limit_s:
+                holder = answer.holder or "the driver does not say by what"
+                given_up.append(
+                    (answer.device, f"not released after {waited_s:.0f} s: held by {holder}")
+                )
+            else:
+                wait.next_at = min(now + wait.pause_s, wait.since + self._limit_s)
+                wait.pause_s = min(_LONGEST_PAUSE_S, wait.pause_s * _GROWTH)
+                continue
+            del self._waits[answer.device]
+        return tuple(released), tuple(given_up)
+
+    def _unless_held(self, answer: Release) -> Release:
+        holder = self._holders.get(answer.device)
+        if holder is None:
+            return answer
+        if holder.round():
+            return Release(answer.device, released=False, holder=holder.describe())
+        del self._holders[answer.device]
+        return answer

@@ -1,0 +1,127 @@
+"""All GPUs of the machine and who has them, for ``gpusched gpus``: looked at once, without an experiment or a lease."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpusched.errors import DeviceError
+from gpusched.executors.atoms import Maker
+from gpusched.executors.base import Reading
+from gpusched.executors.baseline import BaselineFile, boot_id
+from gpusched.executors.clock import Clock, MachineClock
+from gpusched.executors.holders import Processes, in_initial_pid_namespace
+from gpusched.executors.leases import lease_folder, lease_holder, state_home
+from gpusched.executors.machine import Machine, find_machine
+from gpusched.executors.nvml import ask, start
+from gpusched.executors.reading import read_atom
+from gpusched.executors.unit import Unit
+from gpusched.executors.watch import run_in_thread
+
+READING_TIMEOUT_S = 10.0
+PRESENCE_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuState:
+    """One GPU or MIG slice. ``leased_by``: the experiment that has it; ``busy``: why nobody else could use it now."""
+
+    uuid: str
+    index: int
+    name: str
+    reading: Reading
+    numa_node: int | None
+    island: int
+    leased_by: str
+    busy: str
+
+    def to_json(self) -> dict[str, Any]:
+        reading = self.reading
+        return {
+            "uuid": self.uuid,
+            "index": self.index,
+            "name": self.name,
+            "label": reading.label,
+            "utilisation": reading.utilisation,
+            "memory_used_bytes": reading.memory_used_bytes,
+            "memory_total_bytes": reading.memory_total_bytes,
+            "temperature_c": reading.temperature_c,
+            "power_w": reading.power_w,
+            "holders": list(reading.holders),
+            "notes": list(reading.notes),
+            "numa_node": self.numa_node,
+            "island": self.island,
+            "leased_by": self.leased_by,
+            "busy": self.busy,
+        }
+
+
+def gpu_states(
+    environ: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+    processes: Processes | None = None,
+) -> tuple[list[GpuState], list[str]]:
+    """Every GPU of the machine, and what must be said about them. Takes seconds at most; raises DeviceError."""
+    clock = clock or MachineClock()
+    if processes is None:
+        processes = Processes()
+        processes.visible = in_initial_pid_namespace()
+    machine = find_machine(processes, clock)
+    try:
+        maker = Maker(machine, clock, BaselineFile(state_home(environ), machine.driver, boot_id()))
+        units = [maker.unit(unit) for entry in machine.entries for unit in entry.units]
+        _read(units, clock)
+        return [_state(unit, machine, maker, environ) for unit in units], machine.notes
+    finally:
+        machine.close()
+
+
+def _read(units: list[Unit], clock: Clock) -> None:
+    for watch in {id(unit.watch): unit.watch for unit in units}.values():
+        watch.begin(tuple(unit.gpu for unit in units if unit.watch is watch))
+    deadline = clock.now() + READING_TIMEOUT_S
+    for unit in units:
+        while unit.watch.lost is None and clock.now() < deadline:
+            unit.watch.news.clear()
+            if unit.usage is not None and unit.watch.vitals is not None:
+                break
+            clock.wait(unit.watch.news, deadline - clock.now())
+
+
+def _state(
+    unit: Unit, machine: Machine, maker: Maker, environ: Mapping[str, str] | None
+) -> GpuState:
+    verdict = unit.verdict()
+    unit.examine()
+    out = unit.out.reason if unit.out else ""
+    return GpuState(
+        uuid=unit.gpu.uuid,
+        index=unit.gpu.index,
+        name=unit.gpu.name,
+        reading=read_atom(maker.of_unit(unit)),
+        numa_node=unit.gpu.numa_node,
+        island=machine.islands.get(unit.gpu.board, 0),
+        leased_by=_leased_by(unit.gpu.uuid, environ),
+        busy=out or ("" if verdict.clean else verdict.why),
+    )
+
+
+def _leased_by(uuid: str, environ: Mapping[str, str] | None) -> str:
+    try:
+        holder = lease_holder(lease_folder(environ), uuid)
+    except DeviceError:
+        return ""
+    return str(holder) if holder else ""
+
+
+def gpus_here(clock: Clock | None = None) -> bool:
+    """Whether the driver shows any GPU: for ``devices: auto``. A driver that does not answer shows none."""
+    found: list[int] = []
+
+    def work() -> None:
+        start()
+        found.append(int(ask("nvmlDeviceGetCount")))
+
+    run_in_thread(clock or MachineClock(), work, "gpusched-gpus-here", PRESENCE_TIMEOUT_S)
+    return bool(found and found[0])

@@ -1,0 +1,125 @@
+"""The one door to NVML: every call goes through ``ask``, and NVML's errors become ours.
+
+Rules: ``nvmlInit`` is called once and lasts as long as the process (shutting it down and starting it again leaks, and
+without persistence mode it resets the driver's state). A call may block for as long as a sick GPU pleases, so nothing
+here is called from the daemon's loop: ``watch.py`` calls it from threads of its own. ctypes lets go of the
+interpreter lock during a call, so a thread that hangs stalls nobody else; NVML itself is thread-safe.
+
+The names are those of ``nvidia-ml-py`` (``import pynvml``), which are those of the C library.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pynvml
+
+from gpusched.errors import DeviceError
+
+
+class NvmlError(DeviceError):
+    """An NVML call failed. ``code`` is NVML's, ``function`` the call."""
+
+    def __init__(self, function: str, code: int, text: str) -> None:
+        self.function = function
+        self.code = code
+        self.text = text
+        super().__init__(_ADVICE.get(code) or f"NVML: {text} ({function})")
+
+
+class NvmlUnsupported(NvmlError):
+    """This driver or this GPU cannot answer that, today or tomorrow."""
+
+
+class NvmlDenied(NvmlError):
+    """It could, but not to this user."""
+
+
+class NvmlNotFound(NvmlError):
+    """There is nothing at that index or under that name."""
+
+
+class NvmlLost(NvmlError):
+    """The GPU is gone from the bus, or must be reset before anything else."""
+
+
+class NvmlTimeout(NvmlError):
+    """The time given to a waiting call is over. Nothing is wrong."""
+
+
+class NvmlAbsent(NvmlError):
+    """There is no driver, it is not loaded, or its halves do not fit together."""
+
+
+_KINDS: dict[int, type[NvmlError]] = {
+    pynvml.NVML_ERROR_NOT_SUPPORTED: NvmlUnsupported,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: NvmlUnsupported,
+    pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH: NvmlUnsupported,
+    pynvml.NVML_ERROR_DEPRECATED: NvmlUnsupported,
+    pynvml.NVML_ERROR_VGPU_ECC_NOT_SUPPORTED: NvmlUnsupported,
+    pynvml.NVML_ERROR_NO_PERMISSION: NvmlDenied,
+    pynvml.NVML_ERROR_NOT_FOUND: NvmlNotFound,
+    pynvml.NVML_ERROR_GPU_IS_LOST: NvmlLost,
+    pynvml.NVML_ERROR_RESET_REQUIRED: NvmlLost,
+    pynvml.NVML_ERROR_GPU_NOT_FOUND: NvmlLost,
+    pynvml.NVML_ERROR_TIMEOUT: NvmlTimeout,
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: NvmlAbsent,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: NvmlAbsent,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: NvmlAbsent,
+}
+
+_ADVICE = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+        "no NVIDIA driver here (libnvidia-ml.so.1 not found). Install the driver, start the container with its GPUs "
+        "(--gpus all), or use devices: cpu"
+    ),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: (
+        "the NVIDIA kernel driver is not loaded. Try `nvidia-smi`; if it fails too, load or reinstall the driver, or "
+        "use devices: cpu"
+    ),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "the NVIDIA driver was updated while it was loaded: its kernel and user halves differ. Reboot, or use "
+        "devices: cpu"
+    ),
+}
+
+_started = False
+_start_lock = threading.Lock()
+
+
+def start() -> None:
+    """Initialise NVML unless it is already. May take seconds; raises NvmlAbsent where there is no driver."""
+    global _started
+    with _start_lock:
+        if not _started:
+            ask("nvmlInit")
+            _started = True
+
+
+def ask(function: str, *arguments: object) -> Any:
+    """Call ``pynvml.<function>``; its answer, or an ``NvmlError`` of the right kind.
+
+    A function that the installed ``nvidia-ml-py`` does not have is as unsupported as one the driver does not have.
+    """
+    call = getattr(pynvml, function, None)
+    if call is None:
+        raise NvmlUnsupported(
+            function, pynvml.NVML_ERROR_FUNCTION_NOT_FOUND, "not in the installed nvidia-ml-py"
+        )
+    try:
+        return call(*arguments)
+    except pynvml.NVMLError as error:
+        code = int(error.value)
+        kind = _KINDS.get(code, NvmlError)
+        raise kind(function, code, str(error)) from None
+
+
+def ask_if_supported(function: str, *arguments: object) -> Any | None:
+    """As ``ask``, but None where the driver, the GPU or our rights do not give it; a lost GPU still raises."""
+    try:
+        return ask(function, *arguments)
+    except NvmlLost:
+        raise
+    except NvmlError:
+        return None

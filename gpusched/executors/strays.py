@@ -1,0 +1,47 @@
+"""Kills what an incarnation left behind when neither its shim nor the server that forked it is there to do it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from gpusched.executors.incarnation import Incarnation
+from gpusched.trees.processes import Identity, kill_each, mark_of, of_incarnation, read_file
+
+
+class Hunt:
+    """Knows what belongs to the incarnation even after it is forgotten elsewhere."""
+
+    def __init__(self, experiment: Path, it: Incarnation) -> None:
+        self._mark = mark_of(experiment, it.trial, it.number)
+        claim = it.claim()
+        self._leaders = claim.leaders if claim is not None else ()
+        self._left: list[Identity] = []
+        self._began_s = time.monotonic()
+
+    @property
+    def since_s(self) -> float:
+        """How long it has been going on."""
+        return time.monotonic() - self._began_s
+
+    def round(self) -> int:
+        """Kill all that is there now; how many that were. Zero: nothing is left."""
+        self._left = of_incarnation(self._mark, self._leaders)
+        kill_each(self._left)
+        return len(self._left)
+
+    def describe(self) -> str:
+        """Who is left, in words."""
+        left = self._left or of_incarnation(self._mark, self._leaders)
+        names = ", ".join(f"{who.pid} ({_name(who.pid)})" for who in left[:5])
+        more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+        return f"process{'es' * (len(left) > 1)} {names}{more}" if left else "its process tree"
+
+
+def _name(pid: int) -> str:
+    words = (
+        (read_file(f"/proc/{pid}/cmdline", 200) or b"")
+        .replace(b"\0", b" ")
+        .decode("utf-8", "replace")
+    )
+    return words.strip()[:60] or "no name"

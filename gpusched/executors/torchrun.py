@@ -1,0 +1,372 @@
+"""The live executor: trials as process groups on this machine, one incarnation a process tree.
+
+    commands ──▶ warm server ──forks──▶ shim ──▶ ranks         (``server.py``; ``gpusched/worker``)
+    events   ◀── the hub: rank 0's reports, the shim's "tree empty", the server's "shim died", pidfds
+
+Rules:
+
+* Nothing here waits. What takes time comes back as an event of ``poll``.
+* An incarnation ends exactly once, with ``TrialExited``, and only when nothing of it is left: its shim says so; or its
+  shim died and the server (or, if that is gone too, ``strays.py``) has killed what was left. What even SIGKILL
+  does not end is reported as gone after ``unkillable_after_s`` with its devices marked as held by it.
+* Before an end is told, everything its rank 0 wrote has been told: frames first, then its own file.
+* Frames of an incarnation that is not the current one are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from gpusched.core.decisions import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
+from gpusched.core.events import (
+    DeviceQuarantined,
+    DevicesReleased,
+    Event,
+    Reported,
+    TrialExited,
+    TrialUp,
+)
+from gpusched.errors import GpuschedError
+from gpusched.executors.base import Device, Devices, LiveTrial
+from gpusched.executors.best import keep_best
+from gpusched.executors.draining import Draining
+from gpusched.executors.endings import Ending, how_it_ended, lost
+from gpusched.executors.hub import Hub
+from gpusched.executors.incarnation import Incarnation
+from gpusched.executors.intake import Intake
+from gpusched.executors.launching import Launcher
+from gpusched.executors.peer import Client, Frame, Peer
+from gpusched.executors.server import Server
+from gpusched.executors.settings import LaunchSettings
+from gpusched.executors.stopping import Stopping
+from gpusched.executors.timers import Timers
+from gpusched.paths import ExperimentPaths
+from gpusched.trees.outcome import sane_exit
+from gpusched.trees.processes import Identity
+
+OnClient = Callable[[Frame, Client], None]
+_FAULTS_EVERY_S = 1.0
+
+
+class TorchrunExecutor:
+    """``clock`` tells the experiment's time; ``on_client`` gets every request of a client with its connection.
+
+    The experiment's folder exists and its lock is held by the caller. Raises ``GpuschedError``.
+    """
+
+    def __init__(
+        self,
+        paths: ExperimentPaths,
+        devices: Devices,
+        settings: LaunchSettings,
+        *,
+        clock: Callable[[], float],
+        on_client: OnClient | None = None,
+        say: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        self._paths = paths
+        self._devices = devices
+        self._settings = settings
+        self._clock = clock
+        self._on_client = on_client
+        self._say = say
+        self._events: list[Event] = []
+        self._live: dict[int, Incarnation] = {}
+        self._timers = Timers(clock)
+        self._inventory: tuple[Device, ...] | None = None
+        self._client_spoke = False
+        self._draining = Draining(devices.released, settings.release_limit_s)
+        self._intake = Intake(settings.metric, clock, self._emit, self._fail)
+        self.hub = Hub(paths.socket, self)
+        self._server = Server(self.hub, paths, settings, self._server_said, self._server_gone)
+        self._launcher = Launcher(paths, devices, settings, self._server)
+        self._stopping = Stopping(self, paths, settings, self._timers, self._draining)
+        self._server.start()
+        self._timers.after(_FAULTS_EVERY_S, self._look_for_faults)
+
+    # ------------------------------------------------------------------ the seam
+
+    def now(self) -> float:
+        return self._clock()
+
+    def inventory(self) -> tuple[Device, ...]:
+        if self._inventory is None:
+            self._inventory = self._devices.inventory()
+        return self._inventory
+
+    def execute(self, command: Command) -> None:
+        match command:
+            case Launch():
+                self._launch(command)
+            case Yield():
+                if (it := self._current(command.trial, command.incarnation)) is not None:
+                    it.yields = "yield" if command.save else "leave"
+            case Save():
+                if (it := self._current(command.trial, command.incarnation)) is not None:
+                    it.saves = True
+            case Kill():
+                if (it := self._current(command.trial, command.incarnation)) is not None:
+                    self._stopping.kill(it, command.grace_s)
+            case ConfirmRelease():
+                self._draining.add(command.devices, self.now())
+            case KeepBest():
+                self._keep_best(command)
+            case _:
+                pass  # timers, forecasts and the end are the driver's and the daemon's
+
+    def _emit(self, event: Event) -> None:
+        self._events.append(event)
+
+    def acknowledge(self, report: Reported) -> None:
+        it = self._live.get(report.trial)
+        if it is not None and it.number == report.incarnation:
+            it.answer(report.seq)
+
+    def poll(self, until: float) -> Sequence[Event]:
+        """Also returns when ``hub.wake()`` was called or a client has spoken."""
+        self._tick()
+        while not self._events:
+            next_at = min(until, self._draining.next_at, self._timers.next_at)
+            self._client_spoke = False
+            rung = self.hub.turn(min(max(0.0, next_at - self.now()), 3600.0))
+            self._tick()
+            if rung or self._client_spoke or self.now() >= until:
+                break
+        events, self._events = self._events, []
+        return events
+
+    def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
+        for one in live:
+            self._reconcile(one)
+        events, self._events = self._events, []
+        return events
+
+    def close(self) -> None:
+        """Trials, their shims and (until the last of them is gone) the warm server live on."""
+        for it in self._live.values():
+            it.unwatch_shim(self.hub)
+            it.hang_up()
+        self._server.close(idle=not self._live)
+        self.hub.close()
+        self._devices.close()
+
+    # ------------------------------------------------------------------ commands
+
+    def _current(self, trial: int, incarnation: int) -> Incarnation | None:
+        it = self._live.get(trial)
+        return it if it is not None and it.number == incarnation else None
+
+    def _launch(self, command: Launch) -> None:
+        known = self._live.get(command.trial)
+        if known is not None and known.number >= command.incarnation:
+            return
+        paths = self._paths.trial(command.trial)
+        it = Incarnation(command.trial, command.incarnation, command.devices, paths)
+        self._live[it.trial] = it
+        try:
+            self._launcher.prepare(it, command)
+        except (OSError, GpuschedError) as problem:
+            self.end(it, lost(f"it could not be launched: {problem}"))
+            return
+        self._launcher.send(it)
+
+    def _keep_best(self, command: KeepBest) -> None:
+        it = self._live.get(command.trial)
+        try:
+            kept = keep_best(
+                self._paths,
+                command.trial,
+                command.step,
+                metric=self._settings.metric,
+                value=command.metric,
+                atoms=len(it.devices) if it is not None else None,
+            )
+        except OSError as problem:
+            self._say(f"best/ stays as it was: {problem}")
+        else:
+            if not kept:
+                self._say(
+                    f"best/ stays: trial {command.trial} has no checkpoint of step {command.step}"
+                )
+
+    # ------------------------------------------------------------------ who speaks (Switchboard)
+
+    def take_rank(self, hello: Frame, peer: Peer) -> bool:
+        it = self._spoken_for(hello)
+        if it is None:
+            return False
+        if it.rank_peer is not None:
+            it.rank_peer.close()
+        it.rank_peer = peer
+        it.awaiting = None
+        peer.on_frame = partial(self._intake.said, it, peer)
+        peer.on_end = partial(self._rank_left, it, peer)
+        if not it.is_up:
+            it.is_up = True
+            self._emit(TrialUp(at=self.now(), trial=it.trial, incarnation=it.number))
+        return True
+
+    def take_shim(self, hello: Frame, peer: Peer) -> bool:
+        it = self._spoken_for(hello)
+        match hello:
+            case {"pid": int(pid), "start_time": int(began)} if it is not None:
+                shim = Identity(pid, began)
+            case _:
+                return False
+        if it.shim is not None and it.shim != shim:
+            return False
+        it.shim_peer = peer
+        peer.on_frame = partial(self._shim_said, it)
+        if it.pidfd is None:
+            it.watch_shim(self.hub, shim, partial(self._stopping.shim_gone, it))
+        it.ask_to_stop()
+        return True
+
+    def take_client(self, peer: Peer) -> bool:
+        if self._on_client is None:
+            return False
+        client = Client(peer)
+        peer.on_frame = partial(self._client_said, client)
+        return True
+
+    def _client_said(self, client: Client, frame: Frame) -> None:
+        self._client_spoke = True
+        if self._on_client is not None:
+            self._on_client(frame, client)
+
+    def _spoken_for(self, hello: Frame) -> Incarnation | None:
+        trial, incarnation = hello.get("trial"), hello.get("incarnation")
+        if type(trial) is int and type(incarnation) is int:
+            return self._current(trial, incarnation)
+        return None
+
+    def _rank_left(self, it: Incarnation, peer: Peer) -> None:
+        if it.rank_peer is peer:
+            it.rank_peer = None
+            it.awaiting = None
+
+    def _fail(self, it: Incarnation, why: str) -> None:
+        """The trial did what it must not: it is ended, and failed for this reason."""
+        it.fault = why
+        self._stopping.kill(it, 0.0)
+
+    # ------------------------------------------------------------------ ends
+
+    def is_live(self, it: Incarnation) -> bool:
+        """Whether it is current and has not ended."""
+        return self._live.get(it.trial) is it
+
+    def withdraw(self, it: Incarnation) -> bool:
+        """True if its launch had not begun, and now will not."""
+        return self._launcher.withdraw(it)
+
+    def has_server(self, it: Incarnation) -> bool:
+        """Whether the server that forked its shim is there to clean up after it."""
+        return it.launched_by is not None and it.launched_by == self._server.pid
+
+    def _shim_said(self, it: Incarnation, frame: Frame) -> None:
+        record = sane_exit(frame.get("exited"))
+        if record is not None and self.is_live(it):
+            self.end(it, how_it_ended(it, record))
+
+    def end(self, it: Incarnation, ending: Ending) -> None:
+        """The one place where an incarnation ends."""
+        if it.rank_peer is not None:
+            it.rank_peer.drain()
+        self._intake.catch_up(it)
+        it.unwatch_shim(self.hub)
+        it.hang_up()
+        del self._live[it.trial]
+        if it.fault is not None:
+            ending = Ending("failed", step=ending.step, error=it.fault)
+        self._emit(
+            TrialExited(
+                at=self.now(),
+                trial=it.trial,
+                incarnation=it.number,
+                outcome=ending.outcome,
+                step=ending.step,
+                saved_step=ending.saved_step,
+                error=ending.error,
+            )
+        )
+
+    # ------------------------------------------------------------------ the server
+
+    def _server_said(self, frame: Frame) -> None:
+        who = next((value for value in frame.values() if isinstance(value, dict)), {})
+        match frame:
+            case {"ready": _}:
+                self._launcher.flush()
+            case {"launched": {"pid": int(pid), "start_time": int(began)}}:
+                if (it := self._spoken_for(who)) is not None:
+                    it.launched_by = self._server.pid
+                    gone = partial(self._stopping.shim_gone, it)
+                    if not it.watch_shim(self.hub, Identity(pid, began), gone):
+                        self._timers.after(0.0, gone)
+            case {"shim_died": {"pid": int(pid)}}:
+                it = self._spoken_for(who)
+                if it is not None and it.shim is not None and it.shim.pid == pid:
+                    self.end(it, how_it_ended(it, None, status=who.get("status")))
+            case {"failed": {"message": message}}:
+                if (it := self._spoken_for(who)) is not None:
+                    self.end(it, lost(f"it could not be launched: {message}"))
+            case {"preload_failed": {"module": str(module), "message": message}}:
+                self._say(f"preload: {module} is not preloaded: {message}")
+                self._server.never_again(module, tainted=bool(who.get("tainted")))
+            case _:
+                pass
+
+    def _server_gone(self) -> None:
+        """Start another. What it had been asked to launch is asked again, unless a shim has claimed it."""
+        self._say("the warm server ended; starting another")
+        for it in self._live.values():
+            it.launched_by = None
+            if it.shim is None and it.spec is not None:
+                if it.claim() is None:
+                    self._launcher.send(it)
+                elif not self._adopt(it):
+                    self._timers.after(0.0, partial(self._stopping.shim_gone, it))
+        self._server.start()
+
+    # ------------------------------------------------------------------ after a restart of the daemon
+
+    def _reconcile(self, one: LiveTrial) -> None:
+        paths = self._paths.trial(one.trial)
+        it = Incarnation(one.trial, one.incarnation, one.devices, paths)
+        it.last_seq = one.last_seq
+        self._live[it.trial] = it
+        if not it.claim_or_forbid():
+            self.end(it, lost("it had not begun when the daemon ended"))
+        elif (record := it.exit_record()) is not None:
+            self.end(it, how_it_ended(it, record))
+        elif self._adopt(it):
+            self._intake.catch_up(it)
+        else:
+            self._stopping.hunt(it)
+
+    def _adopt(self, it: Incarnation) -> bool:
+        """Watch over the shim that another daemon, or another server, has started. False if it has ended."""
+        claim = it.claim()
+        if claim is None or claim.shim is None or not claim.is_alive:
+            return False
+        return it.watch_shim(self.hub, claim.shim, partial(self._stopping.shim_gone, it))
+
+    # ------------------------------------------------------------------ time
+
+    def _tick(self) -> None:
+        """Do what is due."""
+        self._timers.run_due()
+        if self._draining.next_at > self.now():
+            return
+        released, given_up = self._draining.step(self.now())
+        if released:
+            self._emit(DevicesReleased(at=self.now(), devices=released))
+        for device, reason in given_up:
+            self._emit(DeviceQuarantined(at=self.now(), device=device, reason=reason))
+
+    def _look_for_faults(self) -> None:
+        for fault in self._devices.faults():
+            self._emit(DeviceQuarantined(at=self.now(), device=fault.device, reason=fault.reason))
+        self._timers.after(_FAULTS_EVERY_S, self._look_for_faults)

@@ -1,0 +1,135 @@
+"""The thread that hears of XIDs (critical GPU errors) as the driver reports them.
+
+A storm of events costs a counter, not memory: each XID of each GPU is passed on once, until it is forgotten. Where the
+driver gives no events (containers, old cards, no rights) that is said once, and the vitals are all there is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pynvml
+
+from gpusched.executors.clock import Clock
+from gpusched.executors.gpu import Gpu
+from gpusched.executors.nvml import NvmlError, NvmlTimeout, ask
+
+WAIT_S = 5.0
+BREATH_S = 1.0
+ERRORS_IN_A_ROW_MAX = 5
+
+WANTED = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
+DOUBLE_BIT_XID = 48
+"""A double-bit error event carries no XID; this is the one that goes with it."""
+
+
+class XidWatch:
+    """Listens to these GPUs. ``news`` and ``notes`` may be called from any thread and never block."""
+
+    def __init__(self, gpus: Iterable[Gpu], clock: Clock) -> None:
+        self._gpus = {address(gpu.handle): gpu for gpu in gpus}
+        self._clock = clock
+        self._never = threading.Event()
+        self._lock = threading.Lock()
+        self._counts: Counter[tuple[str, int]] = Counter()
+        self._news: list[tuple[str, int]] = []
+        self._notes: list[str] = []
+        self._closing = False
+        clock.spawn(self._run, "gpusched-xid")
+
+    def news(self) -> list[tuple[str, int]]:
+        """(UUID, XID) of what came since the last call."""
+        with self._lock:
+            news, self._news = self._news, []
+        return news
+
+    def notes(self) -> list[str]:
+        """What must be said once, since the last call."""
+        with self._lock:
+            notes, self._notes = self._notes, []
+        return notes
+
+    def forget(self, uuid: str) -> None:
+        """The GPU was readmitted: what it did before counts no more."""
+        with self._lock:
+            for key in [key for key in self._counts if key[0] == uuid]:
+                del self._counts[key]
+            self._news = [(name, xid) for name, xid in self._news if name != uuid]
+
+    def close(self) -> None:
+        """The thread ends when its wait does."""
+        self._closing = True
+
+    # ---------------------------------------------------------------- the thread
+
+    def _run(self) -> None:
+        try:
+            events = ask("nvmlEventSetCreate")
+        except NvmlError as error:
+            self._say(f"no GPU error events: {error}. Faults are found by polling alone")
+            return
+        if self._register(events):
+            self._listen(events)
+        with contextlib.suppress(NvmlError):
+            ask("nvmlEventSetFree", events)
+
+    def _register(self, events: Any) -> bool:
+        deaf = []
+        for gpu in self._gpus.values():
+            try:
+                # Asking for an event that a card does not have would refuse the whole request.
+                wanted = WANTED & int(ask("nvmlDeviceGetSupportedEventTypes", gpu.handle))
+                if not wanted & pynvml.nvmlEventTypeXidCriticalError:
+                    deaf.append(gpu.label)
+                elif wanted:
+                    ask("nvmlDeviceRegisterEvents", gpu.handle, wanted, events)
+            except NvmlError as error:
+                deaf.append(f"{gpu.label} ({error.text})")
+        if deaf:
+            self._say(
+                f"no GPU error events from {', '.join(deaf)}: faults are found by polling alone"
+            )
+        return len(deaf) < len(self._gpus)
+
+    def _listen(self, events: Any) -> None:
+        failures = 0
+        while not self._closing:
+            try:
+                event = ask("nvmlEventSetWait_v2", events, int(WAIT_S * 1000))
+                failures = 0
+                self._hear(event)
+            except NvmlTimeout:
+                failures = 0
+            except NvmlError as error:
+                failures += 1
+                if failures == ERRORS_IN_A_ROW_MAX:
+                    self._say(
+                        f"GPU error events have ended ({error}): faults are found by polling alone"
+                    )
+                    return
+                self._clock.wait(self._never, BREATH_S)
+
+    def _hear(self, event: Any) -> None:
+        gpu = self._gpus.get(address(event.device))
+        if gpu is None:
+            return
+        is_xid = event.eventType == pynvml.nvmlEventTypeXidCriticalError
+        key = (gpu.uuid, int(event.eventData) if is_xid else DOUBLE_BIT_XID)
+        with self._lock:
+            self._counts[key] += 1
+            if self._counts[key] == 1:
+                self._news.append(key)
+
+    def _say(self, note: str) -> None:
+        with self._lock:
+            self._notes.append(note)
+
+
+def address(handle: Any) -> int:
+    """NVML hands out the same pointer for the same GPU, but Python makes a new object of it each time."""
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0

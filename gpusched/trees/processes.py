@@ -1,0 +1,240 @@
+"""Processes by identity, never by bare number: who is alive, who belongs to whom, who is told to go.
+
+Rules of this file:
+
+* A process is *(pid, start time, boot)*. A signal goes through a pidfd whose start time was checked after it was
+  opened, so a number that was handed out again is never hit.
+* What belongs to an incarnation is found by what a process cannot shed by accident: its parents, the sessions of shim
+  and ranks, and the mark in its environment (``MARK``), which ``fork`` and ``exec`` pass on.
+* Standard library only: the shim uses it without torch, the daemon without anything.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import signal
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+MARK = "GPUSCHED_MARK"
+"""Environment variable that marks every process of an incarnation; see ``mark_of``."""
+
+MARK_WIDTH_BYTES = 96
+"""A mark is padded to this width, so that a forked process can put its own in the place of its parent's."""
+
+_PR_SET_CHILD_SUBREAPER = 36
+_GONE = frozenset("ZXx")
+
+
+class Identity(NamedTuple):
+    """A process, told apart from a later one with the same number by when it started (clock ticks since boot)."""
+
+    pid: int
+    start_time: int
+
+
+def read_file(path: str, limit_bytes: int = 1 << 20) -> bytes | None:
+    """What the kernel says in this file of ``/proc``; None if there is none. By hand, as it is asked often."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        return os.read(descriptor, limit_bytes)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries]
+    except OSError:
+        return []
+
+
+@functools.cache
+def boot_id() -> str:
+    """Changes with every boot: a pid from another boot is dead."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def become_subreaper() -> None:
+    """Have orphans among the descendants of this process become its children."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def mark_of(folder: Path | str, trial: int | str, incarnation: int | str) -> str:
+    """The mark of an incarnation: its experiment's folder by device and inode, trial and incarnation."""
+    where = Path(folder).stat()
+    return f"{where.st_dev}:{where.st_ino}:{trial}:{incarnation}"
+
+
+def _stat_fields(pid: int) -> list[bytes] | None:
+    """Fields of ``/proc/<pid>/stat`` from the state on (index 0 is field 3), or None when it is gone."""
+    text = read_file(f"/proc/{pid}/stat", 2048)
+    if not text:
+        return None
+    return text[text.rfind(b")") + 2 :].split()
+
+
+def start_time(pid: int) -> int | None:
+    """When the process started, in clock ticks since boot; None if there is none, or only a zombie."""
+    fields = _stat_fields(pid)
+    if fields is None or chr(fields[0][0]) in _GONE:
+        return None
+    return int(fields[19])
+
+
+def is_alive(process: Identity) -> bool:
+    return start_time(process.pid) == process.start_time
+
+
+def open_pidfd(process: Identity) -> int | None:
+    """A descriptor of exactly this process, readable when it ends; None if it has ended."""
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:
+        return None
+    if is_alive(process):
+        return descriptor
+    os.close(descriptor)
+    return None
+
+
+def send_signal(process: Identity, number: int) -> bool:
+    """Signal exactly this process; False if it is gone (or belongs to somebody else)."""
+    descriptor = open_pidfd(process)
+    if descriptor is None:
+        return False
+    try:
+        signal.pidfd_send_signal(descriptor, number)
+    except (ProcessLookupError, PermissionError):
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def identify(pids: Iterable[int]) -> list[Identity]:
+    """Those of ``pids`` that are alive."""
+    return [Identity(pid, began) for pid in pids if (began := start_time(pid)) is not None]
+
+
+def _children_of(pid: int) -> list[int]:
+    found: list[int] = []
+    for thread in _names(f"/proc/{pid}/task"):
+        found.extend(map(int, (read_file(f"/proc/{pid}/task/{thread}/children") or b"").split()))
+    return found
+
+
+def _parents() -> dict[int, int]:
+    """Every process and its parent: for kernels without ``/proc/<pid>/task/<tid>/children``."""
+    parents: dict[int, int] = {}
+    for pid in all_pids():
+        fields = _stat_fields(pid)
+        if fields is not None:
+            parents[pid] = int(fields[1])
+    return parents
+
+
+@functools.cache
+def _kernel_lists_children() -> bool:
+    return Path(f"/proc/self/task/{os.getpid()}/children").exists()
+
+
+def all_pids() -> list[int]:
+    return [int(name) for name in _names("/proc") if name.isdigit()]
+
+
+def children(pid: int) -> list[int]:
+    """The direct children of ``pid``, zombies included."""
+    if _kernel_lists_children():
+        return _children_of(pid)
+    return [child for child, parent in _parents().items() if parent == pid]
+
+
+def descendants(pid: int) -> list[int]:
+    """Children, their children and so on, zombies included; nearest first."""
+    if _kernel_lists_children():
+        below = _children_of
+    else:
+        table: dict[int, list[int]] = {}
+        for child, parent in _parents().items():
+            table.setdefault(parent, []).append(child)
+
+        def below(pid: int) -> list[int]:
+            return table.get(pid, [])
+
+    found: list[int] = []
+    seen = {pid}
+    todo = [pid]
+    while todo:
+        for child in below(todo.pop()):
+            if child not in seen:
+                seen.add(child)
+                found.append(child)
+                todo.append(child)
+    return found
+
+
+def _session(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return -1
+
+
+def _is_marked(pid: int, mark: bytes) -> bool:
+    environment = read_file(f"/proc/{pid}/environ") or b""
+    _, found, rest = environment.partition(MARK.encode() + b"=")
+    return bool(found) and rest.partition(b"\0")[0].strip() == mark
+
+
+def in_sessions(sessions: Iterable[int]) -> list[int]:
+    """Processes of these sessions."""
+    wanted = frozenset(sessions)
+    return [pid for pid in all_pids() if _session(pid) in wanted]
+
+
+def of_incarnation(mark: str, leaders: Iterable[Identity]) -> list[Identity]:
+    """What is left of an incarnation whose shim may be gone: marked, in a leader's session, or below one of those.
+
+    A session that began after its recorded leader's number was handed out again is somebody else's, so a leader counts
+    only while its number is unused or its own. This process itself is never among them.
+    """
+    sessions = {who.pid for who in leaders if start_time(who.pid) in (None, who.start_time)}
+    wanted = mark.encode()
+    ours: dict[int, None] = {}
+    for pid in all_pids():
+        if _session(pid) in sessions or _is_marked(pid, wanted):
+            ours[pid] = None
+            ours.update(dict.fromkeys(descendants(pid)))
+    ours.pop(os.getpid(), None)
+    return identify(ours)
+
+
+def kill_each(processes: Iterable[Identity]) -> int:
+    """SIGKILL to each; how many were still there."""
+    return sum(send_signal(process, signal.SIGKILL) for process in processes)
+
+
+def reap_all(on_exit: Callable[[int, int], None] | None = None) -> bool:
+    """Reap every child that has ended. True if there is no child left at all (ECHILD)."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return True
+        if pid == 0:
+            return False
+        if on_exit is not None:
+            on_exit(pid, status)

@@ -1,0 +1,165 @@
+"""One live executor on CPU slots, with one warm server, for all tests of this folder that launch."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusched.core.decisions import Kill
+from gpusched.executors.devices import CpuDevices
+from gpusched.executors.settings import LaunchSettings
+from gpusched.executors.torchrun import TorchrunExecutor
+from gpusched.paths import ExperimentPaths
+from gpusched.trees.claim import read_claim
+from gpusched.trees.processes import MARK, all_pids, read_file
+from tests.executors.contract import Rig, exit_of
+
+SCRIPT = Path(__file__).with_name("scenarios.py")
+
+
+def marked(folder: Path) -> list[int]:
+    """Every process of the experiment in ``folder``, its servers included."""
+    name = f"GPUSCHED_DIR={folder}".encode()
+    return [
+        pid for pid in all_pids() if name in (read_file(f"/proc/{pid}/environ") or b"").split(b"\0")
+    ]
+
+
+def of_trial(folder: Path, trial: int, incarnation: int = 1) -> list[int]:
+    """Every process that carries the mark of this incarnation."""
+    end = f":{trial}:{incarnation}".encode()
+    found = []
+    for pid in marked(folder):
+        for variable in (read_file(f"/proc/{pid}/environ") or b"").split(b"\0"):
+            if variable.startswith(MARK.encode()) and variable.strip().endswith(end):
+                found.append(pid)
+    return found
+
+
+def listening_addresses(pids: Sequence[int]) -> set[str]:
+    """Where these processes listen, over all protocols of the internet, as /proc/net writes it."""
+    inodes = set()
+    for pid in pids:
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                inodes.add(str(entry.readlink()).removeprefix("socket:[").rstrip("]"))
+    found = set()
+    for table in ("tcp", "tcp6", "udp", "udp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[9] in inodes and (words[3] == "0A" or table.startswith("udp")):
+                found.add(words[1].partition(":")[0])
+    return found
+
+
+def wait_for(path: Path, patience_s: float = 20.0) -> Any:
+    """What a scenario's ``note`` left."""
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        if path.exists():
+            return json.loads(path.read_text())
+        time.sleep(0.005)
+    raise AssertionError(f"{path} did not appear")
+
+
+def wait_until(true: Callable[[], bool], patience_s: float = 20.0) -> None:
+    deadline = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+class Lab:
+    """A folder and the executor on it; ``rebuild`` stands for a daemon that was killed and resumed."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder = folder
+        self.paths = ExperimentPaths(folder)
+        (folder / "worker.json").write_text(
+            json.dumps({"metric": "accuracy", "mode": "max", "seed": 0})
+        )
+        self.settings = LaunchSettings(script=SCRIPT, metric="accuracy", cwd=folder, **settings)
+        self.numbers = itertools.count()
+        self.said: list[str] = []
+        self.began_s = time.monotonic()
+        self.executor = self.build()
+
+    def build(self, **more: Any) -> TorchrunExecutor:
+        return TorchrunExecutor(
+            self.paths,
+            CpuDevices(4),
+            self.settings,
+            clock=lambda: time.monotonic() - self.began_s,
+            say=self.said.append,
+            **more,
+        )
+
+    def rebuild(self) -> None:
+        self.executor.close()
+        self.executor = self.build()
+
+    @property
+    def rig(self) -> Rig:
+        return Rig(self.executor, lambda: next(self.numbers), train)
+
+    def trial_folder(self, trial: int) -> Path:
+        return self.paths.trial(trial).root
+
+    def logs(self, trial: int, incarnation: int = 1) -> Path:
+        return self.paths.trial(trial).logs(incarnation)
+
+    def left_of(self, trial: int, incarnation: int = 1) -> list[int]:
+        """What is left of an incarnation beside its shim, which may be writing its last lines."""
+        claim = read_claim(self.paths.trial(trial).shim(incarnation))
+        shim = claim.shim.pid if claim is not None and claim.shim is not None else None
+        return [pid for pid in of_trial(self.folder, trial, incarnation) if pid != shim]
+
+    def clean(self) -> None:
+        """End everything that is left, whatever it is."""
+        self.executor.close()
+        for _ in range(200):
+            left = marked(self.folder)
+            for pid in left:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if not left:
+                break
+            time.sleep(0.02)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def train(steps: int, **more: object) -> Mapping[str, object]:
+    return {"scenario": "train", "steps": steps, **more}
+
+
+@pytest.fixture(scope="session")
+def shared_lab() -> Iterator[Lab]:
+    lab = Lab(Path(tempfile.mkdtemp(prefix="gpusched-lab-")))
+    yield lab
+    lab.clean()
+
+
+@pytest.fixture
+def lab(shared_lab: Lab) -> Iterator[Lab]:
+    """The shared one; whatever a test leaves running is ended and is the test's fault."""
+    yield shared_lab
+    executor = shared_lab.executor
+    for trial, it in list(executor._live.items()):
+        executor.execute(Kill(trial, it.number, 0.0))
+        shared_lab.rig.watch(exit_of(trial))
+
+
+@pytest.fixture
+def rig(lab: Lab) -> Rig:
+    return lab.rig

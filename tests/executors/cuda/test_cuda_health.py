@@ -1,0 +1,267 @@
+"""Sick GPUs and sick drivers, one story at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from conftest import Box, begin, gpu, run_trial
+
+from gpusched.errors import DeviceError
+
+MakeBox = Callable[..., Box]
+
+
+# ------------------------------------------------------------ health
+
+
+def test_a_lost_gpu_is_a_fault_at_once_and_returns_only_when_asked(box: Box) -> None:
+    devices, (name, other) = begin(box)
+    run_trial(box, devices, name, 11)
+    box.gpus[0].lost_from = box.clock.now()
+    box.clock.advance(1.2)
+    (fault,) = devices.faults()
+    assert fault.device == name
+    assert "lost" in fault.reason
+    box.driver.end(11)
+    box.gpus[0].lost_until = box.clock.now()
+    box.clock.advance(20)
+    assert devices.recovered() == ()
+    assert not devices.readmit(name).released
+    box.clock.advance(3)
+    assert devices.readmit(name).released
+    run_trial(box, devices, name, 12)
+    assert devices.readings()[1].device == other
+
+
+def test_readmission_is_refused_while_it_is_still_lost(box: Box) -> None:
+    devices, (name, _) = begin(box)
+    box.gpus[0].lost_from = box.clock.now()
+    box.clock.advance(2)
+    devices.faults()
+    for _ in range(5):
+        release = devices.readmit(name)
+        box.clock.advance(1)
+    assert not release.released
+    assert "lost" in release.holder
+    box.gpus[0].lost_until = box.clock.now()  # somebody has reset it
+    box.clock.advance(60)
+    assert not devices.readmit(name).released
+    box.clock.advance(3)
+    assert devices.readmit(name).released
+
+
+def test_a_late_release_can_be_readmitted(box: Box) -> None:
+    devices, (name, _) = begin(box)
+    run_trial(box, devices, name, 11)
+    box.driver.end(11, 0.0, 90.0)
+    assert box.released(devices, [name], 60) is None
+    assert not devices.readmit(name).released
+    box.clock.advance(5)
+    assert "more in use" in devices.readmit(name).holder
+    box.clock.advance(30)
+    assert not devices.readmit(name).released, "asked anew"
+    box.clock.advance(3)
+    assert devices.readmit(name).released
+
+
+@pytest.mark.parametrize(
+    ("xid", "bad"), [(79, True), (48, True), (999, True), (31, False), (13, False)]
+)
+def test_xids(box: Box, xid: int, bad: bool) -> None:
+    devices, (name, _) = begin(box)
+    box.clock.advance(1)
+    for _ in range(500):  # a storm
+        box.driver.xid(box.gpus[0], xid)
+    box.clock.advance(1)
+    faults = devices.faults()
+    assert [fault.device for fault in faults] == ([name] if bad else [])
+    if bad:
+        assert f"XID {xid}" in faults[0].reason
+    box.clock.advance(5)
+    assert devices.faults() == ()
+
+
+@pytest.mark.parametrize("xid", [63, 94, 154])
+def test_announcing_xids_are_judged_by_what_the_driver_asks_for(box: Box, xid: int) -> None:
+    devices, (first, second) = begin(box)
+    box.gpus[1].recovery = 1
+    box.driver.xid(box.gpus[0], xid)
+    box.driver.xid(box.gpus[1], xid)
+    box.clock.advance(4)
+    (fault,) = devices.faults()
+    assert fault.device == second
+    assert "nvidia-smi --gpu-reset -i 1" in fault.reason
+
+
+def test_a_gpu_to_be_reset_when_empty_may_finish_its_trial(box: Box) -> None:
+    devices, (name, _) = begin(box)
+    run_trial(box, devices, name, 11)
+    box.gpus[0].recovery = 4
+    box.clock.advance(5)
+    assert devices.faults() == ()
+    box.driver.end(11)
+    assert box.released(devices, [name], 3) is None
+    assert "reset once it is empty" in devices.faults()[0].reason
+
+
+def test_memory_errors_and_bad_rows(make_box: MakeBox) -> None:
+    box = make_box(gpu(0, ecc_uncorrected=3), gpu(1), gpu(2, remapped=(0, 0, 1, 0)))
+    box.gpus[0].unsupported.add("recovery")
+    devices, (first, second, third) = begin(box)
+    assert "3 uncorrectable memory errors" in " ".join(devices.readings()[0].notes)
+    assert "next reset" in " ".join(devices.readings()[2].notes)
+    box.gpus[0].ecc_uncorrected = 4
+    box.gpus[1].remapped = (0, 9, 0, 1)
+    box.clock.advance(3)
+    faults = {fault.device: fault.reason for fault in devices.faults()}
+    assert set(faults) == {first, second}
+    assert "1 uncorrectable memory errors since the start" in faults[first]
+    assert "row remapping failed" in faults[second]
+
+
+def test_prohibited_compute_mode(make_box: MakeBox) -> None:
+    box = make_box(gpu(0), gpu(1, compute_mode=2))
+    _, second = box.devices().inventory()
+    assert "nvidia-smi -c DEFAULT" in second.why_not
+
+
+def test_throttling_is_shown(box: Box) -> None:
+    import pynvml
+
+    devices, _ = begin(box)
+    box.gpus[0].throttle = pynvml.nvmlClocksEventReasonHwThermalSlowdown
+    box.gpus[0].temperature, box.gpus[0].power_mw, box.gpus[0].utilisation = 91, 650_000, 77
+    box.clock.advance(3)
+    reading = devices.readings()[0]
+    assert reading.notes == ("slowed by heat",)
+    assert (reading.temperature_c, reading.power_w, reading.utilisation) == (91.0, 650.0, 0.77)
+    assert devices.faults() == ()
+
+
+def test_no_events_is_said_once(make_box: MakeBox) -> None:
+    box = make_box(gpu(0, event_types=0), gpu(1))
+    devices, _ = begin(box)
+    box.clock.advance(1)
+    for _ in range(3):
+        devices.faults()
+    assert [n for n in devices.notes if "no GPU error events from GPU 0" in n] == devices.notes
+    assert len(devices.notes) == 1
+
+
+# ------------------------------------------------------------ a driver that hangs or fails
+
+
+def test_a_hanging_gpu_is_out_and_comes_back_and_others_do_not_notice(box: Box) -> None:
+    devices, (name, other) = begin(box)
+    run_trial(box, devices, other, 12)
+    box.gpus[0].hangs.append((box.clock.now(), box.clock.now() + 40))
+    box.clock.advance(8)
+    assert devices.faults() == (), "noticed twice before it counts"
+    box.clock.advance(0.5)
+    (fault,) = devices.faults()
+    assert fault.device == name
+    assert "NVML has not answered for" in fault.reason
+    box.driver.end(12, 0.2, 0.3)
+    assert box.released(devices, [other], 1.0) is not None
+    back: tuple[str, ...] = ()
+    for _ in range(50):
+        box.clock.advance(1)
+        back += devices.recovered()
+    assert back == (name,)
+
+
+def test_a_daemon_that_was_stopped_for_a_while_takes_nobody_out(box: Box) -> None:
+    devices, _ = begin(box)
+    box.clock._now += 300.0  # its threads stood still as well
+    assert devices.faults() == ()
+    box.clock.advance(0.5)
+    assert devices.faults() == ()
+
+
+def test_a_trial_goes_on_while_its_driver_hangs_but_its_release_waits(box: Box) -> None:
+    devices, (name, _) = begin(box)
+    run_trial(box, devices, name, 11)
+    box.gpus[0].hangs.append((box.clock.now(), box.clock.now() + 30))
+    box.clock.advance(15)
+    assert devices.faults() == ()
+    box.driver.end(11)
+    assert box.released(devices, [name], 10) is None
+    assert "NVML has not answered for" in devices.released([name])[0].holder
+    assert box.released(devices, [name], 20) is not None
+
+
+def test_one_failed_query_is_not_a_fault_but_several_are(box: Box) -> None:
+    devices, (name, _) = begin(box)
+    now = box.clock.now()
+    box.gpus[0].failures.append((now, now + 1.2, "nvmlDeviceGetMemoryInfo_v2", 999))
+    box.gpus[0].failures.append((now, now + 1.2, "nvmlDeviceGetMemoryInfo", 999))
+    box.clock.advance(2)
+    assert devices.faults() == ()
+    box.gpus[0].failures.append((now, now + 30, "nvmlDeviceGetComputeRunningProcesses_v3", 999))
+    box.clock.advance(5)
+    (fault,) = devices.faults()
+    assert "cannot be read" in fault.reason
+
+
+def test_health_that_was_known_and_cannot_be_read_now_is_not_good_health(box: Box) -> None:
+    devices, (name, other) = begin(box)
+    for board, function in zip(
+        box.gpus, ("nvmlDeviceGetRemappedRows", "nvmlDeviceGetPowerUsage"), strict=True
+    ):
+        board.failures.append((1.0, 20.0, function, 999))
+    run_trial(box, devices, name, 11)
+    box.driver.end(11)
+    assert box.released(devices, [name], 4) is None
+    assert "its health cannot be read" in devices.released([name])[0].holder
+    assert devices.faults() == (), "nobody needs to know its power"
+    assert box.released(devices, [name], 20) is not None
+    box.clock.advance(30.0 - box.clock.now())
+    box.gpus[1].failures.append((30.0, 45.0, "nvmlDeviceGetFieldValues", 999))
+    box.clock.advance(10)
+    (fault,) = devices.faults()
+    assert (fault.device, "its health cannot be read" in fault.reason) == (other, True)
+    back: tuple[str, ...] = ()
+    for _ in range(20):
+        box.clock.advance(1)
+        back += devices.recovered()
+    assert back == (other,)
+
+
+def test_a_slow_answer_is_thrown_away(box: Box) -> None:
+    """Its beginning and its end do not belong together."""
+    devices, (name, _) = begin(box)
+    run_trial(box, devices, name, 11)
+    now = box.clock.now()
+    box.gpus[0].hangs.append((now + 0.1, now + 9.0))
+    box.clock.advance(1.0)
+    box.driver.end(11)
+    assert box.released(devices, [name], 7.5) is None
+    assert box.released(devices, [name], 3) is not None
+
+
+def test_a_gpu_that_cannot_be_found_out_about_is_left_out_and_named(make_box: MakeBox) -> None:
+    box = make_box(gpu(0), gpu(1, lost_from=0.0), gpu(2, hangs=[(0.0, 100.0)]))
+    devices, names = begin(box)
+    assert names == ["GPU-0a00-beef"]
+    assert any(note.startswith("GPU 1 is left out: NVML: GPU is lost") for note in devices.notes)
+    assert "GPU 2 is left out: NVML did not answer about it" in devices.notes
+
+
+def test_a_driver_that_never_answers_is_an_error(make_box: MakeBox) -> None:
+    box = make_box(gpu(0))
+    box.driver.init_blocks_until = 500.0
+    with pytest.raises(DeviceError, match="did not answer within 60 s"):
+        box.devices()
+
+
+def test_no_driver_is_an_error_that_says_what_to_do(make_box: MakeBox) -> None:
+    import pynvml
+
+    box = make_box(gpu(0))
+    box.driver.init_code = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+    with pytest.raises(DeviceError, match=r"kernel driver is not loaded.*devices: cpu"):
+        box.devices()
+    box.driver.init_code = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    with pytest.raises(DeviceError, match="Reboot"):
+        box.devices()

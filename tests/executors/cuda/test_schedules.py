@@ -1,0 +1,42 @@
+"""No device is given out while it is not clean, none is lost for good: thousands of random schedules say so.
+
+A failing seed is in the test's message; ``Schedule(seed, folder).run()`` repeats it exactly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from schedules import Schedule
+
+SHORT, LONG = 60, 10_000
+
+
+def play(seeds: range, folder: Path) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        home = folder / str(seed)
+        home.mkdir(mode=0o700)
+        try:
+            counts += Schedule(seed, home).run()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+    return counts
+
+
+def test_random_schedules(tmp_path: Path) -> None:
+    counts = play(range(SHORT), tmp_path)
+    # The schedules are worth something only if all of this happens in them.
+    for happening in ("launches", "released", "timed out", "fault", "recovered", "readmitted"):
+        assert counts[happening] >= 8, counts
+    assert counts["kept out"], counts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_ten_thousand_random_schedules(tmp_path: Path) -> None:
+    counts = play(range(SHORT, SHORT + LONG), tmp_path)
+    print(dict(counts))
+    assert counts["released"] > LONG

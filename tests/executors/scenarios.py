@@ -1,0 +1,216 @@
+"""The one script of the tests of the live executor. Which scenario a trial plays is one of its hyperparameters.
+
+Not a test. One script serves all of them, so that one warm server does too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+FOLDER = Path(os.environ["GPUSCHED_DIR"], "trials", f"{int(os.environ['GPUSCHED_TRIAL']):04d}")
+HPARAMS = json.loads((FOLDER / "hparams.json").read_text())["hparams"]
+RANK = int(os.environ["RANK"])
+
+
+def note(name: str, content: object = "") -> None:
+    """Leave something for the test to find."""
+    aside = FOLDER / f".{name}.{os.getpid()}"
+    aside.write_text(json.dumps(content))
+    aside.replace(FOLDER / name)
+
+
+def train() -> None:
+    """Report ``steps`` steps (of a real DDP step each, with ``ddp``); fail at ``fails_at`` on rank ``fails_on``."""
+    import gpusched
+
+    trial = gpusched.init()
+    if HPARAMS.get("ddp"):
+        import torch
+
+        net = trial.wrap(torch.nn.Linear(4, 1))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        trial.track(net=net, optimizer=optimizer)
+    else:
+        trial.track(counter=Counter())
+    for step in trial.steps(HPARAMS["steps"]):
+        if HPARAMS.get("ddp"):
+            optimizer.zero_grad()
+            net(torch.randn(8, 4)).pow(2).mean().backward()
+            optimizer.step()
+        if step + 1 == HPARAMS.get("fails_at") and HPARAMS.get("fails_on", 0) == RANK:
+            raise ValueError(f"wrong on rank {RANK} at step {step + 1}")
+        time.sleep(HPARAMS.get("pause_s", 0))
+        trial.report(accuracy=0.1 * step)
+
+
+class Counter:
+    """A state to save without torch's models."""
+
+    def state_dict(self) -> dict[str, int]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, int]) -> None: ...
+
+
+def inspect_rank() -> None:
+    """Write down what a rank can see of how it was started."""
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_USE_AGENT_STORE")
+    import random
+    import threading
+
+    print("to stdout")
+    print("to stderr", file=sys.stderr)
+    unclosed = (FOLDER / f"unclosed-{RANK}").open("w")
+    unclosed.write("flushed at exit")
+    note(
+        f"seen-{RANK}",
+        {
+            "argv": sys.argv,
+            "cwd": str(Path.cwd()),
+            "path0": sys.path[0],
+            "name": __name__,
+            "env": {name: os.environ.get(name) for name in (*names, *HPARAMS.get("names", ()))},
+            "cpus": sorted(os.sched_getaffinity(0)),
+            "session": os.getsid(0) == os.getpid(),
+            "stdin": sys.stdin.read(),
+            "sigterm": signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
+            "random": random.random(),
+            "threads": threading.active_count(),
+            "title": Path("/proc/self/cmdline").read_bytes().strip(b"\0").decode(),
+            "open": open_files(),
+            "torch_threads": sys.modules["torch"].get_num_threads()
+            if "torch" in sys.modules
+            else 1,
+            "cuda": "torch" in sys.modules and sys.modules["torch"].cuda.is_initialized(),
+        },
+    )
+
+
+def open_files() -> list[str]:
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            found.append(str(entry.readlink()))
+    return sorted(found)
+
+
+def leave(code: int) -> None:
+    if HPARAMS.get("fails_on", 0) == RANK:
+        sys.exit(code)
+    time.sleep(600)
+
+
+def exit_code() -> None:
+    leave(HPARAMS["code"])
+
+
+def killed() -> None:
+    if HPARAMS.get("fails_on", 0) == RANK:
+        os.kill(os.getpid(), HPARAMS["signal"])
+    time.sleep(600)
+
+
+def orphans() -> None:
+    """Leave processes behind that do all they can to stay: double fork, new session, no streams, SIGTERM ignored."""
+    for index in range(HPARAMS["count"]):
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                if index % 2:
+                    os.execv(sys.executable, [sys.executable, "-S", "-c", IGNORE_AND_SLEEP])
+                os.closerange(0, 64)
+                note(f"orphan-{index}", os.getpid())
+                while True:
+                    time.sleep(600)
+            os._exit(0)
+    while len(list(FOLDER.glob("orphan-*"))) < (HPARAMS["count"] + 1) // 2:
+        time.sleep(0.005)
+    if HPARAMS.get("stay"):
+        note("ready")
+        time.sleep(600)
+
+
+IGNORE_AND_SLEEP = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+time.sleep(600)
+"""
+
+
+def stubborn() -> None:
+    """Ignore SIGTERM, with a child that does as well."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    subprocess.Popen([sys.executable, "-S", "-c", IGNORE_AND_SLEEP])
+    note(f"ready-{RANK}", os.getpid())
+    while True:
+        time.sleep(600)
+
+
+def stopped() -> None:
+    note(f"ready-{RANK}", os.getpid())
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(600)
+
+
+def graceful() -> None:
+    """Leave tidily on SIGTERM."""
+
+    def on_term(*_: object) -> None:
+        note("tidied")
+        sys.exit(0)
+
+    signal.signal(signal.SIGTERM, on_term)
+    note(f"ready-{RANK}", os.getpid())
+    while True:
+        time.sleep(600)
+
+
+def abort_at_exit() -> None:
+    """Say the last word on rank 0, then die of SIGABRT on all ranks, the others first."""
+    if RANK == 0:
+        time.sleep(0.3)
+        logs = FOLDER / "logs" / os.environ["GPUSCHED_INCARNATION"]
+        (logs / "last-word.json").write_text('{"why": "yielded", "step": 4, "saved_step": 4}')
+    os.abort()
+
+
+def linger_after_last_word() -> None:
+    """Rank 0 says its last word; nobody leaves."""
+    if RANK == 0:
+        logs = FOLDER / "logs" / os.environ["GPUSCHED_INCARNATION"]
+        (logs / "last-word.json").write_text('{"why": "yielded", "step": 4, "saved_step": 4}')
+    time.sleep(600)
+
+
+def speak_nonsense() -> None:
+    """Talk to the daemon by hand."""
+    import socket
+
+    line = socket.socket(socket.AF_UNIX)
+    here = os.open(os.environ["GPUSCHED_DIR"], os.O_RDONLY)
+    line.connect(f"/proc/self/fd/{here}/daemon.sock")
+    hello = {
+        "hello": "rank",
+        "trial": int(os.environ["GPUSCHED_TRIAL"]),
+        "incarnation": 1,
+        "pid": os.getpid(),
+    }
+    for frame in (hello, *HPARAMS["frames"]):
+        line.sendall((frame if isinstance(frame, str) else json.dumps(frame)).encode() + b"\n")
+    note("answer", line.recv(4096).decode())
+    time.sleep(HPARAMS.get("then_sleep_s", 0))
+
+
+def finish() -> None:
+    """Do nothing and end well."""
+
+
+globals()[HPARAMS["scenario"]]()

@@ -1,0 +1,119 @@
+"""``best/``: whole at every moment, outlives the trial's own clean-up."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gpusched.executors import best
+from gpusched.executors.best import keep_best
+from gpusched.paths import ExperimentPaths
+
+
+def checkpoint(paths: ExperimentPaths, trial: int, step: int, content: str = "state") -> Path:
+    folder = paths.trial(trial).checkpoint(step)
+    folder.mkdir(parents=True)
+    (folder / "state.pt").write_text(content)
+    (folder / "manifest.json").write_text("{}")
+    paths.trial(trial).hparams.write_text(json.dumps({"trial": trial, "hparams": {"lr": 0.1}}))
+    return folder
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> ExperimentPaths:
+    return ExperimentPaths(tmp_path)
+
+
+def keep(paths: ExperimentPaths, trial: int, step: int, value: float = 0.9) -> bool:
+    return keep_best(paths, trial, step, metric="accuracy", value=value, atoms=2)
+
+
+def test_the_first_and_the_next(paths: ExperimentPaths) -> None:
+    checkpoint(paths, 1, 5, "one")
+    checkpoint(paths, 2, 7, "two")
+    for trial, step, content in ((1, 5, "one"), (2, 7, "two")):
+        assert keep(paths, trial, step)
+        assert paths.best.is_symlink()
+        assert (paths.best / "checkpoint" / "state.pt").read_text() == content
+        assert (paths.best / "checkpoint" / "manifest.json").exists()
+        assert json.loads((paths.best / "hparams.json").read_text())["trial"] == trial
+        assert json.loads((paths.best / "metric.json").read_text()) == {
+            "trial": trial,
+            "step": step,
+            "metric": "accuracy",
+            "value": 0.9,
+            "atoms": 2,
+        }
+        assert len(list(paths.bests.iterdir())) == 1, "older ones go"
+
+
+def test_it_outlives_the_checkpoint(paths: ExperimentPaths) -> None:
+    folder = checkpoint(paths, 1, 5)
+    assert (folder / "state.pt").stat().st_nlink == 1
+    keep(paths, 1, 5)
+    assert (folder / "state.pt").stat().st_nlink == 2, "a link, no copy"
+    shutil.rmtree(folder)
+    assert (paths.best / "checkpoint" / "state.pt").read_text() == "state"
+
+
+def test_twice_is_once(paths: ExperimentPaths) -> None:
+    checkpoint(paths, 1, 5)
+    keep(paths, 1, 5)
+    before = paths.best.readlink()
+    assert keep(paths, 1, 5)
+    assert paths.best.readlink() == before
+
+
+def test_without_a_checkpoint_the_old_best_stays(paths: ExperimentPaths) -> None:
+    checkpoint(paths, 1, 5)
+    keep(paths, 1, 5)
+    assert not keep(paths, 2, 1)
+    assert json.loads((paths.best / "metric.json").read_text())["trial"] == 1
+
+
+def test_a_failure_on_the_way_leaves_the_old_best_whole(
+    paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(paths, 1, 5, "one")
+    checkpoint(paths, 2, 6, "two")
+    keep(paths, 1, 5)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    for name in ("write_durably", "sync_folder", "_link", "_point_to"):
+        with monkeypatch.context() as patch:
+            patch.setattr(best, name, full)
+            with pytest.raises(OSError, match="No space"):
+                keep(paths, 2, 6)
+        assert (paths.best / "checkpoint" / "state.pt").read_text() == "one"
+        assert json.loads((paths.best / "metric.json").read_text())["trial"] == 1
+    assert keep(paths, 2, 6)
+    assert (paths.best / "checkpoint" / "state.pt").read_text() == "two"
+    assert len(list(paths.bests.iterdir())) == 1
+
+
+def test_leftovers_of_a_crash_are_no_hindrance(paths: ExperimentPaths) -> None:
+    checkpoint(paths, 1, 5)
+    (paths.bests / ".1.tmp" / "checkpoint").mkdir(parents=True)
+    (paths.best.with_name(".best.tmp")).symlink_to("nowhere")
+    assert keep(paths, 1, 5)
+    assert (paths.best / "checkpoint" / "state.pt").exists()
+    assert [entry.name for entry in paths.bests.iterdir()] == ["1"]
+
+
+def test_a_file_system_without_links_gets_a_copy(
+    paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = checkpoint(paths, 1, 5)
+
+    def no_links(*_: object) -> None:
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", no_links)
+    assert keep(paths, 1, 5)
+    assert (folder / "state.pt").stat().st_nlink == 1
+    assert (paths.best / "checkpoint" / "state.pt").read_text() == "state"

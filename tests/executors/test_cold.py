@@ -1,0 +1,96 @@
+"""``launch: cold``: torchrun itself, in a process of its own; slow, so few."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusched.core.decisions import Launch
+from gpusched.core.events import Reported
+from tests.executors.conftest import Lab, listening_addresses, of_trial, wait_for
+from tests.executors.contract import steps_of, the_exit
+from tests.executors.test_ranks import play
+from tests.executors.test_trees import begin, kill
+
+
+@pytest.fixture(scope="module")
+def cold_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    lab = Lab(tmp_path_factory.mktemp("cold"), launch="cold")
+    yield lab
+    lab.clean()
+
+
+def test_two_ranks_that_yield_listening_on_loopback_alone(cold_lab: Lab) -> None:
+    lab = cold_lab
+    rig = lab.rig
+    trial = rig.new_trial()
+    rig.launch(trial, atoms=2, steps=3)
+    events = rig.watch(lambda event: isinstance(event, Reported), hold=True)
+    assert listening_addresses(of_trial(lab.folder, trial)) == {"0100007F"}
+    lab.executor.acknowledge(events[-1])
+    events += rig.run(trial)
+    assert steps_of(events, trial) == [1, 2, 3]
+    assert the_exit(events, trial).outcome == "finished"
+    assert lab.left_of(trial) == []
+    words = Path(f"{lab.logs(trial)}/shim.log").read_text()
+    assert "rendezvous is used" not in words, "ours was registered"
+
+
+def test_a_script_runs_as_under_torchrun(cold_lab: Lab) -> None:
+    trial, ending = play(cold_lab, "inspect_rank", names=["GPUSCHED_RANKS", "GPUSCHED_CODES"])
+    assert ending.outcome == "finished"
+    seen = wait_for(cold_lab.trial_folder(trial) / "seen-0")
+    assert seen["env"]["TORCHELASTIC_USE_AGENT_STORE"] == "True"
+    assert (seen["env"]["GPUSCHED_RANKS"], seen["env"]["GPUSCHED_CODES"]) == (None, None)
+    assert (seen["cwd"], seen["stdin"], len(seen["cpus"])) == (str(cold_lab.folder), "", 1)
+    assert "torch" not in (cold_lab.folder / "warm.log").read_text()
+    assert (cold_lab.logs(trial) / "rank-0.out").read_text() == "to stdout\n"
+
+
+def test_an_error_and_its_exit_code(cold_lab: Lab) -> None:
+    trial, ending = play(cold_lab, "no_such_scenario")
+    assert ending.outcome == "failed"
+    assert ending.error is not None
+    assert ending.error.startswith("rank 0: KeyError: 'no_such_scenario'\nTraceback")
+    assert wait_for(cold_lab.logs(trial) / "exit.json")["codes"] == {"0": 1}
+
+
+def test_a_tree_that_does_not_want_to_go(cold_lab: Lab) -> None:
+    trial = begin(cold_lab, "stubborn")
+    wait_for(cold_lab.trial_folder(trial) / "ready-0")
+    ending, _ = kill(cold_lab, trial, 0.3)
+    assert ending.outcome == "killed"
+    assert cold_lab.left_of(trial) == []
+
+
+def test_another_interpreter_finds_gpusched_and_nothing_else_of_ours(tmp_path: Path) -> None:
+    """A virtual environment without torch: its torchrun cannot start, and its word for it is shown."""
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    (folder := tmp_path / "experiment").mkdir()
+    lab = Lab(folder, launch="cold", python=str(python))
+    try:
+        lab.executor.execute(Launch(0, 1, lab.rig.devices[:1], {}))
+        ending = the_exit(lab.rig.run(0), 0)
+        assert ending.outcome == "failed"
+        assert (
+            ending.error
+            == "torchrun ended with code 1: ModuleNotFoundError: No module named 'torch'"
+        )
+        probe = "import gpusched, sys; print(gpusched.__file__); import numpy"
+        said = subprocess.run(
+            [python, "-c", probe],
+            env={"PYTHONPATH": str(folder / ".python")},
+            capture_output=True,
+            text=True,
+        )
+        assert said.stdout.strip().endswith("gpusched/__init__.py")
+        assert "No module named 'numpy'" in said.stderr
+    finally:
+        lab.clean()
+        shutil.rmtree(tmp_path / "venv")

@@ -1,0 +1,125 @@
+"""Trials that end badly: the first cause is told, the others are not waited for, a last word outranks exit codes."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from gpusched.core.decisions import Launch
+from gpusched.core.events import Reported
+from tests.executors.conftest import Lab, wait_for
+from tests.executors.contract import steps_of, the_exit
+from tests.executors.test_ranks import play
+
+
+def test_an_exception_at_step_3_on_rank_1(lab: Lab) -> None:
+    rig = lab.rig
+    trial = rig.new_trial()
+    rig.launch(trial, atoms=2, steps=10, ddp=True, fails_at=3, fails_on=1)
+    began_s = time.monotonic()
+    events = rig.run(trial)
+    ending = the_exit(events, trial)
+    assert ending.outcome == "failed"
+    assert ending.error is not None
+    head, _, trace = ending.error.partition("\n")
+    assert head == "rank 1: ValueError: wrong on rank 1 at step 3"
+    assert "scenarios.py" in trace
+    assert steps_of(events, trial)[:2] == [1, 2]
+    assert time.monotonic() - began_s < 15, "rank 0, which hangs in a collective, is not waited for"
+
+
+def test_an_exception_before_anything(lab: Lab) -> None:
+    _, ending = play(lab, "no_such_scenario")
+    assert ending.outcome == "failed"
+    assert ending.error is not None
+    assert ending.error.startswith("rank 0: KeyError: 'no_such_scenario'")
+
+
+@pytest.mark.parametrize("code", [1, 3])
+def test_an_exit_code_on_one_rank_ends_the_others(lab: Lab, code: int) -> None:
+    began_s = time.monotonic()
+    trial, ending = play(lab, "exit_code", atoms=2, code=code, fails_on=1)
+    assert ending.outcome == "failed"
+    assert ending.error is not None
+    assert ending.error.startswith("rank 1:")
+    assert str(code) in ending.error
+    assert time.monotonic() - began_s < 15
+    assert lab.left_of(trial) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_killed_rank(lab: Lab, number: signal.Signals) -> None:
+    _, ending = play(lab, "killed", atoms=2, signal=int(number), fails_on=1)
+    assert ending.outcome == "failed"
+    assert ending.error is not None
+    assert ending.error.startswith("rank 1: ")
+    assert number.name in ending.error
+
+
+def test_a_rank_that_aborts_after_the_last_word_has_not_failed(lab: Lab) -> None:
+    trial, ending = play(lab, "abort_at_exit", atoms=4)
+    assert (ending.outcome, ending.step, ending.saved_step, ending.error) == ("yielded", 4, 4, None)
+    codes = wait_for(lab.logs(trial) / "exit.json")["codes"]
+    assert set(codes.values()) == {-signal.SIGABRT}
+
+
+def test_ranks_that_linger_after_the_last_word_are_ended(lab: Lab) -> None:
+    trial, ending = play(lab, "linger_after_last_word", atoms=2)
+    assert (ending.outcome, ending.saved_step) == ("yielded", 4)
+    assert lab.left_of(trial) == []
+
+
+def frames(*metrics: object) -> list[dict[str, object]]:
+    return [{"report": i, "step": i, "metrics": m} for i, m in enumerate(metrics, 1)]
+
+
+def test_a_report_without_the_metric_fails_the_trial(lab: Lab) -> None:
+    sent = frames({"loss": 0.5, "time": 3})
+    _, ending = play(lab, "speak_nonsense", frames=sent, then_sleep_s=60)
+    assert ending.outcome == "failed"
+    assert ending.error == (
+        "it sent a report without a number for 'accuracy', by which the recipe searches (it has 'loss', 'time')"
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "metric", "metrics"),
+    [
+        ({"accuracy": 2}, 2.0, {"accuracy": 2}),
+        ({"accuracy": "nan", "loss": 1.5}, None, {"accuracy": "nan", "loss": 1.5}),
+        ({"accuracy": "-inf"}, None, {"accuracy": "-inf"}),
+        ({"accuracy": 0.5, "note": "words", "list": [1]}, 0.5, {"accuracy": 0.5}),
+    ],
+)
+def test_metrics_as_they_are_told(
+    lab: Lab, told: dict[str, object], metric: float | None, metrics: dict[str, object]
+) -> None:
+    rig = lab.rig
+    trial = rig.new_trial()
+    hparams = {"scenario": "speak_nonsense", "frames": frames(told)}
+    rig.executor.execute(Launch(trial, 1, rig.devices[:1], hparams))
+    (report,) = [event for event in rig.run(trial) if isinstance(event, Reported)]
+    assert (report.metric, report.metrics) == (metric, metrics)
+
+
+def test_a_number_twice_is_answered_and_told_once(lab: Lab) -> None:
+    rig = lab.rig
+    trial = rig.new_trial()
+    twice = [*frames({"accuracy": 0.5}), *frames({"accuracy": 0.9})]
+    rig.executor.execute(
+        Launch(trial, 1, rig.devices[:1], {"scenario": "speak_nonsense", "frames": twice})
+    )
+    events = rig.run(trial)
+    assert [event.metric for event in events if isinstance(event, Reported)] == [0.5]
+
+
+@pytest.mark.parametrize(
+    "bad", ["no json", "[]", '{"report": "one"}', '{"report": 1e400}', "[" * 5000, "x" * 70_000]
+)
+def test_nonsense_on_the_line_costs_the_line_alone(lab: Lab, bad: str) -> None:
+    trial, ending = play(lab, "speak_nonsense", frames=[bad])
+    assert ending.outcome in ("failed", "finished"), "recv on a closed line may raise in the script"
+    _, fine = play(lab, "train", steps=1)
+    assert fine.outcome == "finished"

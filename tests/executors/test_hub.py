@@ -1,0 +1,379 @@
+"""The hub: who is let in, what a connection may do to others (nothing), and what it costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpusched.errors import GpuschedError
+from gpusched.executors import peer as peers
+from gpusched.executors.hub import Hub
+from gpusched.executors.peer import Client, Frame, Peer
+
+
+class Board:
+    """Takes everybody it is told to; notes every frame."""
+
+    def __init__(self) -> None:
+        self.takes = {"rank", "shim", "client"}
+        self.peers: list[Peer] = []
+        self.heard: list[Frame] = []
+
+    def take_rank(self, hello: Frame, peer: Peer) -> bool:
+        return self._take("rank", peer)
+
+    def take_shim(self, hello: Frame, peer: Peer) -> bool:
+        return self._take("shim", peer)
+
+    def take_client(self, peer: Peer) -> bool:
+        return self._take("client", peer)
+
+    def _take(self, kind: str, peer: Peer) -> bool:
+        peer.on_frame = self.heard.append
+        self.peers.append(peer)
+        return kind in self.takes
+
+
+class Place:
+    def __init__(self, folder: Path) -> None:
+        self.board = Board()
+        self.path = folder / "daemon.sock"
+        self.hub = Hub(self.path, self.board)
+        self.lines: list[socket.socket] = []
+
+    def connect(self, hello: object | None = None) -> socket.socket:
+        line = socket.socket(socket.AF_UNIX)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        line.connect(f"/proc/self/fd/{folder}/daemon.sock")
+        os.close(folder)
+        line.settimeout(5)
+        self.lines.append(line)
+        if hello is not None:
+            line.sendall(json.dumps(hello).encode() + b"\n")
+        return line
+
+    def turns(self, count: int = 5) -> None:
+        for _ in range(count):
+            self.hub.turn(0.0)
+
+    def is_closed(self, line: socket.socket) -> bool:
+        self.turns()
+        line.setblocking(False)
+        try:
+            return line.recv(1 << 20) == b""
+        except BlockingIOError:
+            return False
+        except ConnectionResetError:
+            return True
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path)
+    yield place
+    for line in place.lines:
+        line.close()
+    place.hub.close()
+
+
+CLIENT = {"hello": "client"}
+RANK = {"hello": "rank", "trial": 1, "incarnation": 1, "pid": 1}
+
+
+def test_the_socket_is_ours_alone_and_goes_with_the_hub(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    mode = place.path.stat().st_mode
+    assert stat.S_ISSOCK(mode)
+    assert mode & 0o777 == 0o600
+    place.hub.close()
+    assert not place.path.exists()
+
+
+def test_a_path_longer_than_an_address(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30) / ("longer" * 30)
+    folder.mkdir(parents=True)
+    place = Place(folder)
+    line = place.connect(CLIENT)
+    place.turns()
+    assert len(place.board.peers) == 1
+    line.close()
+    place.hub.close()
+
+
+def test_a_dead_daemons_socket_is_replaced(tmp_path: Path) -> None:
+    old = socket.socket(socket.AF_UNIX)
+    old.bind(str(tmp_path / "daemon.sock"))
+    old.close()
+    place = Place(tmp_path)
+    place.connect(CLIENT)
+    place.turns()
+    assert place.board.peers
+    place.lines[0].close()
+    place.hub.close()
+
+
+def test_a_folder_that_is_not_there_is_one_message(tmp_path: Path) -> None:
+    with pytest.raises(GpuschedError, match="cannot listen there"):
+        Hub(tmp_path / "absent" / "daemon.sock", Board())
+
+
+@pytest.mark.parametrize("hello", [{}, {"hello": "stranger"}, {"report": 1}, {"hello": ["rank"]}])
+def test_a_first_frame_that_is_no_hello_ends_the_connection(place: Place, hello: object) -> None:
+    assert place.is_closed(place.connect(hello))
+    assert place.board.peers == []
+
+
+def test_a_hello_that_is_refused_ends_the_connection(place: Place) -> None:
+    place.board.takes = {"shim"}
+    assert place.is_closed(place.connect(RANK))
+    assert not place.is_closed(place.connect({"hello": "shim"}))
+
+
+def test_another_users_connection_is_closed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 12345)
+    assert place.is_closed(place.connect(CLIENT))
+    assert place.board.peers == []
+
+
+def test_frames_in_pieces_and_several_at_once(place: Place) -> None:
+    line = place.connect(RANK)
+    for piece in (b'{"a"', b": 1}\n", b'{"b": 2}\n{"c": 3}\n{"d"', b": 4}\n"):
+        line.sendall(piece)
+        place.turns(2)
+    assert place.board.heard == [{"a": 1}, {"b": 2}, {"c": 3}, {"d": 4}]
+
+
+@pytest.mark.parametrize(
+    "bad", [b"nonsense\n", b"[1]\n", b"12\n", b"\xff\xfe\n", b"\n", b"[" * 5000 + b"\n"]
+)
+def test_a_malformed_frame_ends_its_connection_alone(place: Place, bad: bytes) -> None:
+    good, line = place.connect(RANK), place.connect(RANK)
+    place.turns()
+    line.sendall(bad)
+    assert place.is_closed(line)
+    good.sendall(b'{"still": "here"}\n')
+    place.turns()
+    assert place.board.heard == [{"still": "here"}]
+
+
+@pytest.mark.parametrize(
+    ("hello", "limit"), [(RANK, peers.WORKER_FRAME_BYTES), (CLIENT, peers.CLIENT_FRAME_BYTES)]
+)
+def test_a_frame_up_to_the_limit_and_beyond(place: Place, hello: Frame, limit: int) -> None:
+    fits = json.dumps({"x": "y" * (limit - 100)}).encode() + b"\n"
+    for data, closed in ((fits, False), (b"x" * (2 * limit), True)):
+        line = place.connect(hello)
+        line.setblocking(False)
+        while data:
+            try:
+                data = data[line.send(data) :]
+            except BlockingIOError:
+                pass
+            except BrokenPipeError:
+                break
+            place.turns(1)
+        place.turns(500)
+        assert place.is_closed(line) is closed
+    assert len(place.board.heard) == 1
+
+
+def test_a_reader_that_sleeps_is_dropped_and_blocks_nobody(place: Place) -> None:
+    sleeper, reader = place.connect(CLIENT), place.connect(CLIENT)
+    place.turns()
+    slow, quick = map(Client, place.board.peers)
+    gone: list[str] = []
+    slow.on_close = lambda: gone.append("slow")
+    view = {"view": "x" * 100_000}
+    received = 0
+    reader.setblocking(False)
+    began_s = time.monotonic()
+    for _ in range(200):
+        slow.send(view)
+        assert quick.send(view)
+        place.turns(2)
+        while True:
+            try:
+                received += len(reader.recv(1 << 20))
+            except BlockingIOError:
+                break
+    assert slow.closed
+    assert gone == ["slow"]
+    assert not quick.closed
+    assert received >= 199 * 100_000
+    assert time.monotonic() - began_s < 10
+    assert sleeper.fileno() > 0
+
+
+def test_what_was_kept_back_arrives_whole_and_in_order(place: Place) -> None:
+    line = place.connect(CLIENT)
+    place.turns()
+    (peer,) = place.board.peers
+    for number in range(30):
+        peer.send({"number": number, "weight": "x" * 50_000})
+    data = b""
+    while data.count(b"\n") < 30:
+        place.turns(1)
+        data += line.recv(1 << 20)
+    assert [json.loads(text)["number"] for text in data.splitlines()] == list(range(30))
+
+
+def test_a_flood_does_not_starve_the_others(place: Place) -> None:
+    flood, other = place.connect(RANK), place.connect(RANK)
+    place.turns()
+    flood.setblocking(False)
+    frame = b'{"report": 1}\n'
+    for _ in range(3):
+        flood.send(frame * 5000)
+    other.sendall(b'{"me": "too"}\n')
+    place.turns(1)
+    assert {"me": "too"} in place.board.heard
+    assert len(place.board.heard) < 1000
+
+
+def test_strangers_that_say_nothing_are_closed(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = place.connect()
+    place.turns()
+    later = time.monotonic() + 60
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    assert place.is_closed(silent)
+
+
+def test_too_many_strangers_are_turned_away(place: Place) -> None:
+    for _ in range(300):
+        place.connect()
+        place.turns(1)
+    welcome = place.connect(CLIENT)
+    assert place.is_closed(welcome), "256 strangers are enough"
+    for line in place.lines:
+        line.close()
+    place.turns(20)
+    assert not place.is_closed(place.connect(CLIENT))
+
+
+def test_without_descriptors_the_loop_does_not_spin(place: Place) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name.name) for name in Path("/proc/self/fd").iterdir())
+    keep = [os.open(os.devnull, os.O_RDONLY)]
+    while keep[-1] < highest + 8:
+        keep.append(os.open(os.devnull, os.O_RDONLY))
+    line = socket.socket(socket.AF_UNIX)
+    folder = os.open(place.path.parent, os.O_RDONLY)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(folder, line.fileno()) + 1, hard))
+        line.connect(f"/proc/self/fd/{folder}/daemon.sock")
+        place.turns(3)
+        began_s = time.monotonic()
+        place.hub.turn(0.2)
+        assert time.monotonic() - began_s >= 0.19, "nothing is left to be woken by"
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in (*keep, folder):
+            os.close(descriptor)
+        line.close()
+    assert not place.is_closed(place.connect(CLIENT))
+
+
+def test_wake_ends_a_turn(place: Place) -> None:
+    place.hub.wake()
+    began_s = time.monotonic()
+    assert place.hub.turn(10.0)
+    assert time.monotonic() - began_s < 5
+    assert not place.hub.turn(0.0)
+    os.write(place.hub.wake_descriptor, b"\x0f")  # as set_wakeup_fd does
+    assert place.hub.turn(10.0)
+
+
+def test_a_peer_ends_once(place: Place) -> None:
+    line = place.connect(RANK)
+    place.turns()
+    (peer,) = place.board.peers
+    ends: list[int] = []
+    peer.on_end = lambda: ends.append(1)
+    line.close()
+    place.turns()
+    peer.close()
+    assert ends == [1]
+    assert peer.closed
+    assert not peer.send({"too": "late"})
+
+
+def test_drain_takes_all_that_has_come(place: Place) -> None:
+    line = place.connect(RANK)
+    place.turns()
+    line.sendall(b"".join(b'{"report": %d}\n' % number for number in range(2000)))
+    place.board.peers[0].drain()
+    assert [frame["report"] for frame in place.board.heard] == list(range(2000))
+
+
+@settings(max_examples=150)
+@given(data=st.data())
+def test_random_bytes_never_hurt(tmp_path_factory: pytest.TempPathFactory, data: Any) -> None:
+    place = Place(tmp_path_factory.mktemp("fuzz"))
+    try:
+        pieces = data.draw(
+            st.lists(
+                st.one_of(
+                    st.binary(max_size=200),
+                    st.sampled_from(
+                        [b'{"hello":"rank"}\n', b'{"hello":"client"}\n', b"{}\n", b"\n", b"{"]
+                    ),
+                    st.recursive(st.none() | st.floats() | st.text(), st.lists, max_leaves=5).map(
+                        lambda value: json.dumps(value).encode() + b"\n"
+                    ),
+                ),
+                max_size=8,
+            )
+        )
+        line = place.connect()
+        for piece in pieces:
+            try:
+                line.sendall(piece)
+            except OSError:
+                break
+            place.turns(1)
+        line.close()
+        place.turns()
+        assert not place.is_closed(place.connect(CLIENT))
+    finally:
+        for line in place.lines:
+            line.close()
+        place.hub.close()
+
+
+def test_a_thousand_reports_cost_little(place: Place) -> None:
+    """32 trials of 0.01 s a step send 3,200 reports a second: the hub's share must be a few percent of a core."""
+    lines = [place.connect(RANK) for _ in range(32)]
+    place.turns(3)
+    report = {
+        "report": 7,
+        "step": 7,
+        "step_time_s": 0.01,
+        "metrics": {"accuracy": 0.5, "loss": 1.25},
+    }
+    frame = json.dumps(report).encode() + b"\n"
+    for peer in place.board.peers:
+        peer.on_frame = lambda _, peer=peer: peer.send_bytes(b'{"seq": 7, "go": "continue"}\n')  # type: ignore[misc]
+    spent_s = 0.0
+    for _ in range(60):
+        for line in lines:
+            line.sendall(frame)
+        began_s = time.process_time()
+        place.hub.turn(0.0)
+        spent_s += time.process_time() - began_s
+        for line in lines:
+            assert line.recv(100) == b'{"seq": 7, "go": "continue"}\n'
+    per_report_s = spent_s / (60 * 32)
+    assert per_report_s < 100e-6, f"{per_report_s * 1e6:.0f} us a report"

@@ -1,0 +1,138 @@
+"""From a ``Launch`` to the frame the server gets; nothing is started here."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusched.core.decisions import Launch
+from gpusched.errors import DeviceError
+from gpusched.executors.devices import CpuDevices
+from gpusched.executors.incarnation import Incarnation
+from gpusched.executors.launching import Launcher
+from gpusched.executors.settings import LaunchSettings
+from gpusched.paths import ExperimentPaths
+
+
+class Server:
+    """Up or not; keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self.lives = True
+        self.told: list[Mapping[str, Any]] = []
+
+    def launch(self, spec: Mapping[str, Any]) -> bool:
+        if self.lives:
+            self.told.append(spec)
+        return self.lives
+
+
+class Bench:
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.paths = ExperimentPaths(folder)
+        self.server = Server()
+        settings = {"script": Path("train.py"), "metric": "m", "cwd": folder, **settings}
+        self.launcher = Launcher(
+            self.paths, CpuDevices(4, cores=[0, 1]), LaunchSettings(**settings), self.server
+        )  # type: ignore[arg-type]
+
+    def prepare(
+        self, *devices: str, trial: int = 3, number: int = 2, **hparams: object
+    ) -> Incarnation:
+        it = Incarnation(trial, number, devices, self.paths.trial(trial))
+        self.launcher.prepare(it, Launch(trial, number, devices, hparams))
+        return it
+
+
+def test_the_frame(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, args=("--fast",), env={"NOTE": "x"})
+    it = bench.prepare("cpu:1", "cpu:2", lr=0.1)
+    spec = it.spec
+    assert spec is not None
+    assert {
+        key: spec[key] for key in ("trial", "incarnation", "ranks", "script", "args", "cwd")
+    } == {
+        "trial": 3,
+        "incarnation": 2,
+        "ranks": 2,
+        "script": str(tmp_path / "train.py"),
+        "args": ["--fast"],
+        "cwd": str(tmp_path),
+    }
+    assert spec["dir"] == str(tmp_path / "trials" / "0003")
+    assert spec["log_dir"] == str(tmp_path / "trials" / "0003" / "logs" / "2")
+    assert Path(spec["log_dir"]).stat().st_mode & 0o777 == 0o700
+    assert spec["rank_cpus"] == [[1], [0]]
+    environment = spec["env"]
+    assert environment["GPUSCHED_DIR"] == str(tmp_path)
+    assert (environment["GPUSCHED_TRIAL"], environment["GPUSCHED_INCARNATION"]) == ("3", "2")
+    assert (environment["GPUSCHED_ATOMS"], environment["GPUSCHED_DEVICE"]) == ("2", "cpu")
+    assert environment["NOTE"] == "x"
+    assert environment["GLOO_SOCKET_IFNAME"] == environment["NCCL_SOCKET_IFNAME"] == "lo"
+    assert all(one["OMP_NUM_THREADS"] == "1" for one in spec["rank_env"])
+    json.dumps(spec)
+
+
+def test_the_recipe_may_set_threads_but_not_devices(tmp_path: Path) -> None:
+    env = {
+        "OMP_NUM_THREADS": "3",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "GPUSCHED_DEVICE": "cuda",
+        "GPUSCHED_TRIAL": "9",
+    }
+    spec = Bench(tmp_path, env=env).prepare("cpu:0").spec
+    assert spec is not None
+    (rank,) = spec["rank_env"]
+    assert rank["OMP_NUM_THREADS"] == spec["env"]["OMP_NUM_THREADS"] == "3"
+    assert rank["CUDA_VISIBLE_DEVICES"] == ""
+    assert rank["GPUSCHED_DEVICE"] == spec["env"]["GPUSCHED_DEVICE"] == "cpu"
+    assert spec["env"]["GPUSCHED_TRIAL"] == "3"
+
+
+def test_hyperparameters_are_written_anew_when_they_differ(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, seed=5)
+    path = bench.paths.trial(3).hparams
+    bench.prepare("cpu:0", lr=0.1)
+    first = path.stat().st_ino
+    bench.prepare("cpu:0", number=3, lr=0.1)
+    assert path.stat().st_ino == first
+    path.write_text('{"torn')
+    bench.prepare("cpu:0", number=4, lr=0.1)
+    record = json.loads(path.read_text())
+    assert (record["trial"], record["hparams"]) == (3, {"lr": 0.1})
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_reports_of_earlier_incarnations_are_not_missing(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    reports = bench.paths.trial(3).reports
+    reports.parent.mkdir(parents=True)
+    reports.write_text('{"i": 1, "n": 8, "k": 8, "s": 1, "m": {"m": 1}}\n')
+    assert bench.prepare("cpu:0").last_seq == 8
+
+
+def test_what_cannot_be_sent_yet_is_kept_and_can_be_withdrawn(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    one, other = bench.prepare("cpu:0", trial=1), bench.prepare("cpu:1", trial=2)
+    for it in (one, other):
+        bench.launcher.send(it)
+    assert bench.server.told == []
+    assert bench.launcher.withdraw(one)
+    assert not bench.launcher.withdraw(one)
+    bench.server.ready, bench.server.lives = True, False
+    bench.launcher.flush()
+    assert bench.server.told == []
+    bench.server.lives = True
+    bench.launcher.flush()
+    assert [spec["trial"] for spec in bench.server.told] == [2]
+    assert not bench.launcher.withdraw(other)
+
+
+def test_devices_that_are_gone(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError):
+        Bench(tmp_path).prepare("cpu:9")

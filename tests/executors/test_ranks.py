@@ -1,0 +1,122 @@
+"""What a rank finds when it begins, and what it leaves: as under torchrun, one process of its own each."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpusched.core.decisions import Launch
+from gpusched.core.events import Reported, TrialExited
+from tests.executors.conftest import SCRIPT, Lab, listening_addresses, of_trial, wait_for
+from tests.executors.contract import exit_of, steps_of, the_exit
+
+
+def play(lab: Lab, scenario: str, atoms: int = 1, **hparams: object) -> tuple[int, TrialExited]:
+    rig = lab.rig
+    trial = rig.new_trial()
+    devices = rig.devices[:atoms]
+    rig.executor.execute(Launch(trial, 1, devices, {"scenario": scenario, **hparams}))
+    return trial, the_exit(rig.run(trial), trial)
+
+
+def test_what_a_rank_sees(lab: Lab) -> None:
+    trial, ending = play(
+        lab, "inspect_rank", atoms=4, names=["GPUSCHED_ATOMS", "OMP_NUM_THREADS", "PET_LOG_DIR"]
+    )
+    assert (ending.outcome, ending.step) == ("finished", None)
+    seen = [wait_for(lab.trial_folder(trial) / f"seen-{rank}") for rank in range(4)]
+    cores = sorted(os.sched_getaffinity(0))
+    for rank, one in enumerate(seen):
+        assert one["argv"] == [str(SCRIPT)]
+        assert (one["cwd"], one["path0"], one["name"]) == (
+            str(lab.folder),
+            str(SCRIPT.parent),
+            "__main__",
+        )
+        assert one["env"] == {
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank),
+            "WORLD_SIZE": "4",
+            "MASTER_ADDR": "127.0.0.1",
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+            "GPUSCHED_ATOMS": "4",
+            "OMP_NUM_THREADS": "1",
+            "PET_LOG_DIR": None,
+        }
+        assert one["cpus"] == [cores[rank % len(cores)]]
+        assert one["session"]
+        assert one["sigterm"]
+        assert (one["stdin"], one["threads"], one["torch_threads"]) == ("", 1, 1)
+        assert not one["cuda"]
+        assert one["title"] == f"gpusched: trial {trial}.1 rank {rank}"
+        sockets = [name for name in one["open"] if name.startswith(("socket", "pipe", "anon"))]
+        assert sockets == [], "a rank must not hold what belongs to its shim or the server"
+    assert len({one["random"] for one in seen}) == 4
+
+
+def test_output_of_each_rank_and_files_left_open(lab: Lab) -> None:
+    trial, _ = play(lab, "inspect_rank", atoms=2)
+    for rank in range(2):
+        assert (lab.logs(trial) / f"rank-{rank}.out").read_text() == "to stdout\n"
+        assert (lab.logs(trial) / f"rank-{rank}.err").read_text() == "to stderr\n"
+        assert (lab.trial_folder(trial) / f"unclosed-{rank}").read_text() == "flushed at exit"
+    assert (lab.logs(trial) / "rank-0.out").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_server_has_one_thread_and_no_cuda_when_it_forks(lab: Lab) -> None:
+    trial, _ = play(lab, "finish")
+    server = lab.executor._server.pid
+    status = Path(f"/proc/{server}/status").read_text()
+    assert "\nThreads:\t1\n" in status
+    assert "libtorch_cpu.so" in Path(f"/proc/{server}/maps").read_text()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_ddp_steps_over_gloo(lab: Lab, ranks: int) -> None:
+    rig = lab.rig
+    trial = rig.new_trial()
+    rig.launch(trial, atoms=ranks, steps=3, ddp=True)
+    events = rig.run(trial)
+    assert steps_of(events, trial) == [1, 2, 3]
+    assert the_exit(events, trial).outcome == "finished"
+    assert the_exit(events, trial).saved_step == 3
+
+
+def test_hyperparameters_and_seed_are_on_disk_before_a_rank_begins(lab: Lab) -> None:
+    trial, _ = play(lab, "finish", lr=0.25, nested={"depth": 2})
+    record = wait_for(lab.trial_folder(trial) / "hparams.json")
+    assert record["trial"] == trial
+    assert record["hparams"] == {"scenario": "finish", "lr": 0.25, "nested": {"depth": 2}}
+    assert 0 <= record["seed"] < 2**31
+
+
+def test_a_script_that_knows_nothing_of_gpusched_finishes_without_a_step(lab: Lab) -> None:
+    trial, ending = play(lab, "finish", atoms=2)
+    assert (ending.outcome, ending.step, ending.saved_step, ending.error) == (
+        "finished",
+        None,
+        None,
+        None,
+    )
+    assert lab.left_of(trial) == []
+
+
+def test_nothing_listens_beyond_loopback(lab: Lab) -> None:
+    rig = lab.rig
+    trial = rig.new_trial()
+    rig.launch(trial, atoms=2, steps=10_000, ddp=True)
+    rig.watch(lambda event: isinstance(event, Reported) and event.trial == trial)
+    listening = listening_addresses(of_trial(lab.folder, trial))
+    rig.stop(trial)
+    assert listening, "the store listens somewhere"
+    assert listening == {"0100007F"}, "127.0.0.1, as /proc/net/tcp writes it"
+
+
+def test_the_last_process_of_a_trial_is_gone_when_its_exit_is_told(lab: Lab) -> None:
+    rig = lab.rig
+    trial = rig.new_trial()
+    rig.launch(trial, atoms=4, steps=2)
+    rig.watch(exit_of(trial))
+    assert lab.left_of(trial) == []

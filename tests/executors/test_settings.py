@@ -1,0 +1,71 @@
+"""What of our environment reaches a trial, and which scripts wait for all of torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpusched.executors.launching import seed_of
+from gpusched.executors.settings import LaunchSettings, environment_for_trials, uses_torch
+
+
+def test_what_would_confuse_a_trial_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    unwanted = (
+        "PET_NPROC_PER_NODE",
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "GROUP_RANK",
+        "ROLE_NAME",
+        "MASTER_ADDR",
+    )
+    unwanted += (
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "GPUSCHED_TRIAL",
+        "GPUSCHED_MARK",
+        "LOCAL_WORLD_SIZE",
+    )
+    for name in (*unwanted, "HOME_SWEET_HOME", "RANKING", "GPUSCHED_DEBUG"):
+        monkeypatch.setenv(name, "1")
+    settings = LaunchSettings(script=Path("s.py"), metric="m", env={"LR_NOTE": "x", "RANKING": "2"})
+    environment = environment_for_trials(settings)
+    assert not set(unwanted) & set(environment)
+    assert environment["HOME_SWEET_HOME"] == environment["GPUSCHED_DEBUG"] == "1"
+    assert (environment["LR_NOTE"], environment["RANKING"]) == ("x", "2")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("import torch\n", True),
+        ("from torchvision import models\n", True),
+        ("import time\nimport gpusched\n", False),
+        ("    import model\n", True),
+        ("from model import net\n", True),
+        ("import plain\n", False),
+        ("import train\n", False),
+    ],
+)
+def test_scripts_that_speak_of_torch(tmp_path: Path, text: str, expected: bool) -> None:
+    (tmp_path / "train.py").write_text(text)
+    (tmp_path / "model.py").write_text("import torch.nn as nn\n")
+    (tmp_path / "plain.py").write_text("x = 1\n")
+    assert uses_torch(tmp_path / "train.py") is expected
+
+
+def test_a_script_that_is_not_there_speaks_of_nothing(tmp_path: Path) -> None:
+    assert not uses_torch(tmp_path / "absent.py")
+
+
+def test_seeds_depend_on_experiment_and_trial_alone() -> None:
+    seeds = [seed_of(experiment, trial) for experiment in range(20) for trial in range(20)]
+    assert len(set(seeds)) == 400
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert seed_of(0, 7) == seed_of(0, 7)
+
+
+def test_relative_scripts_lie_in_the_working_directory(tmp_path: Path) -> None:
+    settings = LaunchSettings(script=Path("train.py"), metric="m", cwd=tmp_path)
+    assert settings.absolute_script == tmp_path / "train.py"

@@ -1,0 +1,249 @@
+"""Who dies, and who lives on: the daemon, the warm server, a shim; and what a new daemon finds out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusched.core.decisions import Launch
+from gpusched.core.events import Event, Reported, TrialExited
+from gpusched.errors import InputError
+from gpusched.executors.base import LiveTrial
+from gpusched.trees.claim import read_claim
+from gpusched.trees.processes import is_alive, start_time
+from tests.executors.conftest import Lab, marked, wait_for, wait_until
+from tests.executors.contract import report_of, steps_of, the_exit
+from tests.executors.test_trees import begin
+
+
+@pytest.fixture(scope="module")
+def own_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Not the shared one: its server is killed here."""
+    lab = Lab(tmp_path_factory.mktemp("survival"))
+    yield lab
+    lab.clean()
+
+
+def alive(lab: Lab, trial: int, last_seq: int = 0, incarnation: int = 1) -> LiveTrial:
+    return LiveTrial(trial, incarnation, lab.rig.devices[:1], last_seq)
+
+
+def reports(events: list[Event]) -> list[tuple[int, int]]:
+    return [(event.seq, event.step) for event in events if isinstance(event, Reported)]
+
+
+def test_a_killed_server_is_replaced_and_its_trials_live_on(own_lab: Lab) -> None:
+    lab = own_lab
+    rig = lab.rig
+    trial = rig.new_trial()
+    rig.launch(trial, steps=10_000, pause_s=0.02)
+    rig.watch(report_of(trial, 2))
+    server = lab.executor._server.pid
+    assert server is not None
+    os.kill(server, signal.SIGKILL)
+    other = rig.new_trial()
+    rig.launch(other, steps=2)
+    events = rig.run(other)
+    assert the_exit(events, other).outcome == "finished"
+    assert len(steps_of(events, trial)) > 5, "it went on meanwhile"
+    assert lab.executor._server.pid != server
+    assert "the warm server ended; starting another" in lab.said
+    shim = read_claim(lab.paths.trial(trial).shim(1))
+    assert shim is not None
+    assert shim.shim is not None
+    os.kill(shim.shim.pid, signal.SIGKILL)
+    ending = the_exit(rig.run(trial), trial)
+    assert ending.outcome == "lost"
+    assert lab.left_of(trial) == [], "no server was there to clean up after this shim"
+
+
+def test_a_server_killed_with_launches_in_its_ear_is_asked_again(own_lab: Lab) -> None:
+    rig = own_lab.rig
+    server = own_lab.executor._server.pid
+    assert server is not None
+    rig.launch(trial := rig.new_trial(), steps=1)
+    os.kill(server, signal.SIGKILL)
+    events = rig.run(trial)
+    assert steps_of(events, trial) == [1]
+    assert the_exit(events, trial).outcome == "finished"
+
+
+def test_a_resumed_daemon_adopts_what_runs(own_lab: Lab) -> None:
+    lab = own_lab
+    rig = lab.rig
+    trial = rig.new_trial()
+    rig.launch(trial, steps=10_000, pause_s=0.02)
+    rig.watch(report_of(trial, 3))
+    pids = lab.left_of(trial)
+    lab.rebuild()
+    time.sleep(0.3)  # it trains on alone
+    events = list(lab.executor.reconcile([alive(lab, trial, last_seq=3)]))
+    assert reports(events), "what it reported while nobody listened"
+    assert [seq for seq, _ in reports(events)] == list(range(4, 4 + len(events)))
+    events += lab.rig.watch(
+        lambda event: isinstance(event, Reported) and event.seq > len(events) + 20
+    )
+    assert [seq for seq, _ in reports(events)] == list(range(4, 4 + len(reports(events))))
+    assert lab.left_of(trial) == pids
+    assert the_exit(lab.rig.stop(trial), trial).outcome == "killed"
+
+
+def test_a_resumed_daemon_learns_how_trials_ended(own_lab: Lab) -> None:
+    lab = own_lab
+    rig = lab.rig
+    finished, failed = rig.new_trial(), rig.new_trial()
+    rig.launch(finished, steps=40, pause_s=0.005)
+    rig.launch(failed, steps=40, fails_at=30, pause_s=0.005)
+    rig.watch(report_of(failed, 2))
+    lab.executor.close()
+    for trial in (finished, failed):
+        wait_for(lab.logs(trial) / "exit.json")
+    lab.executor = lab.build()
+    events = list(lab.executor.reconcile([alive(lab, finished), alive(lab, failed, last_seq=2)]))
+    assert steps_of(events, finished) == list(range(1, 41))
+    assert steps_of(events, failed) == list(range(3, 30))
+    assert the_exit(events, finished).outcome == "finished"
+    ending = the_exit(events, failed)
+    assert ending.outcome == "failed"
+    assert "ValueError: wrong on rank 0" in (ending.error or "")
+    assert isinstance(events[-1], TrialExited)
+
+
+def test_a_resumed_daemon_finds_a_tree_without_a_shim(own_lab: Lab) -> None:
+    lab = own_lab
+    trial = begin(lab, "orphans", count=4, stay=True)
+    wait_for(lab.trial_folder(trial) / "ready")
+    server = lab.executor._server.pid
+    claim = read_claim(lab.paths.trial(trial).shim(1))
+    assert server is not None
+    assert claim is not None
+    assert claim.shim is not None
+    lab.executor.close()
+    os.kill(server, signal.SIGKILL)
+    os.kill(claim.shim.pid, signal.SIGKILL)
+    wait_until(lambda: start_time(claim.shim.pid) is None)
+    assert lab.left_of(trial), "nobody is there to end them"
+    lab.executor = lab.build()
+    events = list(lab.executor.reconcile([alive(lab, trial)])) or lab.rig.run(trial)
+    assert the_exit(events, trial).outcome == "lost"
+    wait_until(lambda: lab.left_of(trial) == [])
+
+
+def test_a_launch_that_never_happened_is_lost_and_cannot_happen_later(own_lab: Lab) -> None:
+    lab = own_lab
+    rig = lab.rig
+    trial = rig.new_trial()
+    (logs := lab.logs(trial)).mkdir(parents=True)
+    (ending,) = lab.executor.reconcile([alive(lab, trial)])
+    assert isinstance(ending, TrialExited)
+    assert (ending.outcome, ending.error) == ("lost", "it had not begun when the daemon ended")
+    rig.executor.execute(
+        Launch(trial, 1, rig.devices[:1], {"scenario": "finish"})
+    )  # a late shim of that launch
+    ending = the_exit(rig.run(trial), trial)
+    assert (ending.outcome, ending.error) == ("lost", "its shim died (exit code 75)")
+    assert not (logs / "rank-0.out").exists()
+
+
+def test_a_pid_of_another_process_or_boot_is_not_mistaken_for_a_shim(own_lab: Lab) -> None:
+    lab = own_lab
+    for change in ({"start_time": 1}, {"boot_id": "another"}):
+        trial = lab.rig.new_trial()
+        lab.logs(trial).mkdir(parents=True)
+        us = {"pid": os.getpid(), "start_time": start_time(os.getpid()), "ranks": []}
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        record = {**us, "boot_id": boot, **change}
+        lab.paths.trial(trial).shim(1).write_text(json.dumps(record))
+        (ending,) = lab.executor.reconcile([alive(lab, trial)])
+        assert isinstance(ending, TrialExited)
+        assert ending.outcome == "lost"
+
+
+def test_a_trial_whose_shim_died_after_the_last_word_has_yielded(own_lab: Lab) -> None:
+    lab = own_lab
+    trial = begin(lab, "linger_after_last_word")
+    wait_for(lab.logs(trial) / "last-word.json")
+    claim = read_claim(lab.paths.trial(trial).shim(1))
+    assert claim is not None
+    assert claim.shim is not None
+    os.kill(claim.shim.pid, signal.SIGKILL)
+    ending = the_exit(lab.rig.run(trial), trial)
+    assert (ending.outcome, ending.saved_step) == ("yielded", 4)
+    assert lab.left_of(trial) == []
+
+
+def test_hello_of_an_old_incarnation_is_refused(own_lab: Lab) -> None:
+    lab = own_lab
+    rig = lab.rig
+    trial = rig.new_trial()
+    frame = {"report": 1, "step": 1, "metrics": {"accuracy": 1.0}}
+    hparams = {"scenario": "speak_nonsense", "frames": [frame]}
+    rig.executor.execute(Launch(trial, 2, rig.devices[:1], hparams))  # it says incarnation 1
+    events = rig.run(trial)
+    assert reports(events) == []
+
+
+def test_servers_end_with_their_last_shim_when_the_daemon_has_gone(own_lab: Lab) -> None:
+    lab = own_lab
+    trial = begin(lab, "graceful")
+    wait_for(lab.trial_folder(trial) / "ready-0")
+    claim = read_claim(lab.paths.trial(trial).shim(1))
+    assert claim is not None
+    assert claim.shim is not None
+    lab.executor.close()
+    time.sleep(0.2)
+    assert is_alive(claim.shim)
+    os.kill(
+        claim.shim.pid, signal.SIGTERM
+    )  # a shim that is told to go ends its trial in good order
+    wait_for(lab.trial_folder(trial) / "tidied")
+    wait_until(lambda: marked(lab.folder) == [])
+    lab.executor = lab.build()
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('this torch is broken')")
+    (tmp_path / "worker.json").write_text("{}")
+    lab = Lab(tmp_path, env={"PYTHONPATH": str(tmp_path)})
+    try:
+        with pytest.raises(InputError, match="this torch is broken"):
+            wait_until(lambda: lab.executor.poll(lab.executor.now() + 1) is None)
+    finally:
+        lab.clean()
+
+
+def test_preload(tmp_path: Path) -> None:
+    """A module that cannot be imported is said and does no harm, nor one that touches CUDA; the others are there."""
+    (tmp_path / "script.py").write_text(
+        "import sys, pathlib, os\n"
+        "pathlib.Path(os.environ['GPUSCHED_DIR'], 'seen').write_text('1' if 'wanted' in sys.modules else '0')\n"
+    )
+    (tmp_path / "wanted.py").write_text("")
+    (tmp_path / "taints.py").write_text("import torch\ntorch.cuda._initialized = True\n")
+    (tmp_path / "bad.py").write_text("1 / 0")
+    lab = Lab(tmp_path, preload=("bad", "taints", "wanted", "absent_module"))
+    object.__setattr__(lab.settings, "script", tmp_path / "script.py")
+    lab.executor.close()
+    lab.executor = lab.build()
+    try:
+        wait_until(
+            lambda: lab.executor.poll(lab.executor.now() + 0.1) is None or len(lab.said) >= 4, 60
+        )
+        cuda = "importing it initialises CUDA, which forked ranks could then not use"
+        assert lab.said == [
+            "preload: bad is not preloaded: ZeroDivisionError: division by zero",
+            f"preload: taints is not preloaded: {cuda}",
+            "the warm server ended; starting another",
+            "preload: absent_module is not preloaded: ModuleNotFoundError: No module named 'absent_module'",
+        ]
+        lab.executor.execute(Launch(0, 1, lab.rig.devices[:1], {}))
+        assert the_exit(lab.rig.run(0), 0).outcome == "finished"
+        assert (tmp_path / "seen").read_text() == "1"
+    finally:
+        lab.clean()
