@@ -1,0 +1,374 @@
+"""``executors.base.Executor`` in virtual time: a heap of what will happen next, and no processes.
+
+It is the whole simulated machine, devices and running trials included, and so outlives the driver that uses it: after a
+simulated crash of the daemon another driver goes on with the same object (``reconcile``).
+
+* Time jumps from one happening to the next; what happens at one moment comes in one batch, in the order it was caused.
+* A trial trains a step, reports, and stands still until it is acknowledged, as in the live system; the answer is
+  "go on" unless ``Yield`` or ``Save`` was executed for it meanwhile.
+* The machine is strict: a launch on a device that is in use or not yet clean is an AssertionError here, where a real
+  one would run out of memory.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from gpusched.core import speed
+from gpusched.core.decisions import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
+from gpusched.core.events import (
+    CheckpointSaved,
+    DeviceQuarantined,
+    DeviceReadmitted,
+    DevicesReleased,
+    Event,
+    Outcome,
+    Reported,
+    TrialExited,
+    TrialUp,
+)
+from gpusched.core.speed import Scaling
+from gpusched.executors.base import FOREVER, Device, LiveTrial
+from gpusched.sim.physics import Delays, Faults, Incident, Noise
+from gpusched.sim.pool import Pool
+from gpusched.sim.run import Run, Story
+from gpusched.sim.workload import Workload, with_noise
+
+Kind = Literal["report", "up", "saved", "exit", "release", "readmit", "incident"]
+_INFINITE = math.inf
+#: A device that cannot be readmitted yet is looked at again after this time.
+_LOOK_AGAIN_S = 1.0
+
+
+class Stalled(Exception):
+    """Somebody waits, and nothing will ever happen again."""
+
+
+class SimExecutor:
+    """A machine of ``atoms`` devices that trains ``workload``."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        atoms: int,
+        *,
+        scaling: Scaling = speed.linear,
+        delays: Delays | None = None,
+        noise: Noise | None = None,
+        faults: Faults | None = None,
+        incidents: Sequence[Incident] = (),
+        seed: int = 0,
+        island_size: int | None = None,
+    ) -> None:
+        self.workload = workload
+        self.reports = 0
+        self.launches = 0
+        #: (at, metric) each time a report was better than all before it.
+        self.improvements: list[tuple[float, float]] = []
+        #: What ``best/`` would hold.
+        self.kept: KeepBest | None = None
+        self._delays = delays or Delays()
+        self._noise = noise or Noise()
+        self._faults = faults or Faults()
+        self._seed = seed
+        self._sign = 1.0 if workload.mode == "max" else -1.0
+        self._best_score = -math.inf
+        self._scaling = scaling
+        self._speedup: dict[int, float] = {}
+        self._now = 0.0
+        self._heap: list[tuple[float, int, Kind, Any]] = []
+        self._count = 0
+        self._stories: dict[int, Story] = {}
+        self._pool = Pool(atoms, island_size, self._delays.release_s, self._faults, seed)
+        for incident in incidents:
+            self._push(incident.at, "incident", incident)
+
+    @property
+    def device_s(self) -> float:
+        """Device-seconds used so far by launches that are over."""
+        return self._pool.used_s
+
+    # ------------------------------------------------------------ the seam
+
+    def now(self) -> float:
+        return self._now
+
+    def inventory(self) -> tuple[Device, ...]:
+        return self._pool.devices
+
+    def execute(self, command: Command) -> None:
+        match command:
+            case Save() | Yield():
+                run = self._run(command.trial, command.incarnation)
+                if run is not None:
+                    run.save = run.save or isinstance(command, Save) or command.save
+                    run.leave = run.leave or isinstance(command, Yield)
+            case Launch():
+                self._launch(command)
+            case Kill():
+                run = self._run(command.trial, command.incarnation)
+                if run is not None:
+                    stubborn_s = command.grace_s if run.hung else 0.0
+                    self._cut(run, "killed", None, after_s=stubborn_s)
+            case ConfirmRelease():
+                clean_at = self._pool.clean_at(command.devices)
+                self._push(max(self._now, clean_at), "release", command.devices)
+            case KeepBest():
+                self._keep(command)
+            case _:
+                pass  # timers and forecasts are the driver's; at the end nothing is left to do
+
+    def acknowledge(self, report: Reported) -> None:
+        run = self._run(report.trial, report.incarnation)
+        if run is not None and run.waiting and run.story.seq == report.seq:
+            self._answer(run)
+
+    def poll(self, until: float) -> Sequence[Event]:
+        heap = self._heap
+        events: list[Event] = []
+        while heap:
+            at = heap[0][0]
+            if at > until or (events and at > self._now):
+                break
+            _, _, kind, what = heapq.heappop(heap)
+            if at > self._now:
+                self._now = at
+            if kind == "report":
+                event = self._step_ended(what)
+                if event is not None:
+                    events.append(event)
+            else:
+                events += self._happen(kind, what)
+        if not events:
+            if until == FOREVER:
+                raise Stalled("no trial trains and no timer is set, but the experiment is not over")
+            self._now = max(self._now, until)
+        return events
+
+    def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
+        events: list[Event] = []
+        for trial in live:
+            story = self._stories.get(trial.trial)
+            run = story.run if story is not None else None
+            if story is None or run is None or run.incarnation < trial.incarnation:
+                events.append(
+                    TrialExited(
+                        at=self._now,
+                        trial=trial.trial,
+                        incarnation=trial.incarnation,
+                        outcome="lost",
+                        error="it was never started",
+                    )
+                )
+                continue
+            if story.report is not None and story.seq > trial.last_seq:
+                story.report.at = self._now
+                events.append(story.report)
+            elif run.waiting:
+                self._answer(run)  # the worker has taken silence for "go on"
+            if run.gone and story.exit is not None:
+                story.exit.at = self._now
+                events.append(story.exit)
+        return events
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    # ------------------------------------------------------------ trials
+
+    def _run(self, trial: int, incarnation: int) -> Run | None:
+        """The incarnation, unless its end is decided."""
+        story = self._stories.get(trial)
+        run = story.run if story is not None else None
+        if run is None or run.leaving or run.incarnation != incarnation:
+            return None
+        return run
+
+    def _launch(self, command: Launch) -> None:
+        story = self._stories.get(command.trial) or self._new_story(command.trial, command.hparams)
+        if story.run is not None and story.run.incarnation >= command.incarnation:
+            return
+        atoms = len(command.devices)
+        speedup = self._speedup.setdefault(atoms, self._scaling(atoms))
+        run = Run(story, command.incarnation, command.devices, self._now, speedup)
+        self._pool.occupy(run, self._now)
+        run.meet(self._faults, self._seed)
+        story.run = run
+        self.launches += 1
+        up_at = self._now + self._delays.launch(command.incarnation, atoms)
+        self._push(up_at, "up", run)
+        self._go_on(run, up_at)
+
+    def _new_story(self, trial: int, hparams: Mapping[str, object]) -> Story:
+        curve = self.workload.curve(trial, hparams, self._seed)
+        curve = with_noise(curve, self._noise, self._seed, trial)
+        story = Story(trial, curve, self._faults.crash_step(self._seed, trial))
+        self._stories[trial] = story
+        return story
+
+    def _go_on(self, run: Run, since: float) -> None:
+        """Train the next step, unless that was the last."""
+        curve = run.story.curve
+        run.waiting = False
+        if run.step >= run.story.end_step:
+            self._leave(run, curve.ending, since)
+            return
+        run.step_time_s = curve.step_time_s(run.step + 1) / run.speedup
+        self._push(since + run.step_time_s, "report", run)
+
+    def _step_ended(self, run: Run) -> Reported | None:
+        """The report of a step, unless something happened instead."""
+        if run.leaving or run.hung:
+            return None
+        run.step = step = run.step + 1
+        if step >= run.trouble_step:
+            self._go_wrong(run, run.trouble, f"simulated {run.trouble} in step {step}")
+            return None
+        story, now = run.story, self._now
+        value = story.curve.metric(step)
+        metric = value if -_INFINITE < value < _INFINITE else None
+        if metric is not None and metric * self._sign > self._best_score:
+            self._best_score = metric * self._sign
+            self.improvements.append((now, metric))
+        story.seq += 1
+        run.waiting = True
+        self.reports += 1
+        story.report = Reported(
+            at=now,
+            trial=story.trial,
+            incarnation=run.incarnation,
+            seq=story.seq,
+            step=step,
+            metric=metric,
+            step_time_s=run.step_time_s,
+            metrics={self.workload.metric: str(value) if metric is None else metric},
+        )
+        return story.report
+
+    def _answer(self, run: Run) -> None:
+        """The report is acknowledged: go on, save, or leave."""
+        save, run.save = run.save, False
+        if not save and not run.leave:
+            self._go_on(run, self._now)
+            return
+        ready_at = self._now + (self._delays.save_s if save else 0.0)
+        if save:
+            self._push(ready_at, "saved", (run, run.step))
+        if run.leave:
+            self._leave(run, "yielded", ready_at, saved=save)
+        else:
+            self._go_on(run, ready_at)
+
+    def _keep(self, command: KeepBest) -> None:
+        saved = self._stories[command.trial].saved
+        assert command == self.kept or command.step in saved, f"{command}: only {saved} are saved"
+        self.kept = command
+
+    # ------------------------------------------------------------ ends
+
+    def _leave(self, run: Run, outcome: Outcome, at: float, *, saved: bool = False) -> None:
+        """By itself, when it is done at ``at``."""
+        run.leaving, run.waiting = True, False
+        saved_step = run.step if saved else None
+        error = "simulated: its record ends so" if outcome == "failed" else None
+        self._push(at + self._delays.exit_s, "exit", (run, outcome, saved_step, error))
+
+    def _cut(self, run: Run, outcome: Outcome, error: str | None, after_s: float = 0.0) -> None:
+        """Not by itself."""
+        run.leaving, run.waiting, run.cut = True, False, True
+        exit_at = self._now + after_s + self._delays.exit_s
+        self._push(exit_at, "exit", (run, outcome, None, error))
+
+    def _go_wrong(self, run: Run, how: str, why: str) -> None:
+        if how == "hang":
+            run.hung, run.waiting = True, False
+        else:
+            self._cut(run, "failed" if how == "crash" else "lost", why)
+
+    def _exited(
+        self, run: Run, outcome: Outcome, saved_step: int | None, error: str | None
+    ) -> Event:
+        story = run.story
+        run.gone = True
+        self._pool.vacate(run, self._now)
+        story.exit = TrialExited(
+            at=self._now,
+            trial=story.trial,
+            incarnation=run.incarnation,
+            outcome=outcome,
+            step=story.report.step if story.report is not None else None,
+            saved_step=saved_step,
+            error=error,
+        )
+        return story.exit
+
+    # ------------------------------------------------------------ what happens
+
+    def _push(self, at: float, kind: Kind, what: Any) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (at, self._count, kind, what))
+
+    def _happen(self, kind: Kind, what: Any) -> Iterator[Event]:
+        now = self._now
+        match kind:
+            case "up":
+                if not what.cut:
+                    yield TrialUp(at=now, trial=what.story.trial, incarnation=what.incarnation)
+            case "saved":
+                yield from self._saved(*what)
+            case "exit":
+                yield self._exited(*what)
+            case "release":
+                yield from self._released(what)
+            case "readmit":
+                yield from self._readmit(what)
+            case "incident":
+                yield from self._strike(what)
+            case _:
+                raise AssertionError(f"nothing is called {kind}")
+
+    def _saved(self, run: Run, step: int) -> Iterator[Event]:
+        """A checkpoint is committed, unless its writer was cut off."""
+        if run.cut:
+            return
+        run.story.save(step)
+        yield CheckpointSaved(
+            at=self._now,
+            trial=run.story.trial,
+            incarnation=run.incarnation,
+            step=step,
+            save_s=self._delays.save_s,
+        )
+
+    def _released(self, names: tuple[str, ...]) -> Iterator[Event]:
+        clean = [name for name in names if self._pool.is_clean(name, self._now)]
+        stuck = list(self._pool.stuck(clean))
+        free = tuple(name for name in clean if name not in stuck)
+        if free:
+            yield DevicesReleased(at=self._now, devices=free)
+        for name in stuck:
+            yield DeviceQuarantined(at=self._now, device=name, reason="simulated: not released")
+            if self._faults.readmit_s is not None:
+                self._push(self._now + self._faults.readmit_s, "readmit", name)
+
+    def _readmit(self, name: str) -> Iterator[Event]:
+        if not self._pool.is_clean(name, self._now):
+            self._push(self._now + _LOOK_AGAIN_S, "readmit", name)
+        elif self._pool.mend(name):
+            yield DeviceReadmitted(at=self._now, device=name)
+
+    def _strike(self, incident: Incident) -> Iterator[Event]:
+        if incident.kind == "quarantine":
+            if self._pool.break_down(incident.device):
+                reason = incident.reason
+                yield DeviceQuarantined(at=self._now, device=incident.device, reason=reason)
+        elif incident.kind == "readmit":
+            yield from self._readmit(incident.device)
+        else:
+            story = self._stories.get(incident.trial)
+            run = story.run if story is not None else None
+            if run is not None and not run.leaving:
+                self._go_wrong(run, incident.kind, incident.reason)

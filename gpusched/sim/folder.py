@@ -1,0 +1,130 @@
+"""A simulated run as an experiment's folder: the journal and all that ``status``, ``explain`` and ``report`` open.
+
+The journal is written as in a live run, only that it is synced at the end and not before each effect: nothing outside
+depends on it. ``rules`` in its ``meta`` says how the experiment differed from a live one (``setup.quiet``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpusched.clock import Beginning
+from gpusched.config import Recipe
+from gpusched.core.decisions import Command, Launch
+from gpusched.core.events import Event, Reported
+from gpusched.driver import Driver
+from gpusched.errors import InputError
+from gpusched.journal import Journal
+from gpusched.paths import ExperimentPaths, private_folder
+from gpusched.sim.setup import Setup, experiment, machine, quiet, recipe
+from gpusched.sim.single import Result, forecaster, result, start
+
+#: Events are written to the journal in batches of this size.
+_BATCH = 5000
+
+
+class _LazyJournal(Journal):
+    """Writes in large batches."""
+
+    def commit(self) -> None:
+        if len(self._pending) >= _BATCH:
+            super().commit()
+
+    def close(self) -> None:
+        super().commit()
+        super().close()
+
+
+class _TrialFiles:
+    """What the trials' own files would hold; an observer of the driver."""
+
+    def __init__(self, paths: ExperimentPaths, seed: int) -> None:
+        self._paths = paths
+        self._seed = seed
+        self._lines: dict[int, list[str]] = {}
+
+    def __call__(self, event: Event, commands: Sequence[Command]) -> None:
+        if isinstance(event, Reported):
+            number = f'{{"i":{event.incarnation},"n":{event.seq},"k":{event.step}'
+            measured = f'"s":{json.dumps(event.step_time_s)},"m":{json.dumps(event.metrics)}}}'
+            self._lines[event.trial].append(f"{number},{measured}")
+        for command in commands:
+            if isinstance(command, Launch) and command.trial not in self._lines:
+                self._lines[command.trial] = []
+                trial = self._paths.trial(command.trial)
+                private_folder(trial.root)
+                hparams = {"trial": command.trial, "seed": self._seed}
+                _write(trial.hparams, json.dumps({**hparams, "hparams": command.hparams}))
+
+    def write(self) -> None:
+        for trial, lines in self._lines.items():
+            if lines:
+                _write(self._paths.trial(trial).reports, "\n".join(lines) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    path.touch(mode=0o600)
+    path.write_text(text)
+
+
+def simulate_into(runs: Path, setup: Setup) -> tuple[Result, Path]:
+    """Run it and keep everything in a new folder in ``runs``. Raises InputError if that cannot be written."""
+    began, of = time.perf_counter(), recipe(setup)
+    paths = _make_folder(runs, dataclasses.replace(of, name=_name(setup)))
+    files = _TrialFiles(paths, setup.seed)
+    journal = _LazyJournal.create(paths.journal, _meta(setup, paths))
+    search, executor = experiment(setup, of), machine(setup)
+    driver = Driver(
+        search,
+        executor,
+        journal,
+        forecaster=forecaster(setup, of.policy_options),
+        observer=files,
+    )
+    try:
+        start(driver, executor)
+        driver.run()
+    finally:
+        journal.close()
+        files.write()
+    return result(setup, search, executor, time.perf_counter() - began), paths.root
+
+
+def _name(setup: Setup) -> str:
+    return f"sim-{setup.policy}-n{setup.atoms}-t{setup.deadline_s:g}-s{setup.seed}"
+
+
+def _make_folder(runs: Path, of: Recipe) -> ExperimentPaths:
+    """What a live experiment's folder holds before its daemon starts; a number behind the name where it is taken."""
+    try:
+        private_folder(runs)
+        root = runs / of.name
+        for number in itertools.count(2):
+            with contextlib.suppress(FileExistsError):
+                root.mkdir(mode=0o700)
+                break
+            root = runs / f"{of.name}-{number}"
+        paths = ExperimentPaths(root.resolve())
+        private_folder(paths.trials)
+        _write(paths.recipe, of.to_yaml())
+        _write(paths.worker, json.dumps(of.worker_settings()))
+        _write(paths.began, json.dumps(Beginning.now().to_json()))
+        _write(paths.resolved, json.dumps(of.resolved()))
+    except OSError as error:
+        raise InputError(f"{runs}: runs cannot be kept here ({error.strerror})") from None
+    return paths
+
+
+def _meta(setup: Setup, paths: ExperimentPaths) -> dict[str, object]:
+    return {
+        "began": json.loads(paths.began.read_bytes()),
+        "epoch": 1,
+        "simulated": dataclasses.asdict(setup),
+        "rules": quiet(setup),
+    }

@@ -1,0 +1,161 @@
+"""What the simulated machine is like: delays, noise, faults and how training scales. Times in (virtual) seconds.
+
+Random numbers are keyed by what they are about (seed, trial, incarnation), never by the order in which things happen:
+every policy meets the same noise and the same crashes on the same configuration.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from random import Random
+from typing import Literal
+
+from gpusched.core import speed
+from gpusched.core.speed import Scaling
+from gpusched.errors import InputError
+
+#: HyperSched (SoCC'19), Table 3: throughput on 1, 2, 4 and 8 V100s relative to one.
+TABLE_3: Mapping[str, Mapping[int, float]] = {
+    "resnet18": {1: 1.0, 2: 1.85, 4: 3.43, 8: 5.40},
+    "resnet50": {1: 1.0, 2: 1.87, 4: 3.42, 8: 5.60},
+    "resnet101": {1: 1.0, 2: 1.89, 4: 3.63, 8: 6.67},
+    "shufflenet": {1: 1.0, 2: 1.92, 4: 3.61, 8: 6.08},
+}
+
+NEVER_STEP = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delays:
+    """What things take beside training."""
+
+    #: From a launch to the first training step: processes, imports, process group.
+    launch_s: float = 0.0
+    #: The same for a trial that has run before: its checkpoint is loaded, too.
+    resize_s: float = 0.0
+    #: For each atom beyond the first.
+    launch_per_atom_s: float = 0.0
+    #: Training stands still for a checkpoint.
+    save_s: float = 0.0
+    #: From the last word of a trial to the end of its processes.
+    exit_s: float = 0.0
+    #: From the end of its processes until the devices are confirmed free.
+    release_s: float = 0.0
+
+    def launch(self, incarnation: int, atoms: int) -> float:
+        """From the command to the first training step."""
+        start_s = self.launch_s if incarnation <= 1 else self.resize_s
+        return start_s + self.launch_per_atom_s * (atoms - 1)
+
+    def problems(self) -> Iterator[str]:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (math.isfinite(value) and value >= 0):
+                yield f"{field.name.removesuffix('_s')} delay must be 0 or more, not {value:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """``step_time``: standard deviation of the logarithm of step times; ``metric``: of the metric, added to it."""
+
+    step_time: float = 0.0
+    metric: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.step_time > 0 or self.metric > 0
+
+    def problems(self) -> Iterator[str]:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (math.isfinite(value) and value >= 0):
+                name = field.name.replace("_", " ")
+                yield f"noise of the {name} must be 0 or more, not {value:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """Chances of something going wrong.
+
+    ``crash``: in each step, through the configuration's own fault. ``lost``, ``hang``: in each step, through the
+    machine's. ``quarantine``: for each device at each release. ``readmit_s``: after which it is clean again
+    (None: never).
+    """
+
+    crash: float = 0.0
+    lost: float = 0.0
+    hang: float = 0.0
+    quarantine: float = 0.0
+    readmit_s: float | None = None
+
+    def problems(self) -> Iterator[str]:
+        for name in ("crash", "lost", "hang", "quarantine"):
+            value = getattr(self, name)
+            if not 0 <= value < 1:
+                yield f"chance of {name} must be at least 0 and below 1, not {value:g}"
+        if self.readmit_s is not None and not self.readmit_s >= 0:
+            yield f"readmit must be 0 s or more, not {self.readmit_s:g}"
+
+    def crash_step(self, seed: int, trial: int) -> int:
+        """The step in which this configuration crashes, whenever it gets there."""
+        return _first(self.crash, f"{seed}/crash/{trial}")
+
+    def fault_steps(self, seed: int, trial: int, incarnation: int) -> tuple[int, int]:
+        """In which step of its own the incarnation is lost, and in which it hangs."""
+        key = f"{seed}/{trial}/{incarnation}"
+        return _first(self.lost, f"lost/{key}"), _first(self.hang, f"hang/{key}")
+
+    def is_stuck(self, seed: int, device: str, release: int) -> bool:
+        """Whether a device does not come back from its n-th release."""
+        if not self.quarantine:
+            return False
+        return Random(f"{seed}/stuck/{device}/{release}").random() < self.quarantine
+
+
+def _first(chance: float, key: str) -> int:
+    """When it happens for the first time, if it happens with this chance each time."""
+    if chance <= 0:
+        return NEVER_STEP
+    return 1 + int(math.log1p(-Random(key).random()) / math.log1p(-chance))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Incident:
+    """Something that goes wrong at a given time: for tests, and to ask "what if"."""
+
+    at: float
+    kind: Literal["crash", "lost", "hang", "quarantine", "readmit"]
+    trial: int = 0
+    device: str = ""
+    reason: str = "simulated"
+
+
+def parse_scaling(text: str) -> tuple[str | dict[int, float], Scaling]:
+    """How training scales: as a recipe says it, and as a function.
+
+    ``linear``, ``sqrt``, ``none``, a model of HyperSched's Table 3 (``resnet50``), or a table (``2:1.9,4:3.6``).
+    Raises InputError.
+    """
+    if text in speed.NAMED:
+        return text, speed.NAMED[text]
+    points = dict(TABLE_3[text]) if text in TABLE_3 else _table(text)
+    return points, speed.table(points)
+
+
+def _table(text: str) -> dict[int, float]:
+    points = {}
+    for part in text.split(","):
+        atoms, colon, throughput = part.partition(":")
+        try:
+            number, value = int(atoms), float(throughput)
+        except ValueError:
+            known = ", ".join([*speed.NAMED, *TABLE_3])
+            what = f"'{part}' is no atoms:throughput" if colon else "unknown"
+            raise InputError(
+                f"scaling {text}: {what}; one of {known}, or a table such as 2:1.9,4:3.6"
+            ) from None
+        if number < 1 or not (math.isfinite(value) and value > 0):
+            raise InputError(f"scaling {text}: '{part}' must be above 0 on at least 1 atom")
+        points[number] = value
+    return points

@@ -1,0 +1,220 @@
+"""From what a person asks for on the command line to the runs: every combination, every seed, one list of problems."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from gpusched import policies
+from gpusched.config_policy import check_policy, option_names
+from gpusched.config_values import duration
+from gpusched.config_yaml import Unreadable, read_yaml
+from gpusched.errors import InputError
+from gpusched.sim.physics import Delays, Faults, Noise, parse_scaling
+from gpusched.sim.setup import Setup, recipe
+from gpusched.sim.workload import Workload
+from gpusched.sim.workloads import load_workload
+
+MAX_ATOMS = 65_536
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """As typed. What has several values separated by commas makes a grid."""
+
+    workload: str = "synthetic"
+    policies: Sequence[str] = ("hypersched",)
+    overrides: Sequence[str] = ()
+    atoms: str = "8"
+    deadline: str = "60"
+    scaling: str = "linear"
+    #: Launch and resize delay: seconds, or a share of the deadline (5%). None: what the workload recorded, or 0.
+    delay: str | None = None
+    delays: Mapping[str, float] = field(default_factory=dict)
+    noise: Noise = field(default_factory=Noise)
+    faults: Faults = field(default_factory=Faults)
+    seeds: int = 10
+    first_seed: int = 0
+    elastic: bool = False
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Problems:
+    """Collects what is wrong, so that all of it is told at once."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def of(self, what: str, text: str, read: Callable[[str], T]) -> list[T]:
+        """Read each of the values separated by commas."""
+        found = []
+        for part in text.split(","):
+            try:
+                found.append(read(part.strip()))
+            except ValueError as error:
+                self.lines.append(f"{what}: {error}")
+            except InputError as error:
+                self.lines.append(str(error))
+        return found
+
+    def stop_if_any(self) -> None:
+        if self.lines:
+            raise InputError("\n".join(dict.fromkeys(self.lines)))
+
+
+def plan(request: Request) -> list[Setup]:
+    """All runs: for each situation every policy on every seed. Raises InputError with all problems."""
+    problems = Problems()
+    workload = load_workload(request.workload)
+    options = choose_options(request.policies, request.overrides, workload, problems)
+    atoms = problems.of("--atoms", request.atoms, _atoms)
+    deadlines = problems.of("--deadline", request.deadline, duration)
+    scalings = problems.of("--scaling", _tables(request.scaling), _scaling)
+    delays = problems.of("--delay", request.delay or "", _delay)
+    problems.lines += [*request.noise.problems(), *request.faults.problems()]
+    for name, value in request.delays.items():
+        if not value >= 0:
+            problems.lines.append(f"--{name.removesuffix('_s')}-delay must be 0 or more")
+    assumed = request.more.get("assumed")
+    if assumed not in (None, "auto"):
+        problems.of("--assume", str(assumed).replace(",", ";"), _scaling)
+    if request.seeds < 1:
+        problems.lines.append(f"--seeds must be at least 1, not {request.seeds}")
+    problems.stop_if_any()
+    setups: list[Setup] = []
+    for n, deadline_s, scaling, delay in itertools.product(atoms, deadlines, scalings, delays):
+        situation = Setup(
+            workload=request.workload,
+            atoms=n,
+            deadline_s=deadline_s,
+            scaling=scaling,
+            delays=_delays(request, workload, delay, deadline_s),
+            noise=request.noise,
+            faults=request.faults,
+            elastic=request.elastic,
+            **request.more,
+        )
+        setups += _runs(situation, options, request)
+    for setup in setups:
+        if setup.seed == request.first_seed:
+            too_many = recipe(setup).too_many_atoms(setup.atoms)
+            problems.lines += [f"{'.'.join(path)}: {message}" for path, message in too_many]
+    problems.stop_if_any()
+    return setups
+
+
+def _runs(
+    situation: Setup, options: Mapping[str, Mapping[str, Any]], request: Request
+) -> Iterable[Setup]:
+    seeds = range(request.first_seed, request.first_seed + request.seeds)
+    for (policy, chosen), seed in itertools.product(options.items(), seeds):
+        yield dataclasses.replace(situation, policy=policy, options=chosen, seed=seed)
+
+
+# ---------------------------------------------------------------- policies
+
+
+def choose_options(
+    names: Sequence[str], overrides: Sequence[str], workload: Workload, problems: Problems
+) -> dict[str, dict[str, Any]]:
+    """Complete options of each policy: its own defaults, then the workload's, then ``--set``.
+
+    ``--set key=value`` goes to every chosen policy that has the option, ``--set policy.key=value`` to that one.
+    """
+    known = [name for name in names if name in policies.names()]
+    for name in names:
+        if name not in known:
+            problems.lines += [f"--policy: {message}" for _, message in check_policy(name)[2]]
+    wanted: dict[str, dict[str, Any]] = {
+        name: {k: v for k, v in workload.defaults.items() if k in option_names(name)}
+        for name in known
+    }
+    for text in overrides:
+        _override(text, wanted, problems)
+    chosen = {}
+    for name, given in wanted.items():
+        _, chosen[name], found = check_policy({"name": name, **given})
+        for path, message in found:
+            problems.lines.append(f"{'.'.join(map(str, (name, *path[1:])))}: {message}")
+    return chosen
+
+
+def _override(text: str, wanted: Mapping[str, dict[str, Any]], problems: Problems) -> None:
+    key, equals, value_text = text.partition("=")
+    policy, dot, option = key.strip().rpartition(".")
+    if not equals or not option:
+        problems.lines.append(
+            f"--set {text}: write key=value or policy.key=value, as in --set eta=3"
+        )
+        return
+    try:
+        document = read_yaml(value_text, "--set")
+    except Unreadable as error:
+        problems.lines.append(f"--set {text}: {error}")
+        return
+    problems.lines += [f"--set {text}: {problem.message}" for problem in document.problems]
+    if dot and policy not in wanted:
+        chosen = ", ".join(wanted) or "none"
+        problems.lines.append(f"--set {text}: policy {policy} is not simulated here ({chosen})")
+        return
+    names = [policy] if dot else [name for name in wanted if option in option_names(name)]
+    for name in names or list(wanted)[:1]:  # where nobody knows it, the first one says so
+        wanted[name][option] = document.data
+
+
+# ---------------------------------------------------------------- values
+
+
+def _atoms(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MAX_ATOMS:
+        raise ValueError(f"'{text}' is no number of atoms from 1 to {MAX_ATOMS}")
+    return int(text)
+
+
+def _scaling(text: str) -> str:
+    text = text.replace(";", ",")
+    parse_scaling(text)
+    return text
+
+
+def _tables(text: str) -> str:
+    """The commas of a table (``2:1.9,4:3.6``) separate its points, not values of the grid."""
+    parts: list[str] = []
+    for part in text.split(","):
+        joins = parts and ":" in part and ":" in parts[-1]
+        if joins:
+            parts[-1] += f";{part}"
+        else:
+            parts.append(part)
+    return ",".join(parts)
+
+
+def _delay(text: str) -> tuple[float, bool] | None:
+    """(value, whether it is a share of the deadline); None where none is given."""
+    if not text:
+        return None
+    number = text.removesuffix("%")
+    try:
+        value = float(number)
+    except ValueError:
+        raise ValueError(f"'{text}' is no delay; write seconds (0.5) or a share (5%)") from None
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"must be 0 or more, not {text}")
+    return (value / 100, True) if text.endswith("%") else (value, False)
+
+
+def _delays(
+    request: Request, workload: Workload, delay: tuple[float, bool] | None, deadline_s: float
+) -> Delays:
+    recorded = getattr(workload, "delays", None)
+    if delay is None:
+        base = recorded if isinstance(recorded, Delays) else Delays()
+    else:
+        value, is_share = delay
+        seconds = value * deadline_s if is_share else value
+        base = Delays(launch_s=seconds, resize_s=seconds)
+    return dataclasses.replace(base, **request.delays)

@@ -1,0 +1,136 @@
+"""What is to be simulated (``Setup``), and the experiment and the machine that are made of it.
+
+The experiment is assembled from a recipe like a live one, so that a simulated experiment's folder is a complete one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpusched import policies
+from gpusched.assemble import rules
+from gpusched.config import Recipe
+from gpusched.core.experiment import Experiment
+from gpusched.core.rules import Rules
+from gpusched.sim.executor import SimExecutor
+from gpusched.sim.physics import Delays, Faults, Incident, Noise, parse_scaling
+from gpusched.sim.workload import Workload
+from gpusched.sim.workloads import load_workload
+
+#: How a simulated experiment differs from a live one, as fields of ``Rules``. Nobody hangs unless it is asked for, so
+#: the watchdog's timer is off; a step that has not ended at the deadline does not count.
+QUIET: Mapping[str, Any] = {"watch": False, "last_call_s": 0.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """One run. Everything in it is plain and can be sent to another process. Times in virtual seconds.
+
+    ``scaling`` is the truth, as on the command line; ``assumed`` what the scheduler is told (None: the truth;
+    ``auto``: it learns).
+    """
+
+    policy: str = "hypersched"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    workload: str = "synthetic"
+    atoms: int = 8
+    deadline_s: float = 60.0
+    seed: int = 0
+    scaling: str = "linear"
+    assumed: str | None = None
+    delays: Delays = field(default_factory=Delays)
+    noise: Noise = field(default_factory=Noise)
+    faults: Faults = field(default_factory=Faults)
+    incidents: tuple[Incident, ...] = ()
+    island_size: int | None = None
+    max_atoms: int | None = None
+    sizes: tuple[int, ...] = ()
+    max_trials: int | None = None
+    target: float | None = None
+    #: The pool is paid for by use, and ``atoms`` is only its ceiling; else all atoms are paid for till the end.
+    elastic: bool = False
+    #: A name for what is varied, carried through to the result.
+    label: str = ""
+
+    def load(self) -> Workload:
+        return load_workload(self.workload)
+
+
+def recipe(setup: Setup) -> Recipe:
+    """The recipe that a live experiment of this kind would have."""
+    workload = setup.load()
+    assumed = setup.assumed or setup.scaling
+    return Recipe(
+        name=f"sim-{setup.policy}",
+        script=Path(f"simulated:{setup.workload}"),
+        args=(),
+        cwd=Path("/"),
+        deadline_s=setup.deadline_s,
+        metric=workload.metric,
+        mode=workload.mode,
+        space=workload.space(setup.seed),
+        policy_name=setup.policy,
+        policy_options=complete_options(setup.policy, {**workload.defaults, **setup.options}),
+        devices=f"cpu:{setup.atoms}",
+        gpus_per_atom=1,
+        gpu_ids="uuid",
+        max_atoms=setup.max_atoms,
+        sizes=setup.sizes,
+        batch="per_atom",
+        lr_power=1.0,
+        lr_warmup_epochs=5.0,
+        lr_ramp="warmup",
+        scaling=assumed if assumed == "auto" else parse_scaling(assumed)[0],
+        launch="warm",
+        python=None,
+        preload=(),
+        env={},
+        seed=setup.seed,
+        max_trials=setup.max_trials,
+        max_failures=1_000_000 if setup.faults.crash else 3,
+        grace_s=5.0,
+        keep_checkpoints=2,
+        startup_limit_s=None,
+        hang_limit_s=None,
+        target=setup.target,
+    )
+
+
+def complete_options(policy: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Every option of the policy: those wanted that it has, the defaults of the others."""
+    kind = policies.options_type(policy)
+    known = {item.name for item in dataclasses.fields(kind)}
+    return dataclasses.asdict(kind(**{key: wanted[key] for key in wanted if key in known}))
+
+
+def quiet(setup: Setup) -> dict[str, Any]:
+    """``QUIET``, but with the watchdog where something can hang."""
+    hangs = setup.faults.hang > 0 or any(incident.kind == "hang" for incident in setup.incidents)
+    return {**QUIET, "watch": hangs}
+
+
+def rules_of(setup: Setup, of: Recipe) -> Rules:
+    return dataclasses.replace(rules(of), **quiet(setup))
+
+
+def experiment(setup: Setup, of: Recipe) -> Experiment:
+    policy = policies.make(of.policy_name, of.policy_options)
+    return Experiment(rules_of(setup, of), policy, of.sampler().sample)
+
+
+def machine(setup: Setup) -> SimExecutor:
+    return SimExecutor(
+        setup.load(),
+        setup.atoms,
+        scaling=parse_scaling(setup.scaling)[1],
+        delays=setup.delays,
+        noise=setup.noise,
+        faults=setup.faults,
+        incidents=setup.incidents,
+        seed=setup.seed,
+        island_size=setup.island_size,
+    )

@@ -1,0 +1,117 @@
+"""One simulated run, from its setup to its result."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from gpusched.core.events import ExperimentStarted
+from gpusched.core.experiment import Experiment
+from gpusched.driver import Driver, Forecaster, Observer
+from gpusched.sim.executor import SimExecutor
+from gpusched.sim.setup import Setup, experiment, machine, recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What a run came to; ``line`` is what ``simulate --json`` prints.
+
+    ``best``: the metric of the best model on disk at the deadline (None: there is none); ``top_steps``: how many steps
+    it had had. ``time_to_target_s``: None if the target was not reached. ``device_s``: device-seconds used;
+    ``cost_s``: device-seconds to pay for. ``history``: (at, metric) of each new best report.
+    """
+
+    policy: str
+    atoms: int
+    deadline: float
+    scaling: str
+    delay: float
+    seed: int
+    best: float | None
+    trials: int
+    steps: int
+    workload: str
+    label: str
+    top_trial: int | None
+    top_steps: int
+    launches: int
+    device_s: float
+    cost_s: float
+    ended_at_s: float
+    time_to_target_s: float | None
+    wall_s: float
+    history: tuple[tuple[float, float], ...] = field(repr=False)
+
+    def line(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _LINE}
+
+
+_LINE = tuple(item.name for item in fields(Result) if item.name != "history")
+
+
+def start(driver: Driver, executor: SimExecutor) -> None:
+    """Tell the experiment that it has begun, as the daemon does."""
+    devices = executor.inventory()
+    islands = {device.id: device.island for device in devices}
+    ids = tuple(device.id for device in devices)
+    driver.handle([ExperimentStarted(at=0.0, devices=ids, islands=islands)])
+
+
+def simulate(setup: Setup, *, observer: Observer | None = None, check: bool = False) -> Result:
+    """Run it to its end. ``check``: assert every invariant after every event (slow)."""
+    began = time.perf_counter()
+    of = recipe(setup)
+    search, executor = experiment(setup, of), machine(setup)
+    driver = Driver(
+        search,
+        executor,
+        forecaster=forecaster(setup, of.policy_options),
+        observer=observer,
+        check=check,
+    )
+    start(driver, executor)
+    driver.run()
+    return result(setup, search, executor, time.perf_counter() - began)
+
+
+def forecaster(setup: Setup, options: Any) -> Forecaster | None:
+    """The predictor that the policy's options ask for, in this process."""
+    predictor = options.get("predictor")
+    if not isinstance(predictor, str):
+        return None
+    from gpusched.forecaster import InlineForecaster
+
+    return InlineForecaster(predictor, setup.seed)
+
+
+def result(setup: Setup, search: Experiment, executor: SimExecutor, wall_s: float) -> Result:
+    state = search.state
+    best = state.best
+    reached = None
+    if setup.target is not None:
+        sign = state.rules.sign
+        hits = (at for at, metric in executor.improvements if metric * sign >= setup.target * sign)
+        reached = next(hits, None)
+    return Result(
+        policy=setup.policy,
+        atoms=setup.atoms,
+        deadline=setup.deadline_s,
+        scaling=setup.scaling,
+        delay=setup.delays.launch_s,
+        seed=setup.seed,
+        best=best.metric if best is not None else None,
+        trials=len(state.trials),
+        steps=executor.reports,
+        workload=setup.workload,
+        label=setup.label,
+        top_trial=best.trial if best is not None else None,
+        top_steps=best.step if best is not None else 0,
+        launches=executor.launches,
+        device_s=executor.device_s,
+        cost_s=executor.device_s if setup.elastic else setup.atoms * state.now,
+        ended_at_s=state.now,
+        time_to_target_s=reached,
+        wall_s=wall_s,
+        history=tuple(executor.improvements),
+    )

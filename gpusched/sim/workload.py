@@ -1,0 +1,125 @@
+"""Workloads: what the trials of a simulated experiment would do if they were trained.
+
+A workload names the search space (as in a recipe, so that a simulated run can be replayed from its folder alone) and
+turns a configuration into a learning curve. ``Synthetic`` is HyperSched's (SoCC'19, section 6). Others are in
+``trace.py`` (a recorded experiment) and ``function.py`` (a Python function of the reader's own).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any, Literal, Protocol
+
+from gpusched.sim.physics import Noise
+
+
+class Curve:
+    """How one configuration trains. ``step_time_s`` is on one atom.
+
+    ``length``: steps after which its script ends by itself (None: it never does), with what ``ending``.
+    """
+
+    __slots__ = ("ending", "length", "metric", "step_time_s")
+
+    def __init__(
+        self,
+        metric: Callable[[int], float],
+        step_time_s: Callable[[int], float],
+        length: int | None = None,
+        ending: Literal["finished", "failed"] = "finished",
+    ) -> None:
+        self.metric = metric
+        self.step_time_s = step_time_s
+        self.length = length
+        self.ending = ending
+
+
+class Workload(Protocol):
+    """What is trained. ``defaults``: options of policies that suit it, for those policies that have them."""
+
+    name: str
+    metric: str
+    mode: Literal["max", "min"]
+    defaults: Mapping[str, Any]
+
+    def space(self, seed: int) -> Mapping[str, Any]:
+        """The search space, in the words of a recipe."""
+        ...
+
+    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> Curve:
+        """How the configuration trains. The same arguments give the same curve, whatever the policy."""
+        ...
+
+
+class Synthetic:
+    """HyperSched, section 6: ``Score(k) = (2 - (1 / (0.01 b0 k + 0.1 b1 + 0.5) + 0.01 b2)) / 2``.
+
+    b1 and b2 are uniform in 0..1, b0 is exponential with a scale of 0.1. A recipe's space knows no exponential
+    distribution, so b0 is drawn by its quantile. A step takes 0.1 time units on one atom.
+    """
+
+    metric = "score"
+    mode: Literal["max", "min"] = "max"
+    defaults: Mapping[str, Any] = {"r": 5, "R": 500, "eta": 4.0}
+
+    def __init__(self, step_time_s: float = 0.1) -> None:
+        self.step_time_s = step_time_s
+        self.name = "synthetic" if step_time_s == 0.1 else f"synthetic:{step_time_s:g}"
+
+    def space(self, seed: int) -> Mapping[str, Any]:
+        unit = {"uniform": [0.0, 1.0]}
+        return {"b0_quantile": unit, "b1": unit, "b2": unit}
+
+    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> Curve:
+        b0 = -0.1 * math.log1p(-hparams["b0_quantile"])
+        b1, b2 = float(hparams["b1"]), float(hparams["b2"])
+        step_time_s = self.step_time_s
+
+        def score(step: int) -> float:
+            return (2.0 - (1.0 / (0.01 * b0 * step + 0.1 * b1 + 0.5) + 0.01 * b2)) / 2.0
+
+        return Curve(score, lambda step: step_time_s)
+
+
+def with_noise(curve: Curve, noise: Noise, seed: int, trial: int) -> Curve:
+    """The curve with noise, the same for every policy and for a step that is trained twice."""
+    if not noise:
+        return curve
+    metrics = _Gaussian(f"{seed}/metric/{trial}")
+    times = _Gaussian(f"{seed}/time/{trial}")
+
+    def metric(step: int) -> float:
+        return curve.metric(step) + noise.metric * metrics[step]
+
+    def step_time_s(step: int) -> float:
+        return curve.step_time_s(step) * math.exp(noise.step_time * times[step])
+
+    return Curve(metric, step_time_s, curve.length, curve.ending)
+
+
+class _Gaussian:
+    """The k-th normal number of a sequence.
+
+    All sequences walk through one table, each from a place and with a stride of its own: nothing is kept for a trial,
+    and a step costs the same with ten trials and with ten thousand.
+    """
+
+    __slots__ = ("_start", "_stride")
+
+    def __init__(self, key: str) -> None:
+        bits = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big")
+        self._start, self._stride = bits >> 32, (bits & 0xFFFFFFFF) | 1
+
+    def __getitem__(self, place: int) -> float:
+        table = _table()
+        return table[(self._start + place * self._stride) % len(table)]
+
+
+@functools.cache
+def _table() -> tuple[float, ...]:
+    random = Random("normal numbers")
+    return tuple(random.gauss(0.0, 1.0) for _ in range(1 << 16))

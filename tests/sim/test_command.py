@@ -1,0 +1,123 @@
+"""``gpusched simulate`` as it is typed."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+import pytest
+
+from gpusched.cli import main
+
+SHORT = ["--deadline", "4", "--seeds", "2", "--jobs", "1"]
+
+
+def simulate(capsys, *arguments):
+    code = main(["simulate", *arguments])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_json_has_one_line_a_run(capsys):
+    code, out, err = simulate(capsys, "--policy", "asha,fifo", "--atoms", "2", *SHORT, "--json")
+    assert (code, err) == (0, "")
+    runs = [json.loads(line) for line in out.splitlines()]
+    assert [(run["policy"], run["seed"]) for run in runs] == [
+        ("asha", 0),
+        ("asha", 1),
+        ("fifo", 0),
+        ("fifo", 1),
+    ]
+    needed = {"policy", "atoms", "deadline", "scaling", "delay", "seed", "best", "trials", "steps"}
+    assert all(needed <= run.keys() for run in runs)
+    assert runs[0]["atoms"] == 2
+
+
+def test_the_table_compares_on_the_same_seeds(capsys):
+    code, out, err = simulate(capsys, "--policy", "asha", "--policy", "hypersched", *SHORT)
+    assert code == 0
+    head, asha, hypersched = out.splitlines()
+    assert head.split()[:3] == ["policy", "atoms", "deadline"]
+    assert "best score" in head
+    assert "difference" in head
+    assert asha.startswith("asha")
+    assert hypersched.count("±") >= 2
+    assert "95% interval" in err
+
+
+def test_several_processes_give_the_same_table(capsys):
+    arguments = ["--policy", "asha,hypersched", "--deadline", "4", "--seeds", "4"]
+    one = simulate(capsys, *arguments, "--jobs", "1")
+    two = simulate(capsys, *arguments, "--jobs", "2")
+    assert one == two
+
+
+def test_plots_are_pictures(capsys, tmp_path):
+    over_time, over_atoms = tmp_path / "time.png", tmp_path / "atoms.svg"
+    assert simulate(capsys, "--plot", str(over_time), *SHORT)[0] == 0
+    assert over_time.read_bytes().startswith(b"\x89PNG")
+    assert simulate(capsys, "--plot", str(over_atoms), "--atoms", "2,4", *SHORT)[0] == 0
+    assert b"<svg" in over_atoms.read_bytes()
+
+
+def test_without_matplotlib_it_says_so_before_it_simulates(capsys, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    code, out, err = simulate(capsys, "--plot", str(tmp_path / "x.png"), *SHORT)
+    assert (code, out) == (2, "")
+    assert "plots need matplotlib" in err
+
+
+def test_kept_runs_can_be_read_and_replayed(capsys, tmp_path):
+    code, *_ = simulate(capsys, "--journal", str(tmp_path), "--seeds", "1", "--deadline", "4")
+    assert code == 0
+    (folder,) = tmp_path.iterdir()
+    with sqlite3.connect(folder / "journal.db") as journal:
+        assert journal.execute("SELECT count(*) FROM events").fetchone()[0] > 100
+    journal.close()
+    code, out, err = simulate(capsys, f"trace:{folder}", "--policy", "fifo", *SHORT)
+    assert code == 0
+    assert "recorded trials end before" in err
+
+
+def test_a_running_experiment_is_not_replayed(capsys, tmp_path):
+    import fcntl
+
+    (tmp_path / "journal.db").touch()
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, _, err = simulate(capsys, f"trace:{tmp_path}")
+    assert code == 2
+    assert "is running" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--policy", "hipersched"], "did you mean hypersched?"),
+        (["--plot", "picture.bmp"], "must end in"),
+        (["--plot", "/nowhere/picture.png"], "there is no folder"),
+        (["--jobs", "0"], "--jobs must be at least 1"),
+        (["--sizes", "1,x"], "write numbers of atoms"),
+        (["--seeds", "many"], "invalid int value"),
+        (["trace:/nowhere"], "there is no experiment in /nowhere"),
+    ],
+)
+def test_bad_input(capsys, arguments, message):
+    code, out, err = simulate(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_function_that_fails_in_another_process(capsys, tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text("def f(hp, step):\n    raise RuntimeError('no such data')\n")
+    code, _, err = simulate(capsys, f"{file}:f", "--seeds", "3", "--jobs", "2")
+    assert code == 2
+    assert "RuntimeError: no such data" in err
+
+
+def test_no_model_at_all_is_exit_code_3(capsys):
+    code, out, _ = simulate(capsys, "--launch-delay", "100", *SHORT)
+    assert code == 3
+    assert out

@@ -1,0 +1,113 @@
+"""From the command line to runs: grids, options, and all problems at once."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gpusched.errors import InputError
+from gpusched.sim.physics import Delays, Faults, Noise, parse_scaling
+from gpusched.sim.plan import Request, plan
+from gpusched.sim.summary import Mean, student_t
+
+
+def problems(**request):
+    with pytest.raises(InputError) as error:
+        plan(Request(**request))
+    return str(error.value).splitlines()
+
+
+def test_the_grid():
+    setups = plan(
+        Request(
+            policies=["asha", "fifo"],
+            atoms="4,8",
+            deadline="10,1m",
+            scaling="sqrt,2:1.9,4:3.2,none",
+            delay="0,5%",
+            seeds=3,
+            first_seed=7,
+        )
+    )
+    assert len(setups) == 2 * 2 * 2 * 3 * 2 * 3
+    assert {s.scaling for s in setups} == {"sqrt", "2:1.9,4:3.2", "none"}
+    assert {s.seed for s in setups} == {7, 8, 9}
+    shares = {(s.deadline_s, s.delays.launch_s, s.delays.resize_s) for s in setups}
+    assert shares == {(10, 0, 0), (60, 0, 0), (10, 0.5, 0.5), (60, 3, 3)}
+
+
+def test_options_come_from_the_workload_and_from_set():
+    setups = plan(
+        Request(
+            policies=["asha", "hypersched", "fifo"],
+            overrides=["eta=3", "hypersched.r=2", "cooldown=1"],
+            seeds=1,
+        )
+    )
+    asha, hypersched, fifo = (setup.options for setup in setups)
+    assert (asha["r"], asha["R"], asha["eta"]) == (5, 500, 3)
+    assert (hypersched["r"], hypersched["eta"], hypersched["cooldown"]) == (2, 3, 1)
+    assert fifo["R"] == 500
+    assert "eta" not in fifo
+
+
+def test_delays_by_name_are_added():
+    (setup,) = plan(Request(delay="1", delays={"save_s": 0.5, "resize_s": 2.0}, seeds=1))
+    assert setup.delays == Delays(launch_s=1.0, resize_s=2.0, save_s=0.5)
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"policies": ["hypersche"]}, "unknown policy 'hypersche'; did you mean hypersched?"),
+        ({"policies": ["fifo"], "overrides": ["eta=3"]}, "is an option of"),
+        ({"overrides": ["cooldwn=3"]}, "did you mean cooldown"),
+        ({"overrides": ["eta=much"]}, "hypersched.eta"),
+        ({"overrides": ["eta=0.5"]}, "must be more than 1"),
+        ({"overrides": ["r=600"]}, "lies beyond R"),
+        ({"overrides": ["eta"]}, "write key=value"),
+        ({"overrides": ["asha.eta=3"]}, "not simulated here"),
+        ({"overrides": ["eta=[1"]}, "not YAML"),
+        ({"atoms": "0"}, "no number of atoms"),
+        ({"atoms": "eight"}, "no number of atoms"),
+        ({"deadline": "soon"}, "no duration"),
+        ({"scaling": "cubic"}, "one of linear, sqrt, none"),
+        ({"scaling": "2:-1"}, "must be above 0"),
+        ({"delay": "-1"}, "must be 0 or more"),
+        ({"delay": "fast"}, "no delay"),
+        ({"delays": {"save_s": -1.0}}, "--save-delay must be 0 or more"),
+        ({"noise": Noise(metric=-1.0)}, "noise of the metric"),
+        ({"noise": Noise(step_time=math.nan)}, "noise of the step time"),
+        ({"faults": Faults(crash=1.5)}, "chance of crash"),
+        ({"seeds": 0}, "--seeds must be at least 1"),
+        ({"more": {"assumed": "magic"}}, "magic: unknown"),
+        ({"more": {"sizes": (16,)}}, "the smallest trial has 16 atoms"),
+        ({"workload": "synthtic"}, "did you mean synthetic?"),
+    ],
+)
+def test_bad_input_is_one_clear_line(request_, message):
+    (line,) = problems(**request_)
+    assert message in line
+
+
+def test_all_problems_at_once():
+    lines = problems(policies=["hypersche"], atoms="0", deadline="soon", seeds=0)
+    assert len(lines) == 4
+
+
+def test_scalings():
+    assert parse_scaling("resnet50")[1](8) == 5.6
+    assert parse_scaling("resnet50")[1](6) == pytest.approx((3.42 + 5.6) / 2)
+    assert parse_scaling("4:3")[1](16) == 3
+
+
+def test_intervals():
+    """The 95% interval of Student's t; 2.776 is the table's value for four degrees of freedom."""
+    assert student_t(4) == pytest.approx(2.776, abs=1e-3)
+    mean = Mean.of([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert (mean.mean, mean.count) == (3.0, 5)
+    assert mean.half_width == pytest.approx(2.776 * math.sqrt(2.5 / 5), rel=1e-3)
+    assert str(Mean.of([0.5])) == "0.5"
+    assert str(Mean.of([])) == "-"
+    assert str(Mean.of([2.0, 2.0])) == "2"

@@ -1,0 +1,196 @@
+"""Whole runs: what can be computed by hand comes out, the orientation figures of the literature do, and runs repeat."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import replace
+
+import pytest
+
+from gpusched.sim.physics import Delays, Faults, Incident, Noise
+from gpusched.sim.runner import run_all
+from gpusched.sim.setup import Setup
+from gpusched.sim.single import simulate
+from gpusched.sim.workload import Synthetic
+
+STEADY = """
+SPACE = {"level": {"uniform": [0, 1]}}
+STEP_TIME = 2.0
+def flat(hp, step):
+    return hp["level"] + step
+"""
+
+
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory):
+    file = tmp_path_factory.mktemp("workload") / "steady.py"
+    file.write_text(STEADY)
+    return f"{file}:flat"
+
+
+def test_score_is_the_paper_s():
+    hparams = {"b0_quantile": 1 - math.exp(-2.0), "b1": 0.25, "b2": 0.5}  # b0 = 0.2
+    curve = Synthetic().curve(0, hparams, 0)
+    assert curve.metric(100) == pytest.approx((2 - (1 / (0.2 + 0.025 + 0.5) + 0.005)) / 2)
+    assert curve.step_time_s(7) == 0.1
+
+
+def test_b0_is_exponential_with_scale_a_tenth():
+    sampler = Setup().load().space(0)
+    assert set(sampler) == {"b0_quantile", "b1", "b2"}
+    drawn = [-0.1 * math.log1p(-(n + 0.5) / 1000) for n in range(1000)]
+    assert statistics.fmean(drawn) == pytest.approx(0.1, rel=0.01)
+
+
+def test_fifo_by_hand(steady):
+    """4 atoms, 10 steps of 2 s each: in 100 s every atom trains five trials to the end."""
+    setup = Setup(policy="fifo", options={"R": 10}, workload=steady, atoms=4, deadline_s=100.0)
+    result = simulate(setup, check=True)
+    assert (result.trials, result.steps, result.launches) == (20, 200, 20)
+    assert result.top_steps == 10
+    assert result.device_s == pytest.approx(400)
+
+
+def test_fifo_with_delays_by_hand(steady):
+    """Launch 3 s, 10 steps of 2 s, last word to exit 1 s, release 1 s: 25 s a trial."""
+    delays = Delays(launch_s=3.0, exit_s=1.0, release_s=1.0)
+    setup = Setup(
+        policy="fifo",
+        options={"R": 10},
+        workload=steady,
+        atoms=2,
+        deadline_s=100.0,
+        delays=delays,
+    )
+    assert simulate(setup, check=True).steps == 2 * 4 * 10
+
+
+def test_a_save_stops_training(steady):
+    """Every step is a new best, but only so many are saved that it costs no more than its share."""
+    base = Setup(policy="fifo", options={"R": 1000}, workload=steady, atoms=1, deadline_s=400.0)
+    without = simulate(base)
+    slow = simulate(replace(base, delays=Delays(save_s=3.0)), check=True)
+    assert without.steps == 200
+    assert 185 <= slow.steps < 200
+
+
+def test_scaling_divides_the_step_time(steady):
+    for scaling, steps in (("linear", 200), ("sqrt", 100), ("none", 50), ("4:3.2", 160)):
+        setup = Setup(
+            policy="fifo",
+            options={"R": 1000, "atoms": 4},
+            workload=steady,
+            atoms=4,
+            scaling=scaling,
+            deadline_s=100.0,
+        )
+        assert simulate(setup).steps == steps
+
+
+def test_all_policies_see_the_same_configurations_and_noise():
+    found = {}
+    for policy in ("fifo", "asha", "hypersched"):
+        setup = Setup(policy=policy, options={"R": 20}, deadline_s=4.0, noise=Noise(metric=0.05))
+        result = simulate(setup)
+        assert result.trials > 8
+        found[policy] = result.history[0]
+    assert len(set(found.values())) == 1  # the first report of the first trial
+
+
+def test_a_run_repeats_exactly_and_in_other_processes():
+    setups = [
+        Setup(policy=policy, deadline_s=6.0, seed=seed, noise=Noise(step_time=0.3, metric=0.01))
+        for policy in ("asha", "hypersched")
+        for seed in range(3)
+    ]
+    here = [replace(result, wall_s=0.0) for result in run_all(setups, jobs=1)]
+    there = [replace(result, wall_s=0.0) for result in run_all(setups, jobs=2)]
+    assert here == there
+    assert len({result.best for result in here}) > 3
+
+
+ORIENTATION = [
+    ("hypersched", {}, 0.75),
+    ("hypersched", {"speculation": False, "never_idle": False, "last_step_guard": False}, 0.41),
+    ("asha", {}, 0.465),
+]
+
+
+@pytest.mark.parametrize(("policy", "options", "expected"), ORIENTATION)
+def test_orientation_figures(policy, options, expected):
+    """N 8, T 15, linear, 20 seeds; the standard deviation of one run is about 0.08."""
+    options = {"r": 5, "R": 500, "eta": 4.0, **options}
+    setups = [
+        Setup(policy=policy, options=options, atoms=8, deadline_s=15.0, seed=seed)
+        for seed in range(20)
+    ]
+    best = [result.best for result in run_all(setups, jobs=1)]
+    assert statistics.fmean(best) == pytest.approx(expected, abs=0.04)
+
+
+FAULTS = Faults(crash=0.002, lost=0.01, hang=0.002, quarantine=0.01, readmit_s=2.0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("policy", ["fifo", "asha", "hypersched"])
+def test_faults_of_every_kind_do_not_end_a_search(policy, seed):
+    setup = Setup(
+        policy=policy,
+        options={"r": 5, "R": 100, "eta": 4.0},
+        deadline_s=30.0,
+        seed=seed,
+        delays=Delays(launch_s=0.05, resize_s=0.1, save_s=0.01, exit_s=0.02, release_s=0.05),
+        noise=Noise(step_time=0.2, metric=0.01),
+        faults=FAULTS,
+    )
+    result = simulate(setup, check=True)
+    assert result.best is not None
+    assert result.launches > result.trials
+    assert 29.9 <= result.ended_at_s <= 35.1  # who hangs at the deadline is killed after its grace
+
+
+def test_a_hung_trial_is_relaunched_by_the_watchdog(steady):
+    setup = Setup(
+        policy="fifo",
+        options={"R": 200},
+        workload=steady,
+        atoms=1,
+        deadline_s=400.0,
+        incidents=(Incident(at=21.0, kind="hang", trial=0),),
+    )
+    result = simulate(setup, check=True)
+    assert result.launches == 2
+    # 60 s of silence, a look every 10 s, 5 s of grace, and the steps since the last checkpoint again.
+    assert 400 / 2 - 45 <= result.steps <= 400 / 2 - 30
+
+
+def test_a_lost_trial_goes_on_from_its_last_checkpoint(steady):
+    setup = Setup(
+        policy="fifo",
+        options={"R": 50},
+        workload=steady,
+        atoms=1,
+        deadline_s=90.0,
+        incidents=(Incident(at=41.0, kind="lost", trial=0),),
+    )
+    result = simulate(setup, check=True)
+    assert (result.launches, result.top_steps) == (2, 44)  # 20 steps, half a step lost, 24 steps
+
+
+def test_target_and_history():
+    result = simulate(Setup(deadline_s=15.0, target=0.6))
+    before = [metric for at, metric in result.history if at < result.time_to_target_s]
+    assert max(before) < 0.6
+    assert dict(result.history)[result.time_to_target_s] >= 0.6
+    assert simulate(Setup(deadline_s=1.0, target=0.99)).time_to_target_s is None
+
+
+def test_an_elastic_pool_is_paid_for_by_use():
+    options = {"R": 10}
+    fixed = simulate(Setup(policy="fifo", options=options, deadline_s=10.0, max_trials=4))
+    elastic = simulate(
+        Setup(policy="fifo", options=options, deadline_s=10.0, max_trials=4, elastic=True)
+    )
+    assert elastic.cost_s == pytest.approx(4 * 10 * 0.1)
+    assert fixed.cost_s == pytest.approx(8 * 10 * 0.1)  # it ends when nothing is left to run

@@ -1,0 +1,231 @@
+"""Workloads of the reader's own and recorded ones; what is wrong with them is said in one message."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gpusched.config import Recipe
+from gpusched.core.experiment import Experiment
+from gpusched.driver import replay
+from gpusched.errors import DamagedState, InputError
+from gpusched.journal import Journal
+from gpusched.paths import ExperimentPaths
+from gpusched.sim.folder import simulate_into
+from gpusched.sim.physics import Delays, Faults, Noise
+from gpusched.sim.record import Record, milestones_reached
+from gpusched.sim.setup import Setup, experiment, recipe
+from gpusched.sim.single import simulate
+from gpusched.sim.trace import Trace
+from gpusched.sim.workloads import load_workload
+
+DELAYS = Delays(launch_s=0.5, resize_s=0.8, save_s=0.05, exit_s=0.1, release_s=0.2)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A kept run with everything in it that a live one may have."""
+    setup = Setup(
+        policy="hypersched",
+        options={"r": 5, "R": 100, "eta": 4.0},
+        deadline_s=15.0,
+        seed=3,
+        delays=DELAYS,
+        noise=Noise(step_time=0.1),
+        faults=Faults(lost=0.01, crash=0.001),
+        scaling="sqrt",
+    )
+    result, folder = simulate_into(tmp_path_factory.mktemp("runs"), setup)
+    return setup, result, folder
+
+
+# ---------------------------------------------------------------- folders
+
+
+def test_a_kept_run_is_the_same_run_and_can_be_replayed(recorded):
+    setup, result, folder = recorded
+    assert simulate(setup).best == result.best
+    search = experiment(setup, recipe(setup))
+    journal = Journal.open(ExperimentPaths(folder).journal)
+    assert replay(search, journal.entries()) > result.steps
+    assert journal.meta["simulated"]["policy"] == "hypersched"
+    journal.close()
+    assert search.finished
+    assert search.state.best.metric == result.best
+
+
+def test_a_kept_run_can_be_assembled_from_its_folder_alone(recorded):
+    _, result, folder = recorded
+    from gpusched.assemble import from_journal
+
+    found = from_journal(ExperimentPaths(folder))
+    assert isinstance(found.experiment, Experiment)
+    assert isinstance(found.recipe, Recipe)
+    assert found.experiment.state.best.metric == result.best
+
+
+def test_a_kept_run_has_the_trials_own_files(recorded):
+    import json
+
+    _, result, folder = recorded
+    paths = ExperimentPaths(folder)
+    lines = [
+        json.loads(line)
+        for trial in range(result.trials)
+        for line in paths.trial(trial).reports.read_text().splitlines()
+        if paths.trial(trial).reports.exists()
+    ]
+    assert len(lines) == result.steps
+    assert set(lines[0]) == {"i", "n", "k", "s", "m"}
+    assert json.loads(paths.trial(0).hparams.read_text())["hparams"].keys() >= {"b1", "b2"}
+    assert paths.root.stat().st_mode & 0o77 == 0
+    assert paths.trial(0).hparams.stat().st_mode & 0o77 == 0
+
+
+# ---------------------------------------------------------------- traces
+
+
+def test_what_a_record_measures(recorded):
+    setup, _, folder = recorded
+    record = Record(ExperimentPaths(folder))
+    assert record.delays.launch_s == pytest.approx(DELAYS.launch_s)
+    assert record.delays.resize_s == pytest.approx(DELAYS.resize_s)
+    assert record.delays.save_s == pytest.approx(DELAYS.save_s)
+    assert record.delays.exit_s == pytest.approx(DELAYS.exit_s)
+    assert record.delays.release_s == pytest.approx(DELAYS.release_s)
+    assert record.speed.s(4) == pytest.approx(2.0)
+
+
+def test_a_trace_replays_curves_and_times_in_another_order(recorded):
+    setup, _, folder = recorded
+    trace = Trace(folder)
+    original = {trial.trial: trial for trial in Record(ExperimentPaths(folder)).trials.values()}
+    orders = []
+    for seed in range(3):
+        options = trace.space(seed)["recorded"]["grid"]
+        orders.append([option["trial"] for option in options])
+        for option in options:
+            curve = trace.curve(0, {"recorded": option}, seed)
+            steps = original[option["trial"]].steps
+            assert curve.length == max(steps, default=0)
+            for step, found in steps.items():
+                assert curve.metric(step) == found.metric
+                one_atom_s = found.time_s * math.sqrt(found.atoms)
+                assert curve.step_time_s(step) == pytest.approx(one_atom_s)
+    assert sorted(orders[0]) == sorted(orders[1])
+    assert len({tuple(order) for order in orders}) == 3
+    assert trace.defaults == {"r": 5, "eta": 4.0, "R": 100}
+
+
+def test_a_trace_can_be_simulated_under_any_policy(recorded):
+    _, _, folder = recorded
+    for policy in ("fifo", "asha", "hypersched"):
+        setup = Setup(
+            policy=policy, workload=f"trace:{folder}", atoms=3, deadline_s=10.0, delays=DELAYS
+        )
+        result = simulate(setup, check=True)
+        assert result.best is not None
+        assert result.best <= 1
+
+
+def test_a_record_that_breaks_off_is_said_to(recorded):
+    _, _, folder = recorded
+    (note,) = Trace(folder).notes
+    assert "end before step 100" in note
+
+
+def test_milestones(recorded):
+    _, _, folder = recorded
+    paths = ExperimentPaths(folder)
+    at_5, at_20, never = milestones_reached(paths, (5, 20, 10_000))
+    assert 0.5 < at_5 < at_20
+    assert never is None
+
+
+def test_a_trace_without_reports(tmp_path):
+    _, folder = simulate_into(
+        tmp_path, Setup(policy="fifo", deadline_s=1.0, delays=Delays(launch_s=5.0))
+    )
+    with pytest.raises(InputError, match="nothing to replay"):
+        Trace(folder)
+
+
+def test_traces_that_are_none(tmp_path):
+    with pytest.raises(InputError, match=r"no journal\.db"):
+        load_workload(f"trace:{tmp_path}")
+    (tmp_path / "journal.db").write_bytes(b"this is no database" * 100)
+    (tmp_path / "resolved.json").write_text("{}")
+    with pytest.raises(DamagedState):
+        load_workload(f"trace:{tmp_path}")
+
+
+# ---------------------------------------------------------------- functions
+
+
+def function(tmp_path, text, name="f"):
+    file = tmp_path / "own.py"
+    file.write_text(text)
+    return f"{file}:{name}"
+
+
+def test_a_function_of_ones_own(tmp_path):
+    text = """
+SPACE = {"lr": {"uniform": [0.1, 1.0]}}
+METRIC, MODE, STEP_TIME = "loss", "min", 0.5
+def f(hp, step, random):
+    return 1 / (hp["lr"] * step) + random.uniform(0, 0.1), 0.25
+"""
+    name = function(tmp_path, text)
+    workload = load_workload(name)
+    assert (workload.metric, workload.mode) == ("loss", "min")
+    curve, again = (workload.curve(0, {"lr": 0.5}, 7) for _ in range(2))
+    assert [curve.metric(k) for k in (3, 1, 2)] == [again.metric(k) for k in (3, 1, 2)]
+    assert curve.metric(1) != workload.curve(1, {"lr": 0.5}, 7).metric(1)
+    assert curve.step_time_s(1) == 0.25
+    result = simulate(Setup(workload=name, deadline_s=30.0), check=True)
+    assert 0 < result.best < 0.2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def g(hp, step): return 1", "there is no function 'f' in this file; there are g"),
+        ("def f(hp): return 1", "must take"),
+        ("def f(hp, step): return 1\nSTEP_TIME = 0", "STEP_TIME must be more than 0"),
+        ("def f(hp, step): return 1\nMODE = 'up'", "MODE must be"),
+        ("def f(hp, step): return 1\nSPACE = {'x': {'unifrom': [0, 1]}}", "SPACE: x"),
+        ("def f(hp, step) return 1", "cannot be imported: SyntaxError"),
+        ("import a_module_that_is_not", "cannot be imported: ModuleNotFoundError"),
+    ],
+)
+def test_what_is_wrong_with_a_file(tmp_path, text, message):
+    with pytest.raises(InputError) as error:
+        load_workload(function(tmp_path, text))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("def f(hp, step): return 1 / 0", ": ZeroDivisionError: division by zero"),
+        ("def f(hp, step): return 'high'", "it returned 'high'"),
+        ("def f(hp, step): return 1, -1", "the step time at step 1 must be more than 0"),
+    ],
+)
+def test_what_is_wrong_when_it_is_called(tmp_path, text, message):
+    with pytest.raises(InputError) as error:
+        simulate(Setup(workload=function(tmp_path, text), deadline_s=5.0))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize("returned", ["None", "float('nan')", "float('inf')"])
+def test_a_metric_that_is_not_finite_is_no_crash(tmp_path, returned):
+    name = function(tmp_path, f"def f(hp, step): return {returned}")
+    assert simulate(Setup(workload=name, deadline_s=5.0), check=True).best is None
+
+
+@pytest.mark.parametrize("name", ["synthetik", "trace:", "file.py", "own.py:", "x:y"])
+def test_names_that_are_no_workload(name):
+    with pytest.raises(InputError, match=r"no workload|no such file"):
+        load_workload(name)
