@@ -1,0 +1,160 @@
+"""What the live dashboard must not wait for: views from the daemon, a trial's story and log. Threads that post.
+
+The loop of ``live`` waits on one descriptor, the mailbox's; signals wake it the same way. A thread here never touches
+the terminal, and none is waited for at the end: they may hang in a socket whose daemon has stopped answering.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpusched.dashboard import tails
+from gpusched.dashboard.model import View, from_json
+from gpusched.dashboard.ui import Detail
+from gpusched.errors import DamagedState, GpuschedError
+
+#: Gives out views (or their JSON), None while nothing is heard; called again when it has ended too early.
+Frames = Callable[[], Iterable[View | Mapping[str, Any] | None]]
+Explain = Callable[[int], Sequence[str]]
+
+#: How long to wait before asking again when nobody answered, and at most (reading a long journal takes a while).
+RETRY_FIRST_S, RETRY_MOST_S = 1.0, 30.0
+LOOK_EVERY_S = 1.0
+
+
+class Mailbox:
+    """Messages (kind, value) from threads to a loop; ``fileno`` is readable while there may be some."""
+
+    def __init__(self) -> None:
+        self._messages: deque[tuple[str, Any]] = deque()
+        self._reader, self._writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def fileno(self) -> int:
+        return self._reader
+
+    @property
+    def wakeup_fd(self) -> int:
+        """For ``signal.set_wakeup_fd``."""
+        return self._writer
+
+    def post(self, kind: str, value: Any = None) -> None:
+        """From any thread; nothing happens once the mailbox is closed."""
+        with self._lock:
+            if self._closed:
+                return
+            self._messages.append((kind, value))
+            # A full pipe is readable already.
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._writer, b"\0")
+
+    def take(self) -> list[tuple[str, Any]]:
+        """All messages so far."""
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._reader, 4096):
+                pass
+        found = []
+        while self._messages:
+            found.append(self._messages.popleft())
+        return found
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            os.close(self._reader)
+            os.close(self._writer)
+
+
+class Feed(threading.Thread):
+    """Posts ``("view", View)``, ``("silence", why)`` while nothing is heard, ``("failed", error)`` if it cannot go on.
+
+    It ends after the view of a finished experiment. When the source ends before that, it is asked again, less and less
+    often: a daemon that is restarted is found.
+    """
+
+    def __init__(self, frames: Frames, mailbox: Mailbox) -> None:
+        super().__init__(name="gpusched-feed", daemon=True)
+        self._frames = frames
+        self._mailbox = mailbox
+        self._stop_now = threading.Event()
+
+    def stop(self) -> None:
+        self._stop_now.set()
+
+    def run(self) -> None:
+        pause_s = RETRY_FIRST_S
+        while not self._stop_now.is_set():
+            why = ""
+            try:
+                for frame in self._frames():
+                    if self._stop_now.is_set():
+                        return
+                    if frame is None:
+                        self._mailbox.post("silence", "")
+                        continue
+                    view = frame if isinstance(frame, View) else from_json(frame)
+                    self._mailbox.post("view", view)
+                    if view.is_over:
+                        return
+                    if view.daemon_pid is not None:
+                        pause_s = RETRY_FIRST_S
+            except DamagedState as error:
+                self._mailbox.post("failed", error)
+                return
+            except GpuschedError as error:
+                why = str(error)
+            except Exception as error:
+                self._mailbox.post("failed", error)
+                return
+            self._mailbox.post("silence", why)
+            self._stop_now.wait(pause_s)
+            pause_s = min(RETRY_MOST_S, 2 * pause_s)
+
+
+class Loupe(threading.Thread):
+    """Looks at one trial closely, once a second while it is selected; posts ``("detail", (trial, Detail))``."""
+
+    def __init__(self, mailbox: Mailbox, folder: Path | None, explain: Explain | None) -> None:
+        super().__init__(name="gpusched-loupe", daemon=True)
+        self._mailbox = mailbox
+        self._folder = folder
+        self._explain = explain
+        self._changed = threading.Event()
+        self._trial: int | None = None
+        self._over = False
+
+    def look(self, trial: int | None) -> None:
+        """Look at this trial from now on; None: at nothing."""
+        if trial != self._trial:
+            self._trial = trial
+            self._changed.set()
+
+    def stop(self) -> None:
+        self._over = True
+        self._changed.set()
+
+    def run(self) -> None:
+        while not self._over:
+            trial = self._trial
+            self._changed.wait(None if trial is None else LOOK_EVERY_S)
+            self._changed.clear()
+            trial = self._trial
+            if trial is not None and not self._over:
+                self._mailbox.post("detail", (trial, self._detail(trial)))
+
+    def _detail(self, trial: int) -> Detail:
+        story: Sequence[str] = ()
+        if self._explain is not None:
+            # Whatever goes wrong there is no reason to end the dashboard, or to write into its screen: what the view's
+            # decisions say is shown instead.
+            with contextlib.suppress(Exception):
+                story = tuple(self._explain(trial))
+        name, log = tails.tail(self._folder, trial) if self._folder is not None else ("", ())
+        return Detail(story=tuple(story), log_name=name, log=log)

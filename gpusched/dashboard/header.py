@@ -1,0 +1,208 @@
+"""The top of the screen: what runs, how long still, how good so far, and which trial holds which atom.
+
+Pure functions that answer with lines of rich ``Text``; ``render`` cuts every line to its width, so a panel only decides
+what is worth its room.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from itertools import groupby
+
+from rich.text import Text
+
+from gpusched.dashboard import marks, words
+from gpusched.dashboard.marks import QUIET, styled
+from gpusched.dashboard.model import LIVE, DeviceView, View
+from gpusched.dashboard.ui import UiState
+
+LABEL = "atoms  "
+
+
+def header(view: View, width: int, ui: UiState, *, rows: int) -> list[Text]:
+    """Two rows at least; with three a bar of the time; with four as many for what does not fit beside the best."""
+    lines = [marks.beside(_title(view, width), _standing(view, ui), width)]
+    if rows >= 3:
+        lines.append(_progress(view, width, ui))
+    best, counts = _best(view, width), _counts(view)
+    if best.cell_len + counts.cell_len + 3 <= width:
+        return [*lines, marks.beside(best, counts, width)]
+    return [*lines, best, counts] if rows >= 4 else [*lines, best]
+
+
+def _title(view: View, width: int) -> Text:
+    title = styled(view.experiment, "bold")
+    if width >= 60:
+        title.append(f"  {view.policy}", "cyan")
+    if width >= 100:
+        title.append(f" on {words.count(view.atoms.total, 'atom')}", QUIET)
+    return title
+
+
+def _standing(view: View, ui: UiState) -> Text:
+    glyph, style = marks.EXPERIMENT.get(view.state, marks.UNKNOWN)
+    if ui.away_s is not None and not view.is_over:
+        ago = words.duration(ui.away_s)
+        return styled(f"{glyph} daemon is away, last seen {ago} ago", "bold yellow")
+    line = styled(f"{glyph} {view.state}", style)
+    if view.state in ("running", "starting"):
+        line.append(f"  {words.clock(math.ceil(time_left_s(view, ui)))} left", "bold")
+    elif view.ending:
+        line.append(f": {view.ending}", style)
+    return line
+
+
+def time_left_s(view: View, ui: UiState) -> float:
+    """The clock runs on while the daemon is silent."""
+    return max(0.0, view.time_left_s - (ui.away_s or 0.0))
+
+
+def _progress(view: View, width: int, ui: UiState) -> Text:
+    over = view.is_over or view.state == "interrupted"
+    passed_s = view.deadline_s - (view.time_left_s if over else time_left_s(view, ui))
+    share = passed_s / view.deadline_s if view.deadline_s > 0 else 1.0
+    end = f" {words.clock(passed_s)} of {words.clock(view.deadline_s)}"
+    style = "green" if share < 0.9 or over else "yellow"
+    return marks.bar(share, max(4, width - len(end)), style).append(end, QUIET)
+
+
+def _best(view: View, width: int) -> Text:
+    line = styled("best   ", QUIET)
+    best = view.best
+    if best is None:
+        return line.append("no model saved yet", QUIET)
+    line.append(f"{view.metric} ").append(words.metric(best.metric), "bold green")
+    line.append(f"  trial {best.trial} at step {best.step}")
+    if width >= 120 and best.hparams:
+        line.append(f"  {words.hparams(best.hparams)}", QUIET)
+    return line
+
+
+def _counts(view: View) -> Text:
+    """``23 trials: 4 live, 17 paused, 1 failed``."""
+    counts = dict(view.trial_counts)
+    live = sum(counts.pop(state, 0) for state in (*LIVE, "pending"))
+    parts = [(f"{live} live", "green")] if live else []
+    for state, number in counts.items():
+        if number:
+            parts.append((f"{number} {state}", marks.state_of(state)[1]))
+    line = styled(words.count(view.trials_total, "trial"), "")
+    for place, (text, style) in enumerate(parts):
+        line.append(": " if place == 0 else ", ").append(text, style)
+    return line
+
+
+# ---------------------------------------------------------------- atoms
+
+
+def atoms(view: View, width: int, *, rows: int) -> list[Text]:
+    """Blocks in the atoms' fixed order, named by their trial; below them why an atom cannot be used."""
+    label = LABEL if width >= 60 else ""
+    if not view.devices:
+        return [styled(f"{label}waiting for the devices", QUIET)]
+    room = width - len(label)
+    strips = list(_strips(view, room, max(1, rows - 1)))
+    counts = _atom_counts(view)
+    if len(strips) == 1 and strips[0].cell_len + counts.cell_len + 2 <= room:
+        strips[0].append("  ").append_text(counts)
+    indent = " " * len(label)
+    lines = [
+        styled(indent if place else label, QUIET).append_text(strip)
+        for place, strip in enumerate(strips)
+    ]
+    return lines + [
+        styled(indent, "").append_text(line) for line in _troubles(view, rows - len(lines))
+    ]
+
+
+def _troubles(view: View, rows: int) -> list[Text]:
+    """Quarantined atoms first, then those that somebody does not let go; equal reasons in one line."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for device in sorted(view.devices, key=lambda device: device.state != "quarantined"):
+        if device.state == "quarantined" or device.stuck:
+            reasons.setdefault((device.state, device.reason), []).append(words.clean(device.id, 40))
+    lines = []
+    for (state, reason), names in list(reasons.items())[: max(0, rows)]:
+        line = styled(
+            " ".join(names[:4]) + (f" and {len(names) - 4} more" if names[4:] else ""), "bold"
+        )
+        style = marks.DEVICE.get(state, marks.UNKNOWN)[1]
+        line.append(f" {state}: {reason}", style)
+        lines.append(line)
+    return lines
+
+
+def _atom_counts(view: View) -> Text:
+    """``2 held, 1 draining after trial 7``."""
+    counts = view.atoms
+    if counts.held == counts.total:
+        return styled(f"all {counts.total} held" if counts.total > 1 else "held", QUIET)
+    line = Text()
+    for name, style in (
+        ("held", QUIET),
+        ("free", QUIET),
+        ("draining", marks.DRAINING_STYLE),
+        ("quarantined", marks.QUARANTINED_STYLE),
+    ):
+        number = getattr(counts, name)
+        if number:
+            line.append(", " if line else "", QUIET).append(f"{number} {name}", style)
+        if number and name == "draining":
+            left = {device.trial for device in view.devices if device.state == "draining"}
+            named = ", ".join(str(trial) for trial in sorted(t for t in left if t is not None)[:3])
+            line.append(f" after trial {named}" if named else "", style)
+    return line
+
+
+def _strips(view: View, width: int, rows: int) -> Iterator[Text]:
+    """As wide as is pleasant, wrapped over several rows, or counted in words where even those do not do."""
+    devices, colours = view.devices, marks.colours(view)
+    least = max(len(_label(device)) for device in devices) + 2
+    cell = max(least, min(least + 4, width // len(devices)))
+    across = width // cell
+    if across < 1 or -(-len(devices) // across) > rows:
+        yield _in_words(view)
+        return
+    for start in range(0, len(devices), across):
+        line = Text()
+        for _, run in groupby(devices[start : start + across], key=_kind):
+            members = list(run)
+            line.append_text(block(members[0], cell * len(members), colours))
+        yield line
+
+
+def _kind(device: DeviceView) -> tuple[str, int | None]:
+    return device.state, device.trial if device.state in ("held", "draining") else None
+
+
+def _label(device: DeviceView) -> str:
+    if device.state in ("held", "draining"):
+        return "?" if device.trial is None else str(device.trial)
+    return {"free": "·", "quarantined": "✗"}.get(device.state, "?")
+
+
+def block(device: DeviceView, width: int, colours: dict[int, str]) -> Text:
+    """``[  7  ]``; hatched while it drains, crossed out in quarantine."""
+    label = _label(device)
+    if width >= len(label) + 4:
+        label = f" {label} "
+    if device.state == "held":
+        colour = colours.get(device.trial if device.trial is not None else -1, QUIET)
+        line = styled("[", colour).append(label.center(width - 2), f"black on {colour}")
+        return line.append("]", colour)
+    fill, style = marks.DEVICE.get(device.state, (" ", marks.UNKNOWN[1]))
+    # Too narrow for the filling between the brackets: then it takes their place.
+    left, right = "[]" if width - 2 > len(label) or not fill.strip() else (fill, fill)
+    return styled(left + label.center(width - 2, fill) + right, style)
+
+
+def _in_words(view: View) -> Text:
+    """``trial 7 ×12, trial 12 ×4, 48 trials ×1``: for more atoms than there is room."""
+    sizes = Counter(device.trial for device in view.devices if device.state == "held")
+    parts = [f"trial {trial} ×{size}" for trial, size in sizes.most_common() if size > 1]
+    single = sum(1 for size in sizes.values() if size == 1)
+    if single:
+        parts.append(f"{words.count(single, 'trial')} ×1")
+    return Text(", ".join(parts) or "nobody holds any")

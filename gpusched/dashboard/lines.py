@@ -1,0 +1,214 @@
+"""One plain line for each event worth one, where there is no terminal; and the same as JSON objects.
+
+``records`` tells an event and the commands it caused as flat objects: ``{"at", "what", "text", "trial", ..}``.
+``what`` is one of ``WHAT``; ``text`` is a whole sentence; further keys depend on ``what``. Called after
+``Experiment.handle``, so the state is the one after the event. A report that changes nothing gives nothing: hundreds a
+second are not news.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from gpusched.core.decisions import Command, Finish, KeepBest, Kill, Launch, Yield
+from gpusched.core.events import (
+    DaemonResumed,
+    DeviceQuarantined,
+    DeviceReadmitted,
+    Event,
+    ExperimentStarted,
+    Reported,
+    TimerFired,
+    TrialExited,
+    UserAsked,
+)
+from gpusched.core.experiment import DEADLINE
+from gpusched.core.state import State
+from gpusched.core.trial import Trial, TrialState
+from gpusched.dashboard import words
+from gpusched.dashboard.model import View
+
+Record = dict[str, Any]
+
+WHAT = (
+    *("began", "daemon", "asked", "deadline", "over"),
+    *("starts", "goes_on", "decided", "paused", "completed", "stopped", "failed", "lost", "killed"),
+    *("best", "quarantined", "readmitted"),
+)
+
+
+def lines(event: Event, commands: Sequence[Command], state: State, metric: str = "") -> list[str]:
+    """The event in words, a line each; usually none. ``metric``: its name."""
+    return [line(record) for record in records(event, commands, state, metric)]
+
+
+def line(record: Record) -> str:
+    """A record as one line."""
+    return f"{record['at']:8.1f} s  {record['text']}"
+
+
+def json_lines(
+    event: Event, commands: Sequence[Command], state: State, metric: str = ""
+) -> list[str]:
+    """The event as JSON, an object a line."""
+    found = records(event, commands, state, metric)
+    return [json.dumps(record, ensure_ascii=False) for record in found]
+
+
+def records(
+    event: Event, commands: Sequence[Command], state: State, metric: str = ""
+) -> list[Record]:
+    """The event as flat objects, in the order in which things followed from each other."""
+    at = round(state.now, 3)
+    told = [*_of_event(event, commands, state), *_of_commands(event, commands, state, metric)]
+    return [{"at": at, **record} for record in told]
+
+
+# ---------------------------------------------------------------- events
+
+
+def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterator[Record]:
+    match event:
+        case ExperimentStarted(devices=devices):
+            budget = words.duration(state.rules.deadline_s)
+            atoms = words.count(len(devices), "atom")
+            yield _record(
+                "began", f"the search begins on {atoms}; deadline in {budget}", atoms=len(devices)
+            )
+        case Reported(trial=number):
+            if any(isinstance(command, Yield) and command.trial == number for command in commands):
+                yield from _decided(state.trials[number])
+        case TrialExited():
+            yield from _exited(event, state)
+        case DeviceQuarantined(device=device, reason=reason):
+            reason = words.clean(reason)
+            text = f"{device} is quarantined: {reason}"
+            yield _record("quarantined", text, device=device, reason=reason)
+        case DeviceReadmitted(device=device):
+            yield _record("readmitted", f"{device} is in use again", device=device)
+        case DaemonResumed(epoch=epoch):
+            yield _record("daemon", f"daemon {epoch} took over", epoch=epoch)
+        case UserAsked(verb=verb, trial=asked):
+            what = verb.replace("_trial", "")
+            whom = "the experiment" if asked is None else f"trial {asked}"
+            yield _record("asked", f"asked to {what} {whom}", asked, verb=verb)
+        case TimerFired(timer="deadline"):
+            yield _record("deadline", "the deadline: every trial leaves at its next step")
+        case _:
+            pass
+
+
+def _decided(trial: Trial) -> Iterator[Record]:
+    if trial.after is None:
+        return
+    after, reason = trial.after, words.clean(trial.after.reason)
+    then = {"then": "resize" if after.is_resize else after.state.value, "step": trial.step}
+    more = {"atoms": after.atoms} if after.is_resize else {}
+    yield _record(
+        "decided", words.sentence(trial.id, reason), trial.id, reason=reason, **then, **more
+    )
+
+
+def _exited(event: TrialExited, state: State) -> Iterator[Record]:
+    """Only what is news: a trial that leaves as it was told to is not."""
+    trial = state.trials.get(event.trial)
+    if (
+        trial is None
+        or not trial.story
+        or trial.incarnation not in (event.incarnation, event.incarnation + 1)
+    ):
+        return
+    at, last = trial.story[-1]
+    before, _, reason = last.partition(": ")
+    if at != state.now or " -> " not in before:
+        return  # An event of an old incarnation, which changed nothing.
+    error = words.first_line(reason)
+    facts = {"step": trial.step, "reason": words.clean(reason)}
+    match trial.state:
+        case TrialState.FAILED:
+            text = f"trial {trial.id} failed at step {trial.step}: {error}"
+            yield _record("failed", text, trial.id, step=trial.step, error=error)
+        case TrialState.STARTING if event.outcome in ("lost", "killed"):
+            yield _record("lost", f"trial {trial.id}: {error}", trial.id, **facts)
+        case TrialState.COMPLETED | TrialState.STOPPED | TrialState.PAUSED:
+            if not before.startswith("yielding"):
+                text = f"trial {trial.id} {trial.state.value}: {error or 'it left on its own'}"
+                yield _record(trial.state.value, text, trial.id, **facts)
+        case _:
+            pass
+
+
+# ---------------------------------------------------------------- commands
+
+
+def _of_commands(
+    event: Event, commands: Sequence[Command], state: State, metric: str
+) -> Iterator[Record]:
+    for command in commands:
+        match command:
+            case Launch():
+                yield _launch(command, state)
+            case Kill(trial=number):
+                because = state.trials[number].killed_because
+                if because is None and isinstance(event, TimerFired) and event.timer != DEADLINE:
+                    because = "it did not leave in time"
+                text = f"trial {number} is killed" + (
+                    f": {words.clean(because)}" if because else ""
+                )
+                yield _record("killed", text, number, reason=because or "")
+            case KeepBest(trial=number, step=step, metric=value):
+                name = f"{words.clean(metric, 60)} " if metric else ""
+                text = f"new best: {name}{words.metric(value)}, trial {number} at step {step}"
+                yield _record("best", text, number, step=step, metric=value)
+            case Finish(reason=reason):
+                yield _record("over", _over(state, words.clean(reason)), reason=words.clean(reason))
+            case _:
+                pass
+
+
+def _launch(command: Launch, state: State) -> Record:
+    step, atoms = state.trials[command.trial].saved_step, len(command.devices)
+    on = words.count(atoms, "atom")
+    facts = {"incarnation": command.incarnation, "atoms": atoms, "devices": list(command.devices)}
+    if command.incarnation == 1:
+        text = f"trial {command.trial} starts on {on}: {words.hparams(command.hparams)}"
+        return _record("starts", text, command.trial, **facts, hparams=dict(command.hparams))
+    text = f"trial {command.trial} goes on from step {step} on {on} (launch {command.incarnation})"
+    return _record("goes_on", text, command.trial, **facts, step=step)
+
+
+def _over(state: State, reason: str) -> str:
+    trials = words.count(len(state.trials), "trial")
+    best = state.best
+    if best is None:
+        return f"over ({reason}): {trials}, no model"
+    return f"over ({reason}): {trials}, best {words.metric(best.metric)} by trial {best.trial}"
+
+
+def _record(what: str, text: str, trial: int | None = None, **facts: Any) -> Record:
+    whom = {} if trial is None else {"trial": trial}
+    return {"what": what, "text": text, **whom, **facts}
+
+
+# ---------------------------------------------------------------- from views alone
+
+
+def between(before: View | None, after: View) -> list[str]:
+    """What is new in ``after``, for whoever gets views and no events (``TERM=dumb``)."""
+    known = set(before.decisions) if before is not None else set()
+    news = [
+        (decision.at, words.sentence(decision.trial, decision.text))
+        for decision in after.decisions
+        if decision not in known
+    ]
+    best = after.best
+    if best is not None and (before is None or before.best != best):
+        value = words.metric(best.metric)
+        text = f"new best: {after.metric} {value}, trial {best.trial} at step {best.step}"
+        news.append((best.at_s, text))
+    if before is None or before.state != after.state:
+        text = f"{after.experiment} is {after.state}"
+        news.append((after.now_s, f"{text}: {after.ending}" if after.ending else text))
+    return [line({"at": at, "text": text}) for at, text in sorted(news)]

@@ -1,0 +1,218 @@
+"""Glyphs, colours and small drawings: what each state looks like, sparklines, bars, and the chart of a curve.
+
+Every state has a glyph *and* a word, and every block of the atoms' strip its trial's number, so nothing hangs on colour
+alone (``NO_COLOR``). Every glyph is one cell wide and has an ASCII stand-in of one cell, so that ``to_ascii`` changes
+no layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.cells import cell_len
+from rich.text import Text
+
+from gpusched.dashboard.model import View
+
+#: state of a trial -> (glyph, style).
+TRIAL = {
+    "running": ("●", "green"),
+    "starting": ("◐", "cyan"),
+    "yielding": ("◌", "yellow"),
+    "pending": ("·", "dim"),
+    "paused": ("‖", "blue"),
+    "completed": ("✓", "green"),
+    "stopped": ("■", "dim"),
+    "failed": ("✗", "bold red"),
+}
+#: A state that this version does not know.
+UNKNOWN = ("?", "magenta")
+
+#: state of an experiment -> (glyph, style).
+EXPERIMENT = {
+    "starting": ("◐", "cyan"),
+    "running": ("●", "green"),
+    "stopping": ("◌", "yellow"),
+    "finished": ("✓", "bold green"),
+    "interrupted": ("✗", "bold red"),
+}
+
+#: state of a device that nobody holds -> (what fills its block, style).
+DRAINING_STYLE, QUARANTINED_STYLE = "yellow", "bold red"
+DEVICE = {
+    "free": (" ", "color(244)"),
+    "draining": ("░", DRAINING_STYLE),
+    "quarantined": ("×", QUARANTINED_STYLE),
+}
+
+#: What explains rather than tells, and lines between panels: greys that can be read on black and on white (the
+#: terminal's own "bright black" is the background colour in some themes).
+QUIET, LINE = "color(244)", "color(242)"
+#: Rows of trials that hold no atoms; sparklines of those that do and those that do not.
+RESTING, CURVE, CURVE_RESTING = "color(245)", "color(74)", "color(67)"
+
+#: Backgrounds of the atoms' blocks: quiet, all readable under black text, neighbours unlike.
+_PALETTE = (110, 180, 150, 139, 186, 73, 174, 147, 108, 216, 152, 182)
+
+_ASCII = str.maketrans(
+    {
+        **dict(zip("▁▂▃▄▅▆▇█", "_.,-=+*#", strict=True)),
+        **dict(zip("●◐◌‖✓■✗·", "*o~=+#x.", strict=True)),
+        **dict(zip("━╸─│░×…→≥≤▸▴▾▪", "==-|~x~>><>^v*", strict=True)),
+        **dict(zip("↑↓⏎–—“”‘’", "^v<--\"\"''", strict=True)),
+        **{chr(0x2800 + bits): "*" if bits.bit_count() > 1 else "." for bits in range(1, 256)},
+    }
+)
+
+
+def colours(view: View) -> dict[int, str]:
+    """A colour for each trial that has atoms: always the same one unless an older trial has it."""
+    found: dict[int, str] = {}
+    taken: set[int] = set()
+    for trial in sorted({device.trial for device in view.devices if device.trial is not None}):
+        place = trial % len(_PALETTE)
+        while place in taken and len(taken) < len(_PALETTE):
+            place = (place + 1) % len(_PALETTE)
+        taken.add(place)
+        found[trial] = f"color({_PALETTE[place]})"
+    return found
+
+
+def styled(text: str, style: str) -> Text:
+    """A text to append others to: its style is its own and does not spread to them."""
+    return Text().append(text, style)
+
+
+def state_of(state: str) -> tuple[str, str]:
+    return TRIAL.get(state, UNKNOWN)
+
+
+def to_ascii(text: str) -> str:
+    """The same picture in ASCII, cell for cell."""
+    if text.isascii():
+        return text
+    text = text.translate(_ASCII)
+    return "".join(c if c.isascii() else "?" * cell_len(c) for c in text)
+
+
+# ---------------------------------------------------------------- small drawings
+
+_BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(curve: Sequence[float | None], width: int, style: str = CURVE) -> Text:
+    """The shape of a curve, scaled to its own range; a red × where the metric was not a number."""
+    if width <= 0:
+        return Text()
+    points = list(curve)
+    if len(points) > width:
+        last = len(points) - 1
+        points = [points[i * last // max(1, width - 1)] for i in range(width)]
+    known = [point for point in points if point is not None]
+    low, high = min(known, default=0.0), max(known, default=0.0)
+    line = Text()
+    for point in points:
+        if point is None:
+            line.append("×", "red")
+        else:
+            # A flat curve is drawn in the middle; halves keep the difference of huge numbers finite.
+            span = high / 2 - low / 2
+            place = (point / 2 - low / 2) / span if span > 0 else 0.4
+            line.append(_BLOCKS[min(7, int(place * 8))], style)
+    return line
+
+
+def bar(share: float, width: int, style: str = "green") -> Text:
+    """``━━━━╸────``: how much of something is used up."""
+    share = min(1.0, max(0.0, share))
+    halves = round(share * width * 2)
+    full, half = divmod(halves, 2)
+    line = styled("━" * full, style)
+    if half:
+        line.append("╸", style)
+    line.append("─" * (width - full - half), LINE)
+    return line
+
+
+def stacked(parts: Sequence[tuple[int, str]], most: int, width: int) -> Text:
+    """Counts as one bar of several colours; a count that is not 0 is always seen. ``most`` fills the width."""
+    line = Text()
+    for number, style in parts:
+        length = max(1, round(number / most * width)) if number > 0 else 0
+        line.append("━" * length, style)
+    return line
+
+
+#: Dots of a braille cell by (row, column), as in Unicode.
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+
+
+def chart(curve: Sequence[float | None], width: int, height: int) -> list[Text]:
+    """The curve as a line of braille dots, ``width`` by ``height`` cells; gaps where it was not a number."""
+    known = [point for point in curve if point is not None]
+    if not known or width < 1 or height < 1:
+        return [Text() for _ in range(height)]
+    low, high = min(known), max(known)
+    columns, rows = width * 2, height * 4
+    cells = [[0] * width for _ in range(height)]
+    before: int | None = None
+    for column in range(columns):
+        value = _between(curve, column / max(1, columns - 1) * (len(curve) - 1))
+        if value is None:
+            before = None
+            continue
+        span = high / 2 - low / 2
+        share = (value / 2 - low / 2) / span if span > 0 else 0.5
+        row = round((1 - share) * (rows - 1))
+        first = row if before is None else before + (row > before) - (row < before)
+        for dot in range(min(first, row), max(first, row) + 1):
+            cells[dot // 4][column // 2] |= _DOTS[dot % 4][column % 2]
+        before = row
+    return [
+        styled("".join(chr(0x2800 + bits) if bits else " " for bits in line), CURVE)
+        for line in cells
+    ]
+
+
+def _between(curve: Sequence[float | None], place: float) -> float | None:
+    """The curve at a place between two points, straight between them."""
+    left = int(place)
+    right = min(left + 1, len(curve) - 1)
+    first, second = curve[left], curve[right]
+    if first is None or second is None:
+        return first if place - left < 0.5 else second
+    share = place - left
+    return first * (1 - share) + second * share
+
+
+def fit(line: Text, width: int) -> Text:
+    """The line cut to ``width`` cells, with an ellipsis if something is lost."""
+    line.no_wrap = True
+    if line.cell_len > width:
+        line.truncate(max(0, width), overflow="ellipsis")
+    return line
+
+
+def beside(left: Text, right: Text, width: int) -> Text:
+    """``left`` and ``right`` at the two ends of a line; the left one gives way."""
+    right = fit(right, width)
+    room = width - right.cell_len
+    left = fit(left, max(0, room - 2))
+    left.append(" " * max(0, room - left.cell_len))
+    return left.append_text(right)
+
+
+def rule(title: Text, right: Text, width: int) -> Text:
+    """``── title ─────── right ──``: opens a panel."""
+    end = styled(" ", LINE).append_text(right).append(" ──", LINE) if right else styled("──", LINE)
+    start = styled("── ", LINE).append_text(title).append(" ")
+    if start.cell_len + end.cell_len > width:
+        end = Text()
+    start = fit(start, width)
+    start.append("─" * max(0, width - start.cell_len - end.cell_len), LINE)
+    return start.append_text(end)
+
+
+def heading(title: str, width: int, right: Text | None = None) -> Text:
+    """A rule with a plain title."""
+    return rule(styled(title, "bold"), right or Text(), width)

@@ -1,0 +1,222 @@
+"""What a dashboard shows: a plain tree of numbers and short texts, and its JSON form.
+
+It is made in the daemon (``view.build``), sent to whoever watches, and is what ``status --json`` prints; from a journal
+it is made just the same when no daemon lives. Rules:
+
+* Nothing in it is NaN or infinite: what is not finite is None. Texts are one line and harmless to a terminal.
+* Times are seconds since the experiment began, unless the name says otherwise.
+* ``from_json`` ignores keys it does not know and fills in what is missing, so that a watcher of another version works.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+LIVE = ("starting", "running", "yielding")
+FINAL = ("completed", "stopped", "failed")
+STATES = ("running", "starting", "yielding", "pending", "paused", "completed", "stopped", "failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestView:
+    """The best model on disk."""
+
+    trial: int
+    step: int
+    metric: float
+    atoms: int = 0
+    at_s: float = 0.0
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtomsView:
+    """How many atoms are in which state."""
+
+    total: int = 0
+    held: int = 0
+    free: int = 0
+    draining: int = 0
+    quarantined: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceView:
+    """One atom. ``trial`` holds it or, while it drains, used it last; ``awaited_by`` gets it next.
+
+    What cannot be read of this kind of device is None. ``reason``: why it drains or is quarantined; ``stuck``: it
+    drains, and somebody is still seen on it.
+    """
+
+    id: str
+    label: str = ""
+    state: str = "free"
+    trial: int | None = None
+    awaited_by: int | None = None
+    reason: str = ""
+    stuck: bool = False
+    utilisation: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialView:
+    """One trial. ``curve``: at most 40 of its metrics, evenly spaced, the first and the last among them.
+
+    ``after``: what follows while it yields, in words. ``error``: the first line of what made it fail.
+    """
+
+    id: int
+    state: str
+    step: int = 0
+    metric: float | None = None
+    best_metric: float | None = None
+    best_step: int = 0
+    atoms: int = 0
+    incarnation: int = 0
+    step_time_s: float | None = None
+    training_s: float = 0.0
+    saved_step: int = 0
+    held_by_user: bool = False
+    after: str = ""
+    hparams: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    curve: tuple[float | None, ...] = ()
+    error: str | None = None
+
+    @property
+    def is_live(self) -> bool:
+        return self.state in LIVE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RungView:
+    """``count`` trials were recorded at ``milestone``, ``waiting`` of them are paused there; ``cutoff``: what keeps."""
+
+    milestone: int
+    count: int = 0
+    waiting: int = 0
+    cutoff: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionView:
+    """A decision in words."""
+
+    at: float
+    trial: int | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Where an experiment stands.
+
+    ``state``: starting, running, stopping, finished, or interrupted (not finished, and no daemon lives). ``ending``:
+    why it stops or stopped. ``trials``: the most relevant ones, the best first; ``trial_counts`` counts all of them.
+    ``notes`` come from the policy, ``warnings`` from the daemon (a full disk, ..). ``decisions``: the newest last.
+    """
+
+    experiment: str
+    state: str = "running"
+    ending: str | None = None
+    folder: str = ""
+    policy: str = ""
+    daemon_pid: int | None = None
+    metric: str = "metric"
+    mode: str = "max"
+    now_s: float = 0.0
+    time_left_s: float = 0.0
+    deadline_s: float = 0.0
+    best: BestView | None = None
+    atoms: AtomsView = field(default_factory=AtomsView)
+    devices: tuple[DeviceView, ...] = ()
+    trials: tuple[TrialView, ...] = ()
+    trial_counts: Mapping[str, int] = field(default_factory=dict)
+    rungs: tuple[RungView, ...] = ()
+    decisions: tuple[DecisionView, ...] = ()
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def trials_total(self) -> int:
+        return sum(self.trial_counts.values())
+
+    @property
+    def is_over(self) -> bool:
+        return self.state == "finished"
+
+    def trial(self, number: int | None) -> TrialView | None:
+        """The trial of this number, if it is among those sent."""
+        return next((trial for trial in self.trials if trial.id == number), None)
+
+
+# ---------------------------------------------------------------- JSON
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(entry.name for entry in dataclasses.fields(kind))
+
+
+def _plain(value: Any) -> Any:
+    kind = type(value)
+    if kind is tuple:
+        return [_plain(item) for item in value]
+    if dataclasses.is_dataclass(kind):
+        return {name: _plain(getattr(value, name)) for name in _names(kind)}
+    return value
+
+
+def to_json(view: View) -> dict[str, Any]:
+    """The view as JSON has it."""
+    found: dict[str, Any] = _plain(view)
+    return found
+
+
+def from_json(value: Mapping[str, Any]) -> View:
+    """The view again. Raises KeyError or TypeError on what is none."""
+    return _read(View, value)
+
+
+T = TypeVar("T")
+
+
+@cache
+def _readers(kind: Any) -> dict[str, type | None]:
+    """Field -> the dataclass that it holds, alone or in a tuple; None for plain values."""
+    found: dict[str, type | None] = {}
+    for name, hint in get_type_hints(kind).items():
+        inner = [*get_args(hint), hint]
+        found[name] = next(
+            (i for i in inner if dataclasses.is_dataclass(i) and isinstance(i, type)), None
+        )
+        if get_origin(hint) is tuple and found[name] is None:
+            found[name] = tuple
+    return found
+
+
+def _read(kind: type[T], value: Mapping[str, Any]) -> T:
+    fields: dict[str, Any] = {}
+    readers: Mapping[str, Any] = _readers(cast(Any, kind))
+    for name, inner in readers.items():
+        if name not in value:
+            continue
+        given = value[name]
+        if inner is None or given is None:
+            fields[name] = given
+        elif inner is tuple:
+            fields[name] = tuple(given)
+        elif isinstance(given, list | tuple):
+            fields[name] = tuple(_read(inner, item) for item in given)
+        else:
+            fields[name] = _read(inner, given)
+    return kind(**fields)

@@ -1,0 +1,143 @@
+"""What stands below or beside the table: rungs, decisions, devices; and the footer."""
+
+from __future__ import annotations
+
+import textwrap
+
+from rich.text import Text
+
+from gpusched.dashboard import marks, words
+from gpusched.dashboard.marks import QUIET, styled
+from gpusched.dashboard.model import DeviceView, View
+from gpusched.dashboard.ui import UiState
+
+
+def _better(view: View) -> str:
+    return "≥" if view.mode == "max" else "≤"
+
+
+# ---------------------------------------------------------------- rungs
+
+
+def rungs_line(view: View) -> Text:
+    """All rungs in one line: ``rungs  1: 12 ≥ 0.8712   4: 5 ≥ 0.9401``."""
+    line = styled("rungs  ", QUIET)
+    for place, rung in enumerate(rung for rung in view.rungs if rung.count):
+        line.append("   " if place else "").append(f"{rung.milestone}: ", QUIET).append(
+            str(rung.count)
+        )
+        if rung.cutoff is not None:
+            line.append(f" {_better(view)} {words.metric(rung.cutoff)}", "cyan")
+    return line
+
+
+def rungs(view: View, width: int, rows: int) -> list[Text]:
+    """A ladder, the highest rung on top: how many came so far, wait there, and what it takes to be kept."""
+    lines = [styled("  step  trials  waiting     kept if", QUIET)]
+    most = max((rung.count for rung in view.rungs), default=1)
+    for rung in list(reversed(view.rungs))[: max(0, rows - 1)]:
+        line = styled(f"{rung.milestone:>6}  ", "bold" if rung.count else QUIET)
+        if not rung.count:
+            lines.append(line.append(f"{'-':>6}", QUIET))
+            continue
+        cutoff = "-" if rung.cutoff is None else f"{_better(view)} {words.metric(rung.cutoff)}"
+        line.append(f"{rung.count:>6}  ").append(
+            f"{rung.waiting or '-':>7}  ", "blue" if rung.waiting else QUIET
+        )
+        line.append(f"{cutoff:>10}  ", "cyan")
+        parts = [(rung.count - rung.waiting, "green"), (rung.waiting, "blue")]
+        lines.append(line.append_text(marks.stacked(parts, most, min(24, width - line.cell_len))))
+    return lines
+
+
+# ---------------------------------------------------------------- decisions
+
+
+def decisions(view: View, width: int, rows: int) -> list[Text]:
+    """The last decisions in words, the newest first."""
+    recent = list(reversed(view.decisions))[:rows]
+    column = max((len(words.clock(decision.at)) for decision in recent), default=0)
+    lines = []
+    for decision in recent:
+        sentence = words.sentence(decision.trial, decision.text).replace("->", "→")
+        line = styled(f"{words.clock(decision.at):>{column}}  ", QUIET).append(sentence)
+        if decision.trial is not None:
+            line.stylize("bold", column + 2, column + 2 + len(f"trial {decision.trial}"))
+        lines.append(line)
+    return lines or [styled("none yet", QUIET)]
+
+
+# ---------------------------------------------------------------- devices
+
+
+def devices(view: View, width: int, rows: int) -> list[Text]:
+    """One line a device: who is on it, how busy it is, its memory."""
+    names = min(12, max((len(device.id) for device in view.devices), default=4))
+    colours = marks.colours(view)
+    lines = [_device(device, width, names, colours) for device in view.devices]
+    if len(lines) > rows > 0:
+        hidden = len(lines) - rows + 1
+        lines = [*lines[: rows - 1], styled(f"and {hidden} more", QUIET)]
+    return lines or [styled("none yet", QUIET)]
+
+
+def _device(device: DeviceView, width: int, names: int, colours: dict[int, str]) -> Text:
+    line = styled(words.clean(device.id, 60)[:names].ljust(names) + "  ", "bold")
+    if device.state == "held" and device.trial is not None:
+        line.append("▪ ", colours.get(device.trial, "")).append(f"trial {device.trial:<6}")
+    else:
+        line.append(f"  {device.state:<12}", marks.DEVICE.get(device.state, marks.UNKNOWN)[1])
+    if device.utilisation is not None:
+        if width >= 54:
+            line.append_text(marks.bar(device.utilisation, 8)).append(" ")
+        line.append(f"{device.utilisation:>4.0%}")
+    if device.memory_used_bytes is not None:
+        line.append(f"  {words.memory(device.memory_used_bytes, device.memory_total_bytes):>12}")
+    if device.temperature_c is not None:
+        line.append(
+            f"  {device.temperature_c:.0f}°C", "yellow" if device.temperature_c >= 85 else QUIET
+        )
+    if device.power_w is not None:
+        line.append(f"  {device.power_w:.0f} W", QUIET)
+    for remark in (
+        device.reason if device.state != "draining" or device.stuck else "",
+        *device.notes,
+    ):
+        line.append(f"  {remark}" if remark else "", "yellow")
+    return line
+
+
+# ---------------------------------------------------------------- footer
+
+
+def remarks(view: View, ui: UiState, width: int) -> list[Text]:
+    """What must not be overlooked: warnings of the daemon, what a key press did. Whole, over several lines."""
+    said = [(f"! {warning}", "bold yellow") for warning in view.warnings]
+    if view.state == "interrupted":
+        said.append(("! no daemon runs it; 'gpusched resume' goes on with it", "bold yellow"))
+    if ui.note:
+        said.append((f"» {words.clean(ui.note)}", "bold cyan"))
+    return [
+        styled(part, style)
+        for text, style in said
+        for part in textwrap.wrap(text, max(20, width), subsequent_indent="  ")
+    ]
+
+
+def footer(view: View, width: int, ui: UiState) -> Text:
+    """The keys, as many as there is room for, the most needed first."""
+    leave = ("q", "close" if view.is_over else "detach")
+    if ui.help:
+        hints = [("any key", "back")]
+    elif ui.detail:
+        hints = [("↑↓", "other trial"), ("Esc", "back"), leave, ("?", "help")]
+    else:
+        hints = [("↑↓", "select"), ("Enter", "details"), leave, ("?", "help")]
+        hints += [("s", f"sort: {ui.sort}"), ("r", "reverse")]
+        hints += [("Tab", "panels" if ui.panel == "both" else f"panel: {ui.panel}")]
+    line = Text()
+    for key, what in hints:
+        if line.cell_len + len(key) + len(what) + 4 > width:
+            break
+        line.append("   " if line else "").append(key, "bold cyan").append(f" {what}", QUIET)
+    return line

@@ -1,0 +1,77 @@
+"""The last word of ``gpusched run``: the winner and where its checkpoint lies, or what to do if there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpusched.dashboard import words
+from gpusched.dashboard.model import BestView, View
+from gpusched.paths import ExperimentPaths
+
+
+def summary(view: View, here: Path | None = None) -> str:
+    """Plain text, some lines. ``here``: paths below it are shown relative to it."""
+    lines = [_headline(view), ""]
+    lines += _winner(view, view.best, here) if view.best is not None else _no_winner(view)
+    return "\n".join(lines)
+
+
+def _headline(view: View) -> str:
+    counts = ", ".join(f"{number} {state}" for state, number in view.trial_counts.items() if number)
+    trials = words.count(view.trials_total, "trial") + (f" ({counts})" if counts else "")
+    how = {"finished": "is over", "interrupted": "was interrupted"}.get(
+        view.state, f"is {view.state}"
+    )
+    why = f" ({view.ending})" if view.ending and view.state == "finished" else ""
+    return f"{view.experiment} {how}{why} after {words.duration(view.now_s)}: {trials}"
+
+
+def _winner(view: View, best: BestView, here: Path | None) -> Iterator[str]:
+    atoms = f", on {words.count(best.atoms, 'atom')}" if best.atoms else ""
+    rows = [
+        (
+            view.metric,
+            f"{words.metric(best.metric)}  (trial {best.trial} at step {best.step}{atoms})",
+        )
+    ]
+    rows += words.flat(best.hparams)
+    if view.folder:
+        checkpoint = ExperimentPaths(Path(view.folder)).best / "checkpoint"
+        rows.append(("checkpoint", _shown(checkpoint, here)))
+    column = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        yield f"  {name:<{column}}  {value}"
+    yield ""
+    if view.state == "interrupted":
+        yield "No daemon runs it; 'gpusched resume' goes on with it, as long as there is time left."
+    else:
+        yield f"'gpusched explain {best.trial}' tells its story, 'gpusched status' shows the other trials."
+
+
+def _shown(path: Path, here: Path | None) -> str:
+    if here is not None and path.is_relative_to(here):
+        return str(path.relative_to(here))
+    return str(path)
+
+
+def _no_winner(view: View) -> Iterator[str]:
+    """Why there is no model, as far as it can be told, and what to do about it."""
+    failed = [trial for trial in view.trials if trial.error]
+    if failed:
+        first = min(failed, key=lambda trial: trial.id)
+        yield "No trial has left a model. The first that failed:"
+        yield f"  trial {first.id}, step {first.step}: {first.error}"
+        yield f"'gpusched logs {first.id}' shows what it printed. Mend the script or the recipe and run it again."
+    elif view.state == "interrupted":
+        yield "No daemon runs it; 'gpusched resume' goes on with it, as long as there is time left."
+    elif not view.trials_total:
+        yield "No trial was started; 'gpusched gpus' shows the devices and who holds them."
+    elif all(trial.step == 0 for trial in view.trials):
+        yield "No trial reported a step before the end. If a step takes longer than that, give a longer --deadline;"
+        yield "'gpusched logs 0' shows how far the first trial came."
+    elif all(trial.metric is None for trial in view.trials):
+        yield f"No report of {view.metric} was a finite number, so there is no best trial; diverging training is the"
+        yield "usual cause: try smaller learning rates."
+    else:
+        yield "Trials reported, but none saved a checkpoint: the script must hand its model to trial.track()."

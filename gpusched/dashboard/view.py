@@ -1,0 +1,293 @@
+"""Where an experiment stands, for people: ``build`` reads the core's state and makes a ``View``.
+
+Called once or twice a second in the daemon's loop, so it is cheap: at most ``LIMIT`` trials are described, each curve
+by at most ``CURVE_POINTS`` numbers; the rest is counted. It changes nothing. The dashboard draws views and nothing
+else, so a live experiment, a simulated one and the journal of a dead one look the same.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from gpusched.core.allocation import DeviceSlot, DeviceState
+from gpusched.core.rung import Rung
+from gpusched.core.state import State
+from gpusched.core.trial import Trial, TrialState
+from gpusched.dashboard import words
+from gpusched.dashboard.model import (
+    AtomsView,
+    BestView,
+    DecisionView,
+    DeviceView,
+    RungView,
+    TrialView,
+    View,
+    from_json,
+    to_json,
+)
+
+if TYPE_CHECKING:
+    from gpusched.executors.base import Reading
+
+__all__ = ["View", "build", "from_json", "to_json"]
+
+#: Trials that are described; those beyond are only counted.
+LIMIT = 200
+#: Of these at least so many of the last failures, so that an error can be looked at however many trials there are.
+FAILURES = 20
+CURVE_POINTS = 40
+DECISIONS = 40
+METRICS = 12
+
+
+def build(
+    state: State,
+    *,
+    name: str,
+    policy: str,
+    metric: str,
+    folder: str = "",
+    daemon_pid: int | None = None,
+    alive: bool | None = None,
+    now: float | None = None,
+    rungs: Sequence[Rung] = (),
+    eta: float | None = None,
+    notes: Sequence[str] = (),
+    warnings: Sequence[str] = (),
+    readings: Iterable[Reading] = (),
+) -> View:
+    """The standing at ``now`` (seconds since the experiment began; the last event's time if None).
+
+    ``alive``: whether somebody drives the experiment; a daemon's pid says so, a simulation says it here. ``eta``: the
+    policy's, for the rungs' cut-offs.
+    """
+    rules = state.rules
+    now_s = state.now if now is None else max(now, state.now)
+    if state.finished:
+        now_s = state.now
+    alive = daemon_pid is not None if alive is None else alive
+    counts = state.devices.counts()
+    return View(
+        experiment=name,
+        state=_standing(state, alive),
+        ending=words.clean(state.stopping) if state.stopping else None,
+        folder=folder,
+        policy=policy,
+        daemon_pid=daemon_pid,
+        metric=words.clean(metric, 80),
+        mode=rules.mode,
+        now_s=round(now_s, 3),
+        time_left_s=round(max(0.0, rules.deadline_s - now_s), 3),
+        deadline_s=rules.deadline_s,
+        best=_best(state),
+        atoms=AtomsView(total=state.devices.total, **counts),
+        devices=_devices(state, readings),
+        trials=tuple(_trial(state, trial, now_s) for trial in _relevant(state)),
+        trial_counts=_counts(state),
+        rungs=_rungs(state, rungs, eta),
+        decisions=_decisions(state),
+        notes=tuple(words.clean(note) for note in notes),
+        warnings=tuple(words.clean(warning) for warning in warnings),
+    )
+
+
+def _standing(state: State, alive: bool) -> str:
+    if state.finished:
+        return "finished"
+    if not alive:
+        return "interrupted"
+    if state.stopping is not None:
+        return "stopping"
+    return "running" if state.devices.total else "starting"
+
+
+def _best(state: State) -> BestView | None:
+    best = state.best
+    if best is None:
+        return None
+    return BestView(
+        trial=best.trial,
+        step=best.step,
+        metric=best.metric,
+        atoms=best.atoms,
+        at_s=round(best.at, 3),
+        hparams=dict(state.trials[best.trial].hparams),
+    )
+
+
+# ---------------------------------------------------------------- devices
+
+
+def _devices(state: State, readings: Iterable[Reading]) -> tuple[DeviceView, ...]:
+    by_id = {reading.device: reading for reading in readings}
+    return tuple(_device(slot, by_id.get(slot.id)) for slot in state.devices.slots.values())
+
+
+def _device(slot: DeviceSlot, reading: Reading | None) -> DeviceView:
+    holders = ", ".join(reading.holders) if reading is not None else ""
+    known: dict[str, Any] = {}
+    if reading is not None:
+        known = {
+            "label": words.clean(reading.label, 80),
+            "utilisation": _finite(reading.utilisation),
+            "memory_used_bytes": reading.memory_used_bytes,
+            "memory_total_bytes": reading.memory_total_bytes,
+            "temperature_c": _finite(reading.temperature_c),
+            "power_w": _finite(reading.power_w),
+            "notes": tuple(words.clean(note, 200) for note in reading.notes),
+        }
+    return DeviceView(
+        id=slot.id,
+        state=slot.state.value,
+        trial=slot.trial,
+        awaited_by=slot.awaited_by,
+        reason=words.clean(_reason(slot, holders)),
+        stuck=slot.state is DeviceState.DRAINING and bool(holders),
+        **known,
+    )
+
+
+def _reason(slot: DeviceSlot, holders: str) -> str:
+    """Why a device that is neither free nor held is not."""
+    if slot.state is DeviceState.QUARANTINED:
+        return slot.reason or "no reason was given"
+    if slot.state is not DeviceState.DRAINING:
+        return ""
+    why = "its release is being confirmed"
+    if holders:
+        why = f"still held by {holders}" + (
+            f" after trial {slot.trial} left" if slot.trial is not None else ""
+        )
+    elif slot.trial is not None:
+        why = f"trial {slot.trial} has left, {why}"
+    if slot.awaited_by is not None:
+        why += f"; trial {slot.awaited_by} is next"
+    return why
+
+
+# ---------------------------------------------------------------- trials
+
+
+def _relevant(state: State) -> list[Trial]:
+    """At most LIMIT trials, the best latest metric first: live ones, the best, the last failures, good others."""
+    trials = state.trials
+    if len(trials) <= LIMIT:
+        return sorted(trials.values(), key=_place)
+    chosen = dict(list(state.live.items())[:LIMIT])
+    if state.best is not None:
+        chosen.setdefault(state.best.trial, trials[state.best.trial])
+    failed = (trial for trial in reversed(trials.values()) if trial.state is TrialState.FAILED)
+    for _, trial in zip(range(FAILURES), failed, strict=False):
+        chosen.setdefault(trial.id, trial)
+    room = LIMIT - len(chosen)
+    paused = (trial for trial in state.paused_by_score() if trial.id not in chosen)
+    final = (trial for trial in trials.values() if trial.is_final and trial.id not in chosen)
+    others = [*islice(paused, room), *heapq.nsmallest(room, final, key=_place)]
+    for trial in heapq.nsmallest(room, others, key=_place):
+        chosen[trial.id] = trial
+    return sorted(chosen.values(), key=_place)
+
+
+def _place(trial: Trial) -> tuple[float, bool, int]:
+    """Sort key: the best latest score first; without one, failures last; then by age."""
+    return -trial.score, trial.state is TrialState.FAILED, trial.id
+
+
+def _counts(state: State) -> dict[str, int]:
+    found = Counter(trial.state for trial in state.trials.values())
+    return {state.value: count for state, count in found.items()}
+
+
+def _trial(state: State, trial: Trial, now_s: float) -> TrialView:
+    best = trial.best_score * state.rules.sign
+    return TrialView(
+        id=trial.id,
+        state=trial.state.value,
+        step=trial.step,
+        metric=_finite(trial.metric),
+        best_metric=_finite(best),
+        best_step=trial.best_step,
+        atoms=trial.atoms,
+        incarnation=trial.incarnation,
+        step_time_s=_finite(trial.step_time_s),
+        training_s=round(trial.training_s(now_s), 3),
+        saved_step=trial.saved_step,
+        held_by_user=trial.held_by_user,
+        after=words.clean(trial.after.reason, 200) if trial.after is not None else "",
+        hparams=dict(trial.hparams),
+        metrics=_metrics(trial.metrics),
+        curve=_curve(trial.curve),
+        error=words.first_line(trial.error) if trial.error else None,
+    )
+
+
+def _metrics(metrics: Mapping[str, float | str]) -> dict[str, float | str]:
+    """A few of the reported metrics; values that are not finite arrive as texts and stay so."""
+    found: dict[str, float | str] = {}
+    for name, value in metrics.items():
+        if len(found) == METRICS:
+            break
+        found[words.clean(name, 60)] = _number(value)
+    return found
+
+
+def _number(value: float | str) -> float | str:
+    if isinstance(value, str):
+        return words.clean(value, 20)
+    try:
+        number = float(value)
+    except OverflowError:
+        return "huge"
+    return value if math.isfinite(number) else str(number)
+
+
+def _curve(curve: Sequence[tuple[int, float]]) -> tuple[float | None, ...]:
+    count = len(curve)
+    if count <= CURVE_POINTS:
+        return tuple(_finite(value) for _, value in curve)
+    last, points = count - 1, CURVE_POINTS - 1
+    return tuple(_finite(curve[i * last // points][1]) for i in range(CURVE_POINTS))
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+# ---------------------------------------------------------------- rungs and decisions
+
+
+def _rungs(state: State, rungs: Sequence[Rung], eta: float | None) -> tuple[RungView, ...]:
+    """Lowest first. A paused trial waits at the highest rung that recorded it."""
+    waiting = [0] * len(rungs)
+    from_the_top = [(place, rungs[place]) for place in reversed(range(len(rungs)))]
+    for trial in state.paused:
+        for place, rung in from_the_top:
+            if trial in rung:
+                waiting[place] += 1
+                break
+    sign = state.rules.sign
+    return tuple(
+        RungView(
+            milestone=rung.milestone,
+            count=len(rung),
+            waiting=waiting[place],
+            cutoff=_finite(rung.cutoff(eta) * sign) if eta and len(rung) else None,
+        )
+        for place, rung in enumerate(rungs)
+    )
+
+
+def _decisions(state: State) -> tuple[DecisionView, ...]:
+    """The newest last. What is decided at a report and said again when the trial has left counts once."""
+    said: set[tuple[int | None, str]] = set()
+    found: list[DecisionView] = []
+    for at, trial, text in list(state.decisions)[-DECISIONS:]:
+        if (trial, text) not in said:
+            said.add((trial, text))
+            found.append(DecisionView(at=round(at, 3), trial=trial, text=words.clean(text)))
+    return tuple(found)

@@ -1,0 +1,74 @@
+"""Plays a made-up search in the live dashboard: ``python -m tests.dashboard.play [--speed 8] [--view FILE] ..``.
+
+Run in a terminal to look at it; the tests run it in tmux. It says on its last line how watching ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpusched.dashboard.live import watch
+from gpusched.dashboard.model import View, from_json
+from gpusched.dashboard.summary import summary
+from gpusched.errors import DamagedState
+from tests.dashboard.scene import Scene
+
+SAID = ("stopping: every trial leaves at its next step", "terminating the trials", "killing")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--speed", type=float, default=4.0, help="virtual seconds a second")
+    parser.add_argument("--view", type=Path, help="this recorded view, and then silence")
+    parser.add_argument("--atoms", type=int, default=4)
+    parser.add_argument("--kind", default="cpu")
+    parser.add_argument("--deadline", type=float, default=60.0)
+    parser.add_argument(
+        "--own", action="store_true", help="Ctrl-C is for the experiment, as in run"
+    )
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--pid-file", type=Path)
+    parser.add_argument("--then-fail", action="store_true")
+    args = parser.parse_args()
+    scene = Scene(atoms=args.atoms, kind=args.kind, deadline_s=args.deadline, fails=(3,))
+    if args.pid_file is not None:
+        args.pid_file.write_text(str(os.getpid()))
+    pressed: list[int] = []
+
+    def on_interrupt() -> str:
+        pressed.append(1)
+        return SAID[min(len(pressed), len(SAID)) - 1]
+
+    def frames() -> Iterator[View | None]:
+        if args.view is not None:
+            yield from_json(json.loads(args.view.read_text()))
+            if args.then_fail:
+                time.sleep(1.0)
+                raise DamagedState("the journal is damaged")
+            while True:
+                time.sleep(0.5)
+                yield None
+        for view in scene.frames(0.5):
+            yield view
+            time.sleep(0.5 / args.speed)
+
+    seen = watch(
+        frames,
+        folder=args.folder,
+        on_interrupt=on_interrupt if args.own else None,
+        explain=lambda trial: [f"the story of trial {trial}", "starting -> running: up on 1 atoms"],
+    )
+    if seen.view is not None and seen.why == "over":
+        print(summary(seen.view))
+    print(f"ended: {seen.why}, {len(pressed)} interrupts")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""One line an event, in words and as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+
+from gpusched.core.events import (
+    DaemonResumed,
+    DeviceQuarantined,
+    DeviceReadmitted,
+    Event,
+    TrialExited,
+    UserAsked,
+)
+from gpusched.dashboard import lines
+from tests.dashboard.scene import Scene
+
+
+class Told:
+    """A scene, and what was told of it."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.records: list[lines.Record] = []
+        self.lines: list[str] = []
+        (event, commands), handle = scene.seen[0], scene.experiment.handle
+        self._tell(event, commands)
+
+        def handle_and_tell(event: Event) -> list[object]:
+            commands = handle(event)
+            self._tell(event, commands)
+            return commands
+
+        scene.experiment.handle = handle_and_tell  # type: ignore[method-assign, assignment]
+
+    def _tell(self, event: Event, commands: list[object]) -> None:
+        state = self.scene.experiment.state
+        self.records += lines.records(event, commands, state, "accuracy")  # type: ignore[arg-type]
+        self.lines += lines.lines(event, commands, state, "accuracy")  # type: ignore[arg-type]
+        for text in lines.json_lines(event, commands, state):  # type: ignore[arg-type]
+            assert json.loads(text)["what"] in lines.WHAT
+
+    def last(self, what: str) -> lines.Record:
+        return [record for record in self.records if record["what"] == what][-1]
+
+
+def test_a_search_in_lines() -> None:
+    told = Told(Scene(deadline_s=20, fails=(3,)))
+    told.scene.play()
+    assert told.lines[0] == "     0.0 s  the search begins on 4 atoms; deadline in 20 s"
+    told_of = "\n".join(told.lines)
+    for pattern in (
+        r"0.0 s  trial 0 starts on 1 atom: lr=0.001345 width=64 optimizer.name=sgd optimizer.decay=0.001",
+        r"0.\d s  new best: accuracy 0.\d{4}, trial \d at step 1",
+        r"trial \d+ pauses: \d+\w\w of \d+ at rung \d+, cut-off 0.\d+",
+        r"trial \d+ grows 1 -> \d: \d+ more steps before the deadline",
+        r"trial \d+ goes on from step \d+ on \d atoms \(launch 2\)",
+        r"over \(.*\): \d+ trials, best 0.\d{4} by trial \d+$",
+    ):
+        assert re.search(pattern, told_of), pattern
+    assert len(told.lines) == len(told.records)
+    assert len(told.lines) == len(set(told.lines))
+    counts = Counter(record["what"] for record in told.records)
+    assert counts["starts"] == len(told.scene.experiment.state.trials)
+    # Quiet: many fewer lines than events, though steps are as quick as in no real search.
+    assert len(told.lines) < len(told.scene.seen) / 2
+
+
+def test_decisions_say_what_follows() -> None:
+    told = Told(Scene(deadline_s=20))
+    told.scene.play()
+    decided = [record for record in told.records if record["what"] == "decided"]
+    grows = next(record for record in decided if record["then"] == "resize")
+    assert grows["atoms"] > 1
+    pauses = next(record for record in decided if record["then"] == "paused")
+    assert pauses["reason"].startswith("pauses: ")
+    assert {"at", "what", "text", "trial", "step"} <= set(pauses)
+
+
+def test_a_failure_is_told_with_the_first_line_of_its_error() -> None:
+    told = Told(Scene(fails=(0,)))
+    told.scene.play(10)
+    failed = told.last("failed")
+    assert failed["text"] == (
+        "trial 0 failed at step 1: ValueError: trial 0 cannot be: loss is negative"
+    )
+    assert failed["error"] == "ValueError: trial 0 cannot be: loss is negative"
+
+
+def test_a_loss_is_told_with_what_follows() -> None:
+    told = Told(Scene())
+    told.scene.play(3)
+    trial = next(t for t in told.scene.experiment.state.live.values() if t.state.value == "running")
+    told.scene.tell(
+        TrialExited(at=3.0, trial=trial.id, incarnation=trial.incarnation, outcome="lost")
+    )
+    assert told.last("lost")["text"] == (
+        f"trial {trial.id}: its processes vanished; goes on from step {trial.saved_step}"
+    )
+
+
+def test_an_old_incarnation_is_no_news() -> None:
+    told = Told(Scene())
+    told.scene.play(10)
+    count = len(told.records)
+    trial = next(
+        t
+        for t in told.scene.experiment.state.trials.values()
+        if t.incarnation > 0 and not t.is_live
+    )
+    told.scene.tell(
+        TrialExited(at=10.0, trial=trial.id, incarnation=0, outcome="failed", error="old")
+    )
+    told.scene.tell(
+        TrialExited(at=10.0, trial=9999, incarnation=1, outcome="failed", error="unknown")
+    )
+    assert told.records[count:] == []
+
+
+def test_devices_daemons_and_people() -> None:
+    told = Told(Scene())
+    told.scene.play(5)
+    told.scene.tell(DeviceQuarantined(at=5.0, device="cpu:1", reason="held by python (pid 9)"))
+    assert told.last("quarantined")["text"] == "cpu:1 is quarantined: held by python (pid 9)"
+    assert "cpu:1 was lost" in told.last("killed")["text"]
+    told.scene.tell(DeviceReadmitted(at=5.2, device="cpu:1"))
+    assert told.last("readmitted")["device"] == "cpu:1"
+    told.scene.tell(DaemonResumed(at=5.3, epoch=2))
+    assert told.last("daemon")["text"] == "daemon 2 took over"
+    told.scene.tell(UserAsked(at=5.4, verb="pause", trial=0))
+    assert told.last("asked")["text"] == "asked to pause trial 0"
+    told.scene.tell(UserAsked(at=5.5, verb="stop"))
+    assert told.last("asked")["text"] == "asked to stop the experiment"
+    told.scene.play()
+    assert told.last("over")["text"].startswith("over (stopped by the user): ")
+
+
+def test_the_deadline_is_one_line_however_many_leave() -> None:
+    told = Told(Scene(deadline_s=5, policy="fifo"))
+    told.scene.play()
+    at_the_end = [record["what"] for record in told.records if record["at"] >= 5]
+    assert at_the_end.count("deadline") == 1
+    assert "stopped" not in at_the_end
+    assert at_the_end[-1] == "over"
+
+
+def test_views_alone_tell_decisions_and_bests_once() -> None:
+    scene, before, told = Scene(deadline_s=20), None, []
+    for view in scene.frames(0.5):
+        told += lines.between(before, view)
+        before = view
+    assert len(told) == len(set(told))
+    assert told[0] == "     0.0 s  digits-0714-1532 is running"
+    assert any(re.search(r"trial \d+ grows 1 -> \d", line) for line in told)
+    assert any(re.search(r"new best: accuracy 0.9\d+, trial \d+ at step", line) for line in told)
+    assert "digits-0714-1532 is finished: " in told[-1]
+    assert lines.between(before, before) == [] if before is not None else False

@@ -1,0 +1,239 @@
+"""The live dashboard in a real terminal: keys, sizes, signals, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusched.paths import ExperimentPaths
+from tests.dashboard.tmux import PROMPT, ROOT, Terminal
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("tmux") is None, reason="tmux is not installed: no terminal to test in"
+)
+
+PLAY = f"{sys.executable} -m tests.dashboard.play"
+VIEW = "--view tests/dashboard/golden/views/exploring.json"
+Open = Callable[..., Terminal]
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Open]:
+    opened: list[Terminal] = []
+
+    def start(columns: int = 80, rows: int = 24, **environment: str) -> Terminal:
+        opened.append(Terminal(tmp_path, columns, rows, environment))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()
+
+
+def assert_restored(screen: Terminal) -> None:
+    """The shell's own screen, a cursor, and a line editor that echoes."""
+    screen.wait(PROMPT)
+    assert screen.ask("#{alternate_on} #{cursor_flag} #{wrap_flag}") == "0 1 1"
+    screen.type("echo $((6 * 7)) $(stty -a | grep -o -e ' -icanon' -e ' -echo ')")
+    screen.wait(r"(?m)^42\s*$")
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(80, 24), (160, 40)])
+def test_keys_and_a_terminal_left_as_it_was(
+    terminal: Open, tmp_path: Path, columns: int, rows: int
+) -> None:
+    logs = ExperimentPaths(tmp_path).trial(0).logs(1)
+    logs.mkdir(parents=True)
+    (logs / "rank-0.out").write_text("epoch 1 of 81\n")
+    screen = terminal(columns, rows)
+    screen.type(f"{PLAY} {VIEW} --folder {tmp_path}")
+    shown = screen.wait("trial 18 pauses: 3rd of 3 at rung 9")  # the last of the screen to be drawn
+    assert "trials by accuracy" in shown
+    assert "digits-0714-1532" in shown
+    assert "best   accuracy 0.9926" in shown
+    assert "[  0   ][  24  ]" in shown
+    assert ("── rungs" in shown) == (columns == 160)
+    assert screen.ask("#{alternate_on} #{cursor_flag}") == "1 0"
+    screen.keys("Down", "Down")
+    screen.wait(r"▸ +1 ")
+    screen.keys("Up", "Enter")
+    screen.wait("epoch 1 of 81")
+    shown = screen.wait("starting → running")
+    assert "── trial 0  ● running on 1 atom" in shown
+    assert "the story of trial 0" in shown
+    assert "lr=0.001345" in shown
+    screen.keys("Escape")
+    screen.wait("── decisions")
+    screen.keys("s")
+    screen.wait("trials by trial")
+    screen.keys("r")
+    screen.wait("trials by trial ▴")
+    screen.keys("?")
+    screen.wait("this help")
+    screen.keys("x")
+    screen.wait("trials by trial ▴")
+    screen.keys("q")
+    screen.wait("ended: detached, 0 interrupts")
+    assert_restored(screen)
+
+
+def test_it_follows_the_size_of_the_window(terminal: Open) -> None:
+    screen = terminal(80, 24)
+    screen.type(f"{PLAY} {VIEW}")
+    screen.wait("trials by accuracy")
+    screen.resize(140, 35)
+    shown = screen.wait("── rungs")
+    assert len(shown.rstrip("\n").splitlines()) == 35
+    screen.resize(44, 12)
+    screen.wait(r"(?m)^── trials by accuracy ▾ ─{20}$")  # to the last column
+    screen.resize(30, 12)
+    screen.wait("30 of 40 columns")
+    screen.resize(80, 24)
+    shown = screen.wait("trials by accuracy")
+    assert shown.count("trials by accuracy") == 1
+    screen.keys("q")
+    assert_restored(screen)
+
+
+def test_ctrl_c_is_the_callers_and_says_what_it_did(terminal: Open) -> None:
+    screen = terminal()
+    screen.type(f"{PLAY} --own --speed 2")
+    screen.wait("trials by accuracy")
+    screen.keys("C-c")
+    screen.wait("» stopping: every trial leaves at its next step")
+    screen.keys("C-c")
+    screen.wait("» terminating the trials")
+    screen.keys("q")
+    screen.wait("ended: detached, 2 interrupts")
+    assert_restored(screen)
+
+
+def test_ctrl_c_detaches_where_one_only_watches(terminal: Open) -> None:
+    screen = terminal()
+    screen.type(f"{PLAY} {VIEW}")
+    screen.wait("trials by accuracy")
+    screen.keys("C-c")
+    screen.wait("ended: detached, 0 interrupts")
+    assert_restored(screen)
+
+
+def test_at_the_end_the_summary_is_left_on_the_screen(terminal: Open) -> None:
+    screen = terminal(100, 30)
+    screen.type(f"{PLAY} --own --deadline 20 --speed 40")
+    shown = screen.wait("ended: over")
+    assert "digits-0714-1532 is over (nothing left to run)" in shown
+    assert "checkpoint       /data/runs/digits-0714-1532/best/checkpoint" in shown
+    assert_restored(screen)
+
+
+def test_a_watcher_stays_when_it_is_over(terminal: Open) -> None:
+    screen = terminal()
+    screen.type(f"{PLAY} --deadline 10 --speed 40")
+    shown = screen.wait("✓ finished")
+    assert "q close" in shown
+    screen.keys("q")
+    screen.wait("ended: over, 0 interrupts")
+    assert_restored(screen)
+
+
+def test_a_silent_daemon_is_said_to_be_away_and_the_last_view_stays(terminal: Open) -> None:
+    screen = terminal()
+    screen.type(f"{PLAY} {VIEW}")
+    shown = screen.wait(r"daemon is away, last seen \d", limit_s=15)
+    assert "trials by accuracy" in shown
+    screen.keys("q")
+    assert_restored(screen)
+
+
+def test_suspending_gives_the_terminal_back_and_takes_it_again(terminal: Open) -> None:
+    screen = terminal()
+    screen.type(f"{PLAY} {VIEW}")
+    screen.wait("trials by accuracy")
+    screen.keys("C-z")
+    screen.wait("Stopped")
+    assert_restored(screen)
+    screen.type("fg")
+    screen.wait("trials by accuracy")
+    screen.keys("Down")
+    screen.wait("▸")
+    screen.keys("q")
+    screen.wait("ended: detached")
+    assert_restored(screen)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_it_restores_the_terminal(
+    terminal: Open, tmp_path: Path, number: int
+) -> None:
+    screen = terminal()
+    screen.type(f"{PLAY} {VIEW} --pid-file {tmp_path}/pid")
+    screen.wait("trials by accuracy")
+    os.kill(int((tmp_path / "pid").read_text()), number)
+    screen.wait("ended: terminated")
+    assert_restored(screen)
+
+
+def test_a_failure_restores_the_terminal(terminal: Open) -> None:
+    screen = terminal()
+    screen.type(f"{PLAY} {VIEW} --then-fail")
+    shown = screen.wait("gpusched.errors.DamagedState: the journal is damaged")
+    assert "Traceback" in shown
+    assert_restored(screen)
+
+
+def test_no_color_means_no_colour(terminal: Open) -> None:
+    screen = terminal(100, 30, NO_COLOR="1")
+    screen.type(f"{PLAY} {VIEW}")
+    screen.wait("trials by accuracy")
+    shown = screen.screen(styles=True)
+    styles = {part for codes in re.findall(r"\x1b\[([\d;]*)m", shown) for part in codes.split(";")}
+    assert styles <= {"", "0", "1", "2", "7", "22", "27", "39", "49"}, "only bold, dim and reverse"
+    assert "[  0   ][  24  ]" in screen.screen()
+
+
+def test_colours_where_there_are_some(terminal: Open) -> None:
+    screen = terminal(100, 30)
+    screen.type(f"{PLAY} {VIEW}")
+    screen.wait("trials by accuracy")
+    assert "48;5;110" in screen.screen(styles=True)
+
+
+def test_ascii_where_the_encoding_has_no_more(terminal: Open) -> None:
+    screen = terminal(100, 30, PYTHONIOENCODING="ascii")
+    screen.type(f"{PLAY} {VIEW}")
+    shown = screen.wait("-- trials by accuracy v -----")
+    assert shown.isascii()
+    screen.keys("q")
+    assert_restored(screen)
+
+
+@pytest.mark.parametrize("how", ["dumb terminal", "pipe"])
+def test_plain_lines_where_no_screen_can_be_shown(terminal: Open, how: str) -> None:
+    if how == "pipe":
+        done = subprocess.run(
+            [*PLAY.split(), "--own", "--deadline", "10", "--speed", "40"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        )
+        shown = done.stdout
+        assert done.stderr == ""
+    else:
+        screen = terminal(120, 100)
+        screen.type(f"TERM=dumb {PLAY} --own --deadline 10 --speed 40")
+        shown = screen.wait("ended: over")
+        assert screen.ask("#{alternate_on}") == "0"
+    assert "\x1b" not in shown
+    assert "0.0 s  digits-0714-1532 is running" in shown
+    assert "new best: accuracy" in shown
+    assert "is finished: " in shown

@@ -1,0 +1,97 @@
+"""Small drawings, and that each has a stand-in in ASCII of the same width."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.text import Text
+
+from gpusched.dashboard import marks
+from gpusched.dashboard.model import STATES, DeviceView, View
+
+points = st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), max_size=60)
+
+
+def test_a_sparkline_shows_the_shape() -> None:
+    assert marks.sparkline([0, 1, 2, 3, 4, 5, 6, 7], 8).plain == "▁▂▃▄▅▆▇█"
+    assert marks.sparkline([3, 2, 1], 8).plain == "█▅▁"
+    assert marks.sparkline([0.5, 0.5], 8).plain == "▄▄"
+    assert marks.sparkline([0.0, None, 1.0], 8).plain == "▁×█"
+    assert marks.sparkline([], 8).plain == marks.sparkline([1.0], 0).plain == ""
+
+
+def test_a_long_curve_keeps_its_ends() -> None:
+    line = marks.sparkline([*range(100)], 10).plain
+    assert len(line) == 10
+    assert (line[0], line[-1]) == ("▁", "█")
+
+
+@given(points, st.integers(0, 80), st.integers(0, 12))
+def test_any_curve_can_be_drawn(curve: list[float | None], width: int, height: int) -> None:
+    assert cell_len(marks.sparkline(curve, width).plain) == min(width, len(curve))
+    lines = marks.chart(curve, width, height)
+    assert len(lines) == height
+    assert all(line.cell_len <= width for line in lines)
+
+
+def test_a_chart_rises_from_the_lower_left_to_the_upper_right() -> None:
+    lines = [line.plain for line in marks.chart([*range(40)], 20, 5)]
+    assert lines[0][0] == " "
+    assert lines[0][-1] != " "
+    assert lines[-1][0] != " "
+    assert lines[-1][-1] == " "
+
+
+def test_a_bar_is_as_wide_as_it_should_be() -> None:
+    for share in (-1.0, 0.0, 0.013, 0.5, 0.99, 1.0, 7.0):
+        assert marks.bar(share, 30).cell_len == 30
+    assert marks.bar(0.5, 4).plain == "━━──"
+    assert marks.bar(0.625, 4).plain == "━━╸─"
+
+
+def test_a_count_is_seen_however_small() -> None:
+    assert marks.stacked([(1, "green"), (0, "red"), (999, "blue")], 1000, 10).plain == "━" * 11
+    assert marks.stacked([(0, "green")], 1, 10).plain == ""
+
+
+def test_all_glyphs_are_one_cell_and_have_a_stand_in() -> None:
+    glyphs = [glyph for glyph, _ in (*marks.TRIAL.values(), *marks.EXPERIMENT.values())]
+    glyphs += [fill for fill, _ in marks.DEVICE.values()] + [*"▁▂▃▄▅▆▇█━╸─│▸▴▾▪·≥≤→…»"]
+    for glyph in glyphs:
+        assert cell_len(glyph) == 1
+        stand_in = marks.to_ascii(glyph)
+        assert len(stand_in) == 1
+        assert stand_in.isascii()
+
+
+def test_states_look_different_without_colour_and_in_ascii() -> None:
+    glyphs = [marks.TRIAL[state][0] for state in STATES]
+    assert len(set(glyphs)) == len(STATES)
+    assert len({marks.to_ascii(glyph) for glyph in glyphs}) == len(STATES)
+
+
+@given(st.text())
+def test_ascii_is_as_wide(text: str) -> None:
+    plain = marks.to_ascii(text)
+    assert plain.isascii()
+    assert len(plain) == sum(
+        cell_len(character) if not character.isascii() else 1 for character in text
+    )
+
+
+def test_trials_side_by_side_have_different_colours() -> None:
+    devices = [DeviceView(id=f"cpu:{n}", state="held", trial=n * 12) for n in range(8)]
+    colours = marks.colours(View(experiment="x", devices=tuple(devices)))
+    assert len(set(colours.values())) == 8
+    # The oldest keeps its colour when another comes.
+    assert marks.colours(View(experiment="x", devices=tuple(devices[:1])))[0] == colours[0]
+
+
+def test_left_gives_way_to_right() -> None:
+    line = marks.beside(Text("a long title"), Text("right"), 12)
+    assert line.plain == "a lo…  right"
+    assert marks.beside(Text("a"), Text("b"), 12).plain == "a          b"
+    assert math.isclose(marks.beside(Text("日本語"), Text("b"), 12).cell_len, 12)

@@ -1,0 +1,74 @@
+"""The last word of a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpusched.core.events import UserAsked
+from gpusched.dashboard.model import TrialView, View
+from gpusched.dashboard.summary import summary
+from tests.dashboard.scene import Scene, recorded
+
+
+def test_the_winner_and_where_it_lies() -> None:
+    view = recorded("finished")
+    assert summary(view).splitlines() == [
+        "digits-0714-1532 is over (deadline) after 1 min 00 s: 26 trials (3 completed, 23 stopped)",
+        "",
+        "  accuracy         0.9963  (trial 0 at step 80, on 4 atoms)",
+        "  lr               0.001345",
+        "  width            64",
+        "  optimizer.name   sgd",
+        "  optimizer.decay  0.001",
+        "  checkpoint       /data/runs/digits-0714-1532/best/checkpoint",
+        "",
+        "'gpusched explain 0' tells its story, 'gpusched status' shows the other trials.",
+    ]
+    assert "  runs/digits-0714-1532/best/checkpoint" in summary(view, Path("/data"))
+
+
+def test_no_trial_succeeded() -> None:
+    scene = Scene(fails=(0, 1, 2), deadline_s=20, max_trials=3)
+    # They reported a step before they failed, but nothing of it was saved.
+    view = replace(scene.play().view(daemon_pid=None), best=None)
+    told = summary(view)
+    assert "No trial has left a model. The first that failed:" in told
+    assert "trial 0, step 1: ValueError: trial 0 cannot be: loss is negative" in told
+    assert "'gpusched logs 0'" in told
+
+
+def trial(**fields: object) -> TrialView:
+    return replace(TrialView(id=0, state="stopped"), **fields)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("trials", "told"),
+    [
+        ((), "No trial was started"),
+        ((trial(),), "give a longer --deadline"),
+        ((trial(step=3),), "No report of accuracy was a finite number"),
+        ((trial(step=3, metric=0.5),), "none saved a checkpoint"),
+    ],
+)
+def test_why_there_is_no_model(trials: tuple[TrialView, ...], told: str) -> None:
+    counts = {"stopped": len(trials)}
+    view = View(
+        experiment="x", state="finished", metric="accuracy", trials=trials, trial_counts=counts
+    )
+    assert told in summary(view)
+
+
+def test_interrupted_says_how_to_go_on() -> None:
+    view = Scene().play(10).view(daemon_pid=None)
+    assert "was interrupted after" in summary(view)
+    assert "'gpusched resume'" in summary(view)
+    assert "'gpusched resume'" in summary(replace(view, best=None))
+
+
+def test_stopped_by_a_person_is_said() -> None:
+    scene = Scene().play(10)
+    scene.tell(UserAsked(at=10.1, verb="stop"))
+    assert "is over (stopped by the user) after" in summary(scene.play().view(daemon_pid=None))

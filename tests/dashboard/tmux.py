@@ -1,0 +1,96 @@
+"""A real terminal for tests: a tmux server of its own, gone when the test is."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROMPT = "ready>"
+
+
+class Terminal:
+    """A shell in a terminal of ``columns`` by ``rows``."""
+
+    def __init__(
+        self, folder: Path, columns: int, rows: int, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._socket = folder / "tmux.sock"
+        shell = "bash --norc --noprofile"
+        kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        settings = {
+            "PS1": f"{PROMPT} ",
+            "PYTHONPATH": str(ROOT),
+            "LANG": "C.UTF-8",
+            **(environment or {}),
+        }
+        assigned = " ".join(
+            f"{name}={shlex.quote(value)}" for name, value in {**kept, **settings}.items()
+        )
+        self._tmux(
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            "-x",
+            str(columns),
+            "-y",
+            str(rows),
+            "-c",
+            str(ROOT),
+            f"env -i TERM=screen-256color {assigned} {shell}",
+        )
+        self._tmux("set-option", "-g", "escape-time", "0")
+        self.wait(PROMPT)
+
+    def _tmux(self, *arguments: str) -> str:
+        done = subprocess.run(
+            ["tmux", "-u", "-S", str(self._socket), *arguments],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=20,
+        )
+        return done.stdout
+
+    def type(self, text: str) -> None:
+        """A line for the shell."""
+        self._tmux("send-keys", "-l", text)
+        self.keys("Enter")
+
+    def keys(self, *names: str) -> None:
+        """Keys by tmux's names, a moment apart as from a person."""
+        for name in names:
+            self._tmux("send-keys", name)
+            time.sleep(0.03)
+
+    def screen(self, *, styles: bool = False) -> str:
+        return self._tmux("capture-pane", "-p", *(["-e"] if styles else []))
+
+    def ask(self, question: str) -> str:
+        """A tmux format, such as ``#{alternate_on}``."""
+        return self._tmux("display-message", "-p", question).strip()
+
+    def resize(self, columns: int, rows: int) -> None:
+        self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
+
+    def wait(self, pattern: str, limit_s: float = 30.0) -> str:
+        """The screen once it matches; AssertionError with the screen if it never does."""
+        deadline = time.monotonic() + limit_s
+        shown = ""
+        while time.monotonic() < deadline:
+            shown = self.screen()
+            if re.search(pattern, shown):
+                return shown
+            time.sleep(0.05)
+        raise AssertionError(f"{pattern!r} never came up:\n{shown}")
+
+    def close(self) -> None:
+        subprocess.run(
+            ["tmux", "-S", str(self._socket), "kill-server"], capture_output=True, check=False
+        )
