@@ -1,0 +1,160 @@
+"""Staying with an experiment: the dashboard on a terminal, plain lines (or JSON lines) elsewhere.
+
+What ``run``, ``resume`` and ``watch`` share. In ``run`` and ``resume`` Ctrl-C means the experiment (first: stop in good
+order; second: terminate; third: kill), in ``watch`` it only detaches. A closed terminal ends nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from gpusched import session
+from gpusched.cli import common
+from gpusched.cli.stop import wait_for_end
+from gpusched.client import Client, DaemonGone
+from gpusched.paths import ExperimentPaths
+
+LADDER = (
+    ("stop", "stopping: every trial leaves at its next step (Ctrl-C again: now)"),
+    ("cancel", "terminating the trials (Ctrl-C again: kill)"),
+    ("kill", "killing"),
+)
+
+
+class Interrupts:
+    """Counts Ctrl-C and tells the daemon."""
+
+    def __init__(self, paths: ExperimentPaths) -> None:
+        self._paths = paths
+        self.count = 0
+
+    def __call__(self) -> str:
+        """One more Ctrl-C; returns what it did, in words."""
+        verb, words = LADDER[min(self.count, len(LADDER) - 1)]
+        self.count += 1
+        client = Client.connect(self._paths.socket)
+        if client is not None:
+            with client, contextlib.suppress(DaemonGone):
+                client.ask(verb)
+        return words
+
+
+def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
+    """Stay until the experiment is over or the user detaches; return the exit code."""
+    interrupts = Interrupts(paths) if owns else None
+    stream = Stream(paths)
+    if not as_json and is_screen():
+        from gpusched.dashboard.live import watch
+
+        watch(stream.views, folder=paths.root, on_interrupt=interrupts, explain=stream.explain)
+    else:
+        _follow(stream, as_json, interrupts)
+    if not stream.over and session.has_daemon(paths):
+        if not as_json:
+            common.note(
+                f"detached; {paths.root.name} goes on. 'gpusched watch' shows it, 'gpusched stop' ends it"
+            )
+        return 0
+    return conclude(paths, as_json=as_json, interrupted=bool(interrupts and interrupts.count))
+
+
+def is_screen() -> bool:
+    """Whether there is a terminal for the dashboard."""
+    return sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+class Stream:
+    """What the daemon sends to somebody who stays. ``over``: the experiment has ended."""
+
+    def __init__(self, paths: ExperimentPaths) -> None:
+        self._paths = paths
+        self.over = False
+
+    def views(self) -> Iterator[dict[str, Any] | None]:
+        """Views as JSON for as long as somebody sends them; None while nobody answers."""
+        for frame in self._frames("watch", silence_s=2.0):
+            if frame is None:
+                yield None
+            elif "view" in frame:
+                yield frame["view"]
+        yield (
+            None if session.has_daemon(self._paths) and not self.over else session.view(self._paths)
+        )
+
+    def explain(self, trial: int) -> list[str]:
+        """A trial's story, line by line."""
+        answer = session.explanation(self._paths, trial)
+        return list(answer["lines"])
+
+    def lines(self) -> Iterator[dict[str, Any] | None]:
+        """Frames with a line or an event; None now and then, so that the caller can look after its keys."""
+        yield from self._frames("follow", silence_s=0.3)
+
+    def _frames(self, verb: str, silence_s: float) -> Iterator[dict[str, Any] | None]:
+        client = Client.connect(self._paths.socket)
+        if client is None:
+            self.over = not session.has_daemon(self._paths)
+            return
+        self.over = False  # It may have been resumed meanwhile.
+        with client:
+            try:
+                client.ask(verb)
+            except DaemonGone:
+                return
+            client.set_timeout(silence_s)
+            while not self.over:
+                try:
+                    frame = client.receive()
+                except TimeoutError:
+                    yield None
+                    continue
+                if frame is None:
+                    return
+                self.over = bool(frame.get("over"))
+                yield frame
+
+
+def _follow(stream: Stream, as_json: bool, interrupts: Callable[[], str] | None) -> None:
+    """One line an event until the experiment is over."""
+    pressed: list[int] = []
+    previous = signal.signal(signal.SIGINT, lambda *_: pressed.append(1))
+    try:
+        for frame in stream.lines():
+            while pressed:
+                pressed.pop()
+                if interrupts is None:
+                    return
+                common.note(interrupts())
+            if frame is None:
+                continue
+            for record in frame.get("records", ()) if as_json else ():
+                common.print_json(record)
+            for line in () if as_json else frame.get("lines", ()):
+                print(line)
+            sys.stdout.flush()
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False) -> int:
+    """Say how the experiment ended; 0 if there is a model, 3 if no trial succeeded, 130 if interrupted without one."""
+    from gpusched.dashboard import view as views
+    from gpusched.dashboard.summary import summary
+
+    # A Ctrl-C too many must not cut the summary off; there is nothing left to interrupt.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    wait_for_end(paths)
+    view = session.view(paths)
+    has_model = (paths.best / "metric.json").exists()
+    if as_json:
+        common.print_json({"over": True, "view": view, "folder": str(paths.root)})
+    else:
+        print(summary(views.from_json(view)))
+    if has_model:
+        return 0
+    return 130 if interrupted else 3

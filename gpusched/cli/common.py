@@ -1,0 +1,87 @@
+"""What several commands share: the EXP argument, ``--json``, and plain tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gpusched import session
+from gpusched.paths import ExperimentPaths
+
+
+def add_experiment(parser: argparse.ArgumentParser, *, option: bool = False) -> None:
+    """EXP as a positional argument, or as ``--exp`` for commands that take a trial."""
+    what = "a folder, a name, or 'last' (the default)"
+    if option:
+        parser.add_argument("--exp", metavar="EXP", help=what)
+    else:
+        parser.add_argument("exp", nargs="?", metavar="EXP", help=what)
+    parser.add_argument("--dir", metavar="DIR", help="where experiments are (default: runs)")
+
+
+def add_json(parser: argparse.ArgumentParser, what: str = "print one JSON object") -> None:
+    parser.add_argument("--json", action="store_true", help=what)
+
+
+def experiment(args: argparse.Namespace) -> ExperimentPaths:
+    """The experiment that the arguments name. Raises InputError."""
+    return session.find(args.exp, session.runs_folder(args.dir))
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence[str] = ()) -> str:
+    """Plain columns, two blanks apart; the columns named in ``right`` are right-aligned."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in [list(head), *texts]) for i in range(len(head))]
+
+    def line(cells: Sequence[str]) -> str:
+        parts = [
+            cell.rjust(width) if name in right else cell.ljust(width)
+            for cell, width, name in zip(cells, widths, head, strict=True)
+        ]
+        return "  ".join(parts).rstrip()
+
+    return "\n".join([line(list(head)), *(line(row) for row in texts)])
+
+
+def duration(seconds: float) -> str:
+    """``1 h 02 min``, ``3 min 20 s``, ``41 s``."""
+    whole = max(0, round(seconds))
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    if whole >= 60:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole} s"
+
+
+def number(value: float | None) -> str:
+    """A metric in at most five digits; ``-`` for none."""
+    return "-" if value is None else f"{value:.5g}"
+
+
+def hparams_line(hparams: dict[str, Any]) -> str:
+    """``lr=0.01 width=16``; nested maps are dotted."""
+    return " ".join(f"{key}={_short(value)}" for key, value in flat(hparams))
+
+
+def flat(hparams: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
+    for key, value in hparams.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def note(text: str) -> None:
+    """A remark for people: to stderr, so that stdout stays for data."""
+    print(text, file=sys.stderr)

@@ -1,0 +1,37 @@
+"""What on this machine is in the way of a search, or will be, and what to do about each. Changes nothing.
+
+Exit code 0 if a search can run, 4 if something must be mended first.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from gpusched import session
+from gpusched.cli import common
+from gpusched.errors import DeviceError
+
+SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dir", metavar="DIR", help="where experiments are made (default: runs)")
+    common.add_json(parser, "print one JSON object a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    from gpusched.executors.doctor import doctor_checks
+
+    folder = session.runs_folder(args.dir).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    checks = doctor_checks(folder)
+    for check in checks:
+        if args.json:
+            common.print_json(check.to_json())
+            continue
+        print(f"{SIGNS[check.state]}  {check.name}: {check.detail}")
+        if check.advice:
+            print(f"        {check.advice}")
+    failed = sum(check.state == "fail" for check in checks)
+    return DeviceError.exit_code if failed else 0

@@ -1,0 +1,100 @@
+"""The reports of an experiment as CSV, JSON lines or Parquet: one row a report, hyperparameters beside the metrics.
+
+Read from the trials' own files, so it works while the experiment runs, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from gpusched import session
+from gpusched.cli import common
+from gpusched.errors import InputError
+from gpusched.paths import ExperimentPaths
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    common.add_experiment(parser)
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--csv", action="store_true", help="comma-separated values (the default)")
+    kind.add_argument("--json", action="store_true", help="one JSON object a line")
+    kind.add_argument("--parquet", action="store_true", help="Parquet; needs pyarrow and --output")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write here instead of standard output"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    paths = common.experiment(args)
+    rows = list(records(paths))
+    if args.parquet:
+        _write_parquet(rows, args.output)
+        return 0
+    if args.output:
+        with Path(args.output).open("w", newline="") as out:
+            _write(rows, out, as_json=args.json)
+    else:
+        _write(rows, sys.stdout, as_json=args.json)
+    return 0
+
+
+def _write(rows: list[dict[str, Any]], out: TextIO, *, as_json: bool) -> None:
+    if as_json:
+        for row in rows:
+            print(json.dumps(row, ensure_ascii=False), file=out)
+    else:
+        writer = csv.DictWriter(out, columns(rows), restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def records(paths: ExperimentPaths) -> Iterator[dict[str, Any]]:
+    """One flat mapping a report: trial, incarnation, seq, step, step_time_s, metrics, then ``hparams.*``."""
+    for number in session.trial_folders(paths):
+        trial = paths.trial(number)
+        try:
+            hparams = json.loads(trial.hparams.read_bytes()).get("hparams", {})
+            lines = trial.reports.read_bytes().splitlines()
+        except (OSError, ValueError):
+            continue
+        flat = {f"hparams.{key}": value for key, value in common.flat(hparams)}
+        for line in lines:
+            try:
+                report = json.loads(line)
+            except ValueError:
+                continue  # the torn last line of a trial that was killed while it wrote
+            yield {
+                "trial": number,
+                "incarnation": report["i"],
+                "seq": report["n"],
+                "step": report["k"],
+                "step_time_s": report.get("s"),
+                **report["m"],
+                **flat,
+            }
+
+
+def columns(rows: list[dict[str, Any]]) -> list[str]:
+    """All keys, in the order in which they first appear."""
+    return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def _write_parquet(rows: list[dict[str, Any]], output: str | None) -> None:
+    if output is None:
+        raise InputError("--parquet needs --output FILE: Parquet is not for a terminal")
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError(
+            "--parquet needs pyarrow; install it beside gpusched: pip install pyarrow"
+        ) from None
+    names = columns(rows)
+    table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
+    pyarrow.parquet.write_table(table, output)

@@ -1,0 +1,68 @@
+"""The GPUs of this machine, their state, and who holds them. With --readmit, give a quarantined device back.
+
+Where a GPU cannot be used the reason is said: a foreign process (pid and user; never touched), a lease of another
+experiment, or a fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from gpusched import session
+from gpusched.cli import common
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--readmit",
+        metavar="DEVICE",
+        help="use this quarantined device of EXP again, if it is clean",
+    )
+    common.add_experiment(parser, option=True)
+    common.add_json(parser, "print one JSON object a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.readmit is not None:
+        answer = session.ask(common.experiment(args), "readmit", device=args.readmit)
+        if args.json:
+            common.print_json({"device": args.readmit, "answer": answer})
+        else:
+            print(answer)
+        return 0
+    from gpusched.executors.gpus import gpu_states
+
+    states, notes = gpu_states()
+    rows = [state.to_json() for state in states]
+    if args.json:
+        for row in rows:
+            common.print_json(row)
+        return 0
+    head = ("gpu", "name", "use", "memory", "temp", "power", "held by")
+    print(
+        common.table(head, [_row(row) for row in rows], ("gpu", "use", "memory", "temp", "power"))
+    )
+    for note in notes:
+        common.note(note)
+    return 0
+
+
+def _row(row: dict[str, Any]) -> tuple[str, ...]:
+    use, temp, power = row["utilisation"], row["temperature_c"], row["power_w"]
+    return (
+        str(row["index"]),
+        row["name"],
+        "-" if use is None else f"{100 * use:.0f}%",
+        _memory(row["memory_used_bytes"], row["memory_total_bytes"]),
+        "-" if temp is None else f"{temp:.0f} C",
+        "-" if power is None else f"{power:.0f} W",
+        "; ".join(filter(None, (row["leased_by"], row["busy"], *row["holders"], *row["notes"])))
+        or "nobody",
+    )
+
+
+def _memory(used_bytes: int | None, total_bytes: int | None) -> str:
+    if used_bytes is None or total_bytes is None:
+        return "-"
+    return f"{used_bytes / 2**30:.1f} of {total_bytes / 2**30:.0f} GiB"

@@ -1,0 +1,57 @@
+"""The experiments there are, the latest last."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from gpusched import session
+from gpusched.cli import common
+from gpusched.paths import ExperimentPaths
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dir", metavar="DIR", help="where experiments are (default: runs)")
+    common.add_json(parser, "print one JSON object a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    runs = session.runs_folder(args.dir)
+    rows = [_row(paths) for paths in session.experiments(runs)]
+    if args.json:
+        for row in rows:
+            common.print_json(row)
+    elif not rows:
+        print(f"no experiments in {runs}/; 'gpusched run RECIPE' starts one")
+    else:
+        head = ("experiment", "state", "metric", "best", "folder")
+        cells = [
+            (r["experiment"], r["state"], r["metric"] or "-", common.number(r["best"]), r["folder"])
+            for r in rows
+        ]
+        print(common.table(head, cells, ("best",)))
+    return 0
+
+
+def _row(paths: ExperimentPaths) -> dict[str, Any]:
+    """From small files alone, so that a hundred experiments are listed at once."""
+    running = session.has_daemon(paths)
+    best = _read(paths.best / "metric.json")
+    state = "running" if running else _read(paths.final_view).get("state", "interrupted")
+    metric = _read(paths.worker).get("metric")
+    return {
+        "experiment": paths.root.name,
+        "state": state,
+        "metric": metric,
+        "best": best.get("value"),
+        "folder": str(paths.root),
+    }
+
+
+def _read(path: Any) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,103 @@
+"""Measure how a random configuration of the recipe scales, s(a), and what a launch or resize costs, To.
+
+The table is kept with a hash of recipe and script; later runs of exactly this recipe start from it instead of the
+built-in guess (unless the recipe says ``scaling``), and go on learning.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gpusched import launchpad, profiles, session
+from gpusched.cli import common
+from gpusched.cli.stop import wait_for_end
+from gpusched.clock import Beginning
+from gpusched.errors import NoTrialSucceeded
+from gpusched.journal import Journal
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", metavar="RECIPE", type=Path, help="the recipe, a YAML file")
+    parser.add_argument(
+        "--sizes", metavar="A,B,..", help="numbers of atoms (default: 1, 2, 4, .. all)"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=5, metavar="N", help="steps at each (default: 5)"
+    )
+    parser.add_argument(
+        "--deadline", metavar="D", default="30m", help="give up after (default: 30m)"
+    )
+    parser.add_argument(
+        "--devices", metavar="X", help="auto, cpu, cpu:N, cuda, cuda:0,2, GPU UUIDs"
+    )
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides")
+    parser.add_argument("--dir", metavar="DIR", help="where experiments are made (default: runs)")
+    common.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    began = Beginning.now()
+    from gpusched.config import load_recipe
+
+    asked = load_recipe(args.recipe, args.overrides, devices=args.devices)
+    sizes = [int(s) for s in args.sizes.split(",")] if args.sizes else _sizes(asked.devices)
+    recipe = load_recipe(
+        args.recipe,
+        [
+            *args.overrides,
+            f"policy.sizes={sizes}",
+            f"policy.steps={args.steps + 1}",
+            "max_trials=1",
+        ],
+        policy="profile",
+        deadline=args.deadline,
+        devices=args.devices,
+    )
+    runs = session.runs_folder(args.dir)
+    paths = launchpad.make_experiment(runs, recipe, began)
+    launchpad.start_daemon(paths)
+    if not args.json:
+        common.note(f"measuring {len(sizes)} sizes in {paths.root} ..")
+    wait_for_end(paths)
+    journal = Journal.open(paths.journal)
+    try:
+        profile = profiles.measure(journal.entries())
+    finally:
+        journal.close()
+    if not profile.step_s:
+        raise NoTrialSucceeded(
+            f"nothing was measured; 'gpusched status {paths.root.name}' tells why"
+        )
+    kept = profiles.keep(runs, asked, profile)
+    if args.json:
+        common.print_json(
+            {"step_s": profile.step_s, "scaling": profile.scaling, "overhead_s": profile.overhead_s}
+        )
+        return 0
+    rows = [
+        (
+            atoms,
+            f"{time_s:.3f} s",
+            f"{profile.scaling[atoms]:.2f}x",
+            "#" * round(10 * profile.scaling[atoms]),
+        )
+        for atoms, time_s in profile.step_s.items()
+    ]
+    print(common.table(("atoms", "step", "s(a)", ""), rows, ("atoms", "step", "s(a)")))
+    print(f"a launch or resize costs To = {profile.overhead_s:.2f} s")
+    print(f"kept in {kept}; 'gpusched run {args.recipe}' starts from it")
+    return 0
+
+
+def _sizes(devices: str | tuple[str, ...]) -> list[int]:
+    """1, 2, 4, .. and all atoms."""
+    from gpusched.executors.devices import parse_devices
+
+    found = parse_devices(devices if isinstance(devices, str) else ",".join(devices))
+    try:
+        total = len(found.inventory())
+    finally:
+        found.close()
+    sizes = [2**power for power in range(total.bit_length()) if 2**power < total]
+    return [*sizes, total]

@@ -1,0 +1,37 @@
+"""Go on with an experiment whose daemon is gone: killed, crashed, or lost with the machine.
+
+The journal is replayed, trials that still run are adopted, the dead are relaunched from their last checkpoint. The
+deadline stays where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from gpusched import launchpad
+from gpusched.cli import attach, common
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    common.add_experiment(parser)
+    parser.add_argument("--detach", action="store_true", help="do not stay to watch")
+    parser.add_argument(
+        "--salvage",
+        action="store_true",
+        help="go on from what can be read of a damaged journal, and from the trials' own files",
+    )
+    common.add_json(parser, "print one JSON object a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    paths = common.experiment(args)
+    pid = launchpad.start_daemon(paths, resume=True, salvage=args.salvage)
+    if args.detach:
+        if args.json:
+            common.print_json(
+                {"experiment": paths.root.name, "folder": str(paths.root), "daemon_pid": pid}
+            )
+        else:
+            print(f"{paths.root.name} goes on in the background; 'gpusched watch' shows it")
+        return 0
+    return attach.attach(paths, as_json=args.json, owns=True)

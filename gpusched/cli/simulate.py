@@ -1,0 +1,298 @@
+"""Run policies in virtual time: the real core and the real policies on a simulated machine.
+
+WORKLOAD is what the trials train:
+  synthetic          Score(k) of the HyperSched paper, section 6: steps of 0.1 time units, r 5, R 500, eta 4
+  trace:DIR          a recorded experiment: its curves and step times, its configurations in an order shuffled by seed
+  FILE.py:FUNCTION   a function of yours: FUNCTION(hparams, step) or (hparams, step, random) returns the metric, or
+                     (metric, step time); SPACE, METRIC, MODE and STEP_TIME beside it are optional
+
+Every policy meets the same configurations, noise and crashes for a seed. Values with commas make a grid:
+  gpusched simulate --policy asha,hypersched --atoms 4,8,16 --deadline 15 --seeds 20
+  gpusched simulate --policy hypersched --set speculation=false --delay 5% --plot delay.png
+  gpusched simulate trace:runs/digits-20260101-120000 --policy asha,hypersched --journal sims/
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpusched.cli import common
+from gpusched.errors import InputError
+
+if TYPE_CHECKING:
+    from gpusched.sim.setup import Setup
+    from gpusched.sim.single import Result
+    from gpusched.sim.summary import Row
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "workload", nargs="?", default="synthetic", metavar="WORKLOAD", help="default: synthetic"
+    )
+    add = parser.add_argument
+    add("--policy", metavar="P", action="append", help="policies, separated by commas (hypersched)")
+    add(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        dest="overrides",
+        help="an option of the policies that have it; POLICY.KEY=VALUE for one of them",
+    )
+    add("--seeds", metavar="N", type=int, default=10, help="how many seeds (10)")
+    add("--seed", metavar="N", type=int, default=0, help="the first seed (0)")
+    add("--target", metavar="X", type=float, help="a metric whose time of reaching is measured")
+    _add_machine(parser.add_argument_group("the simulated machine"))
+    _add_trouble(parser.add_argument_group("noise and faults"))
+    output = parser.add_argument_group("output")
+    common.add_json(output, "print one JSON object a run")  # type: ignore[arg-type]
+    output.add_argument(
+        "--plot", metavar="FILE", type=Path, help="draw into FILE (.png, .svg, .pdf)"
+    )
+    output.add_argument(
+        "--journal", metavar="DIR", type=Path, help="keep each run in DIR as an experiment's folder"
+    )
+    output.add_argument("--jobs", metavar="N", type=int, help="processes (one a core)")
+
+
+def _add_machine(group: Any) -> None:
+    add = group.add_argument
+    add("--atoms", metavar="N", help="atoms (8; with an elastic pool 1024 at most)")
+    add("--deadline", metavar="D", default="60", help="60, 10m, 1h30m")
+    add(
+        "--scaling",
+        metavar="S",
+        default="linear",
+        help="linear, sqrt, none, resnet18, resnet50, resnet101, shufflenet, or 2:1.9,4:3.6",
+    )
+    add("--assume", metavar="S", help="what the scheduler believes of the scaling; auto: it learns")
+    add(
+        "--delay",
+        metavar="D",
+        help="of a launch or resize: seconds, or a share of the deadline (5%%)",
+    )
+    for name in ("launch", "resize", "launch-per-atom", "save", "exit", "release"):
+        add(f"--{name}-delay", metavar="S", type=float, help=_DELAYS[name])
+    add("--pool", choices=("fixed", "elastic"), default="fixed", help="elastic: paid for by use")
+    add("--max-atoms", metavar="N", type=int, help="most atoms of a trial")
+    add("--sizes", metavar="N,N", help="numbers of atoms that a trial may have")
+    add("--max-trials", metavar="N", type=int, help="most configurations to draw")
+
+
+_DELAYS = {
+    "launch": "from a first launch to the first step",
+    "resize": "from a later launch to the first step",
+    "launch-per-atom": "more for each atom beyond the first",
+    "save": "training stands still for a checkpoint",
+    "exit": "from the last word to the end of the processes",
+    "release": "from the end of the processes to the confirmed release",
+}
+
+
+def _add_trouble(group: Any) -> None:
+    add = group.add_argument
+    add("--time-noise", metavar="X", type=float, default=0.0, help="of log step times")
+    add("--metric-noise", metavar="X", type=float, default=0.0, help="of metrics, added")
+    add("--crash", metavar="P", type=float, default=0.0, help="chance of a crash in each step")
+    add("--lost", metavar="P", type=float, default=0.0, help="chance to be lost in each step")
+    add("--hang", metavar="P", type=float, default=0.0, help="chance to hang in each step")
+    add("--quarantine", metavar="P", type=float, default=0.0, help="of a device at each release")
+    add("--readmit", metavar="S", type=float, help="a quarantined device is clean after S seconds")
+
+
+# ---------------------------------------------------------------- run
+
+
+def run(args: argparse.Namespace) -> int:
+    from gpusched.sim import plan, runner
+
+    _refuse_running(args.workload)
+    if args.plot is not None:
+        from gpusched.sim import plot
+
+        plot.check(args.plot)
+    if args.jobs is not None and args.jobs < 1:
+        raise InputError(f"--jobs must be at least 1, not {args.jobs}")
+    setups = plan.plan(_request(args))
+    workload = setups[0].load()
+    for note in getattr(workload, "notes", ()):
+        common.note(f"note: {note}")
+    with _progress(len(setups)) as on_done:
+        results = runner.run_all(setups, jobs=args.jobs, runs=args.journal, on_done=on_done)
+    if args.json:
+        for result in results:
+            common.print_json(result.line())
+    else:
+        _print_table(results, setups, workload.metric)
+    if args.plot is not None:
+        from gpusched.sim import plot
+
+        plot.plot(results, args.plot, workload.metric)
+    return 0 if any(result.best is not None for result in results) else 3
+
+
+def _refuse_running(workload: str) -> None:
+    """A journal is its daemon's while that lives."""
+    kind, _, folder = workload.partition(":")
+    if kind != "trace" or not folder:
+        return
+    from gpusched import session
+    from gpusched.paths import ExperimentPaths
+
+    if session.has_daemon(ExperimentPaths(Path(folder))):
+        raise InputError(f"{workload}: this experiment is running; replay it when it is over")
+
+
+def _request(args: argparse.Namespace) -> Any:
+    from gpusched.sim.physics import Faults, Noise
+    from gpusched.sim.plan import Request
+
+    names = [name.strip() for text in args.policy or ["hypersched"] for name in text.split(",")]
+    elastic = args.pool == "elastic"
+    delays = {f"{name.replace('-', '_')}_s": _given(args, f"{name}-delay") for name in _DELAYS}
+    return Request(
+        workload=args.workload,
+        policies=list(dict.fromkeys(names)),
+        overrides=args.overrides,
+        atoms=args.atoms or ("1024" if elastic else "8"),
+        deadline=args.deadline,
+        scaling=args.scaling,
+        delay=args.delay,
+        delays={name: value for name, value in delays.items() if value is not None},
+        noise=Noise(step_time=args.time_noise, metric=args.metric_noise),
+        faults=Faults(
+            crash=args.crash,
+            lost=args.lost,
+            hang=args.hang,
+            quarantine=args.quarantine,
+            readmit_s=args.readmit,
+        ),
+        seeds=args.seeds,
+        first_seed=args.seed,
+        elastic=elastic,
+        more={
+            "assumed": args.assume,
+            "max_atoms": args.max_atoms,
+            "sizes": _sizes(args.sizes),
+            "max_trials": args.max_trials,
+            "target": args.target,
+        },
+    )
+
+
+def _given(args: argparse.Namespace, option: str) -> float | None:
+    value: float | None = getattr(args, option.replace("-", "_"))
+    return value
+
+
+def _sizes(text: str | None) -> tuple[int, ...]:
+    if not text:
+        return ()
+    try:
+        return tuple(sorted({int(part) for part in text.split(",")}))
+    except ValueError:
+        raise InputError(f"--sizes {text}: write numbers of atoms, as in --sizes 1,2,4") from None
+
+
+@contextlib.contextmanager
+def _progress(total: int) -> Iterator[Callable[[Result], None] | None]:
+    """A bar on a terminal's stderr; nothing anywhere else."""
+    if not sys.stderr.isatty() or total < 2:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    # No thread of its own: processes are forked while the bar is up.
+    with Progress(
+        *columns, console=Console(stderr=True), transient=True, auto_refresh=False
+    ) as bar:
+        task = bar.add_task("", total=total)
+
+        def on_done(_: Result) -> None:
+            bar.advance(task)
+            bar.refresh()
+
+        yield on_done
+
+
+# ---------------------------------------------------------------- table
+
+
+def _print_table(results: Sequence[Result], setups: Sequence[Setup], metric: str) -> None:
+    from gpusched.sim.summary import summarise
+
+    rows = summarise(results)
+    columns = _columns(rows, metric, setups[0].target)
+    head = [name for name, _ in columns]
+    cells = [[show(row) for _, show in columns] for row in rows]
+    if sys.stdout.isatty():
+        _rich_table(head, cells)
+    else:
+        print(common.table(head, cells, [name for name in head if name not in _LEFT]))
+    if len({row.name for row in rows}) > 1:
+        common.note(
+            "difference: to the first policy, seed by seed; ± is half a 95% interval of the mean"
+        )
+    else:
+        common.note("± is half a 95% interval of the mean")
+
+
+_LEFT = ("policy", "scaling")
+
+
+def _columns(
+    rows: Sequence[Row], metric: str, target: float | None
+) -> list[tuple[str, Callable[[Row], str]]]:
+    """Name and text of each column; what is the same in all rows is left out, but for atoms and deadline."""
+    columns: list[tuple[str, Callable[[Row], str]]] = [
+        ("policy", lambda row: row.name),
+        ("atoms", lambda row: str(row.atoms)),
+        ("deadline", lambda row: f"{row.deadline_s:g}"),
+    ]
+    if len({row.scaling for row in rows}) > 1:
+        columns.append(("scaling", lambda row: row.scaling))
+    if len({row.delay_s for row in rows}) > 1:
+        columns.append(("delay", lambda row: f"{row.delay_s:g}"))
+    columns += [
+        ("seeds", lambda row: str(row.seeds)),
+        (f"best {metric}", lambda row: str(row.best)),
+    ]
+    if any(row.against is not None for row in rows):
+        columns.append(("difference", lambda row: "" if row.against is None else f"{row.against}"))
+    if target is not None:
+        columns += [
+            ("reached", lambda row: f"{row.reached}/{row.seeds}"),
+            ("after", lambda row: str(row.time_to_target_s)),
+        ]
+    columns += [
+        ("trials", lambda row: str(row.trials)),
+        ("steps", lambda row: str(row.steps)),
+        ("device-s", lambda row: str(row.cost_s)),
+    ]
+    return columns
+
+
+def _rich_table(head: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in head:
+        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
+    for row in cells:
+        table.add_row(*row)
+    Console().print(table)

@@ -1,0 +1,73 @@
+"""Where an experiment stands: its trials, its devices, the best so far."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from gpusched import session
+from gpusched.cli import common
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    common.add_experiment(parser)
+    common.add_json(parser)
+    parser.add_argument("--all", action="store_true", help="every trial, not only the first 20")
+
+
+def run(args: argparse.Namespace) -> int:
+    paths = common.experiment(args)
+    view = session.view(paths)
+    if args.json:
+        common.print_json(view)
+    else:
+        print("\n".join(lines(view, everything=args.all)))
+    return 0
+
+
+def lines(view: dict[str, Any], *, everything: bool = False) -> list[str]:
+    """The view in words; pure."""
+    atoms = view["atoms"]
+    out = [_headline(view)]
+    counts = ", ".join(f"{atoms[key]} {key}" for key in atoms if key != "total" and atoms[key])
+    out.append(f"{atoms['total']} atoms: {counts or 'none in use'}")
+    for device in view.get("devices", ()):
+        if device.get("reason"):
+            out.append(f"  {device['id']} is {device['state']}: {device['reason']}")
+    best = view.get("best")
+    if best:
+        out.append(
+            f"best: {view['metric']} {common.number(best['metric'])}, trial {best['trial']} at step {best['step']}"
+        )
+    trials = view["trials"]
+    shown = trials if everything else trials[:20]
+    if shown:
+        head = ("trial", "state", "step", view["metric"], "atoms", "launches", "hparams")
+        rows = [
+            (
+                trial["id"],
+                trial["state"],
+                trial["step"],
+                common.number(trial["metric"]),
+                trial["atoms"] or "-",
+                trial["incarnation"],
+                trial.get("error") or common.hparams_line(trial["hparams"]),
+            )
+            for trial in shown
+        ]
+        out += [
+            "",
+            common.table(head, rows, ("trial", "step", view["metric"], "atoms", "launches")),
+        ]
+    if len(shown) < len(trials):
+        out.append(f"... and {len(trials) - len(shown)} more (--all shows them)")
+    return out
+
+
+def _headline(view: dict[str, Any]) -> str:
+    parts = [f"{view['experiment']}: {view['state']}", f"policy {view['policy']}"]
+    if view["state"] == "running":
+        parts.append(f"{common.duration(view['time_left_s'])} left")
+    if view.get("daemon_pid"):
+        parts.append(f"daemon {view['daemon_pid']}")
+    return ", ".join(parts)

@@ -1,0 +1,120 @@
+"""Check a recipe without running it: all its problems at once, or a summary of what would run.
+
+Exit code 0 if the recipe is good, 2 if it is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpusched.cli import common
+from gpusched.errors import InputError, RecipeError
+
+if TYPE_CHECKING:
+    from gpusched.config import Recipe
+
+SAMPLES = 3
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", metavar="RECIPE", type=Path, help="the recipe, a YAML file")
+    parser.add_argument("--deadline", metavar="D", help="as in gpusched run")
+    parser.add_argument("--devices", metavar="X", help="as in gpusched run")
+    parser.add_argument("--policy", metavar="P", help="as in gpusched run")
+    parser.add_argument("--seed", metavar="N", help="as in gpusched run")
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        dest="overrides",
+        help="set a key of the recipe, as in --set policy.R=27; may be repeated",
+    )
+    common.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from gpusched.config import load_recipe
+
+    try:
+        recipe = load_recipe(
+            args.recipe,
+            args.overrides,
+            deadline=args.deadline,
+            devices=args.devices,
+            policy=args.policy,
+            seed=args.seed,
+        )
+    except InputError as error:
+        if not args.json:
+            raise
+        problems = error.problems if isinstance(error, RecipeError) else [str(error)]
+        common.print_json({"recipe": str(args.recipe), "ok": False, "problems": list(problems)})
+        return error.exit_code
+    if args.json:
+        common.print_json({"recipe": str(args.recipe), "ok": True, **summary(recipe)})
+    else:
+        print(f"{args.recipe} is good. It would run:")
+        print("\n".join(lines(recipe)))
+    return 0
+
+
+def summary(recipe: Recipe) -> dict[str, Any]:
+    """What would run: the resolved recipe, how many configurations there are, and the first few."""
+    space = recipe.sampler()
+    found = [space.sample(n) for n in range(SAMPLES)]
+    return {
+        "resolved": recipe.resolved(),
+        "space": dict(space.describe()),
+        "configurations": space.size,
+        "first": [sample for sample in found if sample is not None],
+    }
+
+
+def lines(recipe: Recipe) -> Iterator[str]:
+    """The same for people."""
+    about = summary(recipe)
+    yield _line("name", recipe.name)
+    yield _line("script", " ".join([str(recipe.script), *recipe.args]))
+    better = "more" if recipe.mode == "max" else "less"
+    yield _line("metric", f"{recipe.metric}, {better} is better")
+    yield _line("deadline", common.duration(recipe.deadline_s))
+    options = recipe.policy_options.items()
+    yield _line(
+        "policy", f"{recipe.policy_name}  {' '.join(f'{k}={_plain(v)}' for k, v in options)}"
+    )
+    yield _line(
+        "devices", recipe.devices if isinstance(recipe.devices, str) else ", ".join(recipe.devices)
+    )
+    yield _line("atoms", _atoms(recipe))
+    count = about["configurations"]
+    width = max(map(len, about["space"]))
+    for place, (name, text) in enumerate(about["space"].items()):
+        yield _line("space" if place == 0 else "", f"{name:<{width}}  {text}")
+    yield _line(
+        "trials", "no end of configurations" if count is None else f"{count} configurations"
+    )
+    for number, sample in enumerate(about["first"]):
+        yield _line("" if number else "such as", common.hparams_line(sample))
+
+
+def _line(name: str, text: str) -> str:
+    from gpusched.config_yaml import printable
+
+    return f"  {name:<9} {printable(text)}".rstrip()
+
+
+def _atoms(recipe: Recipe) -> str:
+    sizes = f"{', '.join(map(str, recipe.sizes))}" if recipe.sizes else "any number"
+    most = f", at most {recipe.max_atoms}" if recipe.max_atoms else ""
+    bundle = f"; an atom is {recipe.gpus_per_atom} GPUs" if recipe.gpus_per_atom > 1 else ""
+    return f"{sizes} for a trial{most}{bundle}"
+
+
+def _plain(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,20 @@
+"""The live dashboard of an experiment; of a finished one, where it ended. Ctrl-C or q detaches and ends nothing."""
+
+from __future__ import annotations
+
+import argparse
+
+from gpusched import session
+from gpusched.cli import attach, common
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    common.add_experiment(parser)
+    common.add_json(parser, "print one JSON object a line")
+
+
+def run(args: argparse.Namespace) -> int:
+    paths = common.experiment(args)
+    if not session.has_daemon(paths) and (args.json or not attach.is_screen()):
+        return attach.conclude(paths, as_json=args.json)
+    return attach.attach(paths, as_json=args.json, owns=False)

@@ -1,0 +1,61 @@
+"""Every error a user can see, each with its exit code.
+
+A message says where, what, and what to do. ``main`` prints it and leaves with the class's code; a traceback is shown
+only with ``--debug``. Exit codes (stable): 0 done; 2 the user's input; 3 no trial succeeded; 4 devices; 5 damaged
+state; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class GpuschedError(Exception):
+    """Base of all errors that are shown to a user as one message."""
+
+    exit_code = 1
+
+
+class InputError(GpuschedError):
+    """Something the user wrote or typed is wrong."""
+
+    exit_code = 2
+
+
+class RecipeError(InputError):
+    """One or more problems of a recipe, all of them at once.
+
+    ``problems`` are complete lines (``digits.yaml:7: space.lr: ...``).
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(self.problems))
+
+
+class NoTrialSucceeded(GpuschedError):
+    """Every trial failed; there is no model."""
+
+    exit_code = 3
+
+
+class DeviceError(GpuschedError):
+    """Devices are missing, busy or broken."""
+
+    exit_code = 4
+
+
+class DamagedState(GpuschedError):
+    """The experiment's folder cannot be trusted: damaged, or written by a newer version."""
+
+    exit_code = 5
+
+
+class ReplayDiverged(DamagedState):
+    """Replaying the journal gave other commands than it recorded."""
+
+
+class Interrupted(GpuschedError):
+    """The user interrupted the experiment before it had a result."""
+
+    exit_code = 130

@@ -1,0 +1,312 @@
+"""The journal: every event of an experiment and the commands it caused, in order, in SQLite.
+
+It is the product's memory. Resume replays it through ``Experiment.handle``; the dashboard, ``explain`` and the exports
+read it after the daemon is gone.
+
+* One connection, the daemon's. WAL and ``synchronous=FULL``: what is committed survives a power cut.
+* ``append`` only collects; ``commit`` writes and syncs. Nothing may be *done* about an event before it is committed;
+  an answer of "go on" does nothing outside and need not wait.
+* Every row carries a CRC chained over all rows before it, so a changed, missing or swapped row is found; the mark
+  (``journal_mark``) finds a missing end. What is damaged is named, never skipped.
+* ``FORMAT`` is raised with every change of events or commands. A newer journal is refused, with both versions named.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpusched import journal_salvage
+from gpusched.core.codec import commands_from, commands_text, event_body, event_from
+from gpusched.core.decisions import Command
+from gpusched.core.events import Event
+from gpusched.errors import DamagedState, GpuschedError, InputError
+from gpusched.journal_mark import Mark
+from gpusched.paths import sync_folder
+
+FORMAT = 1
+APPLICATION_ID = 0x67707363  # "gpsc"
+#: How long to wait for a quick command that reads the journal of a dead daemon at the same time.
+_LOCK_TIMEOUT_S = 2.0
+
+_SCHEMA = """
+CREATE TABLE meta (one INTEGER PRIMARY KEY CHECK (one = 1), value TEXT NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL,
+    body TEXT NOT NULL, commands TEXT NOT NULL, crc INTEGER NOT NULL
+);
+"""
+_Row = tuple[int, float, str, str, str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One event, the commands it caused, and its number (from 1)."""
+
+    seq: int
+    event: Event
+    commands: list[Command]
+
+
+class Journal:
+    """An open journal. Not for two processes at once: whoever opens it holds the experiment's lock."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, *, is_new: bool) -> None:
+        self._connection = connection
+        self._path = path
+        self._mark = Mark(path.with_name(path.name + "-mark"))
+        self._pending: list[_Row] = []
+        #: Of the last event that was appended or read.
+        self._seq = 0
+        self._crc = 0
+        #: Whether all there is has been read, so that ``append`` knows where to go on.
+        self._at_end = is_new
+
+    # ------------------------------------------------------------ open
+
+    @classmethod
+    def create(cls, path: Path, meta: Mapping[str, Any]) -> Journal:
+        """A new journal. ``meta`` is what else a resume must know; any JSON.
+
+        Raises InputError if there is one already, or if the folder cannot be written.
+        """
+        journal = cls(_create(path, meta), path, is_new=True)
+        sync_folder(path.parent)
+        journal._mark.write(0)
+        return journal
+
+    @classmethod
+    def open(cls, path: Path) -> Journal:
+        """An existing journal. Raises DamagedState if it is none, damaged, or from a newer version."""
+        journal_salvage.finish(path)
+        if not path.is_file():
+            raise DamagedState(f"{path}: there is no journal here; this folder is no experiment")
+        with _explained(path):
+            connection = _connect(path)
+            try:
+                _refuse_others(connection, path)
+            except BaseException:
+                connection.close()
+                raise
+        return cls(connection, path, is_new=False)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """Raises DamagedState where it is not as it was written."""
+        with _explained(self._path):
+            row = self._connection.execute("SELECT value, crc FROM meta").fetchone()
+            if row is None or row[1] != zlib.crc32(str(row[0]).encode()):
+                raise ValueError("its description of the experiment")
+            found: dict[str, Any] = json.loads(row[0])
+            return found
+
+    def set_meta(self, meta: Mapping[str, Any]) -> None:
+        """Set some keys, durably."""
+        with _explained(self._path):
+            self._connection.execute(
+                "REPLACE INTO meta VALUES (1, ?, ?)", _meta_row({**self.meta, **meta})
+            )
+
+    # ------------------------------------------------------------ write
+
+    def append(self, event: Event, commands: Sequence[Command]) -> None:
+        """Collect an event. It is not on disk before ``commit``."""
+        assert self._at_end, "a journal is read to its end before it goes on"
+        kind, body, text = type(event).__name__, event_body(event), commands_text(commands)
+        at = float(event.at)
+        self._seq += 1
+        self._crc = _crc(self._crc, self._seq, at, kind, body, text)
+        self._pending.append((self._seq, at, kind, body, text, self._crc))
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self._pending)
+
+    def commit(self) -> None:
+        """Write and sync what was appended. Raises sqlite3.Error; nothing of the batch is then acknowledged."""
+        if not self._pending:
+            return
+        connection = self._connection
+        try:
+            connection.execute("BEGIN")
+            connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", self._pending)
+            connection.execute("COMMIT")
+        except sqlite3.Error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        self._pending.clear()
+        self._mark.write(self._seq)
+
+    def close(self) -> None:
+        """Commit and close."""
+        try:
+            self.commit()
+        finally:
+            self._connection.close()
+            self._mark.close()
+
+    # ------------------------------------------------------------ read
+
+    def entries(self) -> Iterator[Entry]:
+        """All events in order, each checked. Read to the end, ``append`` goes on behind the last.
+
+        Raises DamagedState, naming the event, at the first row that is not as it was written.
+        """
+        seq = crc = 0
+        with _explained(self._path):
+            for number, at, kind, body, commands, stored in self._rows():
+                crc = _crc(crc, seq + 1, at, kind, body, commands)
+                if number != seq + 1 or stored != crc:
+                    raise _damaged(self._path, f"event {seq + 1} is damaged or missing", seq)
+                entry = Entry(number, event_from(kind, at, body), commands_from(commands))
+                seq = number
+                if not self._at_end:
+                    self._seq, self._crc = seq, crc
+                yield entry
+        marked = self._mark.read()
+        if marked > seq:
+            raise _damaged(self._path, f"events {seq + 1} to {marked} are missing", seq)
+        self._at_end = True
+
+    def _rows(self) -> Iterator[_Row]:
+        return self._connection.execute(
+            "SELECT seq, at, kind, body, commands, crc FROM events ORDER BY seq"
+        )
+
+    def drop_after_last_good(self) -> int:
+        """Salvage: go on behind the last event that ``entries`` gave out; return how many were lost.
+
+        The damaged journal is kept beside the new one. Raises DamagedState if not even ``meta`` can be read.
+        """
+        meta, last = self.meta, self._seq
+        dropped = max(self._mark.read(), self._highest()) - last
+
+        def build(path: Path) -> None:
+            connection = _create(path, meta)
+            good = self._connection.execute(
+                "SELECT * FROM events WHERE seq <= ? ORDER BY seq", (last,)
+            )
+            connection.execute("BEGIN")
+            connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", good)
+            connection.execute("COMMIT")
+            connection.close()
+
+        with _explained(self._path):
+            journal_salvage.replace(self._path, build)
+            self._connection.close()
+            self._connection = _connect(self._path)
+        self._mark.write(last)
+        self._at_end = True
+        return max(0, dropped)
+
+    def _highest(self) -> int:
+        try:
+            (highest,) = self._connection.execute("SELECT max(seq) FROM events").fetchone()
+        except sqlite3.Error:
+            return 0
+        return highest if isinstance(highest, int) else 0
+
+
+# ---------------------------------------------------------------- files
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, isolation_level=None)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _create(path: Path, meta: Mapping[str, Any]) -> sqlite3.Connection:
+    """A complete, empty journal in one transaction: there is none, or a whole one."""
+    with _explained(path):
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise InputError(f"{path}: the journal cannot be made: {error.strerror}") from None
+        connection = _connect(path)
+        try:
+            connection.executescript(
+                f"BEGIN; PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={FORMAT};{_SCHEMA}"
+            )
+            connection.execute("INSERT INTO meta VALUES (1, ?, ?)", _meta_row(meta))
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _refuse_others(connection: sqlite3.Connection, path: Path) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
+        raise DamagedState(f"{path}: this is no gpusched journal (application id {application:#x})")
+    if version > FORMAT:
+        raise DamagedState(
+            f"{path}: the journal has format {version}, this gpusched reads up to format {FORMAT}; "
+            "use the newer gpusched that wrote it"
+        )
+    if version < 1:
+        raise DamagedState(f"{path}: the journal has format {version}, which there never was")
+
+
+def _meta_row(meta: Mapping[str, Any]) -> tuple[str, int]:
+    text = json.dumps(meta)
+    return text, zlib.crc32(text.encode())
+
+
+def _crc(before: int, seq: int, at: float, kind: str, body: str, commands: str) -> int:
+    return zlib.crc32(f"{seq}|{at!r}|{kind}|{body}|{commands}".encode(), before)
+
+
+# ---------------------------------------------------------------- what is wrong, in words
+
+
+def _damaged(path: Path, what: str, good: int) -> DamagedState:
+    return DamagedState(
+        f"{path}: {what}; the {good} before it are good. 'gpusched resume --salvage' goes on from those "
+        "and from the trials' own files"
+    )
+
+
+class _explained:
+    """Says in one message what SQLite, or what was read, means for the user."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+            raise InputError(
+                f"{self._path}: the journal cannot be opened for writing ({error}); "
+                "look at the permissions of its folder"
+            ) from error
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise InputError(f"{self._path}: another process has the journal open") from error
+        if code == sqlite3.SQLITE_FULL:
+            raise GpuschedError(
+                f"{self._path}: the disk is full; make room and try again"
+            ) from error
+        if isinstance(error, sqlite3.Error | ValueError | KeyError | TypeError):
+            raise DamagedState(
+                f"{self._path}: the journal is damaged ({error}). 'gpusched resume --salvage' goes on from what "
+                "can be read and from the trials' own files"
+            ) from error

@@ -1,0 +1,92 @@
+"""Making an experiment's folder and starting its daemon in the background.
+
+The daemon is a session of its own with nothing of the terminal: closing it ends nothing. It says over a pipe whether it
+came up; what it says is raised here, in the user's terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from gpusched import profiles
+from gpusched.clock import Beginning
+from gpusched.config import Recipe
+from gpusched.errors import GpuschedError, InputError
+from gpusched.paths import ExperimentPaths, private_folder, write_durably
+
+
+def make_experiment(runs: Path, recipe: Recipe, began: Beginning) -> ExperimentPaths:
+    """A new folder ``<name>-<time>`` with everything the daemon starts from. Raises InputError if it cannot be made."""
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(began.wall_s))
+    try:
+        private_folder(runs)
+        root = _fresh_folder(runs, f"{recipe.name}-{stamp}")
+        paths = ExperimentPaths(root.resolve())
+        private_folder(paths.trials)
+        write_durably(paths.recipe, recipe.to_yaml().encode())
+        write_durably(paths.worker, json.dumps(recipe.worker_settings()).encode())
+        write_durably(paths.began, json.dumps(began.to_json()).encode())
+        profile = profiles.find(runs, recipe)
+        if profile is not None:
+            profiles.write(paths.profile, profile)
+        write_durably(paths.resolved, json.dumps(recipe.resolved()).encode())
+    except OSError as error:
+        raise InputError(
+            f"{runs}: an experiment cannot be written here ({error.strerror})"
+        ) from None
+    return paths
+
+
+def _fresh_folder(runs: Path, name: str) -> Path:
+    for number in range(1, 1000):
+        folder = runs / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        return folder
+    raise InputError(f"{runs}: a thousand experiments of this second are there already")
+
+
+def start_daemon(paths: ExperimentPaths, *, resume: bool = False, salvage: bool = False) -> int:
+    """Start the daemon and wait until it serves; return its pid. Raises what kept it from coming up."""
+    reading, writing = os.pipe()
+    command = [sys.executable, "-m", "gpusched.daemon", str(paths.root), "--ready-fd", str(writing)]
+    command += ["--resume"] * resume + ["--salvage"] * salvage
+    log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=paths.root,
+            start_new_session=True,
+            pass_fds=(writing,),
+        )
+    finally:
+        os.close(log)
+        os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        line = pipe.readline()
+    if not line:
+        code = process.wait()
+        raise GpuschedError(f"the daemon ended at once (exit code {code}); see {paths.log}")
+    message = json.loads(line)
+    if "error" in message:
+        process.wait()
+        error: GpuschedError = InputError(message["error"])
+        error.exit_code = message["exit_code"]
+        raise error
+    return int(message["ok"])
+
+
+def discard(paths: ExperimentPaths) -> None:
+    """Remove the folder of an experiment that never began."""
+    shutil.rmtree(paths.root, ignore_errors=True)

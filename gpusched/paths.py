@@ -1,0 +1,169 @@
+"""The folder of an experiment: every path in it, in one class.
+
+Folders are made 0700 and files of ours 0600: what a search tries is nobody else's business.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPaths:
+    """The folder of one trial, ``trials/0007``."""
+
+    root: Path
+
+    @property
+    def hparams(self) -> Path:
+        return self.root / "hparams.json"
+
+    @property
+    def reports(self) -> Path:
+        return self.root / "reports.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"step-{step:08d}"
+
+    def logs(self, incarnation: int) -> Path:
+        return self.root / "logs" / str(incarnation)
+
+    def log(self, incarnation: int, rank: int, stream: str) -> Path:
+        """``stream`` is ``out`` or ``err``."""
+        return self.logs(incarnation) / f"rank-{rank}.{stream}"
+
+    def error_file(self, incarnation: int, rank: int) -> Path:
+        return self.logs(incarnation) / f"error-{rank}.json"
+
+    def last_word(self, incarnation: int) -> Path:
+        return self.logs(incarnation) / "last-word.json"
+
+    def exit(self, incarnation: int) -> Path:
+        return self.logs(incarnation) / "exit.json"
+
+    def shim(self, incarnation: int) -> Path:
+        """Who the shim is: pid, start time, boot id."""
+        return self.logs(incarnation) / "shim.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentPaths:
+    """The folder of an experiment, ``runs/<name>-<time>``."""
+
+    root: Path
+
+    @property
+    def recipe(self) -> Path:
+        return self.root / "recipe.yaml"
+
+    @property
+    def resolved(self) -> Path:
+        return self.root / "resolved.json"
+
+    @property
+    def began(self) -> Path:
+        """When the experiment began, in both clocks."""
+        return self.root / "began.json"
+
+    @property
+    def profile(self) -> Path:
+        """What was measured of this recipe before, if it was."""
+        return self.root / "profile.json"
+
+    @property
+    def worker(self) -> Path:
+        return self.root / "worker.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "journal.db"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def socket(self) -> Path:
+        return self.root / "daemon.sock"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "daemon.log"
+
+    @property
+    def trials(self) -> Path:
+        return self.root / "trials"
+
+    @property
+    def best(self) -> Path:
+        """A link into ``bests``; swapping it is what makes a new best model atomic."""
+        return self.root / "best"
+
+    @property
+    def bests(self) -> Path:
+        return self.root / ".best"
+
+    @property
+    def final_view(self) -> Path:
+        """Where the experiment stood when it ended."""
+        return self.root / "final.json"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
+
+    def trial(self, trial: int) -> TrialPaths:
+        return TrialPaths(self.trials / f"{trial:04d}")
+
+    @property
+    def resolved_time(self) -> float:
+        """When the experiment was made; 0 if that cannot be told."""
+        try:
+            return self.resolved.stat().st_mtime
+        except OSError:
+            return 0.0
+
+    @property
+    def is_experiment(self) -> bool:
+        return self.journal.exists()
+
+
+def private_folder(path: Path) -> Path:
+    """Make ``path`` and what is missing above it, 0700; return it."""
+    missing = [p for p in (path, *path.parents) if not p.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace ``path`` by ``data``: temporary file, fsync, rename, fsync of the folder."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """fsync a folder, so that the names in it survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,301 @@
+"""The forms of a search space: how one hyperparameter is drawn from 128 random bits.
+
+Rules: a draw depends on the bits alone and is the same on every platform (integers, ``decimal`` and the four basic
+operations on floats; no libm); it never lies outside the bounds, quantisation included. Bounds are inclusive.
+"""
+
+from __future__ import annotations
+
+import copy
+import decimal
+import difflib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Protocol
+
+BITS = 128
+INT_LIMIT = 2**63 - 1
+MAX_OPTIONS = 10_000
+
+# Correctly rounded ln and exp, twice the digits of a float: the float nearest to the result is the same everywhere.
+_EXACT = decimal.Context(prec=40, Emin=-999_999, Emax=999_999)
+
+
+class Form(Protocol):
+    """How a value is drawn."""
+
+    def draw(self, bits: int) -> object:
+        """The value for this uniformly random number of 128 bits."""
+        ...
+
+    def may_be(self, value: object) -> bool | None:
+        """Whether the value can be drawn; None if no single value ever is (a continuous range)."""
+        ...
+
+    def __str__(self) -> str:
+        """In words, for people."""
+        ...
+
+
+def same(left: object, right: object) -> bool:
+    """Equal as a recipe's reader means it: ``1`` is ``1.0`` but not ``true``."""
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    return left == right
+
+
+def show(value: object) -> str:
+    """A value in a message: short, on one line, without control characters."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    try:
+        text = f"{value:g}" if isinstance(value, float) else repr(value)
+    except ValueError:  # Python writes out no number of more than 4300 digits
+        return "a number with thousands of digits"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _shown(options: Sequence[object]) -> str:
+    more = f", ... ({len(options)})" if len(options) > 8 else ""
+    return ", ".join(show(option) for option in options[:8]) + more
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    value: object
+
+    def draw(self, bits: int) -> object:
+        return copy.deepcopy(self.value)
+
+    def may_be(self, value: object) -> bool:
+        return same(self.value, value)
+
+    def __str__(self) -> str:
+        return show(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the options, each equally likely; an option named twice is twice as likely."""
+
+    options: tuple[object, ...]
+
+    def draw(self, bits: int) -> object:
+        return copy.deepcopy(self.options[bits * len(self.options) >> BITS])
+
+    def may_be(self, value: object) -> bool:
+        return any(same(option, value) for option in self.options)
+
+    def __str__(self) -> str:
+        return "one of " + _shown(self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid(Choice):
+    """Every one of the options in turn; which one is not for ``draw`` to say but for the sampler."""
+
+    def __str__(self) -> str:
+        return "each of " + _shown(self.options)
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    low: float
+    high: float
+
+    def draw(self, bits: int) -> float:
+        unit = (bits >> (BITS - 53)) / 2**53
+        value = self.low * (1.0 - unit) + self.high * unit
+        return min(max(value, self.low), self.high)
+
+    def may_be(self, value: object) -> None:
+        return None
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class LogUniform:
+    low: float
+    high: float
+
+    def draw(self, bits: int) -> float:
+        value = float(_log_between(Decimal(self.low), Decimal(self.high), bits))
+        return min(max(value, self.low), self.high)
+
+    def may_be(self, value: object) -> None:
+        return None
+
+    def __str__(self) -> str:
+        return f"{self.low:g} to {self.high:g}, logarithmic"
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """A multiple of ``step`` between ``first * step`` and ``last * step``: ``int`` and quantised forms.
+
+    ``logarithmic``: a value is drawn log-uniformly, then rounded to the nearest multiple.
+    """
+
+    step: Decimal
+    first: int
+    last: int
+    whole: bool
+    logarithmic: bool = False
+
+    def draw(self, bits: int) -> int | float:
+        if self.logarithmic:
+            half = Decimal("0.5")
+            drawn = _log_between(self.first - half, self.last + half, bits)
+            count = min(max(int(drawn.to_integral_value()), self.first), self.last)
+        else:
+            count = self.first + (bits * (self.last - self.first + 1) >> BITS)
+        value = _EXACT.multiply(self.step, Decimal(count))
+        return int(value) if self.whole else float(value)
+
+    def may_be(self, value: object) -> bool:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        count = Decimal(repr(value)) / self.step
+        return count == count.to_integral_value() and self.first <= count <= self.last
+
+    def __str__(self) -> str:
+        text = f"{self.first * self.step:f} to {self.last * self.step:f}"
+        text += f" in steps of {self.step:f}" if not self.whole or self.step != 1 else ""
+        return text + (", logarithmic" if self.logarithmic else "")
+
+
+def _log_between(low: Decimal, high: Decimal, bits: int) -> Decimal:
+    unit = _EXACT.divide(Decimal(bits >> (BITS - 64)), Decimal(2**64))
+    start = _EXACT.ln(low)
+    width = _EXACT.subtract(_EXACT.ln(high), start)
+    return _EXACT.exp(_EXACT.fma(unit, width, start))
+
+
+# ------------------------------------------------------------ reading them
+
+RANGES = ("uniform", "loguniform", "int", "logint")
+LISTS = ("choice", "grid")
+NAMES = ("choice", "uniform", "loguniform", "int", "logint", "grid", "const")
+
+
+class FormError(ValueError):
+    """What is wrong with a form, and what to do."""
+
+
+def read(name: str, argument: object, quantum: object = None) -> Form:
+    """The form called ``name``; raises FormError."""
+    if quantum is not None and name not in RANGES:
+        raise FormError(f"q goes with {', '.join(RANGES)} only, not with {name}")
+    if name == "const":
+        return Const(plain(argument))
+    if name in LISTS:
+        return _read_options(name, argument)
+    return _read_range(name, argument, quantum)
+
+
+def plain(value: object) -> object:
+    """The value, if it is made of text, finite numbers, true, false, null, lists and maps; raises FormError."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise FormError(f"{value} is not finite")
+    if isinstance(value, int) and abs(value) > INT_LIMIT:
+        raise FormError("a whole number of more than 64 bits")
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise FormError(f"a {type(value).__name__} is no value for a hyperparameter")
+
+
+def _read_options(name: str, argument: object) -> Form:
+    if not isinstance(argument, list | tuple):
+        raise FormError(f"{name} needs a list, as in {{{name}: [1, 2]}}; this is {show(argument)}")
+    if not argument:
+        raise FormError(f"{name} is empty; give it at least one value")
+    if len(argument) > MAX_OPTIONS:
+        raise FormError(f"{name} has {len(argument)} values; at most {MAX_OPTIONS}")
+    for option in argument:
+        inner = [key for key in NAMES if isinstance(option, Mapping) and key in option]
+        if inner:
+            raise FormError(f"{inner[0]} inside {name}: give it a key of its own, with when:")
+    options = tuple(plain(option) for option in argument)
+    if name == "choice":
+        return Choice(options)
+    seen: set[str] = set()
+    for option in options:
+        key = json.dumps(float(option) if type(option) is int else option, sort_keys=True)
+        if key in seen:
+            raise FormError(f"{show(option)} is in the grid twice")
+        seen.add(key)
+    return Grid(options)
+
+
+def _read_range(name: str, argument: object, quantum: object) -> Form:
+    if not isinstance(argument, list | tuple) or len(argument) != 2:
+        shown = show(argument)
+        raise FormError(f"{name} needs [lowest, highest], as in {{{name}: [1, 10]}}; not {shown}")
+    whole = name.endswith("int")
+    low, high = _number(argument[0], whole), _number(argument[1], whole)
+    if low > high:
+        raise FormError(f"reversed: {show(low)} is above {show(high)}; write [{high}, {low}]")
+    if low == high:
+        raise FormError(f"empty: both bounds are {show(low)}; write the plain value if you mean it")
+    if name.startswith("log") and low <= 0:
+        raise FormError(f"the bounds of {name} must be above 0, not {show(low)}")
+    if quantum is not None or whole:
+        step = 1 if quantum is None else _number(quantum, whole)
+        return _read_steps(low, high, step, whole, name.startswith("log"))
+    return (LogUniform if name == "loguniform" else Uniform)(float(low), float(high))
+
+
+def _read_steps(low: float, high: float, quantum: float, whole: bool, logarithmic: bool) -> Steps:
+    if quantum <= 0:
+        raise FormError(f"q must be above 0, not {show(quantum)}")
+    step = Decimal(repr(quantum))
+    first = math.ceil(_EXACT.divide(Decimal(repr(low)), step))
+    last = math.floor(_EXACT.divide(Decimal(repr(high)), step))
+    if last - first < 1:
+        bounds = f"{show(low)} and {show(high)}"
+        raise FormError(f"q is too big: between {bounds} lie fewer than two multiples of {quantum}")
+    if max(abs(first), abs(last)) > INT_LIMIT:
+        raise FormError(f"q is too small: {show(quantum)} for bounds of {show(low)}, {show(high)}")
+    return Steps(step, first, last, whole, logarithmic)
+
+
+def _number(value: object, whole: bool) -> float:
+    """A finite number, an int if ``whole`` (1e3 is one)."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        hint = ""
+        if isinstance(value, str) and any(character.isdigit() for character in value):
+            hint = " (quoted or misspelt?)"
+        raise FormError(f"{show(value)} is not a number{hint}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise FormError(f"{value} is not finite")
+    if abs(value) > INT_LIMIT and isinstance(value, int):
+        raise FormError("a whole number of more than 64 bits")
+    if whole:
+        if value != int(value):
+            raise FormError(f"{show(value)} is not a whole number; use uniform for fractions")
+        if abs(value) > INT_LIMIT:
+            raise FormError("a whole number of more than 64 bits")
+        return int(value)
+    return value
+
+
+def nearest(word: str, known: Sequence[str]) -> str | None:
+    """The known word that ``word`` was probably meant to be.
+
+    Comparing is slow: nobody misspells a word of a hundred letters, or among more than a thousand.
+    """
+    if len(word) > 100 or len(known) > 1000:
+        return None
+    found = difflib.get_close_matches(word.lower(), [name.lower() for name in known], 1, 0.6)
+    return next((name for name in known if found and name.lower() == found[0]), None)

@@ -1,0 +1,92 @@
+"""``gpusched validate``: the command as a user calls it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpusched.cli import main
+
+GOOD = """\
+script: train.py
+args: [--fast]
+deadline: 90s
+metric: accuracy
+space:
+  opt: {grid: [sgd, adam]}
+  lr: {loguniform: [1e-4, 1]}
+  momentum: {uniform: [0, 0.9], when: {opt: sgd}}
+policy: {name: asha, R: 27}
+max_atoms: 2
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "train.py").write_text("raise SystemExit('was run')\n")
+    (tmp_path / "good.yaml").write_text(GOOD)
+    monkeypatch.chdir(tmp_path)
+    return Path("good.yaml")
+
+
+def test_a_good_recipe_is_summed_up(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(recipe)]) == 0
+    text = capsys.readouterr().out
+    folder = Path.cwd()
+    assert text.splitlines() == [
+        "good.yaml is good. It would run:",
+        "  name      good",
+        f"  script    {folder}/train.py --fast",
+        "  metric    accuracy, more is better",
+        "  deadline  1 min 30 s",
+        "  policy    asha  R=27 r=1 eta=4 brackets=1 s=null",
+        "  devices   auto",
+        "  atoms     any number for a trial, at most 2",
+        "  space     opt       each of 'sgd', 'adam'",
+        "            lr        0.0001 to 1, logarithmic",
+        "            momentum  0 to 0.9, if opt is 'sgd'",
+        "  trials    2 configurations",
+        *text.splitlines()[12:],
+    ]
+    assert text.splitlines()[12].startswith("  such as   opt=sgd lr=")
+    assert text.splitlines()[13].startswith("            opt=adam lr=")
+
+
+def test_as_json(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(recipe), "--json", "--seed", "3", "--set", "policy.R=9"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["ok"], found["configurations"], len(found["first"])) == (True, 2, 2)
+    assert found["resolved"]["policy"]["R"] == 9
+    assert found["resolved"]["seed"] == 3
+
+
+def test_all_problems_and_exit_code_2(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe.write_text(GOOD + "mod: max\nseed: x\n")
+    assert main(["validate", str(recipe), "--deadline", "0"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == [
+        "gpusched: good.yaml:11: mod: unknown key; did you mean mode?",
+        "good.yaml:12: seed: should be a whole number, not 'x'",
+        "--deadline 0: deadline: must be more than 0 seconds, not 0",
+    ]
+
+
+def test_problems_as_json(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe.write_text(GOOD + "mod: max\n")
+    assert main(["validate", str(recipe), "--json"]) == 2
+    found = json.loads(capsys.readouterr().out)
+    assert found == {
+        "recipe": "good.yaml",
+        "ok": False,
+        "problems": ["good.yaml:11: mod: unknown key; did you mean mode?"],
+    }
+
+
+def test_a_missing_recipe(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", "god.yaml"]) == 2
+    assert capsys.readouterr().err == "gpusched: god.yaml: no such file; did you mean good.yaml?\n"
+    assert main(["validate", "god.yaml", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["ok"] is False

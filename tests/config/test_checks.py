@@ -1,0 +1,112 @@
+"""The script, the interpreter and modules: what can be said about them without running anything."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.config.conftest import GOOD, Load, Problems
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("a = 1\nb = (\n", "line 2: '(' was never closed"),
+        ("return 1\n", "line 1: 'return' outside function"),
+        ("def f():\nx\n", "line 2: expected an indented block"),
+        ("#!/bin/sh\necho hello\n", "line 2: invalid syntax"),
+        ("x = '\0'\n", "null bytes"),
+        ("(" * 5000, "too many nested parentheses"),
+        ("x = " + "-" * 100_000 + "1\n", "is not Python: "),
+        ("# coding: nonsense\n", "unknown encoding"),
+    ],
+    ids=["open", "return", "indent", "shell", "nul", "parentheses", "minus", "coding"],
+)
+def test_a_script_that_does_not_compile(
+    source: str, message: str, folder: Path, problems: Problems
+) -> None:
+    (folder / "train.py").write_text(source)
+    [found] = problems()
+    assert found.startswith("digits.yaml:1: script: train.py is not Python: ")
+    assert message in found
+
+
+def test_a_script_that_is_no_text(folder: Path, problems: Problems) -> None:
+    (folder / "train.py").write_bytes(bytes(range(256)))
+    [found] = problems()
+    assert "is not Python" in found
+
+
+def test_a_script_is_not_run_and_may_have_odd_escapes(folder: Path, load: Load) -> None:
+    (folder / "train.py").write_text("x = '\\d'\nraise SystemExit('was run')\n")
+    assert load().script == folder / "train.py"
+
+
+def test_an_empty_script_compiles(folder: Path, load: Load) -> None:
+    (folder / "train.py").write_text("")
+    load()
+
+
+def test_a_cold_launch_may_start_something_that_is_not_python(folder: Path, load: Load) -> None:
+    (folder / "train").write_text("#!/bin/sh\necho (\n")
+    assert load(whole=GOOD.replace("train.py", "train") + "launch: cold\n").launch == "cold"
+
+
+def test_a_cold_launch_of_python_is_checked_all_the_same(folder: Path, problems: Problems) -> None:
+    (folder / "train.py").write_text("(\n")
+    assert len(problems("launch: cold\n")) == 1
+
+
+def test_a_script_that_is_too_large(folder: Path, problems: Problems) -> None:
+    with (folder / "train.py").open("wb") as file:
+        file.truncate(11 << 20)
+    [found] = problems()
+    assert "larger than 10 MiB" in found
+
+
+def test_another_interpreter_by_path_keeps_its_link(folder: Path, load: Load) -> None:
+    """A venv's python is a link; following it would leave the venv."""
+    (folder / "python").symlink_to(sys.executable)
+    recipe = load("launch: cold\npython: ./python\n")
+    assert recipe.python == folder / "python"
+
+
+def test_another_interpreter_by_name(
+    folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "bin").mkdir()
+    (folder / "bin/python9").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(folder / "bin"))
+    assert load("launch: cold\npython: python9\n").python == folder / "bin/python9"
+
+
+def test_a_syntax_that_only_the_other_interpreter_knows(folder: Path, load: Load) -> None:
+    (folder / "train.py").write_text("print 'python 2'\n")
+    load(f"launch: cold\npython: {sys.executable}\n")
+
+
+def test_an_interpreter_that_cannot_be_run(folder: Path, problems: Problems) -> None:
+    (folder / "python").write_text("")
+    [found] = problems("launch: cold\npython: ./python\n")
+    assert found == "digits.yaml:6: python: python is no program that can be run"
+
+
+def test_a_module_beside_the_script_may_be_preloaded(folder: Path, load: Load) -> None:
+    (folder / "mynet").mkdir()
+    assert load("preload: [mynet.layers, json]\n").preload == ("mynet.layers", "json")
+
+
+def test_preloaded_modules_are_not_imported_by_the_check(load: Load) -> None:
+    sys.modules.pop("this", None)
+    load("preload: [this]\n")
+    assert "this" not in sys.modules
+
+
+def test_a_home_folder_is_understood(
+    folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", os.fspath(folder))
+    assert load(whole=GOOD.replace("train.py", "~/train.py")).script == folder / "train.py"

@@ -1,0 +1,208 @@
+"""Simulated experiments whose daemon dies at a chosen instant and is resumed: for tests of the driver and the journal.
+
+``Fragile*`` stand between the driver and the real parts and count every step of an effect; at the armed one the daemon
+"dies": what was not committed is gone, what was polled and not journaled is lost, and the simulated machine goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpusched.core.decisions import Command, Launch
+from gpusched.core.events import (
+    DeviceQuarantined,
+    DeviceReadmitted,
+    Event,
+    ExperimentStarted,
+    Reported,
+)
+from gpusched.core.experiment import Experiment
+from gpusched.driver import Driver, replay
+from gpusched.executors.base import LiveTrial
+from gpusched.journal import Journal
+from gpusched.sim.executor import SimExecutor
+from gpusched.sim.setup import Setup, experiment, machine, recipe
+from tests.helpers import snapshot
+
+
+class Crash(Exception):
+    """The daemon is gone."""
+
+
+@dataclass
+class Failpoints:
+    """Counts instants; dies at each of the armed ones."""
+
+    armed: set[int] = field(default_factory=set)
+    count: int = 0
+    last: str = ""
+
+    def pass_by(self, name: str) -> None:
+        self.count += 1
+        self.last = name
+        if self.count in self.armed:
+            raise Crash(f"at instant {self.count}: {name}")
+
+
+class FragileJournal:
+    def __init__(self, journal: Journal, points: Failpoints) -> None:
+        self._journal = journal
+        self._points = points
+
+    def append(self, event: Event, commands: Sequence[Command]) -> None:
+        self._points.pass_by("before append")
+        self._journal.append(event, commands)
+
+    def commit(self) -> None:
+        self._points.pass_by("before commit")
+        self._journal.commit()
+        self._points.pass_by("after commit")
+
+
+@dataclass
+class Facts:
+    """What can be found out anew: every report, in the trials' own files, and which devices are out of order."""
+
+    reports: dict[int, list[Reported]] = field(default_factory=dict)
+    quarantined: dict[str, DeviceQuarantined] = field(default_factory=dict)
+
+    def note(self, event: Event) -> None:
+        if isinstance(event, Reported):
+            self.reports.setdefault(event.trial, []).append(event)
+        elif isinstance(event, DeviceQuarantined):
+            self.quarantined[event.device] = event
+        elif isinstance(event, DeviceReadmitted):
+            self.quarantined.pop(event.device, None)
+
+
+class FragileExecutor:
+    def __init__(self, executor: SimExecutor, points: Failpoints, facts: Facts) -> None:
+        self._executor = executor
+        self._points = points
+        self._facts = facts
+        self.now = executor.now
+        self.inventory = executor.inventory
+        self.close = executor.close
+
+    def execute(self, command: Command) -> None:
+        name = type(command).__name__
+        self._points.pass_by(f"before {name}")
+        self._executor.execute(command)
+        self._points.pass_by(f"after {name}")
+
+    def acknowledge(self, report: Reported) -> None:
+        self._points.pass_by("before answer")
+        self._executor.acknowledge(report)
+        self._points.pass_by("after answer")
+
+    def poll(self, until: float) -> Sequence[Event]:
+        events = self._executor.poll(until)
+        for event in events:
+            self._facts.note(event)
+        if events:
+            self._points.pass_by("after poll")
+        return events
+
+    def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
+        """Like the machine, but with every report that was missed and not only the last of each trial."""
+        events: list[Event] = [
+            replace(event, at=self.now()) for event in self._facts.quarantined.values()
+        ]
+        for trial in live:
+            missed = [r for r in self._facts.reports.get(trial.trial, ()) if r.seq > trial.last_seq]
+            events += [replace(report, at=self.now()) for report in missed]
+            found = self._executor.reconcile([trial])
+            events += [event for event in found if not isinstance(event, Reported)]
+        self._points.pass_by("after reconcile")
+        return events
+
+
+class Daemons:
+    """One experiment on one simulated machine, served by one daemon after the other."""
+
+    def __init__(self, setup: Setup, path: Path, points: Failpoints) -> None:
+        self.setup = setup
+        self.path = path
+        self.points = points
+        self.machine = machine(setup)
+        self.facts = Facts()
+        self.epoch = 1
+        self.experiment = self.fresh()
+        Journal.create(path, {}).close()
+
+    def fresh(self) -> Experiment:
+        return experiment(self.setup, recipe(self.setup))
+
+    def run(self) -> None:
+        """Daemon after daemon, until the experiment is over."""
+        for self.epoch in range(1, 1000):
+            journal = Journal.open(self.path)
+            try:
+                self._serve(journal)
+                journal.commit()
+                return
+            except Crash:
+                pass
+            finally:
+                journal._connection.close()  # without a commit: it died
+        raise AssertionError("a thousand daemons")
+
+    def _serve(self, journal: Journal) -> None:
+        self.experiment = self.fresh()
+        known = replay(self.experiment, journal.entries())
+        driver = Driver(
+            self.experiment,
+            FragileExecutor(self.machine, self.points, self.facts),
+            FragileJournal(journal, self.points),  # type: ignore[arg-type]
+            check=True,
+        )
+        if self.experiment.finished:
+            return
+        if known == 0:
+            devices = tuple(device.id for device in self.machine.inventory())
+            driver.handle([ExperimentStarted(at=0.0, devices=devices)])
+        else:
+            driver.resume(self.epoch)
+        driver.run()
+
+    # ------------------------------------------------------------ what must be true afterwards
+
+    def check(self) -> None:
+        """Nothing acknowledged is lost, nothing is applied twice, and the rungs hold what was reported."""
+        state = self.experiment.state
+        assert state.finished
+        self.experiment.check()
+        for trial in state.trials.values():
+            assert trial.is_final
+            story = self.machine._stories.get(trial.id)
+            reported = story.seq if story is not None else 0
+            assert trial.seq == len(trial.curve), f"trial {trial.id}: applied twice, or lost"
+            assert trial.seq == reported, f"trial {trial.id}: {trial.seq} of {reported} reports"
+        self._check_rungs()
+        self._check_journal()
+        if state.best is not None:
+            kept = self.machine.kept
+            assert kept is not None
+            assert (kept.trial, kept.step) == (state.best.trial, state.best.step)
+
+    def _check_rungs(self) -> None:
+        """The same facts, the same scores, as without any crash."""
+        state = self.experiment.state
+        for rung in self.experiment.policy.rungs(state):  # type: ignore[attr-defined]
+            for trial in rung.top(len(rung)):
+                curve = self.machine._stories[trial].curve
+                assert rung.score(trial) == curve.metric(rung.milestone) * state.rules.sign
+
+    def _check_journal(self) -> None:
+        journal = Journal.open(self.path)
+        again, launched = self.fresh(), {}
+        for entry in journal.entries():
+            assert again.handle(entry.event) == entry.commands
+            for command in entry.commands:
+                if isinstance(command, Launch):
+                    assert command.incarnation == launched.get(command.trial, 0) + 1
+                    launched[command.trial] = command.incarnation
+        journal.close()
+        assert snapshot(again) == snapshot(self.experiment)

@@ -1,0 +1,128 @@
+"""The real command line, a real daemon, real process groups over gloo, in a folder of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import gpusched
+
+PACKAGE = Path(gpusched.__file__).parent
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+@dataclass
+class Result:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out + self.err
+
+    def json(self) -> Any:
+        return json.loads(self.out.splitlines()[-1])
+
+
+@dataclass
+class Sandbox:
+    """A folder with recipes and runs, and the command line in it."""
+
+    root: Path
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    @property
+    def experiment(self) -> Path:
+        """The only experiment there is."""
+        (found,) = self.runs.iterdir()
+        return found
+
+    def recipe(self, script: str, **keys: Any) -> Path:
+        """A recipe for a script of ``tests/e2e/scripts``; ``keys`` replace the defaults."""
+        path = self.root / f"{Path(script).stem}.yaml"
+        recipe = {
+            "script": script if os.sep in script else str(SCRIPTS / script),
+            "metric": "score",
+            "deadline": "20s",
+            "space": {"x": {"uniform": [0, 1]}},
+            "policy": {"name": "fifo", "R": 3},
+            "devices": "cpu:2",
+            "max_trials": 2,
+            **keys,
+        }
+        path.write_text(json.dumps(recipe))
+        return path
+
+    def start(self, *args: str | Path, **env: str) -> subprocess.Popen[str]:
+        """Start a command and go on."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gpusched", *map(str, args)],
+            cwd=self.root,
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.started.append(process)
+        return process
+
+    def gpusched(self, *args: str | Path, timeout_s: float = 60, **env: str) -> Result:
+        """Run a command to its end."""
+        process = self.start(*args, **env)
+        out, err = process.communicate(timeout=timeout_s)
+        # The user's own traceback may be shown; one through our code may not.
+        assert f'File "{PACKAGE}' not in out + err, out + err
+        assert "internal error" not in err, err
+        return Result(process.returncode, out, err)
+
+    def view(self) -> Any:
+        """``status --json``."""
+        result = self.gpusched("status", "--json")
+        assert result.code == 0, result.text
+        return result.json()
+
+    def wait_for(self, condition: Callable[[Any], Any], timeout_s: float = 30) -> Any:
+        """Poll the status until the condition holds; return the view."""
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            if self.runs.is_dir() and list(self.runs.glob("*/daemon.sock")):
+                view = self.view()
+                if condition(view):
+                    return view
+            time.sleep(0.1)
+        raise AssertionError(f"did not happen in {timeout_s} s; the log says:\n{self.log()}")
+
+    def log(self) -> str:
+        return "".join(path.read_text() for path in self.runs.glob("*/daemon.log"))
+
+    def daemon(self) -> int:
+        return int(json.loads((self.experiment / "lock").read_text())["pid"])
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process of gpusched that works in this folder: daemon, warm server, shims, ranks."""
+        found = []
+        mine = str(self.root)
+        for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
+            if process.pid == os.getpid() or process in self.started:
+                continue
+            words = " ".join(process.info["cmdline"] or [])
+            if mine in words or (process.info["cwd"] or "").startswith(mine):
+                found.append(process)
+        return found

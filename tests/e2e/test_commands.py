@@ -1,0 +1,103 @@
+"""Every command on one finished experiment: data and words, mistakes included."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.sandbox import Sandbox
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    box = Sandbox(tmp_path_factory.mktemp("finished"))
+    recipe = box.recipe("counted.py", space={"x": {"uniform": [0, 1]}, "net": {"width": 8}})
+    assert box.gpusched("run", recipe).code == 0, box.log()
+    return box
+
+
+def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> None:
+    out = finished.gpusched("--help").out
+    names = [
+        line.split()[0] for line in out.splitlines() if line.startswith("  ") and line[2] != "-"
+    ]
+    assert {"run", "resume", "watch", "status", "ls", "best", "logs", "explain", "stop"} <= set(
+        names
+    )
+    for name in names:
+        result = finished.gpusched(name, "--help")
+        assert result.code == 0
+        assert f"gpusched {name}" in result.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["stauts"], "did you mean 'status'?"),
+        (["status", "--jsn"], "--jsn"),
+        (["status", "nonsense"], "nonsense"),
+        (["logs", "seven"], "'seven' is no trial"),
+        (["logs", "7"], "trial 7"),
+        (["logs", "0", "--rank", "3"], "no rank 3"),
+        (["logs", "0", "--incarnation", "9"], "no incarnation 9"),
+        (["explain", "99"], "there is no trial 99"),
+        (["pause", "0"], "is not running"),
+        (["stop"], "is not running"),
+        (["export", "--parquet"], "--output"),
+        (["run", "missing.yaml"], "missing.yaml"),
+        (["resume"], "is over"),
+    ],
+)
+def test_mistakes_get_one_message_and_code_2(
+    finished: Sandbox, words: list[str], said: str
+) -> None:
+    result = finished.gpusched(*words)
+    assert result.code == 2, result.text
+    assert said in result.err
+    assert len(result.err.splitlines()) <= 3
+
+
+def test_export_has_a_row_a_report(finished: Sandbox) -> None:
+    rows = list(csv.DictReader(io.StringIO(finished.gpusched("export").out)))
+    assert len(rows) == 6
+    assert {row["trial"] for row in rows} == {"0", "1"}
+    assert {row["hparams.net.width"] for row in rows} == {"8"}
+    lines = finished.gpusched("export", "--json").out.splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [int(row["step"]) for row in rows]
+
+
+def test_gc_keeps_the_best_model_and_nothing_else(finished: Sandbox) -> None:
+    before = finished.gpusched("best", "--json").json()
+    dry = finished.gpusched("gc", "--dry-run", "--json").json()
+    assert dry["removed"]
+    assert all(Path(folder).exists() for folder in dry["removed"])
+    done = finished.gpusched("gc", "--json").json()
+    assert done["removed"] == dry["removed"]
+    assert not any(Path(folder).exists() for folder in done["removed"])
+    assert finished.gpusched("best", "--json").json() == before
+    assert (Path(before["checkpoint"]) / "manifest.json").exists()
+    assert "removed 0" in finished.gpusched("gc").out
+
+
+def test_logs_by_rank_and_stream(finished: Sandbox) -> None:
+    assert finished.gpusched("logs", "0", "--err", "-n", "0").out == ""
+    lines = finished.gpusched("logs", "1", "--all", "--json").out.splitlines()
+    assert all(set(json.loads(line)) == {"rank", "stream", "line"} for line in lines)
+
+
+def test_watch_of_a_finished_experiment_says_how_it_ended(finished: Sandbox) -> None:
+    result = finished.gpusched("watch")
+    assert result.code == 0
+    assert "best/checkpoint" in result.out
+
+
+def test_doctor_and_gpus_speak_plainly(finished: Sandbox) -> None:
+    checks = [json.loads(line) for line in finished.gpusched("doctor", "--json").out.splitlines()]
+    assert {check["state"] for check in checks} <= {"ok", "warn", "fail"}
+    assert "/dev/shm" in {check["name"] for check in checks}
+    assert finished.gpusched("gpus").code in (0, 4)

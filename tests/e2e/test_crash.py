@@ -1,0 +1,156 @@
+"""The daemon dies, is resumed, and nothing is lost; signals mean what the README says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.sandbox import Sandbox
+
+ENDLESS = {"name": "fifo", "R": 100000}
+
+
+def _run(sandbox: Sandbox, script: str = "counted.py", **keys: object) -> None:
+    keys = {"policy": ENDLESS, "deadline": "60s", **keys}
+    assert sandbox.gpusched("run", sandbox.recipe(script, **keys), "--detach").code == 0
+    sandbox.wait_for(lambda view: view["trials"] and all(t["step"] > 3 for t in view["trials"]))
+
+
+def _kill_daemon(sandbox: Sandbox) -> None:
+    os.kill(sandbox.daemon(), signal.SIGKILL)
+    time.sleep(0.1)
+
+
+def _reports(sandbox: Sandbox, trial: int) -> list[dict]:
+    path = sandbox.experiment / "trials" / f"{trial:04d}" / "reports.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_trials_go_on_without_a_daemon_and_are_adopted(sandbox: Sandbox) -> None:
+    _run(sandbox)
+    before = {t["id"]: t["incarnation"] for t in sandbox.view()["trials"]}
+    _kill_daemon(sandbox)
+    steps = len(_reports(sandbox, 0))
+    time.sleep(1.0)
+    assert len(_reports(sandbox, 0)) > steps + 5
+    assert "interrupted" in sandbox.gpusched("ls").out
+    assert sandbox.gpusched("resume", "--detach").code == 0
+    view = sandbox.wait_for(lambda view: all(t["step"] > steps + 30 for t in view["trials"]))
+    assert {t["id"]: t["incarnation"] for t in view["trials"]} == before
+    assert sandbox.gpusched("stop").code == 0
+    for trial in (0, 1):
+        numbers = [report["n"] for report in _reports(sandbox, trial)]
+        assert numbers == list(range(1, len(numbers) + 1))
+        assert {t["id"]: t["step"] for t in sandbox.view()["trials"]}[trial] == len(numbers)
+
+
+def test_what_died_meanwhile_is_relaunched_from_its_checkpoint(sandbox: Sandbox) -> None:
+    _run(sandbox)
+    pids = [p.pid for p in sandbox.processes()]
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(0.3)
+    assert sandbox.gpusched("resume", "--detach").code == 0
+    # counted.py asserts that the state continues where the checkpoint was.
+    sandbox.wait_for(
+        lambda view: all(t["incarnation"] == 2 and t["step"] > 5 for t in view["trials"])
+    )
+    assert sandbox.gpusched("stop").code == 0
+    assert {t["state"] for t in sandbox.view()["trials"]} == {"stopped"}
+
+
+def test_the_deadline_passes_while_nobody_is_there(sandbox: Sandbox) -> None:
+    _run(sandbox, deadline="6s")
+    _kill_daemon(sandbox)
+    time.sleep(4)
+    result = sandbox.gpusched("resume")
+    assert result.code == 0, result.text + sandbox.log()
+    assert sandbox.view()["state"] != "running"
+
+
+def test_a_second_daemon_is_refused(sandbox: Sandbox) -> None:
+    _run(sandbox)
+    result = sandbox.gpusched("resume")
+    assert result.code == 2
+    assert str(sandbox.daemon()) in result.err
+    sandbox.gpusched("cancel")
+
+
+def test_hangup_means_nothing_and_sigterm_stops_in_order(sandbox: Sandbox) -> None:
+    _run(sandbox)
+    os.kill(sandbox.daemon(), signal.SIGHUP)
+    time.sleep(0.5)
+    assert sandbox.view()["state"] == "running"
+    os.kill(sandbox.daemon(), signal.SIGTERM)
+    sandbox.wait_for(lambda view: view["daemon_pid"] is None or view["state"] != "running", 10)
+    assert sandbox.gpusched("best").code == 0
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_ctrl_c_once_twice_three_times(sandbox: Sandbox, times: int) -> None:
+    recipe = sandbox.recipe(
+        "good.py",
+        policy=ENDLESS,
+        deadline="60s",
+        space={"x": 1, "step_s": 2.0 if times > 1 else 0.05},
+    )
+    process = sandbox.start("run", recipe)
+    sandbox.wait_for(
+        lambda view: view["trials"] and all(t["state"] == "running" for t in view["trials"])
+    )
+    time.sleep(0.5)
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.4)
+    out, err = process.communicate(timeout=20)
+    assert "Traceback" not in out + err
+    assert "stopping" in err
+    assert ("terminating" in err) == (times > 1)
+    assert process.returncode in ((0,) if times == 1 else (0, 130))
+
+
+def test_folders_that_are_no_experiment(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert sandbox.gpusched("resume", "empty").code == 5
+    assert sandbox.gpusched("status").code == 2
+    assert sandbox.gpusched("status", "nonsense").code == 2
+
+
+def test_damaged_and_newer_journals(sandbox: Sandbox) -> None:
+    assert sandbox.gpusched("run", sandbox.recipe("good.py")).code == 0
+    journal = sandbox.experiment / "journal.db"
+    (sandbox.experiment / "final.json").unlink()
+    good = journal.read_bytes()
+    journal.write_bytes(good[: len(good) // 2])
+    result = sandbox.gpusched("status")
+    assert result.code == 5
+    assert "--salvage" in result.err
+    journal.write_bytes(good[:60] + (99).to_bytes(4, "big") + good[64:])
+    result = sandbox.gpusched("resume")
+    assert result.code == 5
+    assert "format 99" in result.err
+    journal.write_bytes(b"not a database at all, but long enough to be looked at" * 100)
+    assert sandbox.gpusched("status").code == 5
+
+
+def test_a_damaged_journal_is_refused_and_can_be_salvaged(sandbox: Sandbox) -> None:
+    _run(sandbox)
+    _kill_daemon(sandbox)
+    with sqlite3.connect(sandbox.experiment / "journal.db") as journal:
+        (last,) = journal.execute("SELECT max(seq) FROM events").fetchone()
+        journal.execute("UPDATE events SET at = at + 1 WHERE seq = ?", (last - 2,))
+    journal.close()
+    refused = sandbox.gpusched("resume")
+    assert refused.code == 5
+    assert f"event {last - 2}" in refused.err
+    assert sandbox.gpusched("resume", "--salvage", "--detach").code == 0
+    before = len(_reports(sandbox, 0))
+    sandbox.wait_for(lambda view: all(t["step"] > before for t in view["trials"]))
+    assert sandbox.gpusched("stop").code == 0
+    assert {t["id"]: t["step"] for t in sandbox.view()["trials"]}[0] == len(_reports(sandbox, 0))

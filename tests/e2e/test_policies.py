@@ -1,0 +1,74 @@
+"""Every policy live: real processes that count their steps in a checkpoint, so that no preemption may lose any."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpusched import policies
+from tests.e2e.sandbox import Sandbox
+
+BOUNDS = {"metric_min": 0, "metric_max": 20}
+#: Options with which something happens within seconds; a step takes 0.05 s and a metric is x plus the steps made.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fifo": {"R": 4},
+    "sha": {"R": 4, "eta": 2},
+    "hyperband": {"R": 4, "eta": 2},
+    "asha": {"R": 4, "eta": 2},
+    "hypersched": {"R": 12, "eta": 2, "cooldown": 1},
+    "bandit": {"R": 6, "b": 2, "eps": 0.1},
+    "earlyterm": {"R": 12, "b": 4, "predictor": "least_squares", **BOUNDS},
+    "pop": {"R": 12, "b": 4, "predictor": "least_squares", **BOUNDS},
+    "seer": {"t_min": 0.02, "eta": 2},
+    "hermes": {"R": 12, "quantum_s": 0.2, "trials_per_device": 2},
+    "profile": {"sizes": [1, 2], "steps": 3},
+}
+
+
+def run(sandbox: Sandbox, name: str) -> Any:
+    """A search of eight seconds at most; its view at the end."""
+    recipe = sandbox.recipe(
+        "counted.py",
+        policy={"name": name, **OPTIONS[name]},
+        deadline="8s",
+        max_trials=6,
+    )
+    result = sandbox.gpusched("run", recipe)
+    assert result.code == 0, result.text + sandbox.log()
+    view = sandbox.view()
+    for trial in view["trials"]:
+        assert trial["state"] in ("completed", "stopped"), trial
+    assert sandbox.gpusched("best", "--json").json()["step"] > 0
+    return view
+
+
+def test_hermes_preempts_live_and_no_step_is_lost(sandbox: Sandbox) -> None:
+    view = run(sandbox, "hermes")
+    assert max(trial["incarnation"] for trial in view["trials"]) > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in policies.names() if name != "hermes"])
+def test_every_policy_live(sandbox: Sandbox, name: str) -> None:
+    view = run(sandbox, name)
+    assert view["policy"] == name
+
+
+def test_a_budget_too_small_for_seer_is_one_message_before_anything_starts(
+    sandbox: Sandbox,
+) -> None:
+    recipe = sandbox.recipe("counted.py", policy={"name": "seer", "B": 0.001, "t_min": 0.1})
+    result = sandbox.gpusched("run", recipe)
+    assert result.code == 2
+    assert "policy.B: the budget of 0.001 atom-minutes is too small for one trial" in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+def test_pop_without_a_bounded_metric_is_one_message_before_anything_starts(
+    sandbox: Sandbox,
+) -> None:
+    result = sandbox.gpusched("run", sandbox.recipe("counted.py", policy={"name": "pop"}))
+    assert result.code == 2
+    assert "policy.metric_min: pop needs a bounded metric" in result.err
+    assert len(result.err.splitlines()) == 1

@@ -1,0 +1,98 @@
+"""The main job: run, look, get the best model."""
+
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.sandbox import Sandbox
+
+
+def test_a_search_ends_with_the_best_model_on_disk(sandbox: Sandbox) -> None:
+    result = sandbox.gpusched("run", sandbox.recipe("counted.py", max_trials=3))
+    assert result.code == 0, result.text + sandbox.log()
+    best = sandbox.gpusched("best", "--json").json()
+    assert set(best) >= {"trial", "metric", "value", "step", "atoms", "hparams", "checkpoint"}
+    assert best["step"] == 3
+    assert best["value"] == pytest.approx(best["hparams"]["x"] + 3)
+    scores = [
+        json.loads((t / "hparams.json").read_text())["hparams"]["x"] for t in _trials(sandbox)
+    ]
+    assert len(scores) == 3
+    assert best["hparams"]["x"] == max(scores)
+    assert (Path(best["checkpoint"]) / "manifest.json").exists()
+
+
+def test_status_and_ls_and_logs_of_a_finished_experiment(sandbox: Sandbox) -> None:
+    assert sandbox.gpusched("run", sandbox.recipe("good.py")).code == 0
+    view = sandbox.view()
+    keys = {"experiment", "state", "policy", "daemon_pid", "time_left_s", "atoms", "trials"}
+    assert set(view) >= keys
+    assert set(view["atoms"]) >= {"total", "held", "free", "draining", "quarantined"}
+    for trial in view["trials"]:
+        assert set(trial) >= {"id", "state", "step", "metric", "atoms", "incarnation", "hparams"}
+        assert trial["state"] == "completed"
+        assert trial["step"] == 3
+    assert "completed" in sandbox.gpusched("status").out
+    assert sandbox.gpusched("ls", "--json").json()["experiment"] == view["experiment"]
+    logs = sandbox.gpusched("logs", "0").out
+    assert "hello from rank 0 of 1" in logs
+    assert "done" in logs
+    story = sandbox.gpusched("explain", "1").out
+    assert "complete" in story
+    assert "first launch" in story
+
+
+def test_two_ranks_make_one_process_group(sandbox: Sandbox) -> None:
+    recipe = sandbox.recipe("good.py", policy={"name": "fifo", "R": 3, "atoms": 2}, max_trials=1)
+    assert sandbox.gpusched("run", recipe).code == 0, sandbox.log()
+    out = sandbox.gpusched("logs", "0", "--all").out
+    assert "[0] hello from rank 0 of 2" in out
+    assert "[1] hello from rank 1 of 2" in out
+
+
+def test_nobody_else_can_look(sandbox: Sandbox) -> None:
+    process = sandbox.start("run", sandbox.recipe("good.py", policy={"name": "fifo", "R": 200}))
+    sandbox.wait_for(lambda view: any(t["step"] for t in view["trials"]))
+    for path in (sandbox.experiment, *sandbox.experiment.rglob("*")):
+        if path.is_symlink():
+            continue
+        assert not path.lstat().st_mode & (stat.S_IRWXG | stat.S_IRWXO), path
+    sandbox.gpusched("cancel")
+    process.wait(20)
+
+
+def test_cold_launch_gives_the_same(sandbox: Sandbox) -> None:
+    recipe = sandbox.recipe("counted.py", launch="cold", max_trials=1, deadline="40s")
+    assert sandbox.gpusched("run", recipe).code == 0, sandbox.log()
+    assert sandbox.gpusched("best", "--json").json()["step"] == 3
+
+
+def test_json_lines_end_with_the_final_view(sandbox: Sandbox) -> None:
+    result = sandbox.gpusched("run", sandbox.recipe("good.py"), "--json")
+    assert result.code == 0
+    objects = [json.loads(line) for line in result.out.splitlines()]
+    assert objects[-1]["over"] is True
+    assert len(objects) > 4
+
+
+def test_detach_and_come_back(sandbox: Sandbox) -> None:
+    recipe = sandbox.recipe("good.py", policy={"name": "fifo", "R": 100000})
+    started = sandbox.gpusched("run", recipe, "--detach", "--json").json()
+    assert started["daemon_pid"] == sandbox.daemon()
+    sandbox.wait_for(lambda view: all(t["step"] > 2 for t in view["trials"]))
+    assert "pauses" in sandbox.gpusched("pause", "1").out
+    sandbox.wait_for(lambda view: {t["id"]: t["state"] for t in view["trials"]}[1] == "paused")
+    assert sandbox.gpusched("unpause", "1").code == 0
+    sandbox.wait_for(lambda view: {t["id"]: t["state"] for t in view["trials"]}[1] == "running")
+    assert sandbox.gpusched("stop", "--trial", "1").code == 0
+    sandbox.wait_for(lambda view: {t["id"]: t["state"] for t in view["trials"]}[1] == "stopped")
+    assert sandbox.gpusched("stop").code == 0
+    assert sandbox.view()["state"] != "running"
+
+
+def _trials(sandbox: Sandbox) -> list:
+    return sorted((sandbox.experiment / "trials").iterdir())

@@ -1,0 +1,140 @@
+"""The daemon dies at any instant of an effect, and again; another one goes on, and it is as if nothing had happened.
+
+On the simulated machine, so that thousands of deaths take seconds: nothing acknowledged is lost, nothing is applied
+twice, no incarnation is launched twice, and the rungs hold the same scores for the same facts.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusched.sim.physics import Delays, Faults, Incident
+from gpusched.sim.setup import Setup
+from tests.crashes import Crash, Daemons, Failpoints
+
+DELAYS = Delays(launch_s=0.05, resize_s=0.04, save_s=0.01, exit_s=0.02, release_s=0.03)
+BAD_DAYS = (
+    Incident(at=0.9, kind="quarantine", device="sim:0"),
+    Incident(at=1.2, kind="hang", trial=1),
+    Incident(at=1.6, kind="readmit", device="sim:0"),
+)
+SETUPS = {
+    "hypersched": Setup(
+        policy="hypersched",
+        options={"r": 2, "R": 60, "cooldown": 1},
+        atoms=3,
+        deadline_s=4.0,
+        delays=DELAYS,
+        faults=Faults(lost=0.02, crash=0.01),
+        incidents=BAD_DAYS,
+        assumed="auto",
+        seed=1,
+    ),
+    "asha": Setup(
+        policy="asha",
+        options={"r": 1, "R": 27, "eta": 3.0},
+        atoms=2,
+        deadline_s=2.0,
+        delays=DELAYS,
+        faults=Faults(lost=0.03),
+        seed=2,
+    ),
+    "fifo": Setup(
+        policy="fifo",
+        options={"R": 6, "atoms": 2},
+        atoms=5,
+        deadline_s=2.0,
+        delays=DELAYS,
+        faults=Faults(crash=0.02, lost=0.02),
+        incidents=BAD_DAYS,
+        sizes=(1, 2),
+        seed=3,
+    ),
+}
+
+
+def run(setup: Setup, folder: Path, armed: set[int]) -> Daemons:
+    folder.mkdir()
+    points = Failpoints(armed)
+    daemons = Daemons(setup, folder / "journal.db", points)
+    try:
+        daemons.run()
+        daemons.check()
+    except BaseException as error:
+        error.add_note(f"{setup.policy}, armed {sorted(armed)}, last instant: {points.last}")
+        raise
+    return daemons
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory where that can be had: it is processes that die here, not power, and a sync is most of the time."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as made:
+        yield Path(made)
+
+
+@pytest.fixture(params=list(SETUPS))
+def setup(request: pytest.FixtureRequest) -> Setup:
+    return SETUPS[request.param]
+
+
+def test_without_a_crash_it_is_worth_crashing(setup: Setup, folder: Path) -> None:
+    daemons = run(setup, folder / "0", set())
+    assert daemons.epoch == 1
+    assert daemons.points.count > 200
+    assert daemons.machine.launches >= 8
+
+
+def test_the_daemon_dies_once(setup: Setup, folder: Path) -> None:
+    count = run(setup, folder / "0", set()).points.count
+    rng = random.Random(1)
+    for instant in [*range(1, 7), *sorted(rng.sample(range(7, count + 1), 8))]:
+        daemons = run(setup, folder / str(instant), {instant})
+        assert daemons.epoch == 2
+
+
+def test_the_daemon_dies_again_and_again(setup: Setup, folder: Path) -> None:
+    rng = random.Random(2)
+    for number in range(2):
+        armed = set(rng.sample(range(1, 200), 8))
+        assert run(setup, folder / str(number), armed).epoch == 9
+
+
+def test_the_daemon_dies_in_the_middle_of_resuming(setup: Setup, folder: Path) -> None:
+    for number, instant in enumerate(range(30, 200, 80)):
+        armed = set(range(instant, instant + 6))
+        assert run(setup, folder / str(number), armed).epoch == 7
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_the_daemon_dies_at_every_instant(setup: Setup, folder: Path) -> None:
+    count = run(setup, folder / "0", set()).points.count
+    for instant in range(1, count + 1):
+        assert run(setup, folder / str(instant), {instant}).epoch == 2
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_thousand_deaths(setup: Setup, seed: int, folder: Path) -> None:
+    rng = random.Random(seed)
+    for number in range(25):
+        run(setup, folder / str(number), set(rng.sample(range(1, 500), 10)))
+
+
+def test_a_failpoint_is_a_death() -> None:
+    points = Failpoints({2})
+    points.pass_by("first")
+    with pytest.raises(Crash, match="at instant 2: second"):
+        points.pass_by("second")

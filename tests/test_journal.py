@@ -1,0 +1,383 @@
+"""The journal: what is committed comes back equal, what is none of ours is refused, salvage keeps the good part."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from gpusched import journal as journal_module
+from gpusched.core.events import TrialExited, TrialUp
+from gpusched.errors import DamagedState, InputError
+from gpusched.journal import Entry, Journal
+from tests.journal_samples import META, read, run_program, sample, write
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.db"
+
+
+# ---------------------------------------------------------------- the good way
+
+
+def test_what_is_written_comes_back(path: Path) -> None:
+    entries = write(path, 60)
+    assert read(path) == entries
+    journal = Journal.open(path)
+    assert journal.meta == META
+    journal.close()
+
+
+def test_an_empty_journal_is_empty(path: Path) -> None:
+    Journal.create(path, {}).close()
+    assert read(path) == []
+
+
+def test_reading_twice_gives_the_same(path: Path) -> None:
+    entries = write(path, 12)
+    journal = Journal.open(path)
+    assert list(journal.entries()) == list(journal.entries()) == entries
+    journal.close()
+
+
+def test_it_goes_on_where_it_ended_again_and_again(path: Path) -> None:
+    events = sample(30)
+    Journal.create(path, META).close()
+    for start in range(0, 30, 3):
+        journal = Journal.open(path)
+        assert [(e.event, e.commands) for e in journal.entries()] == events[:start]
+        for event, commands in events[start : start + 3]:
+            journal.append(event, commands)
+        journal.close()
+    assert [(e.event, e.commands) for e in read(path)] == events
+
+
+def test_appending_before_reading_to_the_end_is_an_error(path: Path) -> None:
+    write(path, 5)
+    journal = Journal.open(path)
+    with pytest.raises(AssertionError, match="read to its end"):
+        journal.append(*sample(1)[0])
+    next(journal.entries())
+    with pytest.raises(AssertionError, match="read to its end"):
+        journal.append(*sample(1)[0])
+    journal.close()
+
+
+def test_what_is_appended_is_not_there_before_the_commit(path: Path) -> None:
+    journal = Journal.create(path, META)
+    journal.append(*sample(1)[0])
+    assert journal.is_dirty
+    with sqlite3.connect(path) as other:
+        assert other.execute("SELECT count(*) FROM events").fetchone() == (0,)
+    journal.commit()
+    assert not journal.is_dirty
+    with sqlite3.connect(path) as other:
+        assert other.execute("SELECT count(*) FROM events").fetchone() == (1,)
+    other.close()
+    journal.commit()
+    journal.close()
+
+
+def test_whole_numbers_as_time_come_back(path: Path) -> None:
+    journal = Journal.create(path, META)
+    journal.append(TrialUp(at=3, trial=0, incarnation=1), [])
+    journal.close()
+    assert read(path)[0].event == TrialUp(at=3.0, trial=0, incarnation=1)
+
+
+def test_broken_characters_come_back(path: Path) -> None:
+    event = TrialExited(at=1.0, trial=0, incarnation=1, outcome="failed", error="\udcff \0 \ud800")
+    journal = Journal.create(path, META)
+    journal.append(event, [])
+    journal.close()
+    assert read(path)[0].event == event
+
+
+def test_meta_can_be_changed_key_by_key(path: Path) -> None:
+    journal = Journal.create(path, META)
+    journal.set_meta({"epoch": 2, "more": [1]})
+    journal.close()
+    journal = Journal.open(path)
+    assert journal.meta == {**META, "epoch": 2, "more": [1]}
+    journal.close()
+
+
+def test_every_commit_is_synced_and_logged_ahead(path: Path) -> None:
+    journal = Journal.create(path, META)
+    pragma = journal._connection.execute
+    assert pragma("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert pragma("PRAGMA synchronous").fetchone() == (2,)
+    journal.close()
+
+
+def test_it_is_for_its_owner_only(path: Path) -> None:
+    journal = Journal.create(path, META)
+    journal.append(*sample(1)[0])
+    journal.commit()
+    modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+    journal.close()
+    assert set(modes) == {"journal.db", "journal.db-wal", "journal.db-shm", "journal.db-mark"}
+    assert set(modes.values()) == {0o600}
+
+
+# ---------------------------------------------------------------- what is no journal of ours
+
+
+def test_where_none_is(path: Path) -> None:
+    with pytest.raises(DamagedState, match="there is no journal here"):
+        Journal.open(path)
+    assert not path.exists(), "opening makes none"
+
+
+def test_a_folder_in_its_place(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(DamagedState, match="there is no journal here"):
+        Journal.open(path)
+    with pytest.raises(InputError, match="cannot be made"):
+        Journal.create(path, META)
+
+
+def test_an_existing_one_is_not_written_over(path: Path) -> None:
+    entries = write(path, 5)
+    with pytest.raises(InputError, match="cannot be made: File exists"):
+        Journal.create(path, META)
+    assert read(path) == entries
+
+
+@pytest.mark.parametrize("content", [b"x" * 5000, b"SQLite format 3\0" + b"\xff" * 5000, b"{}"])
+def test_garbage_in_its_place(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(DamagedState):
+        read(path)
+
+
+def test_an_empty_file_in_its_place(path: Path) -> None:
+    path.touch()
+    with pytest.raises(DamagedState, match="this is no gpusched journal"):
+        Journal.open(path)
+
+
+def test_another_database_in_its_place(path: Path) -> None:
+    other = sqlite3.connect(path)
+    other.execute("PRAGMA application_id=7")
+    other.execute("CREATE TABLE t (x)")
+    other.close()
+    with pytest.raises(DamagedState, match=r"this is no gpusched journal \(application id 0x7\)"):
+        Journal.open(path)
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [(2, "has format 2, this gpusched reads up to format 1; use the newer"), (0, "never was")],
+)
+def test_another_format(path: Path, version: int, message: str) -> None:
+    write(path, 5)
+    other = sqlite3.connect(path)
+    other.execute(f"PRAGMA user_version={version}")
+    other.close()
+    with pytest.raises(DamagedState, match=message):
+        Journal.open(path)
+
+
+def test_one_that_somebody_else_has_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(path, 5)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("PRAGMA locking_mode=EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    monkeypatch.setattr(journal_module, "_LOCK_TIMEOUT_S", 0.05)
+    with pytest.raises(InputError, match="another process has the journal open"):
+        Journal.open(path)
+    other.close()
+
+
+def test_a_folder_that_cannot_be_written(path: Path) -> None:
+    write(path, 5)
+    program = f"""
+        import os
+        from pathlib import Path
+        from gpusched.errors import InputError
+        from gpusched.journal import Entry, Journal
+        path = Path({str(path)!r})
+        path.parent.chmod(0o555)
+        path.chmod(0o444)
+        for parent in path.parents[1:]:
+            if parent.stat().st_uid == os.getuid() and "pytest" in str(parent):
+                parent.chmod(0o755)
+        if os.getuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+        try:
+            Journal.open(path)
+        except InputError as error:
+            assert "permissions" in str(error), error
+        else:
+            raise SystemExit("opened")
+        try:
+            Journal.create(path.with_name("other.db"), {{}})
+        except InputError as error:
+            assert "Permission denied" in str(error), error
+        else:
+            raise SystemExit("created")
+    """
+    done = run_program(program)
+    path.parent.chmod(0o755)
+    assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------- damage
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE events SET at = at + 1e-9 WHERE seq = 7",
+        "UPDATE events SET kind = 'TrialUp' WHERE seq = 7",
+        "UPDATE events SET body = replace(body, '0', '1') WHERE seq = 7",
+        "UPDATE events SET commands = '[]' WHERE seq = 7",
+        "UPDATE events SET crc = crc + 1 WHERE seq = 7",
+        "UPDATE events SET body = x'00' WHERE seq = 7",
+        "DELETE FROM events WHERE seq = 7",
+        "UPDATE events SET seq = -1 WHERE seq = 7",
+    ],
+)
+def test_a_changed_row_is_named(path: Path, change: str) -> None:
+    write(path, 12)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute(change)
+    other.close()
+    journal = Journal.open(path)
+    with pytest.raises(DamagedState, match=r"event [17] is damaged or missing; the [06] before it"):
+        list(journal.entries())
+    journal.close()
+
+
+def test_swapped_rows_are_found(path: Path) -> None:
+    write(path, 12)
+    other = sqlite3.connect(path, isolation_level=None)
+    for change in ((7, 99), (8, 7), (99, 8)):
+        other.execute("UPDATE events SET seq = ? WHERE seq = ?", change[::-1])
+    other.close()
+    with pytest.raises(DamagedState, match="event 7 is damaged"):
+        read(path)
+
+
+def test_a_missing_end_is_named(path: Path) -> None:
+    write(path, 12)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("DELETE FROM events WHERE seq > 9")
+    other.close()
+    with pytest.raises(DamagedState, match="events 10 to 12 are missing; the 9 before"):
+        read(path)
+
+
+def test_an_event_that_nobody_knows_is_damage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "event_body", lambda event: '{"trial":1,"surprise":2}')
+    write(path, 3)
+    with pytest.raises(DamagedState, match="the journal is damaged"):
+        read(path)
+
+
+@pytest.mark.parametrize("change", ["DELETE FROM meta", "UPDATE meta SET value = '{}'"])
+def test_damaged_meta_is_found(path: Path, change: str) -> None:
+    write(path, 3)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute(change)
+    other.close()
+    journal = Journal.open(path)
+    with pytest.raises(DamagedState, match="its description of the experiment"):
+        journal.meta  # noqa: B018
+    journal.close()
+
+
+# ---------------------------------------------------------------- salvage
+
+
+def _damage(path: Path, change: str) -> Journal:
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute(change)
+    other.close()
+    journal = Journal.open(path)
+    with pytest.raises(DamagedState):
+        list(journal.entries())
+    return journal
+
+
+def test_salvage_goes_on_behind_the_last_good_event(path: Path) -> None:
+    entries = write(path, 20)
+    journal = _damage(path, "UPDATE events SET body = '{}' WHERE seq = 13")
+    assert journal.drop_after_last_good() == 8
+    journal.append(*sample(2)[1])
+    journal.close()
+    found = read(path)
+    assert found[:12] == entries[:12]
+    assert [(e.seq, e.event) for e in found[12:]] == [(13, sample(2)[1][0])]
+    journal = Journal.open(path)
+    assert journal.meta == META
+    journal.close()
+
+
+def test_salvage_keeps_the_damaged_journal(path: Path) -> None:
+    write(path, 20)
+    for number in (13, 9):
+        journal = _damage(path, f"UPDATE events SET body = '{{}}' WHERE seq = {number}")
+        journal.drop_after_last_good()
+        journal.close()
+    names = {file.name for file in path.parent.iterdir()}
+    assert {"journal.db", "journal.db.damaged", "journal.db.damaged-2"} <= names
+    kept = sqlite3.connect(path.with_name("journal.db.damaged"))
+    assert kept.execute("SELECT max(seq) FROM events").fetchone() == (20,)
+    kept.close()
+    assert len(read(path)) == 8
+
+
+def test_salvage_of_a_missing_end_says_what_is_lost(path: Path) -> None:
+    entries = write(path, 20)
+    journal = _damage(path, "DELETE FROM events WHERE seq > 15")
+    assert journal.drop_after_last_good() == 5
+    journal.close()
+    assert read(path) == entries[:15]
+
+
+def test_salvage_of_a_broken_file(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    entries = write(path, 400)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 4096] = b"\xa5" * 4096  # one page of noise
+    path.write_bytes(data)
+    journal = Journal.open(path)
+    good: list[Entry] = []
+    with pytest.raises(DamagedState):
+        good.extend(journal.entries())
+    assert good == entries[: len(good)]
+    assert journal.drop_after_last_good() >= 0
+    journal.append(*sample(2)[1])
+    journal.close()
+    assert read(path)[:-1] == good
+    assert len(good) > 50
+
+
+def test_a_salvage_that_was_cut_short_is_ended_by_the_next_open(path: Path) -> None:
+    entries = write(path, 10)
+    complete = path.with_name("journal.db.salvaged")
+    path.rename(complete)
+    path.with_name("journal.db.damaged").write_bytes(b"the damaged one, moved already")
+    assert read(path) == entries
+    assert not complete.exists()
+
+    path.rename(complete)
+    path.write_bytes(b"the damaged one, not moved yet")
+    path.with_name("journal.db-wal").write_bytes(b"and its log")
+    assert read(path) == entries
+    assert path.with_name("journal.db.damaged-2").read_bytes().endswith(b"not moved yet")
+    assert path.with_name("journal.db.damaged-2-wal").read_bytes() == b"and its log"
+
+
+def test_a_salvage_that_did_not_get_far_is_begun_again(path: Path) -> None:
+    write(path, 10)
+    path.with_name("journal.db.salvaging").write_bytes(b"half of it")
+    journal = _damage(path, "UPDATE events SET body = '{}' WHERE seq = 5")
+    journal.drop_after_last_good()
+    journal.close()
+    assert len(read(path)) == 4
