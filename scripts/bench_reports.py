@@ -1,0 +1,113 @@
+"""How much of the ideal number of steps do trials make that only sleep and report? (HyperSched, Table 1)
+
+Runs ``gpusched run`` with one trial an atom for SECONDS, for real, and counts the reports in the trials' own files. One
+JSON line a run: ``fraction`` has the start-up in it (from the start of the command), ``fraction_after_start`` counts
+from each trial's first report; ``daemon_cpu`` is the daemon's share of one core, ``daemon_rss_mb`` its largest size.
+
+    python scripts/bench_reports.py --trials 32 --step 0.1 --seconds 30
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+HERE = Path(__file__).resolve().parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--trials", type=int, nargs="+", default=[32])
+    parser.add_argument("--step", type=float, nargs="+", default=[0.1], help="seconds a step")
+    parser.add_argument("--seconds", type=float, default=30.0)
+    parser.add_argument("--repeat", type=int, default=1)
+    args = parser.parse_args()
+    for trials in args.trials:
+        for step_s in args.step:
+            for _ in range(args.repeat):
+                with tempfile.TemporaryDirectory() as folder:
+                    print(
+                        json.dumps(measure(Path(folder), trials, step_s, args.seconds)), flush=True
+                    )
+
+
+def measure(folder: Path, trials: int, step_s: float, seconds: float) -> dict[str, object]:
+    """One experiment of ``trials`` sleeping trials."""
+    recipe = folder / "sleeper.yaml"
+    recipe.write_text(
+        f"script: {HERE / 'sleeper.py'}\nmetric: score\ndeadline: {seconds}s\n"
+        f"space:\n  step_s: {step_s}\n  x: {{uniform: [0, 1]}}\npolicy: {{name: fifo, R: null}}\nmax_trials: {trials}\n"
+    )
+    command = [sys.executable, "-m", "gpusched", "run", str(recipe), "--devices", f"cpu:{trials}"]
+    process = subprocess.Popen(
+        [*command, "--dir", str(folder / "runs")], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    cpu_s, rss = watch_daemon(process, folder / "runs")
+    if process.returncode != 0 and process.stderr is not None:
+        sys.exit(process.stderr.read().decode())
+    (experiment,) = (folder / "runs").iterdir()
+    reports = reports_of(experiment)
+    counts = [len(times) for times in reports.values()]
+    rates = [
+        (len(times) - 1) * step_s / (times[-1] - times[0])
+        for times in reports.values()
+        if len(times) > 1
+    ]
+    first = [times[0] for times in reports.values()]
+    ideal = seconds / step_s
+    return {
+        "trials": trials,
+        "step_s": step_s,
+        "seconds": seconds,
+        "fraction": round(sum(counts) / trials / ideal, 4),
+        "fraction_after_start": round(statistics.mean(rates), 4),
+        "launched": len(counts),
+        "first_report_s": [round(min(first), 2), round(max(first), 2)],
+        "daemon_cpu": round(cpu_s / seconds, 4),
+        "daemon_rss_mb": round(rss / 2**20, 1),
+    }
+
+
+def reports_of(experiment: Path) -> dict[int, list[float]]:
+    """When each trial's reports came in, in seconds since the experiment began, from its journal."""
+    times: dict[int, list[float]] = {}
+    with sqlite3.connect(experiment / "journal.db") as journal:
+        for at, body in journal.execute("SELECT at, body FROM events WHERE kind = 'Reported'"):
+            times.setdefault(json.loads(body)["trial"], []).append(at)
+    journal.close()
+    return times
+
+
+def watch_daemon(process: subprocess.Popen[bytes], runs: Path) -> tuple[float, int]:
+    """CPU seconds and largest resident size of the daemon, until the experiment is over."""
+    daemon: psutil.Process | None = None
+    cpu_s, rss = 0.0, 0
+    while process.poll() is None:
+        time.sleep(0.2)
+        if daemon is None:
+            locks = list(runs.glob("*/lock"))
+            text = locks[0].read_text() if locks else ""
+            daemon = psutil.Process(json.loads(text)["pid"]) if text else None
+            continue
+        try:
+            times = daemon.cpu_times()
+            cpu_s, rss = times.user + times.system, max(rss, daemon.memory_info().rss)
+        except psutil.NoSuchProcess:
+            break
+    process.wait()
+    return cpu_s, rss
+
+
+if __name__ == "__main__":
+    main()

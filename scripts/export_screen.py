@@ -1,0 +1,124 @@
+"""Export a screen of the dashboard as SVG, for the README: of a real experiment's folder, or of a simulated one.
+
+    python scripts/export_screen.py runs/digits-20260714-153200 --at 31 --out docs/dashboard.svg
+    python scripts/export_screen.py --simulate --at 25
+
+The folder's journal is replayed up to ``--at`` (seconds since the experiment began; the default is two fifths of the
+deadline), so one finished run gives any screen it ever showed. Not while its daemon runs: the journal is the daemon's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import io
+import itertools
+import re
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import CONSOLE_SVG_FORMAT, Console
+from rich.terminal_theme import TerminalTheme
+
+from gpusched import assemble
+from gpusched.dashboard.model import View
+from gpusched.dashboard.render import render
+from gpusched.dashboard.ui import UiState
+from gpusched.driver import replay
+from gpusched.errors import GpuschedError, InputError
+from gpusched.journal import Journal
+from gpusched.lock import Lock
+from gpusched.paths import ExperimentPaths
+
+THEME = TerminalTheme(
+    background=(24, 26, 31),
+    foreground=(208, 212, 218),
+    normal=[
+        *[(60, 64, 72), (224, 108, 117), (137, 190, 112), (222, 184, 110)],
+        *[(97, 158, 226), (190, 132, 214), (86, 182, 194), (208, 212, 218)],
+    ],
+)
+
+#: Rich's frame without its web font: a README's picture must not load anything.
+FRAME = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(
+    "Fira Code", "ui-monospace, SFMono-Regular, Menlo, DejaVu Sans Mono"
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", nargs="?", type=Path, help="an experiment's folder")
+    parser.add_argument("--simulate", action="store_true", help="simulate an experiment for it")
+    parser.add_argument("--policy", default="hypersched", help="of the simulation")
+    parser.add_argument("--at", type=float, metavar="S", help="when (seconds since it began)")
+    parser.add_argument("--trial", type=int, metavar="N", help="with this trial's details open")
+    parser.add_argument("--columns", type=int, default=132)
+    parser.add_argument("--rows", type=int, default=34)
+    parser.add_argument("--out", type=Path, default=Path("docs/dashboard.svg"))
+    args = parser.parse_args()
+    if args.simulate == (args.folder is not None):
+        parser.error("give an experiment's folder, or --simulate")
+    try:
+        if args.simulate:
+            with tempfile.TemporaryDirectory() as runs:
+                view = standing(simulated(Path(runs), args.policy), args.at)
+        else:
+            view = standing(args.folder, args.at)
+    except GpuschedError as error:
+        print(f"export_screen: {error}", file=sys.stderr)
+        return error.exit_code
+    ui = UiState(selected=args.trial, detail=args.trial is not None)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(svg(view, args.columns, args.rows, ui))
+    print(f"{args.out}: {view.experiment} at {view.now_s:.1f} s")
+    return 0
+
+
+def simulated(runs: Path, policy: str) -> Path:
+    """The folder of a new simulated experiment."""
+    from gpusched.sim.folder import simulate_into
+    from gpusched.sim.setup import Setup
+
+    return simulate_into(runs, Setup(policy=policy, atoms=8, deadline_s=60.0, scaling="sqrt"))[1]
+
+
+def standing(folder: Path, at: float | None) -> View:
+    """Where the experiment stood at ``at``, as its daemon showed it. Raises GpuschedError."""
+    paths = ExperimentPaths(folder.resolve())
+    if not paths.is_experiment:
+        raise InputError(f"{folder}: this folder is no experiment")
+    assembled = assemble.assemble(assemble.read_recipe(paths), paths)
+    state = assembled.experiment.state
+    at = 0.4 * state.rules.deadline_s if at is None else at
+    Lock.take(paths.lock)  # as a daemon would: until this process ends
+    journal = Journal.open(paths.journal)
+    try:
+        # A simulated experiment's rules differ in a few fields, which its journal names.
+        state.rules = dataclasses.replace(state.rules, **journal.meta.get("rules", {}))
+        entries = itertools.takewhile(lambda entry: entry.event.at <= at, journal.entries())
+        replay(assembled.experiment, entries)
+    finally:
+        journal.close()
+    return assembled.view(daemon_pid=None, alive=True, now=max(at, state.now))
+
+
+def svg(view: View, columns: int, rows: int, ui: UiState) -> str:
+    console = Console(
+        record=True,
+        width=columns,
+        height=rows,
+        force_terminal=True,
+        color_system="truecolor",
+        file=io.StringIO(),
+        legacy_windows=False,
+    )
+    console.print(render(view, width=columns, height=rows, ui=ui))
+    title = "gpusched watch"
+    return console.export_svg(title=title, theme=THEME, code_format=FRAME, unique_id="gpusched")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

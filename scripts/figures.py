@@ -1,0 +1,75 @@
+"""Reproduces the papers' experiments in the simulator: pictures and JSON under docs/figures. See docs/papers.md.
+
+    python scripts/figures.py [NAME ..] [--quick] [--jobs N] [--out DIR] [--list]
+
+Without names all of them, in about a quarter of an hour on two cores; ``--quick`` has two seeds and tiny grids, a check
+that everything runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+from papers import hermes, hyperdrive, hypersched, regret, seer
+from papers.study import Study
+
+from gpusched.sim import runner
+
+FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
+STUDIES: list[Study] = [
+    study for module in (hypersched, seer, hyperdrive, hermes, regret) for study in module.STUDIES
+]
+
+
+def run(study: Study, out: Path, *, quick: bool, jobs: int | None) -> None:
+    began = time.monotonic()
+    setups = study.setups(quick)
+    done = 0
+
+    def on_done(_: object) -> None:
+        nonlocal done
+        done += 1
+        if sys.stderr.isatty():
+            print(f"\r{study.name}: {done} of {len(setups)} runs", end="", file=sys.stderr)
+
+    results = runner.map_all(study.work or runner.run_one, setups, jobs=jobs, on_done=on_done)
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr)
+    said = study.draw(results, out)
+    print(
+        f"{study.name}: {len(setups)} runs in {time.monotonic() - began:.0f} s",
+        *said,
+        sep="\n",
+        flush=True,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="which figures (all)")
+    parser.add_argument(
+        "--quick", action="store_true", help="two seeds and tiny grids; not to be quoted"
+    )
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes (one a core)")
+    parser.add_argument("--out", type=Path, default=FIGURES, metavar="DIR")
+    parser.add_argument("--list", action="store_true", help="say which figures there are")
+    args = parser.parse_args()
+    known = {study.name: study for study in STUDIES}
+    unknown = [name for name in args.names if name not in known]
+    if unknown:
+        parser.error(f"there is no figure {', '.join(unknown)}; there are {', '.join(known)}")
+    if args.list:
+        for study in STUDIES:
+            print(f"{study.name:<16} {study.title}")
+        return 0
+    args.out.mkdir(parents=True, exist_ok=True)
+    for name in args.names or known:
+        run(known[name], args.out, quick=args.quick, jobs=args.jobs)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""Write tests/golden/journal-v<FORMAT>.db: a simulated experiment, to be replayed by every later version.
+
+    python scripts/make_golden_journal.py [--force]
+
+Run once for each released ``FORMAT`` of the journal; the file is then never changed. A test replays it with today's
+code. If the test fails, journals of the released version can no longer be resumed: undo the change, or make it one that
+journals say of themselves (a new event, a new option of the policy). Only before a release may the file be made again
+(``--force``).
+
+How the experiment was set up, and how it ended, stands in the journal's meta.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sqlite3
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from gpusched.core.events import ExperimentStarted, UserAsked, Verb
+from gpusched.core.experiment import Experiment
+from gpusched.core.rules import Rules
+from gpusched.driver import Driver
+from gpusched.journal import FORMAT, Journal
+from gpusched.policies import make
+from gpusched.sim.executor import SimExecutor
+from gpusched.sim.physics import Delays, Faults, Incident, Noise
+from gpusched.sim.workload import Synthetic
+
+FOLDER = Path(__file__).resolve().parent.parent / "tests" / "golden"
+
+SETUP: dict[str, Any] = {
+    "policy": "hypersched",
+    "options": {"r": 2, "R": 60, "eta": 2.0, "cooldown": 2},
+    "rules": {
+        "deadline_s": 12.0,
+        "mode": "max",
+        "max_atoms": 4,
+        "last_call_s": 0.5,
+        "scaling": "auto",
+    },
+    "hparams": [
+        {"b0_quantile": (7 * n % 20) / 20, "b1": (3 * n % 10) / 10, "b2": 0.5} for n in range(30)
+    ],
+}
+#: What people asked for: (seconds, verb, trial).
+ASKED: list[tuple[float, Verb, int]] = [
+    (1.0, "pause", 1),
+    (2.5, "unpause", 1),
+    (3.0, "stop_trial", 2),
+    (3.5, "pause", 99),
+]
+INCIDENTS = (
+    Incident(
+        at=2.0, kind="quarantine", device="sim:3", reason="Xid 79: GPU has fallen off the bus"
+    ),
+    Incident(at=2.2, kind="lost", trial=0),
+    Incident(at=4.0, kind="readmit", device="sim:3"),
+)
+
+
+def experiment(setup: dict[str, Any]) -> Experiment:
+    """The experiment that a journal's meta describes. The test uses this, too."""
+    hparams = setup["hparams"]
+    return Experiment(
+        Rules(**setup["rules"]),
+        make(setup["policy"], setup["options"]),
+        lambda n: hparams[n] if n < len(hparams) else None,
+    )
+
+
+def outcome(of: Experiment) -> dict[str, Any]:
+    """How it ended, as JSON."""
+    state = of.state
+    policy: Any = of.policy
+    assert state.best is not None
+    return {
+        "now": state.now,
+        "stopping": state.stopping,
+        "best": dataclasses.asdict(state.best),
+        "trials": {
+            str(t.id): [t.state.value, t.step, t.incarnation] for t in state.trials.values()
+        },
+        "rungs": {
+            str(rung.milestone): [[trial, rung.score(trial)] for trial in rung.top(len(rung))]
+            for rung in policy.rungs(state)
+        },
+        "overhead_s": state.speed.overhead_s,
+        "s": [state.speed.s(atoms) for atoms in (1, 2, 4)],
+    }
+
+
+def record(path: Path) -> Experiment:
+    """Simulate it into a journal."""
+    delays = Delays(launch_s=0.08, resize_s=0.06, save_s=0.01, exit_s=0.02, release_s=0.05)
+    executor = SimExecutor(
+        Synthetic(),
+        4,
+        delays=delays,
+        noise=Noise(step_time=0.1, metric=0.01),
+        faults=Faults(lost=0.004, crash=0.002),
+        incidents=INCIDENTS,
+        seed=11,
+    )
+    journal = Journal.create(path, {"setup": SETUP})
+    made = experiment(SETUP)
+    driver = Driver(made, executor, journal, check=True)
+    devices = tuple(device.id for device in executor.inventory())
+    islands = {device: n // 2 for n, device in enumerate(devices)}
+    driver.handle([ExperimentStarted(at=0.0, devices=devices, islands=islands)])
+    for at, verb, trial in ASKED:
+        while executor.now() < at:
+            driver.turn(at)
+        driver.handle([UserAsked(at=executor.now(), verb=verb, trial=trial)])
+    driver.resume(epoch=2)
+    driver.run()
+    journal.set_meta({"outcome": outcome(made)})
+    journal.close()
+    return made
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--force", action="store_true", help="replace it (before a release only)")
+    args = parser.parse_args()
+    target = FOLDER / f"journal-v{FORMAT}.db"
+    if target.exists() and not args.force:
+        print(f"{target} exists; a released journal is never changed", file=sys.stderr)
+        return 1
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "journal.db"
+        made = record(path)
+        # As one plain file: without a write-ahead log beside it.
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA journal_mode=DELETE")
+        connection.execute("VACUUM")
+        connection.close()
+        target.write_bytes(path.read_bytes())
+    print(f"{target}: {target.stat().st_size} bytes, {len(made.state.trials)} trials")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""Losses shaped like figure 2 of Hermes (Electronics'21): 16 jobs of 1000 iterations, 4 or 12 of them good.
+
+Good combinations converge within 500 (60% of them) or 1000 iterations; the others stay above half of the first loss. A
+step is ten iterations. ``short`` is a model like GoogleNet (0.1 s an iteration), ``long`` one like VGG19 (0.35 s).
+"""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+JOBS, STEPS, ITERATIONS_A_STEP = 16, 100, 10
+SPACE = {"job": {"grid": list(range(JOBS))}}
+METRIC, MODE = "loss", "min"
+FIRST_LOSS = 7.0
+SECONDS_AN_ITERATION = {"short": 0.1, "long": 0.35}
+
+
+def _shape(job: int, good: int) -> tuple[float, float]:
+    """(final loss, time constant in iterations)."""
+    random = Random(f"bin {good}, job {job}")
+    if job < good:
+        fast = random.random() < 0.6
+        return random.uniform(1.0, 1.15), random.uniform(60.0, 140.0) if fast else random.uniform(
+            180.0, 260.0
+        )
+    return random.uniform(4.0, 6.8), random.uniform(200.0, 1500.0)
+
+
+def _loss(hp: dict, step: int, random: Random, good: int, model: str) -> tuple[float, float]:
+    final, tau = _shape(hp["job"], good)
+    value = final + (FIRST_LOSS - final) * math.exp(-step * ITERATIONS_A_STEP / tau)
+    return value + random.gauss(0.0, 0.05), ITERATIONS_A_STEP * SECONDS_AN_ITERATION[model]
+
+
+def bin_1_short(hp: dict, step: int, random: Random) -> tuple[float, float]:
+    return _loss(hp, step, random, 4, "short")
+
+
+def bin_2_short(hp: dict, step: int, random: Random) -> tuple[float, float]:
+    return _loss(hp, step, random, 12, "short")
+
+
+def bin_1_long(hp: dict, step: int, random: Random) -> tuple[float, float]:
+    return _loss(hp, step, random, 4, "long")
+
+
+def bin_2_long(hp: dict, step: int, random: Random) -> tuple[float, float]:
+    return _loss(hp, step, random, 12, "long")

@@ -1,0 +1,139 @@
+"""Hermes (Electronics'21), figures 5 and 6: how soon the good jobs of a bin converge, under FIFO, round-robin, Hermes.
+
+16 jobs on four GPUs. What is measured is section 4.2's: the time until a good job has 90% of the fall to the best final
+loss, averaged over the good jobs, relative to FIFO. Saving and restoring take what figure 7 says of the smallest model
+(0.24 + 0.43 s) and of the largest (1.57 s together).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpusched.core.decisions import Command
+from gpusched.core.events import Event, Reported
+from gpusched.sim.physics import Delays
+from gpusched.sim.setup import Setup
+from gpusched.sim.single import simulate
+from gpusched.sim.summary import Mean
+from papers import round_robin, study
+from papers.curves_bins import FIRST_LOSS, JOBS, STEPS
+from papers.recorded import record
+from papers.study import Study
+
+ORDERS = 20
+GPUS = 4
+BEST_LOSS = 1.0
+GOAL = FIRST_LOSS - 0.9 * (FIRST_LOSS - BEST_LOSS)
+GOOD_JOBS = {"bin_1": 4, "bin_2": 12}
+MODELS = {
+    "short": Delays(launch_s=0.43, resize_s=0.43, save_s=0.24),
+    "long": Delays(launch_s=0.9, resize_s=0.9, save_s=0.67),
+}
+POLICIES = ("fifo", round_robin.RoundRobin.name, "hermes")
+
+
+@dataclass(frozen=True, slots=True)
+class Converged:
+    """Mean seconds until a good job has converged; those that never did count as the whole run."""
+
+    bin: str
+    model: str
+    policy: str
+    seed: int
+    seconds: float
+
+
+def setups(quick: bool) -> list[Setup]:
+    found = []
+    for name in GOOD_JOBS:
+        for model in ("short",) if quick else MODELS:
+            trace = record(f"curves_bins.py:{name}_{model}", JOBS, STEPS)
+            for seed in range(2 if quick else ORDERS):
+                for policy in POLICIES:
+                    setup = Setup(
+                        policy=policy,
+                        workload=trace,
+                        options={"R": STEPS},
+                        atoms=GPUS,
+                        deadline_s=1e5,
+                        seed=seed,
+                        delays=MODELS[model],
+                        label=f"{name} {model}",
+                    )
+                    found.append(setup)
+    return found
+
+
+def work(setup: Setup) -> Converged:
+    """One run, watched for when each job converges."""
+    reached: dict[int, float] = {}
+
+    def observer(event: Event, _: Sequence[Command]) -> None:
+        if isinstance(event, Reported) and event.metric is not None and event.metric <= GOAL:
+            reached.setdefault(event.trial, event.at)
+
+    ended_at_s = simulate(setup, observer=observer).ended_at_s
+    name, model = setup.label.split()
+    good = GOOD_JOBS[name]
+    times = [*sorted(reached.values())[:good], *[ended_at_s] * (good - len(reached))]
+    return Converged(name, model, setup.policy, setup.seed, sum(times) / good)
+
+
+def draw(results: Sequence[Converged], folder: Path) -> list[str]:
+    name, title = (
+        "hermes-5",
+        "Hermes figures 5 and 6: time until good jobs converge, relative to FIFO",
+    )
+    fifo = {(r.bin, r.model, r.seed): r.seconds for r in results if r.policy == "fifo"}
+    found: list[dict[str, Any]] = []
+    for bin_name, model, policy in dict.fromkeys((r.bin, r.model, r.policy) for r in results):
+        mine = [r for r in results if (r.bin, r.model, r.policy) == (bin_name, model, policy)]
+        relative = Mean.of(r.seconds / fifo[r.bin, r.model, r.seed] for r in mine)
+        found.append(
+            {
+                "bin": bin_name,
+                "model": model,
+                "policy": policy,
+                "orders": len(mine),
+                "seconds": round(Mean.of(r.seconds for r in mine).mean, 2),
+                "relative": round(relative.mean, 4),
+                "relative_half_width": round(relative.half_width, 4),
+                "relative_low": round(
+                    min(r.seconds / fifo[r.bin, r.model, r.seed] for r in mine), 3
+                ),
+                "relative_high": round(
+                    max(r.seconds / fifo[r.bin, r.model, r.seed] for r in mine), 3
+                ),
+            }
+        )
+    study.write(folder, name, title, found)
+    _picture(found, folder, name, title)
+    return ["Hermes: time until good jobs converge, relative to FIFO", *_said(found)]
+
+
+def _picture(found: Sequence[dict[str, Any]], folder: Path, name: str, title: str) -> None:
+    figure, (axes,) = study.panels(1, width=5.5)
+    places = list(dict.fromkeys((p["bin"], p["model"]) for p in found))
+    for offset, policy in enumerate(POLICIES):
+        mine = [p for p in found if p["policy"] == policy]
+        xs = [places.index((p["bin"], p["model"])) + 0.27 * (offset - 1) for p in mine]
+        bars = [p["relative_half_width"] for p in mine]
+        axes.bar(xs, [p["relative"] for p in mine], 0.25, yerr=bars, label=policy, capsize=2)
+    axes.set_xticks(range(len(places)), [f"{a.replace('_', ' ')}, {b}" for a, b in places])
+    axes.set_ylabel("time relative to FIFO")
+    axes.legend(fontsize="x-small")
+    study.save(figure, folder, name, title)
+
+
+def _said(found: Sequence[dict[str, Any]]) -> list[str]:
+    return [
+        f"  {p['bin']} {p['model']}: {p['policy']} {p['relative']:.2f} ± {p['relative_half_width']:.2f} "
+        f"({p['seconds']:.0f} s; {p['relative_low']:.2f} to {p['relative_high']:.2f})"
+        for p in found
+    ]
+
+
+STUDIES = [Study("hermes-5", "how soon good jobs converge", setups, draw, work)]

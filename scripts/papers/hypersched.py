@@ -1,0 +1,232 @@
+"""HyperSched (SoCC'19), section 6: figures 5, 7, 8, 9 and 10 on the synthetic workload, the same grids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpusched.sim.physics import Delays
+from gpusched.sim.setup import Setup
+from gpusched.sim.single import Result
+from papers import study
+from papers.study import AS_PRINTED, STEPS, Study, best
+
+SEEDS = 20
+SCALINGS = ("linear", "sqrt", "none")
+KEYS = ("label", "atoms", "deadline", "scaling", "delay")
+MEASURES = {"score": best, "trials": lambda result: float(result.trials)}
+
+
+def _each_seed(quick: bool, setups: Iterable[Setup]) -> list[Setup]:
+    from dataclasses import replace
+
+    return [replace(setup, seed=seed) for setup in setups for seed in range(2 if quick else SEEDS)]
+
+
+def _setup(label: str, atoms: int, deadline: float, options: dict[str, Any], **more: Any) -> Setup:
+    return Setup(
+        policy="hypersched",
+        label=label,
+        atoms=atoms,
+        deadline_s=float(deadline),
+        options={**STEPS, **options},
+        **more,
+    )
+
+
+def _startup(delay: float) -> Delays:
+    """ "Forcing the simulation to sleep right after resizing or starting"."""
+    return Delays(launch_s=delay, resize_s=delay)
+
+
+# ---------------------------------------------------------------- figure 5: speculation
+
+VARIANTS_5 = {
+    "speculation": AS_PRINTED,
+    "no speculation": {**AS_PRINTED, "speculation": False},
+    "speculation, never idle (default)": {},
+    "no speculation, never idle": {"speculation": False},
+}
+
+
+def setups_5(quick: bool) -> list[Setup]:
+    grid = [
+        _setup(label, atoms, deadline, options)
+        for atoms in ((4, 8) if quick else (4, 8, 16, 32))
+        for deadline in ((15,) if quick else (15, 30, 60, 120))
+        for label, options in VARIANTS_5.items()
+    ]
+    return _each_seed(quick, grid)
+
+
+def draw_5(results: Sequence[Result], folder: Path) -> list[str]:
+    name, title = "hypersched-5", "HyperSched figure 5: speculative evaluation"
+    found = study.points(results, MEASURES, KEYS)
+    study.write(folder, name, title, found)
+    atoms = sorted({point["atoms"] for point in found})
+    figure, axes = study.panels(len(atoms))
+    for one, n in zip(axes, atoms, strict=True):
+        study.lines(one, [p for p in found if p["atoms"] == n], "deadline", "score")
+        one.set_title(f"{n} atoms", fontsize="small")
+        one.set_xlabel("deadline (time units)")
+    axes[0].set_ylabel("score")
+    axes[-1].legend(fontsize="x-small")
+    study.save(figure, folder, name, title)
+    gain = study.ratio(found, "score", "speculation", "no speculation")
+    return [f"figure 5: speculation / no speculation, mean over the grid: {gain:.2f}"]
+
+
+# ---------------------------------------------------------------- figure 7: entrance policy
+
+FRACTIONS = (0.1, 0.25, 0.5, 0.75, 1.0)
+
+
+def setups_7(quick: bool) -> list[Setup]:
+    grid = []
+    for atoms in (4,) if quick else (4, 16):
+        for deadline in (10,) if quick else (10, 20, 30):
+            grid.append(_setup("entrance policy", atoms, deadline, AS_PRINTED))
+            for fraction in FRACTIONS:
+                options = {**AS_PRINTED, "exploration_fraction": fraction}
+                grid.append(_setup(f"{fraction:g}", atoms, deadline, options))
+    return _each_seed(quick, grid)
+
+
+def draw_7(results: Sequence[Result], folder: Path) -> list[str]:
+    name, title = "hypersched-7", "HyperSched figure 7: entrance policy against fixed fractions"
+    found = study.points(results, MEASURES, KEYS)
+    study.write(folder, name, title, found)
+    atoms = sorted({point["atoms"] for point in found})
+    figure, axes = study.panels(len(atoms), width=4.2)
+    places, shares = 0, []
+    for one, n in zip(axes, atoms, strict=True):
+        deadlines = sorted({point["deadline"] for point in found})
+        for place, deadline in enumerate(deadlines):
+            here = [p for p in found if (p["atoms"], p["deadline"]) == (n, deadline)]
+            fixed = [p for p in here if p["label"] != "entrance policy"]
+            (own,) = [p for p in here if p["label"] == "entrance policy"]
+            xs = [float(point["label"]) for point in fixed]
+            scores = [point["score"] for point in fixed]
+            widths = [point["score_half_width"] for point in fixed]
+            color = f"C{place}"
+            one.errorbar(xs, scores, widths, capsize=2, color=color, label=f"fixed, T {deadline:g}")
+            one.axhline(
+                own["score"], color=color, linestyle="--", label=f"entrance, T {deadline:g}"
+            )
+            places += 1 + sum(score > own["score"] for score in scores)
+            shares.append(own["score"] / max(scores))
+        one.set_title(f"{n} atoms", fontsize="small")
+        one.set_xlabel("exploration time fraction")
+    axes[0].set_ylabel("score")
+    axes[-1].legend(fontsize="x-small")
+    study.save(figure, folder, name, title)
+    rank = places / len(shares)
+    return [
+        f"figure 7: the entrance policy is on average {rank:.1f}th of {len(FRACTIONS) + 1} "
+        f"and has {min(shares):.2f} to {max(shares):.2f} of the best fixed fraction's score"
+    ]
+
+
+# ---------------------------------------------------------------- figure 8: dynamic allocation
+
+
+def setups_8(quick: bool) -> list[Setup]:
+    grid = [
+        _setup(label, atoms, 10, {**AS_PRINTED, "resize": label == "resizing"}, scaling=scaling)
+        for scaling in SCALINGS
+        for atoms in ((4,) if quick else (2, 4, 8, 16))
+        for label in ("resizing", "no resizing")
+    ]
+    return _each_seed(quick, grid)
+
+
+def draw_8(results: Sequence[Result], folder: Path) -> list[str]:
+    name, title = "hypersched-8", "HyperSched figure 8: dynamic allocation, T 10"
+    found = study.points(results, MEASURES, KEYS)
+    study.write(folder, name, title, found)
+    figure, axes = study.panels(len(SCALINGS))
+    said = []
+    for one, scaling in zip(axes, SCALINGS, strict=True):
+        here = [point for point in found if point["scaling"] == scaling]
+        study.lines(one, here, "atoms", "score")
+        one.set_title(f"scaling {scaling}", fontsize="small")
+        one.set_xlabel("atoms")
+        said.append(f"{scaling} {study.ratio(here, 'score', 'resizing', 'no resizing'):.2f}")
+    axes[0].set_ylabel("score")
+    axes[0].legend(fontsize="x-small")
+    study.save(figure, folder, name, title)
+    return [f"figure 8: resizing / no resizing: {', '.join(said)}"]
+
+
+# ---------------------------------------------------------------- figure 9: profile
+
+BLIND = {"overhead_aware": False, "assume_linear": True}
+
+
+def setups_9(quick: bool) -> list[Setup]:
+    grid = [
+        _setup(label, 16, 10, {**AS_PRINTED, **options}, scaling="sqrt", delays=_startup(delay))
+        for delay in (0.1, 0.5, 1.0)
+        for label, options in (("profile", {}), ("no profile", BLIND))
+    ]
+    return _each_seed(quick, grid)
+
+
+def draw_9(results: Sequence[Result], folder: Path) -> list[str]:
+    name, title = "hypersched-9", "HyperSched figure 9: profiling, N 16, T 10, sqrt"
+    found = study.points(results, MEASURES, KEYS)
+    study.write(folder, name, title, found)
+    figure, (axes,) = study.panels(1, width=4.0)
+    study.lines(axes, found, "delay", "score")
+    axes.set_xlabel("startup delay (time units)")
+    axes.set_ylabel("score")
+    axes.legend(fontsize="x-small")
+    study.save(figure, folder, name, title)
+    said = []
+    for delay in sorted({point["delay"] for point in found}):
+        here = [point for point in found if point["delay"] == delay]
+        said.append(f"{delay:g}: {study.ratio(here, 'score', 'profile', 'no profile'):.2f}")
+    return [f"figure 9: profile / no profile at a delay of {', '.join(said)}"]
+
+
+# ---------------------------------------------------------------- figure 10: delay and scaling
+
+
+def setups_10(quick: bool) -> list[Setup]:
+    grid = [
+        _setup(scaling, 4, 20, AS_PRINTED, scaling=scaling, delays=_startup(20 * share))
+        for scaling in SCALINGS
+        for share in ((0.0, 0.2) if quick else (0.0, 0.01, 0.05, 0.10, 0.20))
+    ]
+    return _each_seed(quick, grid)
+
+
+def draw_10(results: Sequence[Result], folder: Path) -> list[str]:
+    name, title = "hypersched-10", "HyperSched figure 10: delay and scaling, N 4, T 20"
+    measures = {**MEASURES, "throughput": lambda result: result.top_steps / result.deadline}
+    found = study.points(results, measures, KEYS)
+    study.write(folder, name, title, found)
+    figure, axes = study.panels(2, width=3.8, share=False)
+    for one, y in zip(axes, ("score", "throughput"), strict=True):
+        study.lines(one, found, "delay", y)
+        one.set_xlabel("startup delay (time units)")
+    axes[0].set_ylabel("score")
+    axes[1].set_ylabel("top trial: steps / time unit")
+    axes[0].legend(fontsize="x-small")
+    study.save(figure, folder, name, title)
+    said = []
+    for delay in sorted({point["delay"] for point in found}):
+        here = [point for point in found if point["delay"] == delay]
+        scores = [f"{p['label']} {p['score']:.2f}" for p in here]
+        said.append(f"  delay {delay:g}: {', '.join(scores)}")
+    return ["figure 10: scores", *said]
+
+
+STUDIES = [
+    Study("hypersched-5", "speculation", setups_5, draw_5),
+    Study("hypersched-7", "entrance policy", setups_7, draw_7),
+    Study("hypersched-8", "dynamic allocation", setups_8, draw_8),
+    Study("hypersched-9", "profiling", setups_9, draw_9),
+    Study("hypersched-10", "delay and scaling", setups_10, draw_10),
+]

@@ -1,0 +1,153 @@
+"""The figure that the papers do not have: all policies on one grid, and their regret to an oracle.
+
+The oracle knows the best configuration among those that a policy could have drawn (the first M of the sequence, M being
+the most that any policy drew in that situation) and gives it all atoms from the start. Regret is its score less the
+policy's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpusched.sim.physics import Delays, parse_scaling
+from gpusched.sim.setup import Setup, recipe
+from gpusched.sim.single import Result
+from gpusched.sim.summary import Mean
+from papers import study
+from papers.study import BOUNDS, STEPS, Study, best
+
+SEEDS = 5
+#: Options beyond HyperSched's r, R and eta. Quanta, stages and boundaries are cut to the short deadlines of the grid.
+POLICIES: dict[str, dict[str, Any]] = {
+    "fifo": {},
+    "sha": {},
+    "hyperband": {},
+    "asha": {},
+    "bandit": {"b": 10},
+    "earlyterm": {"b": 30, "predictor": "least_squares", **BOUNDS},
+    "pop": {"b": 30, "predictor": "least_squares", **BOUNDS},
+    "seer": {},
+    "hermes": {"quantum_s": 1.0},
+    "hypersched": {},
+}
+DIMENSIONS = ("atoms", "deadline", "scaling", "share")
+
+
+def setups(quick: bool) -> list[Setup]:
+    atoms, deadlines = ((4,), (15,)) if quick else ((4, 8, 32), (10, 40, 120))
+    scalings, shares = (("linear",), (0.05,)) if quick else (("linear", "sqrt", "none"), (0.0, 0.1))
+    return [
+        Setup(
+            policy=policy,
+            options={**STEPS, **options},
+            atoms=n,
+            deadline_s=float(deadline),
+            scaling=scaling,
+            delays=Delays(launch_s=share * deadline, resize_s=share * deadline),
+            seed=seed,
+        )
+        for n in atoms
+        for deadline in deadlines
+        for scaling in scalings
+        for share in shares
+        for seed in range(2 if quick else SEEDS)
+        for policy, options in POLICIES.items()
+    ]
+
+
+Place = tuple[int, float, str, float, int]
+
+
+def _place(result: Result) -> Place:
+    return (result.atoms, result.deadline, result.scaling, result.delay, result.seed)
+
+
+def oracle(place: Place, trials: int) -> float:
+    """The best of the first so many configurations, trained on all atoms from the start, to R at most."""
+    atoms, deadline, scaling, delay, seed = place
+    setup = Setup(seed=seed)
+    workload, draw = setup.load(), recipe(setup).sampler().sample
+    step_s = 0.1 / parse_scaling(scaling)[1](atoms)
+    steps = min(STEPS["R"], math.floor((deadline - delay) / step_s + 1e-9))
+    scores = [workload.curve(n, draw(n) or {}, seed).metric(int(steps)) for n in range(trials)]
+    return max(scores) if steps > 0 else 0.0
+
+
+def draw(results: Sequence[Result], folder: Path) -> list[str]:
+    name, title = "regret", "Mean regret to an oracle over the grid (Score(k), 95% intervals)"
+    drawn: dict[Place, int] = {}
+    for result in results:
+        drawn[_place(result)] = max(drawn.get(_place(result), 1), result.trials)
+    perfect = {place: oracle(place, trials) for place, trials in drawn.items()}
+    regrets = [
+        {
+            "policy": result.policy,
+            "atoms": result.atoms,
+            "deadline": result.deadline,
+            "scaling": result.scaling,
+            "share": round(result.delay / result.deadline, 4),
+            "regret": perfect[_place(result)] - best(result),
+        }
+        for result in results
+    ]
+    found = [*_means(regrets, ()), *(p for key in DIMENSIONS for p in _means(regrets, (key,)))]
+    study.write(folder, name, title, found)
+    overall = sorted(_means(regrets, ()), key=lambda point: point["regret"])
+    _picture(overall, found, folder, name, title)
+    mean = Mean.of(perfect.values()).mean
+    said = [f"{p['policy']} {p['regret']:.3f} ± {p['half_width']:.3f}" for p in overall]
+    return [
+        f"regret to the oracle (whose mean score is {mean:.3f}):",
+        *(f"  {line}" for line in said),
+    ]
+
+
+def _means(regrets: Iterable[dict[str, Any]], keys: tuple[str, ...]) -> list[dict[str, Any]]:
+    groups: dict[tuple[Any, ...], list[float]] = {}
+    for regret in regrets:
+        key = (regret["policy"], *(regret[name] for name in keys))
+        groups.setdefault(key, []).append(regret["regret"])
+    found = []
+    for (policy, *values), group in groups.items():
+        mean = Mean.of(group)
+        over = dict(zip(keys, values, strict=True))
+        point = {"policy": policy, **over, "runs": mean.count, "regret": round(mean.mean, 4)}
+        found.append({**point, "half_width": round(mean.half_width, 4)})
+    return found
+
+
+def _picture(
+    overall: Sequence[dict[str, Any]],
+    found: Sequence[dict[str, Any]],
+    folder: Path,
+    name: str,
+    title: str,
+) -> None:
+    figure, axes = study.panels(1 + len(DIMENSIONS), width=2.6, height=3.3)
+    names = [point["policy"] for point in overall]
+    axes[0].bar(
+        range(len(names)),
+        [point["regret"] for point in overall],
+        yerr=[point["half_width"] for point in overall],
+        color=[f"C{list(POLICIES).index(policy)}" for policy in names],
+        capsize=2,
+    )
+    axes[0].set_xticks(range(len(names)), names, rotation=90, fontsize="x-small")
+    axes[0].set_ylabel("regret")
+    for one, key in zip(axes[1:], DIMENSIONS, strict=True):
+        here = [point for point in found if key in point]
+        for place, policy in enumerate(POLICIES):
+            mine = [point for point in here if point["policy"] == policy]
+            xs = [str(point[key]) for point in mine]
+            one.plot(
+                xs, [p["regret"] for p in mine], "o-", markersize=3, color=f"C{place}", label=policy
+            )
+        one.set_xlabel("delay / deadline" if key == "share" else key)
+    axes[-1].legend(fontsize="xx-small")
+    study.save(figure, folder, name, title)
+
+
+STUDIES = [Study("regret", "all policies against an oracle", setups, draw)]

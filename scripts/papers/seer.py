@@ -1,0 +1,117 @@
+"""SEER (SoCC'21), section 6: an elastic pool against fixed clusters of the same budget.
+
+The workload is HyperSched's Score(k) with steps of 0.1 minutes, a resize takes ten seconds, and training scales as in
+HyperSched's Table 3. A fixed cluster has budget / deadline atoms all the time; SEER pays for what it uses. As in the
+paper p_min is 1, p_max 4, eta 4 and t_min a minute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpusched.sim.physics import Delays
+from gpusched.sim.setup import Setup
+from gpusched.sim.single import Result
+from papers import study
+from papers.study import Study, best
+
+SEEDS = 20
+STEP_MIN = 0.1
+DELAYS = Delays(launch_s=10.0, resize_s=10.0)
+MINUTE_STEPS = {"r": 10, "R": 500, "eta": 4.0}
+MODELS = ("resnet18", "resnet50")
+CEILING = 512
+KEYS = ("label", "atoms", "deadline", "scaling")
+MEASURES = {
+    "score": best,
+    "trials": lambda result: float(result.trials),
+    "cost_min": lambda result: result.cost_s / 60.0,
+}
+
+
+def _situations(quick: bool) -> list[tuple[int, int]]:
+    """(atoms of the fixed cluster, deadline in minutes): figure 4 a, then 4 b."""
+    if quick:
+        return [(8, 15)]
+    return [(16, 15), (16, 30), (16, 60), (8, 30), (32, 30)]
+
+
+def setups(quick: bool) -> list[Setup]:
+    found = []
+    for model in MODELS[:1] if quick else MODELS:
+        for atoms, minutes in _situations(quick):
+            for seed in range(2 if quick else SEEDS):
+                common = {
+                    "workload": f"synthetic:{60 * STEP_MIN:g}",
+                    "deadline_s": 60.0 * minutes,
+                    "scaling": model,
+                    "delays": DELAYS,
+                    "seed": seed,
+                }
+                found += _policies(atoms, minutes, common)
+    return found
+
+
+def _policies(atoms: int, minutes: int, common: dict[str, object]) -> list[Setup]:
+    budget = {"B": float(atoms * minutes), "eta": 4.0, "p_min": 1, "p_max": 4, "t_min": 1.0}
+    one = {"R": None, "atoms": atoms}
+    named = {"label": f"{atoms}"}
+    return [
+        Setup(policy="seer", options=budget, atoms=CEILING, elastic=True, **common, **named),
+        Setup(policy="fifo", options=one, atoms=atoms, max_trials=1, **common, **named),
+        *(
+            Setup(policy=policy, options=MINUTE_STEPS, atoms=atoms, **common, **named)
+            for policy in ("asha", "hyperband", "hypersched")
+        ),
+    ]
+
+
+NAMES = {"fifo": "random (one trial)"}
+
+
+def draw(results: Sequence[Result], folder: Path) -> list[str]:
+    name = "seer"
+    title = "SEER, elastic, against fixed clusters of the same budget (Score(k), Table 3 scaling)"
+    found = study.points(results, MEASURES, ("policy", "label", "deadline", "scaling"))
+    study.write(folder, name, title, found)
+    models = list(dict.fromkeys(point["scaling"] for point in found))
+    figure, axes = study.panels(2 * len(models))
+    for place, model in enumerate(models):
+        here = [point for point in found if point["scaling"] == model]
+        over_time, over_budget = axes[2 * place : 2 * place + 2]
+        wide = max((p["label"] for p in here), key=lambda n: sum(p["label"] == n for p in here))
+        fixed = [point for point in here if point["label"] == wide]
+        study.lines(over_time, fixed, "deadline", "score", "policy", NAMES)
+        over_time.set_xlabel(f"deadline (s), budget {wide} × deadline")
+        half = sorted({point["deadline"] for point in here})[
+            len({p["deadline"] for p in here}) // 2
+        ]
+        varied = [{**p, "budget": int(p["label"])} for p in here if p["deadline"] == half]
+        varied.sort(key=lambda point: point["budget"])
+        study.lines(over_budget, varied, "budget", "score", "policy", NAMES)
+        over_budget.set_xlabel(f"budget / deadline, deadline {half:g} s")
+        for one in (over_time, over_budget):
+            one.set_title(model, fontsize="small")
+    axes[0].set_ylabel("score")
+    axes[-1].legend(fontsize="x-small")
+    study.save(figure, folder, name, title)
+    return _said(found)
+
+
+def _said(found: Sequence[dict[str, object]]) -> list[str]:
+    said = ["SEER: scores (and atom-minutes paid for)"]
+    places = dict.fromkeys((p["scaling"], p["label"], p["deadline"]) for p in found)
+    for scaling, label, deadline in places:
+        here = [
+            p
+            for p in found
+            if (p["scaling"], p["label"], p["deadline"]) == (scaling, label, deadline)
+        ]
+        here.sort(key=lambda point: -float(str(point["score"])))
+        scores = [f"{p['policy']} {p['score']:.3f} ({p['cost_min']:.0f})" for p in here]
+        said.append(f"  {scaling} {label} x {float(str(deadline)) / 60:g} min: {', '.join(scores)}")
+    return said
+
+
+STUDIES = [Study("seer", "an elastic pool against fixed clusters", setups, draw)]
