@@ -1,7 +1,7 @@
 """What a trial printed. ``-f`` follows; Ctrl-C then only ends the following.
 
 Without --rank, rank 0's output; with --all, every rank's, each line behind its rank. The latest incarnation counts
-unless --incarnation names another.
+unless --incarnation names another. Of a rank that printed more than 40 MiB the middle is gone, and a line says so.
 """
 
 from __future__ import annotations
@@ -13,13 +13,9 @@ from pathlib import Path
 
 from gpusched import session
 from gpusched.cli import common
+from gpusched.cli.logfile import read_from
 from gpusched.errors import InputError
 from gpusched.paths import ExperimentPaths, TrialPaths
-
-#: What a terminal would take for a command (reliability F34): shown as a replacement character.
-_CONTROL = {
-    code: "\ufffd" for code in (*range(9), *range(11, 32), 127, *range(128, 160)) if code != 13
-}
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +84,7 @@ def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Nam
     first = True
     while True:
         for rank, stream, path in _files(folder, args):
-            lines, offsets[path] = _read_from(path, offsets.get(path, 0))
+            lines, offsets[path] = read_from(path, offsets.get(path, 0))
             if first and args.lines is not None:
                 lines = lines[max(0, len(lines) - args.lines) :]
             for line in lines:
@@ -104,18 +100,6 @@ def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Nam
         if latest != folder:
             folder = latest
             common.note(f"-- incarnation {folder.name} --")
-
-
-def _read_from(path: Path, offset: int) -> tuple[list[str], int]:
-    """Whole lines behind ``offset``, made safe for a terminal, and the offset behind them."""
-    size = path.stat().st_size
-    if size < offset:
-        offset = 0
-    with path.open("rb") as file:
-        file.seek(offset)
-        data = file.read(size - offset)
-    text = data.decode("utf-8", errors="replace").translate(_CONTROL)
-    return text.splitlines(), offset + len(data)
 
 
 def _ranges(numbers: list[int]) -> str:

@@ -17,7 +17,7 @@ from gpusched.executors.incarnation import Incarnation
 from gpusched.executors.reporting import last_seq_in
 from gpusched.executors.server import Server
 from gpusched.executors.settings import LaunchSettings
-from gpusched.paths import ExperimentPaths, private_folder
+from gpusched.paths import ExperimentPaths, private_folder, write_all
 
 _DEVICES = re.compile(r"CUDA_|GPUSCHED_")
 
@@ -122,7 +122,10 @@ def _write_hparams(path: Path, data: bytes) -> None:
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, data)
+        write_all(descriptor, data)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
     finally:
         os.close(descriptor)
     aside.replace(path)

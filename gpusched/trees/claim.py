@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpusched.paths import write_all
 from gpusched.trees.outcome import read_json
 from gpusched.trees.processes import Identity, boot_id, is_alive
 
@@ -51,7 +52,10 @@ def _write_aside(path: Path, data: bytes) -> Path:
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        os.write(descriptor, data)
+        write_all(descriptor, data)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
     finally:
         os.close(descriptor)
     return aside

@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from gpusched.paths import TrialPaths
+from gpusched.paths import TrialPaths, write_all
 from gpusched.trees import outcome
 from gpusched.trees.claim import add_ranks, make_claim
 from gpusched.trees.processes import (
@@ -44,7 +44,9 @@ from gpusched.trees.processes import (
     start_time,
 )
 from gpusched.worker.link import DaemonLink
+from gpusched.worker.logcap import LogCap
 from gpusched.worker.mark import put_mark, put_title
+from gpusched.worker.segments import Segments
 
 Launcher = Callable[["Shim"], None]
 News = Literal["running", "left", "failed", "stop", "overdue"]
@@ -89,6 +91,8 @@ class Shim:
             },
         )
         self._bell, self._wake = socket.socketpair()
+        self._segments = Segments()
+        self._logs: LogCap | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -122,6 +126,7 @@ class Shim:
         """The ranks (cold: the one process that runs them, as rank -1) have been started."""
         self._rank_of = {pid: rank for rank, pid in rank_pids.items()}
         self._connect()
+        self._logs = LogCap(self.paths.logs(self.incarnation))
         self._oom_kills = _oom_kills()
         with suppress(OSError):
             add_ranks(self.paths.shim(self.incarnation), self.me, identify(rank_pids.values()))
@@ -174,12 +179,23 @@ class Shim:
         self._connect()
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
+        logs = self._logs
+        if logs is not None:
+            rest_s = logs.wait_s(time.monotonic())
+            if rest_s:
+                timeout_s = min(timeout_s, rest_s)
+            elif logs.descriptor < 0:
+                logs.look(time.monotonic())
+            else:
+                poll.register(logs.descriptor, select.POLLIN)
         if self._link.connected:
             poll.register(self._link.fileno(), select.POLLIN)
         for descriptor, _ in poll.poll(max(0.0, timeout_s) * 1000):
             if descriptor == self._bell.fileno():
                 with suppress(BlockingIOError):
                     self._bell.recv(4096)
+            elif logs is not None and descriptor == logs.descriptor:
+                logs.look(time.monotonic())
             else:
                 for frame in self._link.read():
                     self._on_frame(frame)
@@ -208,6 +224,7 @@ class Shim:
 
         def note(pid: int, status: int) -> None:
             rank = self._rank_of.get(pid)
+            self._segments.reaped(pid)
             if rank is not None:
                 self.codes[rank] = os.waitstatus_to_exitcode(status)
 
@@ -219,6 +236,7 @@ class Shim:
         """SIGTERM to the ranks' sessions, after ``grace_s`` SIGKILL to the tree; returns when it is empty."""
         if self._reap():
             return
+        self._segments.note(self.me.pid)
         began = time.monotonic()
         deadline = began + grace_s
         sessions = [pid for pid, rank in self._rank_of.items() if rank not in self.codes]
@@ -240,14 +258,26 @@ class Shim:
 
     def _kill_tree(self) -> None:
         """Whatever forks faster than one round kills is met in the next; the uninterruptible are waited for."""
+        self._segments.note(self.me.pid)
         pause_s = 0.01
         while not self._reap():
             kill_each(identify(descendants(self.me.pid)))
             self._pass(pause_s)
             pause_s = min(TICK_S, pause_s * 1.5)
 
+    def _clean_up(self) -> None:
+        """What a tree leaves behind beside processes; nothing of it may keep the end from being told."""
+        try:
+            if self._logs is not None:
+                self._logs.close()
+            for name in self._segments.remove():
+                print(f"removed /dev/shm/{name}, which the trial left behind", flush=True)
+        except Exception:
+            traceback.print_exc()
+
     def finish(self) -> None:
         """The tree is empty: leave ``exit.json``, tell the daemon."""
+        self._clean_up()
         stopped = self.stop_grace_s is not None
         codes = {rank: code for rank, code in self.codes.items() if rank >= 0}
         bad = {rank: code for rank, code in codes.items() if code}
@@ -276,8 +306,13 @@ def _write(path: Path, data: bytes) -> int:
     """Put ``data`` in the place of ``path``; the open file is returned, to be synced when nobody waits for it."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    os.write(descriptor, data)
-    aside.replace(path)
+    try:
+        write_all(descriptor, data)
+        aside.replace(path)
+    except OSError:
+        os.close(descriptor)
+        aside.unlink(missing_ok=True)
+        raise
     return descriptor
 
 

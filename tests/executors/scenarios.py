@@ -209,6 +209,33 @@ def speak_nonsense() -> None:
     time.sleep(HPARAMS.get("then_sleep_s", 0))
 
 
+def flood() -> None:
+    """Print ``mib`` MiB of numbered lines as fast as it goes."""
+    block = 1 << 20
+    for number in range(HPARAMS["mib"]):
+        line = f"block {number:6d} ".encode()
+        os.write(1, line * (block // len(line) - 1) + b"end of the block\n")
+        for pause_s in HPARAMS.get("pauses_s", ()):
+            time.sleep(pause_s)
+    note("flooded", HPARAMS["mib"])
+
+
+def segments() -> None:
+    """Make shared memory the ways libraries do, say its names, and die or wait to be killed."""
+    from multiprocessing import resource_tracker, shared_memory
+
+    segment = shared_memory.SharedMemory(create=True, size=1 << 16)
+    resource_tracker.unregister(f"/{segment.name}", "shared_memory")  # as if it was killed too
+    torch_like = Path(f"/dev/shm/torch_{os.getpid()}_{os.getpid()}_7")
+    torch_like.write_bytes(b"x" * 4096)
+    chosen = Path(f"/dev/shm/gpusched-test-{os.getpid()}")
+    chosen.write_bytes(b"x")
+    note("segments", [segment.name, torch_like.name, chosen.name])
+    if HPARAMS.get("dies"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(600)
+
+
 def finish() -> None:
     """Do nothing and end well."""
 

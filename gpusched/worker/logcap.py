@@ -1,0 +1,126 @@
+"""A cap on what a rank prints: of each stream the first and the last part stay, the middle gives its blocks back.
+
+    rank ──O_APPEND──▶ rank-0.out        size 1 GiB, on disk 40 MiB:  [first 8 MiB][ hole ][last 24 to 32 MiB]
+
+The shim punches a hole into the file (``fallocate``) while the rank goes on writing to it: the rank is never blocked,
+never slowed, and knows nothing of it; the shim outlives the daemon, so a flood is capped without one. The kernel says
+when something was written (inotify on the folder of the logs), so a quiet rank costs nothing; a look is taken at most
+every ``LOOK_S``, so what a rank can write in that time comes on top of the cap for a moment. Where a file system cannot
+punch holes, a stream that is too long is cut back to its first part instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+MIB = 1 << 20
+FIRST_BYTES = 8 * MIB
+LAST_BYTES = 24 * MIB
+STEP_BYTES = 8 * MIB
+"""How far a stream may grow beyond first and last part before the hole is made larger."""
+LOOK_S = 0.05
+UNWATCHED_LOOK_S = 0.25
+
+_BLOCK = 4096
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_IN_MODIFY = 2
+_IN_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
+_CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+
+class LogCap:
+    """Watches the streams of one incarnation in ``folder``; made by the shim. Never raises."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        first: int = FIRST_BYTES,
+        last: int = LAST_BYTES,
+        step: int = STEP_BYTES,
+    ) -> None:
+        self._folder = folder
+        self._first, self._last, self._step = _down(first), last, step
+        self._punched: dict[str, int] = {}
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._punch: Callable[[int, int, int], bool] = self._punch_hole
+        self._next_look_s = 0.0
+        self.descriptor = self._watch()
+        """Readable when something was written; -1 where the kernel grants no watch: then it is looked now and then."""
+
+    def wait_s(self, now_s: float) -> float:
+        """How long until a look may be taken; until then do not wait for ``descriptor``."""
+        return max(0.0, self._next_look_s - now_s)
+
+    def look(self, now_s: float) -> None:
+        """Cap the streams that have grown too long."""
+        self._next_look_s = now_s + (LOOK_S if self.descriptor >= 0 else UNWATCHED_LOOK_S)
+        if self.descriptor >= 0:
+            with suppress(OSError):  # nothing new: a look does no harm
+                os.read(self.descriptor, 1 << 16)
+        with suppress(OSError), os.scandir(self._folder) as entries:
+            for entry in entries:
+                if entry.name.endswith((".out", ".err", ".log")):
+                    self._cap(entry.name, entry.stat().st_size)
+
+    def close(self) -> None:
+        """A last look; the tree is empty."""
+        self._next_look_s = 0.0
+        self.look(0.0)
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    # ------------------------------------------------------------ inside
+
+    def _watch(self) -> int:
+        descriptor = int(self._libc.inotify_init1(_IN_FLAGS))
+        if descriptor < 0:
+            return -1
+        if self._libc.inotify_add_watch(descriptor, os.fsencode(self._folder), _IN_MODIFY) < 0:
+            os.close(descriptor)
+            return -1
+        return descriptor
+
+    def _cap(self, name: str, size: int) -> None:
+        begin = self._punched.get(name, self._first)
+        end = _down(size - self._last)
+        if end - begin < self._step:
+            return
+        try:
+            descriptor = os.open(self._folder / name, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return
+        try:
+            if self._punch(descriptor, begin, end - begin):
+                self._punched[name] = end
+        finally:
+            os.close(descriptor)
+
+    def _punch_hole(self, descriptor: int, begin: int, length: int) -> bool:
+        done = self._libc.fallocate(
+            descriptor,
+            _KEEP_SIZE | _PUNCH_HOLE,
+            ctypes.c_longlong(begin),
+            ctypes.c_longlong(length),
+        )
+        if done == 0:
+            return True
+        if ctypes.get_errno() in _CANNOT:
+            self._punch = self._cut_back
+            return self._punch(descriptor, begin, length)
+        return False
+
+    def _cut_back(self, descriptor: int, begin: int, length: int) -> bool:
+        """The writers append, so they go on behind what is left."""
+        os.ftruncate(descriptor, self._first)
+        return False
+
+
+def _down(number: int) -> int:
+    return number - number % _BLOCK
