@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -16,8 +16,18 @@ _FOREIGN = re.compile(
 )
 """Variables of a torchrun (``PET_*`` are its defaults) or a trial around us that must not reach a trial."""
 
-_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t]+([A-Za-z_]\w*)", re.MULTILINE)
-_USES_TORCH = re.compile(r"\b(torch\w*|lightning|pytorch_lightning|transformers|timm|accelerate)\b")
+_USES_TORCH = re.compile(
+    r"\b(torch\w*|import_module|__import__)\b|\.(track|wrap|loader|eval_loader|scale_lr)\s*\("
+)
+"""Torch itself, modules that we cannot see, and the methods of a trial that need torch."""
+
+_WITHOUT_TORCH = frozenset(
+    (
+        *("gpusched", "catboost", "joblib", "lightgbm", "matplotlib", "numpy", "pandas", "PIL"),
+        *("polars", "scipy", "sklearn", "statsmodels", "tqdm", "xgboost", "yaml"),
+    )
+)
+"""Packages beside the standard library of which it is known that they do not import torch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,21 +67,36 @@ def environment_for_trials(settings: LaunchSettings) -> dict[str, str]:
 
 
 def uses_torch(script: Path) -> bool:
-    """Whether the script, or a module beside it that it imports, speaks of torch.
+    """Whether the script, or a module beside it that it imports, may use torch: whatever we do not know may.
 
-    Then the warm server imports all that torch loads lazily before it launches anything: each rank would pay for that
-    itself, and most at once. A script that only sleeps and reports is launched a second earlier. A wrong answer costs
-    time, nothing else.
+    Where it may, the warm server imports torch with all that it loads lazily before it launches anything: each rank
+    would pay for that itself, and most at once. A script that does not is launched a second and a half earlier.
     """
-    return any(_USES_TORCH.search(text) for text in _sources(script))
+    seen: set[Path] = set()
+    left = [script]
+    while left:
+        file = left.pop()
+        seen.add(file)
+        try:
+            text = file.read_text("utf-8")
+            names = set(_imported(ast.parse(text)))
+        except (OSError, ValueError, SyntaxError, RecursionError):
+            return True
+        if _USES_TORCH.search(text):
+            return True
+        for name in names:
+            beside = file.with_name(f"{name}.py")
+            if beside.is_file():
+                left += [] if beside in seen else [beside]
+            elif name not in sys.stdlib_module_names and name not in _WITHOUT_TORCH:
+                return True
+    return False
 
 
-def _sources(script: Path) -> Iterator[str]:
-    with suppress(OSError):
-        text = script.read_text("utf-8", "replace")
-        yield text
-        for name in dict.fromkeys(_IMPORT.findall(text)):
-            module = script.with_name(f"{name}.py")
-            with suppress(OSError):
-                if module.is_file() and module != script:
-                    yield module.read_text("utf-8", "replace")
+def _imported(tree: ast.AST) -> Iterator[str]:
+    """The first names of all modules that are imported anywhere in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0] or node.names[0].name

@@ -5,8 +5,9 @@ Speaks newline-delimited JSON on the socket pair whose descriptor it is given (f
 * Single-threaded whenever it forks; never touches CUDA (a forked child could not use it any more).
 * It says ``ready`` as soon as torchrun's elastic agent is imported. What DDP and optimizers import lazily, and the
   recipe's ``preload:``, follows module by module; launches wait for it, as each of their ranks would pay for those
-  imports itself. (``--light`` leaves torch's own out: for scripts that do not use torch.) Last, while nobody asks for
-  anything, its memory goes into huge pages (``image.py``).
+  imports itself. Last, while nobody asks for anything, its memory goes into huge pages (``image.py``).
+* ``--light``, for scripts that do not use torch: it is ready without torch, and imports the agent when a launch of
+  several ranks is asked for, which have to agree through a process group.
 * It is a subreaper. A shim that dies before its tree is empty leaves its processes to this server, which kills them and
   says how many there were.
 * It lives until the daemon's end is closed *and* the last shim is gone; after that end is closed it launches nothing.
@@ -44,6 +45,9 @@ from gpusched.trees.processes import (
 from gpusched.worker.image import huge_page_pieces, settle, use_huge_pages
 from gpusched.worker.mark import put_title
 
+LIGHT = ("gpusched.worker.alone", "gpusched.worker.rank", "gpusched.worker.start")
+"""What a rank without torch needs."""
+
 NEEDED = (
     "gpusched.worker.agent",
     "gpusched.worker.rank",
@@ -75,7 +79,13 @@ class WarmServer:
     """``lazy``: modules still to be imported; those among them that are in ``preload`` are missed if they cannot be."""
 
     def __init__(
-        self, line: socket.socket, lazy: Sequence[str], preload: Sequence[str], cold: bool
+        self,
+        line: socket.socket,
+        lazy: Sequence[str],
+        preload: Sequence[str],
+        *,
+        cold: bool,
+        light: bool,
     ) -> None:
         self._line: socket.socket | None = line
         self._buffer = b""
@@ -83,6 +93,7 @@ class WarmServer:
         self._pieces: Iterator[tuple[int, int]] | None = None
         self._preload = frozenset(preload)
         self._cold = cold
+        self._light = light
         self._tainted = False
         self._asked: deque[dict[str, Any]] = deque()
         self._shims: dict[int, dict[str, Any]] = {}
@@ -196,6 +207,16 @@ class WarmServer:
         if self._line is None or self._tainted:
             return
         who = {"trial": spec["trial"], "incarnation": spec["incarnation"]}
+        if self._light and spec["ranks"] > 1:
+            self._light = False
+            try:
+                _import_agent()
+            except BaseException as problem:
+                self._light = True
+                message = f"{type(problem).__name__}: {problem}"
+                self._say({"failed": {**who, "message": f"several ranks need torch: {message}"}})
+                return
+            settle()
         for stream in (
             sys.stdout,
             sys.stderr,
@@ -223,7 +244,7 @@ class WarmServer:
             for thing in (self._line, self._bell, self._wake):
                 if thing is not None:
                     thing.close()
-            status = _run(spec, self._cold)
+            status = _run(spec, self._cold, self._light)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -268,15 +289,20 @@ class WarmServer:
         return kill_each(identify(below))
 
 
-def _run(spec: Mapping[str, Any], cold: bool) -> int:
+def _run(spec: Mapping[str, Any], cold: bool, light: bool) -> int:
     if cold:
         from gpusched.worker.cold import be_cold_shim
 
         return be_cold_shim(spec)
-    from gpusched.worker.agent import be_shim
     from gpusched.worker.rank import run_script
 
-    return be_shim(spec, run_script)
+    if light:
+        from gpusched.worker import alone
+
+        return alone.be_shim(spec, run_script)
+    from gpusched.worker import agent
+
+    return agent.be_shim(spec, run_script)
 
 
 def _uses_cuda() -> bool:
@@ -299,7 +325,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
         "--path", default="", help="the script's folder: preloaded modules may lie there"
     )
     parser.add_argument(
-        "--light", action="store_true", help="do not import what DDP imports lazily"
+        "--light", action="store_true", help="without torch until several ranks are asked for"
     )
     parser.add_argument("--cold", action="store_true", help="without torch: shims run torchrun")
     return parser.parse_args(words)
@@ -324,14 +350,17 @@ def main(words: Sequence[str] | None = None) -> int:
     line.set_inheritable(False)
     preload = [name for name in given.preload.split(",") if name]
     gc.disable()
-    if not given.cold:
+    if given.light:
+        for module in LIGHT:
+            importlib.import_module(module)
+    elif not given.cold:
         _import_agent()
     settle()
     put_title(f"gpusched: {'cold' if given.cold else 'warm'} server")
     if given.path:
         sys.path.insert(0, given.path)
     lazy = [] if given.cold else [*([] if given.light else HEAVY), *preload]
-    WarmServer(line, lazy, preload, given.cold).serve()
+    WarmServer(line, lazy, preload, cold=given.cold, light=given.light).serve()
     return 0
 
 

@@ -46,17 +46,23 @@ def test_what_would_confuse_a_trial_is_left_out(monkeypatch: pytest.MonkeyPatch)
         ("from model import net\n", True),
         ("import plain\n", False),
         ("import train\n", False),
+        ("import numpy, sklearn.svm as svm\n", False),
+        ("import numpy, somebodys_package\n", True),
+        ("from . import plain\n", False),
+        ("import importlib\nnet = importlib.import_module(name)\n", True),
+        ("import gpusched\ntrial = gpusched.init()\ntrial.track(state=thing)\n", True),
+        ("def (:\n", True),
     ],
 )
-def test_scripts_that_speak_of_torch(tmp_path: Path, text: str, expected: bool) -> None:
+def test_scripts_that_may_use_torch(tmp_path: Path, text: str, expected: bool) -> None:
     (tmp_path / "train.py").write_text(text)
     (tmp_path / "model.py").write_text("import torch.nn as nn\n")
     (tmp_path / "plain.py").write_text("x = 1\n")
     assert uses_torch(tmp_path / "train.py") is expected
 
 
-def test_a_script_that_is_not_there_speaks_of_nothing(tmp_path: Path) -> None:
-    assert not uses_torch(tmp_path / "absent.py")
+def test_a_script_that_cannot_be_read_may_use_anything(tmp_path: Path) -> None:
+    assert uses_torch(tmp_path / "absent.py")
 
 
 def test_seeds_depend_on_experiment_and_trial_alone() -> None:
