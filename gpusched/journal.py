@@ -30,7 +30,7 @@ from gpusched.errors import DamagedState, GpuschedError, InputError
 from gpusched.journal_mark import Mark
 from gpusched.paths import sync_folder
 
-FORMAT = 1
+FORMAT = 2
 APPLICATION_ID = 0x67707363  # "gpsc"
 #: How long to wait for a quick command that reads the journal of a dead daemon at the same time.
 _LOCK_TIMEOUT_S = 2.0

@@ -203,6 +203,7 @@ class Script:
         *,
         saved: int | None = None,
         error: str | None = None,
+        barred: bool = False,
         incarnation: int | None = None,
     ) -> Self:
         number = self._incarnation(trial, incarnation)
@@ -213,6 +214,7 @@ class Script:
             outcome=outcome,
             saved_step=saved,
             error=error,
+            barred=barred,
         )
         return self.feed(event)
 
@@ -261,7 +263,7 @@ def launch(trial: int, incarnation: int, *devices: str) -> Launch:
 
 
 #: Follows from the rest; asking changes it.
-REMEMBERED = {"_draw", "_next_hparams", "_cutoff", "_cutoff_eta", "_ranking"}
+REMEMBERED = {"_draw", "_drawn", "_next_hparams", "_cutoff", "_cutoff_eta", "_ranking"}
 
 
 def snapshot(experiment: Experiment) -> Any:

@@ -32,6 +32,8 @@ class DeviceSlot:
     #: While DRAINING: the trial that gets it next; None: it becomes free.
     awaited_by: int | None = None
     reason: str = ""
+    #: While QUARANTINED: the reason may pass by itself.
+    passing: bool = False
 
 
 class Devices:
@@ -125,19 +127,15 @@ class Devices:
             slot.state, slot.trial = DeviceState.HELD, awaited_by
         return awaited_by
 
-    def quarantine(self, name: str, reason: str) -> None:
+    def quarantine(self, name: str, reason: str, *, passing: bool = False) -> None:
         slot = self.slots[name]
         if slot.state is not DeviceState.QUARANTINED:
             self.quarantined += 1
         if slot.state is DeviceState.DRAINING:
             self.draining -= 1
         self.free.discard(name)
-        slot.state, slot.trial, slot.awaited_by, slot.reason = (
-            DeviceState.QUARANTINED,
-            None,
-            None,
-            reason,
-        )
+        slot.state, slot.trial, slot.awaited_by = DeviceState.QUARANTINED, None, None
+        slot.reason, slot.passing = reason, passing
 
     def readmit(self, name: str) -> None:
         slot = self.slots[name]
@@ -146,5 +144,6 @@ class Devices:
             self._set_free(slot)
 
     def _set_free(self, slot: DeviceSlot) -> None:
-        slot.state, slot.trial, slot.awaited_by, slot.reason = DeviceState.FREE, None, None, ""
+        slot.state, slot.trial, slot.awaited_by = DeviceState.FREE, None, None
+        slot.reason, slot.passing = "", False
         self.free.add(slot.id)

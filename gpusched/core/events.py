@@ -25,13 +25,15 @@ class Event:
 
 @dataclass(slots=True, kw_only=True)
 class ExperimentStarted(Event):
-    """The daemon is ready; these devices may be used.
+    """The daemon is ready; these devices are the experiment's.
 
     ``islands`` numbers groups of devices that talk to each other fast; a trial is placed inside one where possible.
+    ``unusable``: those that cannot be used yet (a stranger's, leased, sick) and why; they begin in quarantine.
     """
 
     devices: tuple[str, ...]
     islands: Mapping[str, int] = field(default_factory=dict)
+    unusable: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,7 +76,8 @@ class TrialExited(Event):
     """Nothing of the incarnation is left.
 
     ``lost`` is the infrastructure's fault (a killed shim, a vanished device): it is relaunched and not counted
-    against the trial. ``saved_step`` is the step of the checkpoint it committed when it left, if it did.
+    against the trial. ``saved_step`` is the step of the checkpoint it committed when it left, if it did. ``barred``:
+    it failed because its configuration cannot work here (out of memory), so that one is not tried again.
     """
 
     trial: int
@@ -83,6 +86,7 @@ class TrialExited(Event):
     step: int | None = None
     saved_step: int | None = None
     error: str | None = None
+    barred: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,10 +98,11 @@ class DevicesReleased(Event):
 
 @dataclass(slots=True, kw_only=True)
 class DeviceQuarantined(Event):
-    """Not to be used until it is readmitted."""
+    """Not to be used until it is readmitted. ``passing``: the reason may end by itself (a stranger leaves)."""
 
     device: str
     reason: str
+    passing: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -105,6 +110,14 @@ class DeviceReadmitted(Event):
     """A quarantined device is confirmed clean again."""
 
     device: str
+
+
+@dataclass(slots=True, kw_only=True)
+class StorageChanged(Event):
+    """The disk has too little room (``low``), or has room again; ``what`` says it in words."""
+
+    low: bool
+    what: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -149,6 +162,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
         DevicesReleased,
         DeviceQuarantined,
         DeviceReadmitted,
+        StorageChanged,
         TimerFired,
         Forecasted,
         DaemonResumed,

@@ -24,6 +24,7 @@ from gpusched.core.events import (
     ExperimentStarted,
     Forecasted,
     Reported,
+    StorageChanged,
     TimerFired,
     TrialExited,
     TrialUp,
@@ -55,6 +56,7 @@ class Experiment:
             DevicesReleased: self._released,
             DeviceQuarantined: self._quarantined,
             DeviceReadmitted: self._readmitted,
+            StorageChanged: self._storage_changed,
             TimerFired: self._timer_fired,
             Forecasted: self._forecasted,
             UserAsked: self._user_asked,
@@ -79,7 +81,7 @@ class Experiment:
         self._touched = None
         self._handlers[type(event)](event, out)
         self._tell_of_rest(out)
-        if state.devices.free and state.stopping is None:
+        if state.devices.free and state.stopping is None and not state.storage_low:
             self._fill(out)
         if not state.live:
             self._finish_if_over(out)
@@ -178,6 +180,8 @@ class Experiment:
         if after.state is S.FAILED:
             trial.error = after.reason
             state.failures += 1
+            if event.barred:
+                state.bar(trial.hparams)
         if after != told:
             state.say(trial, after.reason)
         state.move(trial, after.state, after.reason)
@@ -188,6 +192,9 @@ class Experiment:
 
     def _started(self, event: ExperimentStarted, out: list[Command]) -> None:
         self.state.devices = Devices(event.devices, event.islands)
+        for name, reason in event.unusable.items():
+            self.state.devices.quarantine(name, reason, passing=True)
+            self.state.say(None, f"{name} is quarantined: {reason}")
         moves.set_timer(self.state, DEADLINE, self.state.rules.deadline_s, out)
         if self.state.rules.watch:
             moves.set_timer(self.state, WATCH, event.at + WATCH_EVERY_S, out)
@@ -205,7 +212,7 @@ class Experiment:
             return
         waiting, was_held = slot.awaited_by, slot.state is DeviceState.HELD
         holder = slot.trial if was_held else waiting
-        state.devices.quarantine(event.device, event.reason)
+        state.devices.quarantine(event.device, event.reason, passing=event.passing)
         state.say(None, f"{event.device} is quarantined: {event.reason}")
         if holder is None:
             return
@@ -224,6 +231,12 @@ class Experiment:
     def _readmitted(self, event: DeviceReadmitted, out: list[Command]) -> None:
         self.state.devices.readmit(event.device)
         self.state.say(None, f"{event.device} is in use again")
+
+    def _storage_changed(self, event: StorageChanged, out: list[Command]) -> None:
+        """Below the low mark nothing is begun, as it could not be saved; what runs goes on."""
+        if event.low != self.state.storage_low:
+            self.state.storage_low = event.low
+            self.state.say(None, event.what)
 
     # ------------------------------------------------------------ time and people
 
@@ -346,8 +359,12 @@ class Experiment:
         if state.stopping is None:
             if state.devices.draining or WAKE in state.timers or state.forecasts:
                 return
+            if state.storage_low:
+                return  # there may be room again
             if state.atoms_total < state.rules.smallest:
                 return  # devices may come back from quarantine
+            if not state.trials and any(s.passing for s in state.devices.slots.values()):
+                return  # the first trial may want more than can be used yet
             if any(trial.held_by_user for trial in state.paused.values()):
                 return
             state.stopping = "nothing left to run"

@@ -23,6 +23,8 @@ from gpusched.core.trial import NEVER, Trial, TrialState
 
 #: The n-th configuration of the sequence; None when there are no more.
 Draw = Callable[[int], Mapping[str, object] | None]
+#: A sampler that draws from a few values may draw barred ones for ever: after so many in a row it has no more.
+_PASSED_OVER_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +68,18 @@ class State:
         self.forecasts: dict[tuple[int, int], Forecast] = {}
         #: Why the experiment is ending; None while it goes on.
         self.stopping: str | None = None
+        #: The disk has too little room for checkpoints: nothing is begun.
+        self.storage_low = False
         self.finished = False
         self.timers: dict[str, float] = {}
         #: The last decisions in words: (at, trial or None, text).
         self.decisions: deque[tuple[float, int | None, str]] = deque(maxlen=200)
         self._draw = draw
         self._next_hparams: Mapping[str, object] | None = None
+        #: How far in the sequence we are: up to what a trial was made of, and up to what was drawn.
+        self._used = self._drawn = 0
+        #: Configurations that are not tried again.
+        self._barred: list[Mapping[str, object]] = []
         self._longest_past_s = 0.0
         self._ranking = Ranking()
         self._paused_by_score: SortedList[tuple[float, int]] = SortedList()
@@ -98,7 +106,7 @@ class State:
         if self.rules.max_trials is not None and len(self.trials) >= self.rules.max_trials:
             return False
         if self._next_hparams is None:
-            self._next_hparams = self._draw(len(self.trials))
+            self._next_hparams = self._next_that_may_work()
         return self._next_hparams is not None
 
     def rank_among_live(self, trial: Trial) -> int:
@@ -119,14 +127,32 @@ class State:
         live = self.now - self._live_by_age[0][0] if self._live_by_age else 0.0
         return max(self._longest_past_s, live)
 
+    def _next_that_may_work(self) -> Mapping[str, object] | None:
+        """The next of the sequence that is not barred; None at its end, or where only barred ones seem to be left."""
+        while self._drawn - self._used < _PASSED_OVER_MAX:
+            hparams = self._draw(self._drawn)
+            if hparams is None:
+                return None
+            self._drawn += 1
+            if hparams not in self._barred:
+                return hparams
+        return None
+
     # ------------------------------------------------------------ changes, for Experiment alone
+
+    def bar(self, hparams: Mapping[str, object]) -> None:
+        """This configuration is not tried again."""
+        if hparams not in self._barred:
+            self._barred.append(hparams)
+        if self._next_hparams == hparams:
+            self._next_hparams = None
 
     def draw(self) -> Trial:
         """Make the next trial. The caller has asked ``can_draw``."""
         if not self.can_draw or self._next_hparams is None:
             raise AssertionError("no configuration left to draw")
         trial = Trial(len(self.trials), self._next_hparams)
-        self._next_hparams = None
+        self._next_hparams, self._used = None, self._drawn
         self.trials[trial.id] = trial
         return trial
 

@@ -20,6 +20,7 @@ from gpusched.core.events import (
     Event,
     ExperimentStarted,
     Reported,
+    StorageChanged,
     TimerFired,
     TrialExited,
     UserAsked,
@@ -71,23 +72,26 @@ def records(
 
 def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterator[Record]:
     match event:
-        case ExperimentStarted(devices=devices):
+        case ExperimentStarted(devices=devices, unusable=unusable):
             budget = words.duration(state.rules.deadline_s)
-            atoms = words.count(len(devices), "atom")
+            usable = len(devices) - len(unusable)
+            atoms = words.count(usable, "atom")
             yield _record(
-                "began", f"the search begins on {atoms}; deadline in {budget}", atoms=len(devices)
+                "began", f"the search begins on {atoms}; deadline in {budget}", atoms=usable
             )
+            for device, why in unusable.items():
+                yield _quarantined(device, why)
         case Reported(trial=number):
             if any(isinstance(command, Yield) and command.trial == number for command in commands):
                 yield from _decided(state.trials[number])
         case TrialExited():
             yield from _exited(event, state)
         case DeviceQuarantined(device=device, reason=reason):
-            reason = words.clean(reason)
-            text = f"{device} is quarantined: {reason}"
-            yield _record("quarantined", text, device=device, reason=reason)
+            yield _quarantined(device, reason)
         case DeviceReadmitted(device=device):
             yield _record("readmitted", f"{device} is in use again", device=device)
+        case StorageChanged(low=low, what=what):
+            yield _record("storage", words.clean(what), low=low)
         case DaemonResumed(epoch=epoch):
             yield _record("daemon", f"daemon {epoch} took over", epoch=epoch)
         case UserAsked(verb=verb, trial=asked):
@@ -98,6 +102,12 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
             yield _record("deadline", "the deadline: every trial leaves at its next step")
         case _:
             pass
+
+
+def _quarantined(device: str, why: str) -> Record:
+    reason = words.clean(why)
+    text = f"{device} is quarantined: {reason}"
+    return _record("quarantined", text, device=device, reason=reason)
 
 
 def _decided(trial: Trial) -> Iterator[Record]:

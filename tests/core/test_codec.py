@@ -28,6 +28,7 @@ json_values = st.recursive(
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "at": floats,
     "atoms": numbers,
+    "barred": st.booleans(),
     "curve": st.lists(floats, max_size=5).map(tuple),
     "device": text,
     "devices": names,
@@ -40,6 +41,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "incarnation": numbers,
     "islands": st.dictionaries(text, numbers, max_size=3),
     "metrics": st.dictionaries(text, floats | st.sampled_from(["nan", "inf", "-inf"]), max_size=3),
+    "passing": st.booleans(),
     "outcome": st.sampled_from(["yielded", "finished", "failed", "lost", "killed"]),
     "reason": text,
     "save": st.booleans(),
@@ -50,6 +52,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "step_time_s": st.none() | floats,
     "target": floats,
     "timer": text,
+    "unusable": st.dictionaries(text, text, max_size=3),
     "verb": st.sampled_from(["pause", "unpause", "stop_trial", "stop", "cancel"]),
 }
 #: Fields that mean something else in another type.

@@ -15,6 +15,7 @@ from gpusched.core.decisions import (
     Start,
     Yield,
 )
+from gpusched.core.events import ExperimentStarted
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Script, launch
@@ -36,6 +37,25 @@ def test_a_free_device_in_quarantine_is_not_given_out() -> None:
     script.wants(Start(1)).wait(1.0).report(0, 0.4).expect_nothing()
     assert script.state.atoms_total == 1
     assert script.state.devices.slots["d1"].reason == "Xid 79"
+
+
+def test_what_cannot_be_used_at_the_start_begins_in_quarantine() -> None:
+    script = Script(devices=2).wants(Start(1))
+    script.feed(
+        ExperimentStarted(at=0.0, devices=("d0", "d1"), unusable={"d0": "leased by another"})
+    )
+    script.expect(SetTimer("deadline", 1000.0), launch(0, 1, "d1"))
+    slot = script.state.devices.slots["d0"]
+    assert (slot.reason, slot.passing) == ("leased by another", True)
+    script.wants(Start(1)).readmitted("d0").expect(launch(1, 1, "d0"))
+    assert (slot.reason, slot.passing) == ("", False)
+
+
+def test_a_first_trial_waits_for_a_device_that_may_come_back() -> None:
+    script = Script(devices=2).wants(Start(2))
+    script.feed(ExperimentStarted(at=0.0, devices=("d0", "d1"), unusable={"d0": "a stranger's"}))
+    script.expect(SetTimer("deadline", 1000.0))
+    script.wants(Start(2)).readmitted("d0").expect(launch(0, 1, "d0", "d1"))
 
 
 def test_a_trial_that_runs_on_a_lost_device_goes_on_elsewhere() -> None:
