@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -40,6 +41,7 @@ class Channel:
         self._pause_s = _FIRST_PAUSE_S
         self._not_before_s = 0.0
         self._unsent: bytes | None = None
+        self._lock = threading.Lock()  # checkpoints may be told of by another thread
         os.register_at_fork(after_in_child=self.close)
 
     def connect(self) -> bool:
@@ -71,8 +73,9 @@ class Channel:
     ) -> Go:
         """Send a report and wait for what the daemon says; ``continue`` where it says nothing."""
         frame = {"report": seq, "step": step, "step_time_s": step_time_s, "metrics": metrics}
-        if not self.connect() or not self._send(_frame(frame)):
-            return "continue"
+        with self._lock:
+            if not self.connect() or not self._send(_frame(frame)):
+                return "continue"
         while (line := self._line()) is not None:
             with suppress(ValueError, TypeError, KeyError, RecursionError):
                 reply = json.loads(line)
@@ -81,10 +84,11 @@ class Channel:
         return "continue"
 
     def saved(self, step: int, save_s: float, size_bytes: int) -> None:
-        """Tell of a committed checkpoint; kept for the next connection if the daemon is away."""
+        """Tell of a committed checkpoint, from any thread; kept for the next connection if the daemon is away."""
         frame = _frame({"saved": step, "save_s": round(save_s, 6), "bytes": size_bytes})
-        if not self.connect() or not self._send(frame):
-            self._unsent = frame
+        with self._lock:
+            if not self.connect() or not self._send(frame):
+                self._unsent = frame
 
     def close(self) -> None:
         """Close this process's copy of the line."""
@@ -97,6 +101,8 @@ class Channel:
         try:
             self._socket.sendall(data)
         except OSError:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever waits for an answer
             self.close()
             return False
         return True
@@ -104,8 +110,9 @@ class Channel:
     def _line(self) -> bytes | None:
         """The next whole line; None when the line to the daemon is gone (and closed)."""
         while b"\n" not in self._buffer:
+            connection = self._socket
             try:
-                data = self._socket.recv(_FRAME_LIMIT_BYTES) if self._socket else b""
+                data = connection.recv(_FRAME_LIMIT_BYTES) if connection else b""
             except OSError:
                 data = b""
             if not data or len(self._buffer) > _FRAME_LIMIT_BYTES:

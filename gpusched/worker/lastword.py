@@ -72,6 +72,10 @@ class LastWord:
             watch_endings()
             atexit.register(self._at_exit)
 
+    def has_saved(self, step: int) -> None:
+        """A checkpoint of this step is committed."""
+        self.saved_step = step
+
     def say(self, why: Why, saved_step: int | None) -> None:
         """Write it durably; a disk that refuses is said on stderr, for there is nothing else to do about it."""
         if self.said is not None:

@@ -1,24 +1,30 @@
 """Saving and restoring a trial together: what all ranks know, written by rank 0, committed once.
 
 ``state.pt`` holds what is the same on every rank, ``rank-k.pt`` what is not (random number generators). The other
-ranks' parts travel to rank 0, so that one process alone touches the disk and one answer, yes or no, comes back to
-all. With nothing tracked and torch not loaded a checkpoint is its manifest alone.
+ranks' parts travel to rank 0, so that one process alone touches the disk. With nothing tracked and torch not loaded a
+checkpoint is its manifest alone.
+
+A trial that trains on does not wait for the disk: rank 0 copies the state (``snapshot.py``) and a thread commits the
+copy, while every rank goes on with its step; what becomes of it is told to the daemon by that thread. One that leaves
+waits, and one answer, yes or no, comes back to all ranks.
 """
 
 from __future__ import annotations
 
 import io
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from gpusched.worker import rng
 from gpusched.worker.channel import Channel
-from gpusched.worker.checkpoint import Checkpoint, CheckpointStore, HashingFile, Writer
+from gpusched.worker.checkpoint import Checkpoint, CheckpointStore, HashingFile, Source, Writer
 from gpusched.worker.group import Call, Group
 from gpusched.worker.say import say
+from gpusched.worker.snapshot import Snapshot
 
 
 class Saver:
@@ -32,7 +38,14 @@ class Saver:
         self._store = CheckpointStore(folder, keep) if group.rank == 0 else None
         self._channel = channel
         self._seed = seed
+        self._snapshot = Snapshot()
+        self._writing: threading.Thread | None = None
+        #: The last step that is committed; on rank 0 it may come to that while training goes on.
         self.saved_step: int | None = None
+        #: The last step of which a save was begun, the same on all ranks.
+        self.begun_step: int | None = None
+        #: Called with every step that is committed, perhaps by another thread.
+        self.on_committed: Callable[[int], None] = lambda step: None
 
     def newest(self) -> Checkpoint | None:
         """The checkpoint to go on from; rank 0 looks it up and verifies it, the others follow."""
@@ -55,28 +68,47 @@ class Saver:
             TypeError: A tracked object holds something that a checkpoint cannot hold.
         """
         began = time.monotonic()
-        torch = sys.modules.get("torch")
-        state = capture() if torch is not None else {}
-        parts = self._group.gather_bytes(Call.SAVE, _pack(rng.capture()) if torch else b"")
-        size = -1
-        if self._store is not None:
-            files: dict[str, Writer] = {}
-            if torch is not None:
-                writers = (_tensors(state), *map(_raw, parts))
-                files = dict(zip(_file_names(len(parts)), writers, strict=True))
-            facts = {
-                "iteration": iteration,
-                "world_size": len(parts),
-                "torch": str(torch.__version__) if torch is not None else None,
-            }
-            size = self._write(step, files, facts)
+        size = self._write(step, *self._collect(step, iteration, capture))
         size = int(self._group.share(Call.SAVE, size)[0])
         if size < 0:
             return False
-        self.saved_step = step
-        if self._channel is not None:
-            self._channel.saved(step, time.monotonic() - began, size)
+        self._committed(step, began, size)
         return True
+
+    def save_behind(self, step: int, iteration: int, capture: Callable[[], dict[str, Any]]) -> None:
+        """Begin a checkpoint of this step; it is committed while training goes on. All ranks call it.
+
+        Raises:
+            TypeError: A tracked object holds something that a checkpoint cannot hold.
+        """
+        began = time.monotonic()
+        files, facts = self._collect(step, iteration, capture)
+        if self._store is None:
+            return
+        if not all(isinstance(source, memoryview) for source in files.values()):
+            size = self._write(step, files, facts)  # no room for a copy: it is written as it stands
+            if size >= 0:
+                self._committed(step, began, size)
+            return
+
+        def write() -> None:
+            size = self._write(step, files, facts)
+            if size >= 0:
+                self._committed(step, began, size)
+
+        self._writing = threading.Thread(target=write, name="gpusched-save")
+        self._writing.start()
+
+    def wait(self) -> None:
+        """Until what ``save_behind`` began is committed, or could not be."""
+        if self._writing is not None:
+            self._writing.join()
+            self._writing = None
+
+    def settle(self) -> bool:
+        """Wait for the save that was begun last; whether it is committed, on all ranks. All ranks call it."""
+        self.wait()
+        return bool(self._group.share(Call.SAVE, self.saved_step == self.begun_step)[0])
 
     def restore_rng(self, checkpoint: Checkpoint) -> None:
         """Put this rank's generators back; a rank that did not exist gets a stream of its own."""
@@ -85,8 +117,43 @@ class Saver:
         else:
             rng.diverge(self._seed, self._group.rank, checkpoint.step)
 
-    def _write(self, step: int, files: dict[str, Writer], facts: dict[str, Any]) -> int:
-        assert self._store is not None
+    def _collect(
+        self, step: int, iteration: int, capture: Callable[[], dict[str, Any]]
+    ) -> tuple[dict[str, Source], dict[str, Any]]:
+        """What is to be written, on rank 0: a copy, which does not change as training goes on."""
+        self.wait()
+        self.begun_step = step
+        torch = sys.modules.get("torch")
+        state = capture() if torch is not None else {}
+        parts = self._group.gather_bytes(Call.SAVE, _pack(rng.capture()) if torch else b"")
+        files: dict[str, Source] = {}
+        if self._store is not None and torch is not None:
+            contents = (self._copy(state), *(memoryview(part) for part in parts))
+            files = dict(zip(_file_names(len(parts)), contents, strict=True))
+        facts = {
+            "iteration": iteration,
+            "world_size": len(parts),
+            "torch": str(torch.__version__) if torch is not None else None,
+        }
+        return files, facts
+
+    def _copy(self, state: dict[str, Any]) -> Source:
+        try:
+            return self._snapshot.take(state)
+        except MemoryError:
+            self._snapshot = Snapshot()
+            return _tensors(state)
+
+    def _committed(self, step: int, began: float, size: int) -> None:
+        self.saved_step = step
+        self.on_committed(step)
+        if self._channel is not None:
+            self._channel.saved(step, time.monotonic() - began, size)
+
+    def _write(self, step: int, files: Mapping[str, Source], facts: Mapping[str, Any]) -> int:
+        """Bytes written; -1 where the disk refuses, or on a rank that does not write."""
+        if self._store is None:
+            return -1
         try:
             return self._store.write(step, files, facts)
         except OSError as error:
@@ -107,13 +174,6 @@ def _pack(state: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
-
-
-def _raw(data: bytes) -> Writer:
-    def write(file: HashingFile) -> None:
-        file.write(data)
-
-    return write
 
 
 def _tensors(state: dict[str, Any]) -> Writer:

@@ -48,6 +48,8 @@ class Trial:
             folder = context.paths.checkpoints
             self._saver = Saver(group, folder, keep, self._channel, context.seed)
         self._last_word = lastword.LastWord(word)
+        if self._saver is not None:
+            self._saver.on_committed = self._last_word.has_saved
         self._checkpoint = self._saver.newest() if self._saver else None
         self._training = Training(context, self._checkpoint)
         self._step = self._iteration = 0
@@ -329,7 +331,7 @@ class Trial:
         if at_boundary or (self._in_charge and go != "save"):
             self._asked = go
         elif go == "save":
-            self._save()
+            self._save_behind()
         elif go == "leave" or self._save_to_leave():
             self._say_goodbye()
             raise SystemExit(0)
@@ -340,7 +342,7 @@ class Trial:
             return True
         asked, self._asked = self._asked, "continue"
         if asked == "save":
-            self._save()
+            self._save_behind()
         elif asked == "leave" or (asked == "yield" and self._save_to_leave()):
             self._say_goodbye()
             return True
@@ -349,9 +351,11 @@ class Trial:
     def _save(self) -> bool:
         if self._saver is None:
             return False
-        saved = self._saver.save(self._step, self._iteration, self._training.capture)
-        self._last_word.saved_step = self._saver.saved_step
-        return saved
+        return self._saver.save(self._step, self._iteration, self._training.capture)
+
+    def _save_behind(self) -> None:
+        if self._saver is not None:
+            self._saver.save_behind(self._step, self._iteration, self._training.capture)
 
     def _save_to_leave(self) -> bool:
         """Save, twice if need be. False: the disk refuses, the only copy is in memory, so the trial goes on."""
@@ -361,13 +365,17 @@ class Trial:
         return False
 
     def _say_goodbye(self) -> None:
+        if self._saver is not None:
+            self._saver.wait()  # what is being written may be the best model there is
         saved = self._saver is not None and self._saver.saved_step == self._step
         self._last_word.say("yielded", self._step if saved else None)
 
     def _save_final(self) -> None:
         """A script that comes to its own end leaves its last state behind."""
-        unsaved = self._saver is not None and self._saver.saved_step != self._step
-        if unsaved and self._reported and self._training.tracked:
+        saver = self._saver
+        if saver is None or not self._reported or not self._training.tracked:
+            return
+        if saver.begun_step != self._step or not saver.settle():
             self._save()
 
     def _done(self, limit: int | None) -> bool:

@@ -1,0 +1,190 @@
+"""Saving behind: training goes on while a copy is written, and what was committed survives any kill."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpusched.worker import checkpoint
+from gpusched.worker.checkpoint import CheckpointStore
+from gpusched.worker.group import Group
+from gpusched.worker.saving import Saver
+from gpusched.worker.snapshot import Snapshot
+
+PATIENCE_S = 30
+
+
+def make(folder: Path) -> Saver:
+    return Saver(Group(0, 1), folder, 2, None, 0)
+
+
+def test_a_save_behind_holds_the_state_of_its_step_and_waits_for_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = threading.Event()
+    sync = os.fsync
+
+    def slow(descriptor: int) -> None:
+        assert disk.wait(PATIENCE_S)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    saver = make(tmp_path)
+    weights = torch.full((1000,), 1.0)
+    saver.save_behind(1, 1, lambda: {"weights": weights})
+    weights.fill_(2.0)
+    assert saver.saved_step is None
+    disk.set()
+    assert saver.settle()
+    assert saver.saved_step == 1
+    found = saver.newest()
+    assert found is not None
+    assert torch.equal(found.load("state.pt")["weights"], torch.full((1000,), 1.0))
+
+
+def test_the_next_save_waits_for_the_one_before_it(tmp_path: Path) -> None:
+    saver = make(tmp_path)
+    told: list[int] = []
+    saver.on_committed = told.append
+    weights = torch.zeros(100_000)
+    for step in range(1, 6):
+        weights.fill_(step)
+        saver.save_behind(step, step, lambda: {"weights": weights})
+    weights.fill_(6)
+    assert saver.save(6, 6, lambda: {"weights": weights})
+    assert told == [1, 2, 3, 4, 5, 6]
+    found = saver.newest()
+    assert found is not None
+    assert found.load("state.pt")["weights"].unique().tolist() == [6]
+
+
+def test_a_disk_that_refuses_is_said_and_nothing_is_called_saved(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    saver = make(tmp_path / "file" / "checkpoints")
+    saver.save_behind(1, 1, lambda: {})
+    assert not saver.settle()
+    assert saver.saved_step is None
+    assert "no checkpoint of step 1" in capfd.readouterr().err
+
+
+def test_without_memory_for_a_copy_it_is_written_before_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(self: Snapshot, state: Any) -> memoryview:
+        raise MemoryError
+
+    monkeypatch.setattr(Snapshot, "take", no_room)
+    saver = make(tmp_path)
+    saver.save_behind(3, 3, lambda: {"weights": torch.ones(10)})
+    assert saver.saved_step == 3
+
+
+def test_snapshots_of_any_size_one_after_another() -> None:
+    snapshot = Snapshot()
+    for size in (1000, 10, 0, 5000, 5000, 4999):
+        state = {"weights": torch.rand(size), "name": "x" * size}
+        data = bytes(snapshot.take(state))
+        path = Path(f"/proc/self/fd/{os.memfd_create('state')}")
+        path.write_bytes(data)
+        loaded = torch.load(path, weights_only=True)
+        os.close(int(path.name))
+        assert torch.equal(loaded["weights"], state["weights"])
+        assert loaded["name"] == state["name"]
+
+
+@pytest.fixture
+def digests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that were hashed to be verified."""
+    found: list[str] = []
+    digest = hashlib.file_digest
+
+    def counting(file: Any, name: str) -> Any:
+        found.append(Path(file.name).name)
+        return digest(file, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counting)
+    return found
+
+
+def committed(folder: Path) -> CheckpointStore:
+    store = CheckpointStore(folder)
+    store.write(1, {"state.pt": memoryview(b"old state")}, {})
+    return store
+
+
+def test_what_was_committed_a_moment_ago_is_not_hashed_again(
+    tmp_path: Path, digests: list[str]
+) -> None:
+    assert committed(tmp_path).newest() is not None
+    assert digests == []
+
+
+def test_written_since_it_is_hashed_and_found_out(tmp_path: Path, digests: list[str]) -> None:
+    store = committed(tmp_path)
+    (tmp_path / "step-00000001" / "state.pt").write_bytes(b"new state")  # within the clock's tick
+    assert store.newest() is None
+    assert digests == ["state.pt"]
+
+
+@pytest.mark.parametrize("what", ["another boot", "long ago", "an older version's manifest"])
+def test_what_may_have_left_the_page_cache_is_hashed(
+    tmp_path: Path, digests: list[str], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    if what == "an older version's manifest":
+        monkeypatch.setattr(checkpoint, "boot_id", lambda: "")
+    store = committed(tmp_path)
+    if what == "another boot":
+        monkeypatch.setattr(checkpoint, "boot_id", lambda: "another")
+    elif what == "long ago":
+        monkeypatch.setattr(checkpoint, "FRESH_S", 0.5)
+    assert store.newest() is not None
+    assert digests == ["state.pt"]
+
+
+def _train(folder: Path, line: int) -> None:
+    """Train and save behind for ever; tell of every step that is committed."""
+    saver = make(folder)
+    saver.on_committed = lambda step: os.write(line, b"%d\n" % step) and None
+    weights = torch.zeros(200_000)
+    step = saver.newest().step if saver.newest() else 0  # type: ignore[union-attr]
+    while True:
+        step += 1
+        weights.fill_(step)
+        saver.save_behind(step, step, lambda: {"weights": weights})
+        for _ in range(20):
+            weights.add_(1)
+
+
+def test_killed_at_any_moment_what_was_called_saved_is_there_and_whole(tmp_path: Path) -> None:
+    chance = random.Random(5)
+    last = 0
+    for _ in range(12):
+        ours, theirs = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(ours)
+            torch.set_num_threads(1)
+            _train(tmp_path, theirs)
+        os.close(theirs)
+        with os.fdopen(ours) as told:
+            told.readline()  # it is under way
+            time.sleep(chance.random() * 0.05)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            said = [int(text) for text in told.read().split()]
+        found = CheckpointStore(tmp_path).newest()
+        assert found is not None
+        assert found.step >= max([last, *said])
+        assert found.load("state.pt")["weights"].unique().tolist() == [found.step]
+        last = found.step
