@@ -10,7 +10,6 @@ out; the trials train on, and the sync is tried again until it succeeds.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -28,7 +27,7 @@ from gpusched.core.experiment import Experiment
 from gpusched.core.trial import InvalidTransition
 from gpusched.errors import ReplayDiverged
 from gpusched.executors.base import FOREVER, Executor, LiveTrial
-from gpusched.journal import Entry, Journal
+from gpusched.journal import DiskFull, Entry, Journal
 
 #: Reports that wait for no effect are synced at least this often.
 COMMIT_EVERY_S = 0.25
@@ -46,6 +45,12 @@ class Forecaster(Protocol):
     def poll(self, now: float) -> Sequence[Event]: ...
 
 
+class Spare(Protocol):
+    """Room on the disk that can be had for the journal (``reserve.py``)."""
+
+    def give(self) -> bool: ...
+
+
 class Driver:
     """Runs an experiment on an executor."""
 
@@ -58,6 +63,7 @@ class Driver:
         forecaster: Forecaster | None = None,
         observer: Observer | None = None,
         check: bool = False,
+        spare: Spare | None = None,
     ) -> None:
         self.experiment = experiment
         self.executor = executor
@@ -65,6 +71,7 @@ class Driver:
         self._forecaster = forecaster
         self._observer = observer
         self._check = check
+        self._spare = spare
         self._timers: dict[str, float] = {}
         self._uncommitted_since: float | None = None
         self._effects: list[Command] = []
@@ -101,14 +108,14 @@ class Driver:
             commands = self.experiment.handle(event)
             if self._check:
                 self.experiment.check()
-            if self.journal is not None:
-                self.journal.append(event, commands)
             if commands:
                 self._effects += commands
                 if type(event) is Reported:
                     self._waiting.append(event)
             elif type(event) is Reported:
-                self.executor.acknowledge(event)
+                self.executor.acknowledge(event)  # first of all: the trial waits for it
+            if self.journal is not None:
+                self.journal.append(event, commands)
             if self._observer is not None:
                 self._observer(event, commands)
         if self._effects:
@@ -134,16 +141,23 @@ class Driver:
         """
         if self.journal is not None:
             try:
-                self.journal.commit()
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
-                    raise
+                self._commit_with_what_is_spare()
+            except DiskFull as error:
                 self.stalled = f"the journal cannot be written: {error}"
                 self._uncommitted_since = self.executor.now() + RETRY_EVERY_S - COMMIT_EVERY_S
                 return False
         self.stalled = None
         self._uncommitted_since = None
         return True
+
+    def _commit_with_what_is_spare(self) -> None:
+        assert self.journal is not None
+        while True:
+            try:
+                return self.journal.commit()
+            except DiskFull:
+                if self._spare is None or not self._spare.give():
+                    raise
 
     def _execute(self, command: Command) -> None:
         if type(command) is SetTimer:

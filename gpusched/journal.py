@@ -29,11 +29,14 @@ from gpusched.core.events import Event
 from gpusched.errors import DamagedState, GpuschedError, InputError
 from gpusched.journal_mark import Mark
 from gpusched.paths import sync_folder
+from gpusched.reserve import is_full
 
 FORMAT = 2
 APPLICATION_ID = 0x67707363  # "gpsc"
 #: How long to wait for a quick command that reads the journal of a dead daemon at the same time.
 _LOCK_TIMEOUT_S = 2.0
+#: Input/output errors behind which an exhausted quota may be; a failed fsync is not among them.
+_MAY_BE_ROOM = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 _SCHEMA = """
 CREATE TABLE meta (one INTEGER PRIMARY KEY CHECK (one = 1), value TEXT NOT NULL, crc INTEGER NOT NULL);
@@ -43,6 +46,10 @@ CREATE TABLE events (
 );
 """
 _Row = tuple[int, float, str, str, str, int]
+
+
+class DiskFull(Exception):
+    """There is no room for what was appended. Nothing of it is lost or acknowledged; ``commit`` may be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,20 +136,31 @@ class Journal:
         return bool(self._pending)
 
     def commit(self) -> None:
-        """Write and sync what was appended. Raises sqlite3.Error; nothing of the batch is then acknowledged."""
+        """Write and sync what was appended.
+
+        Raises DiskFull; and sqlite3.Error where nothing on that disk can be trusted any more, as after a failed fsync
+        (Rebello et al., ATC'20): the caller must end. Either way nothing of the batch is acknowledged.
+        """
         if not self._pending:
             return
         connection = self._connection
+        failpoints.reach("journal.before")
         try:
-            connection.execute("BEGIN")
+            connection.execute("BEGIN IMMEDIATE")
+            self._refuse_if_fenced()
             connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", self._pending)
+            failpoints.reach("journal.inserted")
             connection.execute("COMMIT")
-        except sqlite3.Error:
+        except sqlite3.Error as error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+            if _wants_room(error, self._path.parent):
+                raise DiskFull(str(error)) from error
             raise
+        failpoints.reach("journal.synced")
         self._pending.clear()
         self._mark.write(self._seq)
+        failpoints.reach("journal.marked")
 
     def close(self) -> None:
         """Commit and close."""
@@ -269,6 +287,14 @@ def _meta_row(meta: Mapping[str, Any]) -> tuple[str, int]:
 
 def _crc(before: int, seq: int, at: float, kind: str, body: str, commands: str) -> int:
     return zlib.crc32(f"{seq}|{at!r}|{kind}|{body}|{commands}".encode(), before)
+
+
+def _wants_room(error: sqlite3.Error, folder: Path) -> bool:
+    """SQLite calls a full disk by its name, but an exhausted quota an input/output error."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code == sqlite3.SQLITE_FULL:
+        return True
+    return code in _MAY_BE_ROOM and is_full(folder)
 
 
 # ---------------------------------------------------------------- what is wrong, in words

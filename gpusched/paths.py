@@ -86,6 +86,11 @@ class ExperimentPaths:
         return self.root / "journal.db"
 
     @property
+    def reserve(self) -> Path:
+        """Room that the journal gets back when the disk is full."""
+        return self.root / "reserve"
+
+    @property
     def lock(self) -> Path:
         return self.root / "lock"
 

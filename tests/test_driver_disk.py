@@ -173,6 +173,40 @@ ON_A_SMALL_DISK = """
 """
 
 
+WITH_A_RESERVE = """
+    import sys
+    from pathlib import Path
+    from gpusched.core.events import ExperimentStarted
+    from gpusched.driver import Driver
+    from gpusched.journal import Journal
+    from gpusched.reserve import Reserve
+    from tests.test_driver_disk import SETUP, _check_replay, experiment, recipe, watched
+
+    folder = Path(sys.argv[1])
+    path = folder / "journal.db"
+    spare = Reserve(folder / "reserve", slices=3)
+    journal = Journal.create(path, {})
+    executor = watched(SETUP)
+    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal, check=True, spare=spare)
+    devices = tuple(device.id for device in executor.inventory())
+    driver.handle([ExperimentStarted(at=0.0, devices=devices)])
+    assert spare.slices == 3
+    with (folder / "ballast").open("wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 1024):
+                pass
+        except OSError:
+            pass
+    while not driver.experiment.finished:
+        driver.turn()
+        assert driver.stalled is None, driver.stalled
+    assert spare.slices < 3, "the disk was full"
+    driver.run()
+    journal.close()
+    _check_replay(path, driver)
+"""
+
+
 def _in_a_namespace(*command: str) -> subprocess.CompletedProcess[str]:
     unshare = ["unshare", "--user", "--map-root-user", "--mount"]
     return subprocess.run(
@@ -187,13 +221,17 @@ def can_mount() -> bool:
 
 
 @pytest.mark.skipif(not can_mount(), reason="no user namespaces here: a small disk cannot be made")
-def test_a_file_system_that_is_really_full(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(ON_A_SMALL_DISK))
+@pytest.mark.parametrize(
+    ("size", "script"), [("512k", ON_A_SMALL_DISK), ("4m", WITH_A_RESERVE)], ids=["", "reserve"]
+)
+def test_a_file_system_that_is_really_full(tmp_path: Path, size: str, script: str) -> None:
+    """Without a reserve it stalls until there is room; with one the search ends in good order on a full disk."""
+    file = tmp_path / "script.py"
+    file.write_text(textwrap.dedent(script))
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = f"mount -t tmpfs -o size=512k tmpfs {disk}"
+    mount = f"mount -t tmpfs -o size={size} tmpfs {disk}"
     done = _in_a_namespace(
-        "sh", "-c", f"{mount} && PYTHONPATH={ROOT} {sys.executable} {script} {disk}"
+        "sh", "-c", f"{mount} && PYTHONPATH={ROOT} {sys.executable} {file} {disk}"
     )
     assert done.returncode == 0, done.stderr

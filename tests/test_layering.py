@@ -26,7 +26,10 @@ SEARCH = MACHINE | {"policies", "space", "config", "driver"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "failpoints": set(),
+    "epoch": {"errors", "failpoints", "paths"},
     "paths": {"errors"},
+    "reserve": set(),
     "core": {"core"},
     "policies": {"policies", "core", "errors"},
     "space": {"space", "errors"},
@@ -35,8 +38,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "clock": {"trees", "errors"},
     "lock": {"errors"},
     "client": {"errors", "paths"},
-    "journal": MACHINE,
-    "executors": MACHINE,
+    "journal": MACHINE | {"reserve"},
+    "executors": MACHINE | {"reserve"},
     "dashboard": MACHINE,
     "driver": {"driver", "policies", "core", "executors", "journal", "paths", "errors", "space"},
     "profiles": {"config", "core", "journal", "paths"},
@@ -45,7 +48,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session": {"assemble", "client", "errors", "paths"},
     "forecaster": {"forecaster", "policies", "core", "errors"},
     "sim": SEARCH | {"sim", "assemble", "forecaster", "clock"},
-    "daemon": SEARCH | {"daemon", "assemble", "clock", "lock", "forecaster"},
+    "daemon": SEARCH | {"daemon", "assemble", "clock", "lock", "forecaster", "reserve"},
     "cli": SEARCH
     | {
         "cli",
@@ -60,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "session",
     },
     "__main__": {"cli"},
-    "worker": {"worker", "trees", "core", "errors", "paths"},
+    "worker": {"worker", "trees", "core", "errors", "paths", "failpoints", "epoch"},
 }
 
 PURE_PARTS = ("core", "policies")

@@ -41,6 +41,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "incarnation": numbers,
     "islands": st.dictionaries(text, numbers, max_size=3),
     "metrics": st.dictionaries(text, floats | st.sampled_from(["nan", "inf", "-inf"]), max_size=3),
+    "low": st.booleans(),
     "passing": st.booleans(),
     "outcome": st.sampled_from(["yielded", "finished", "failed", "lost", "killed"]),
     "reason": text,
@@ -53,6 +54,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "target": floats,
     "timer": text,
     "unusable": st.dictionaries(text, text, max_size=3),
+    "what": text,
     "verb": st.sampled_from(["pause", "unpause", "stop_trial", "stop", "cancel"]),
 }
 #: Fields that mean something else in another type.

@@ -1,0 +1,70 @@
+"""The daemon's eye on the disk: the reserve, the low mark, and files that must still be written when it is full."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from gpusched.core.events import StorageChanged
+from gpusched.errors import InputError
+from gpusched.paths import ExperimentPaths, write_durably
+from gpusched.reserve import FULL, Reserve, Room
+
+#: How often the disk is looked at.
+LOOK_EVERY_S = 5.0
+
+
+class Storage:
+    """The disk of one experiment's folder. ``room`` is how much there is; a parameter for tests."""
+
+    def __init__(self, paths: ExperimentPaths, room: Callable[[Path], Room] = Room.of) -> None:
+        self.reserve = Reserve(paths.reserve)
+        self.next_at = 0.0
+        #: What is wrong, in words; None: there is room.
+        self.warning: str | None = None
+        self._paths = paths
+        self._room = room
+
+    def require_room(self) -> None:
+        """Raises InputError where a new experiment could not save its trials."""
+        with suppress(OSError):
+            room = self._room(self._paths.root)
+            if room.is_low:
+                raise InputError(
+                    f"{self._paths.root.parent}: {room}; make room, or choose another disk with --dir"
+                )
+
+    def look(self, now: float) -> StorageChanged | None:
+        """What has changed since the last look, if it is time for one."""
+        if now < self.next_at:
+            return None
+        self.next_at = now + LOOK_EVERY_S
+        try:
+            room = self._room(self._paths.root)
+        except OSError:
+            return None
+        if self.warning is None and room.is_low:
+            self.warning = f"{room}: no trial is begun until there is room; those that run go on"
+            return StorageChanged(at=now, low=True, what=self.warning)
+        if room.is_clear:
+            with suppress(OSError):
+                self.reserve.fill()
+            if self.warning is not None:
+                self.warning = None
+                return StorageChanged(at=now, low=False, what="there is room on the disk again")
+        return None
+
+    def write(self, path: Path, data: bytes) -> None:
+        """Write a file of ours durably, from the reserve where the disk is full. Raises OSError."""
+        while True:
+            try:
+                return write_durably(path, data)
+            except OSError as error:
+                if error.errno not in FULL or not self.reserve.give():
+                    raise
+
+    def release(self) -> None:
+        """The experiment is over: its reserve is of no more use."""
+        with suppress(OSError):
+            self._paths.reserve.unlink(missing_ok=True)
