@@ -4,7 +4,7 @@
     python digits.py --lr 0.1 --max-steps 10                 # one configuration, alone
     torchrun --nproc-per-node 2 digits.py --max-steps 10     # the same on two ranks
 
-Three fifths of the images are held out and never trained on: the accuracy on them is what the search is for, and with
+Four fifths of the images are held out and never trained on: the accuracy on them is what the search is for, and with
 so few to learn from the choice of hyperparameters matters. The lines that begin with ``trial`` are all that gpusched
 asks of a training script.
 """
@@ -17,7 +17,7 @@ from torch import nn
 import gpusched
 
 DEFAULTS = {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-4, "width": 16, "dropout": 0.2}
-VIEWS = 16  # an epoch shows each image so often, shifted differently each time
+VIEWS = 32  # an epoch shows each image so often, shifted differently each time
 BATCH = 256  # an atom
 
 
@@ -27,7 +27,7 @@ def load_images(device):
     images = torch.tensor(digits.images, dtype=torch.float32, device=device).unsqueeze(1) / 16
     labels = torch.tensor(digits.target, device=device)
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0)).to(device)
-    held_out, training = order.tensor_split([3 * len(order) // 5])
+    held_out, training = order.tensor_split([4 * len(order) // 5])
     return (images[training], labels[training]), (images[held_out], labels[held_out])
 
 
