@@ -85,8 +85,8 @@ def _dispatch(arguments: list[str]) -> int:
     name = arguments[0]
     if name not in available:
         near = difflib.get_close_matches(name, available, 1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise InputError(f"there is no command '{name}'{hint} 'gpusched --help' lists them all")
+        hint = f"did you mean '{near[0]}'? " if near else ""
+        raise InputError(f"there is no command '{name}'; {hint}'gpusched --help' lists them all")
     module = importlib.import_module(f"gpusched.cli.{name}")
     parser = _Parser(prog=f"gpusched {name}", description=_description(module))
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
