@@ -8,7 +8,7 @@ every key out, defaults included: a resumed experiment must not change with a ne
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -48,7 +48,7 @@ class Recipe:
     launch: Literal["warm", "cold"]
     python: Path | None
     preload: tuple[str, ...]
-    env: Mapping[str, str]
+    env: Mapping[str, str | None]
     seed: int
     max_trials: int | None
     max_failures: int
@@ -95,6 +95,12 @@ class Recipe:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"the resolved recipe is damaged or of another version: {error!r}"
             raise DamagedState(message) from None
+
+    def for_disk(self) -> Self:
+        """Without the values of ``env`` that must not be written (``config_env.py``)."""
+        from gpusched.config_env import for_disk
+
+        return replace(self, env=for_disk(self.env))
 
     def to_yaml(self) -> str:
         """The resolved recipe as a recipe file."""

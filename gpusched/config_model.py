@@ -36,9 +36,11 @@ _POWER = {"enum": [1, 0.5, 0, "linear", "sqrt", "none"]}
 Duration = Annotated[float, BeforeValidator(values.duration), WithJsonSchema(_DURATION)]
 Argument = Annotated[str, BeforeValidator(values.argument), WithJsonSchema(_ARGUMENT)]
 Environment = Annotated[
-    dict[str, str],
+    dict[str, str | None],
     BeforeValidator(values.environment),
-    WithJsonSchema({"type": "object", "additionalProperties": _ARGUMENT}),
+    WithJsonSchema(
+        {"type": "object", "additionalProperties": {"anyOf": [_ARGUMENT, {"type": "null"}]}}
+    ),
 ]
 Devices = Annotated[Any, BeforeValidator(values.devices), WithJsonSchema(_DEVICES)]
 Scaling = Annotated[Any, BeforeValidator(values.scaling), WithJsonSchema(_SCALING)]

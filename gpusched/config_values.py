@@ -84,20 +84,20 @@ def argument(value: object) -> str:
     return text
 
 
-def environment(value: object) -> dict[str, str]:
-    """Names and values of environment variables."""
+def environment(value: object) -> dict[str, str | None]:
+    """Names and values of environment variables; None: its value is in the environment of ``gpusched``."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
         raise ValueError(f"should be a map such as {{NAME: value}}, not {show(value)}")
-    found = {}
+    found: dict[str, str | None] = {}
     for name, item in value.items():
         if not _ENV_NAME.fullmatch(name):
             raise ValueError(f"{show(name)} is no name for an environment variable")
         if name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIXES):
             raise ValueError(f"{name} is set by gpusched for each rank; leave it out")
         try:
-            found[name] = argument(item)
+            found[name] = None if item is None else argument(item)
         except ValueError as error:
             raise ValueError(f"{name} {error}") from None
     return found

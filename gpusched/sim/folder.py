@@ -112,10 +112,10 @@ def _make_folder(runs: Path, of: Recipe) -> ExperimentPaths:
             root = runs / f"{of.name}-{number}"
         paths = ExperimentPaths(root.resolve())
         private_folder(paths.trials)
-        _write(paths.recipe, of.to_yaml())
+        _write(paths.recipe, of.for_disk().to_yaml())
         _write(paths.worker, json.dumps(of.worker_settings()))
         _write(paths.began, json.dumps(Beginning.now().to_json()))
-        _write(paths.resolved, json.dumps(of.resolved()))
+        _write(paths.resolved, json.dumps(of.for_disk().resolved()))
     except OSError as error:
         raise InputError(f"{runs}: runs cannot be kept here ({error.strerror})") from None
     return paths
