@@ -22,15 +22,14 @@ from typing import Any
 
 from gpusched.assemble import Assembled, assemble, read_recipe
 from gpusched.clock import Beginning, Clock
-from gpusched.config import Recipe
 from gpusched.core.decisions import Command, Kill
-from gpusched.core.events import DeviceReadmitted, Event, ExperimentStarted, UserAsked
+from gpusched.core.events import Event, ExperimentStarted, UserAsked
+from gpusched.daemon_equipment import devices_of, launch_settings, quarantined_device
 from gpusched.dashboard import lines as plain
 from gpusched.dashboard import view as views
 from gpusched.driver import Driver, replay
 from gpusched.errors import DamagedState, DeviceError, GpuschedError, InputError
-from gpusched.executors.devices import parse_devices
-from gpusched.executors.settings import LaunchSettings
+from gpusched.executors.base import Release
 from gpusched.executors.torchrun import TorchrunExecutor
 from gpusched.forecaster import make_forecaster
 from gpusched.journal import Journal
@@ -62,11 +61,7 @@ class Daemon:
         journal = self._replay(salvage) if resuming else None
         # After a reboot the wall clock may be wrong: time goes on where the journal ends.
         self.clock = Clock(Beginning.from_json(began), at_least_s=self.experiment.state.now)
-        self.devices = parse_devices(
-            recipe.devices if isinstance(recipe.devices, str) else ",".join(recipe.devices),
-            gpus_per_atom=recipe.gpus_per_atom,
-            **_cuda_options(recipe),
-        )
+        self.devices = devices_of(recipe, paths.root, tuple(self.experiment.state.devices.slots))
         self.executor = TorchrunExecutor(
             paths,
             self.devices,
@@ -112,17 +107,27 @@ class Daemon:
         if resuming:
             epoch = int(self.journal.meta.get("epoch", 1)) + 1
             self.journal.set_meta({"epoch": epoch})
+            for slot in self.experiment.state.devices.slots.values():
+                if slot.passing:
+                    self.devices.keep_out(slot.id, slot.reason)
             self.driver.resume(epoch)
             return
-        usable = [device for device in inventory if device.usable]
-        if not usable:
+        if not any(device.usable for device in inventory):
             reasons = "; ".join(f"{device.label}: {device.why_not}" for device in inventory)
             raise DeviceError(f"no device can be used now: {reasons or 'there is none'}")
         self.assembled.recipe.require_atoms(len(inventory))
         self.assembled.require_policy(len(inventory))
-        islands = {device.id: device.island for device in inventory}
-        ids = tuple(device.id for device in inventory)
-        self.driver.handle([ExperimentStarted(at=self.clock(), devices=ids, islands=islands)])
+        self.devices.check_sizes(self.experiment.state.rules.fit(len(inventory)))
+        self.driver.handle(
+            [
+                ExperimentStarted(
+                    at=self.clock(),
+                    devices=tuple(device.id for device in inventory),
+                    islands={device.id: device.island for device in inventory},
+                    unusable={d.id: d.why_not for d in inventory if not d.usable},
+                )
+            ]
+        )
 
     # ------------------------------------------------------------ the loop
 
@@ -182,7 +187,10 @@ class Daemon:
     def _serve(self, request: dict[str, Any], client: Any) -> None:
         """Answer one request of a client; called from within the executor's poll."""
         try:
-            client.send({"ok": self._answer(request, client)})
+            if request.get("ask") == "readmit":
+                self._readmit(str(request.get("device")), client)
+            else:
+                client.send({"ok": self._answer(request, client)})
         except GpuschedError as error:
             client.send({"error": str(error), "exit_code": error.exit_code})
         except Exception as error:
@@ -215,8 +223,6 @@ class Daemon:
                 for trial in self.experiment.state.live.values():
                     self.executor.execute(Kill(trial.id, trial.incarnation, 0.0))
                 return "killed"
-            case "readmit":
-                return self._readmit(str(request.get("device")))
             case other:
                 raise InputError(f"the daemon knows no request {other!r}")
 
@@ -237,17 +243,20 @@ class Daemon:
         }
         return f"trial {number} {words[verb]}"
 
-    def _readmit(self, device: str) -> str:
-        slot = self.experiment.state.devices.slots.get(device)
-        if slot is None or slot.state.value != "quarantined":
-            raise InputError(
-                f"{device} is not in quarantine; 'gpusched status' shows which devices are"
-            )
-        (release,) = self.devices.released([device])
-        if not release.released:
-            raise DeviceError(f"{device} is not clean yet: {release.holder}")
-        self._inbox.append(DeviceReadmitted(at=self.clock(), device=device))
-        return f"{device} is in use again"
+    def _readmit(self, wanted: str, client: Any) -> None:
+        """Answered when the device has proven that it is clean and well, or has not within seconds."""
+        device = quarantined_device(
+            wanted, self.experiment.state.devices, self.executor.inventory()
+        )
+
+        def answer(release: Release) -> None:
+            if release.released:
+                client.send({"ok": f"{device} is in use again"})
+                return
+            error = f"{device} cannot be used yet: {release.holder}"
+            client.send({"error": error, "exit_code": DeviceError.exit_code})
+
+        self.executor.readmit(device, answer)
 
     # ------------------------------------------------------------ views and lines
 
@@ -290,25 +299,6 @@ class Daemon:
         self._followers = [client for client in self._followers if not client.closed]
         for client in self._followers:
             client.send({"lines": lines, "records": records})
-
-
-def launch_settings(recipe: Recipe) -> LaunchSettings:
-    """What the executor needs of a recipe."""
-    return LaunchSettings(
-        script=recipe.script,
-        metric=recipe.metric,
-        args=recipe.args,
-        cwd=recipe.cwd,
-        env=recipe.env,
-        launch=recipe.launch,
-        python=str(recipe.python) if recipe.python else None,
-        preload=recipe.preload,
-        seed=recipe.seed,
-    )
-
-
-def _cuda_options(recipe: Recipe) -> dict[str, Any]:
-    return {"gpu_ids": recipe.gpu_ids}
 
 
 def _trial(request: dict[str, Any]) -> int:

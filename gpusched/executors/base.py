@@ -70,16 +70,26 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A device that must not be used any more, and why."""
+    """A device that must not be used any more, and why. ``passing``: that may end by itself (a stranger leaves)."""
 
     device: str
     reason: str
+    passing: bool = False
 
 
 class Devices(Protocol):
     """One kind of device. No method may block for longer than a few milliseconds."""
 
     kind: Literal["cpu", "cuda"]
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What must be said once, the oldest first; only ever grows."""
+        ...
+
+    def check_sizes(self, atoms_max: int) -> None:
+        """Raise DeviceError if a trial of so many atoms cannot be served (MIG slices). After ``inventory``."""
+        ...
 
     def inventory(self) -> tuple[Device, ...]:
         """The devices this experiment may use, in a fixed order. Takes their leases.
@@ -100,6 +110,22 @@ class Devices(Protocol):
         """Devices that went bad since the last call."""
         ...
 
+    def recovered(self) -> tuple[str, ...]:
+        """Devices that were out of use for a passing reason that has passed, proven clean: FREE again."""
+        ...
+
+    def readmit(self, device: str) -> Release:
+        """Asked again and again when somebody wants a quarantined device back; released means: FREE again."""
+        ...
+
+    def keep_out(self, device: str, reason: str) -> None:
+        """It was out of use for a passing reason when the last daemon ended: ``recovered`` tells when that is over."""
+        ...
+
+    def strangers(self, devices: Sequence[str]) -> tuple[str, ...]:
+        """Other people's processes seen on these devices since they were last given out, in words."""
+        ...
+
     def readings(self) -> tuple[Reading, ...]:
         """For the dashboard and ``gpusched gpus``."""
         ...
@@ -118,6 +144,8 @@ class LiveTrial:
     devices: tuple[str, ...]
     last_seq: int
     hparams: Mapping[str, object] = field(default_factory=dict)
+    #: Step of the newest checkpoint that the journal knows; 0: none.
+    saved_step: int = 0
 
 
 class Executor(Protocol):
@@ -149,8 +177,9 @@ class Executor(Protocol):
     def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
         """After a restart of the daemon: what happened to these while nobody looked.
 
-        Reports that are in the trial's own file but not in the journal come first; an incarnation that is gone
-        yields a ``TrialExited``; one that still runs is adopted and yields nothing more.
+        Devices that cannot be used now come first; of each trial the reports that are in its own file but not in the
+        journal, then a newer checkpoint on disk, if there is one; an incarnation that is gone yields a
+        ``TrialExited``; one that still runs is adopted and yields nothing more.
         """
         ...
 

@@ -4,8 +4,6 @@
 here waits for a driver once ``inventory`` has returned. A *device* is an atom: one GPU, one MIG slice, or a bundle of
 ``gpus_per_atom`` GPUs whose id is their UUIDs joined by ``+``. Ranks are one a GPU.
 
-Beyond ``base.Devices`` there are ``recovered`` and ``readmit`` (quarantined devices that may be used again), ``notes``
-(what must be said once), ``max_atoms`` and ``check_sizes`` (MIG), and ``strangers`` (who else was on a trial's GPUs).
 """
 
 from __future__ import annotations
@@ -221,7 +219,9 @@ class CudaDevices:
                 self._missed.add(atom.id)
                 reasons.append(atom.why_not())
             if reasons:
-                found.append(Fault(atom.id, "; ".join(reasons)))
+                out = [unit.out for unit in atom.units if unit.out is not None]
+                passing = not atom.missing and all(one.passing for one in out)
+                found.append(Fault(atom.id, "; ".join(reasons), passing))
         for unit in self._units.values():
             unit.learn_if_idle()
         return tuple(found)
@@ -242,6 +242,11 @@ class CudaDevices:
                 self._back_in_use(atom)
                 back.append(atom.id)
         return tuple(back)
+
+    def keep_out(self, device: str, reason: str) -> None:
+        """It was out of use for a passing reason when the last daemon ended: ``recovered`` tells when that is over."""
+        for unit in self._atom(device).units:
+            unit.keep_out(reason)
 
     def _back_in_use(self, atom: Atom) -> None:
         for unit in atom.units:

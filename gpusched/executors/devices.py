@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from gpusched.errors import DeviceError, InputError
@@ -45,12 +47,15 @@ class CpuDevices:
         return len(self._core_of) > len(self._cores)
 
     @property
-    def note(self) -> str:
-        """What a person should know about these devices; empty if nothing."""
+    def notes(self) -> tuple[str, ...]:
         if not self.is_oversubscribed:
-            return ""
-        cores = len(self._cores)
-        return f"{len(self._core_of)} CPU slots share {cores} core{'s' * (cores > 1)}: steps take longer the more run"
+            return ()
+        slots, cores = len(self._core_of), len(self._cores)
+        shared = f"{slots} CPU slots share {cores} core{'s' * (cores > 1)}"
+        return (f"{shared}: steps take longer the more run",)
+
+    def check_sizes(self, atoms_max: int) -> None:
+        """Any size will do."""
 
     def inventory(self) -> tuple[Device, ...]:
         return tuple(Device(id=slot, label=self._label(slot)) for slot in self._core_of)
@@ -85,6 +90,18 @@ class CpuDevices:
     def faults(self) -> tuple[Fault, ...]:
         return ()
 
+    def recovered(self) -> tuple[str, ...]:
+        return ()
+
+    def readmit(self, device: str) -> Release:
+        return Release(device, released=True)
+
+    def keep_out(self, device: str, reason: str) -> None:
+        """A core is never out of use."""
+
+    def strangers(self, devices: Sequence[str]) -> tuple[str, ...]:
+        return ()
+
     def readings(self) -> tuple[Reading, ...]:
         return tuple(Reading(device=slot, label=self._label(slot)) for slot in self._core_of)
 
@@ -101,7 +118,7 @@ def parse_devices(text: str, gpus_per_atom: int = 1, **cuda_options: Any) -> Dev
     spec = text.strip()
     kind, _, rest = spec.partition(":")
     if spec == "auto":
-        spec = "cuda" if _driver_shows_gpus() else "cpu"
+        spec = "cuda" if gpus_here() else "cpu"
         kind, rest = spec, ""
     if kind == "cpu":
         if gpus_per_atom != 1:
@@ -121,21 +138,24 @@ def parse_devices(text: str, gpus_per_atom: int = 1, **cuda_options: Any) -> Dev
     raise InputError(f"devices: {text!r} is not known; {_SYNTAX}")
 
 
-def _driver_shows_gpus() -> bool:
-    """Ask the driver itself: a GPU library that is installed says nothing about this machine."""
+def gpus_here(patience_s: float = 20.0) -> bool:
+    """Whether the driver shows any GPU we may use: for ``devices: auto``. One that does not answer shows none.
+
+    The driver itself is asked: a GPU library that is installed says nothing about this machine. In a thread, since a
+    driver that hangs hangs whoever calls it.
+    """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip() in ("", "-1", "NoDevFiles"):
         return False
-    try:
-        import pynvml
+    from gpusched.executors.nvml import NvmlError, ask, start
 
-        pynvml.nvmlInit()
-    except (
-        Exception
-    ):  # no library, no driver, a driver that is too old or broken: no GPUs either way
-        return False
-    try:
-        return int(pynvml.nvmlDeviceGetCount()) > 0
-    except pynvml.NVMLError:
-        return False
-    finally:
-        pynvml.nvmlShutdown()
+    found: list[int] = []
+
+    def work() -> None:
+        with suppress(NvmlError):
+            start()
+            found.append(int(ask("nvmlDeviceGetCount")))
+
+    thread = threading.Thread(target=work, name="gpusched-gpus-here", daemon=True)
+    thread.start()
+    thread.join(patience_s)
+    return bool(found and found[0])

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpusched.core.events import Outcome
+from gpusched.executors import oom
 from gpusched.executors.incarnation import Incarnation
 from gpusched.trees import outcome
+from gpusched.trees.outcome import read_json
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What ``TrialExited`` says."""
+    """What ``TrialExited`` says. ``barred``: its configuration is not tried again."""
 
     outcome: Outcome
     step: int | None = None
     saved_step: int | None = None
     error: str | None = None
+    barred: bool = False
 
 
 def lost(error: str) -> Ending:
@@ -46,6 +49,31 @@ def how_it_ended(
     if it.stop_grace_s is not None:
         return Ending("killed")
     return lost(_last_moments(it, status))
+
+
+def blame_memory(
+    it: Incarnation, ending: Ending, strangers: Callable[[Sequence[str]], Sequence[str]]
+) -> Ending:
+    """A trial that failed for want of memory says so, with its size. Any other ending as it is.
+
+    The same configuration would fail again, so it is barred; but not where strangers were on its GPUs, since the
+    memory may have been theirs.
+    """
+    if ending.outcome != "failed" or not ending.error:
+        return ending
+    kind = oom.memory_fault(ending.error)
+    if kind is None:
+        return ending
+    company = tuple(strangers(it.devices)) if kind == "gpu" else ()
+    hparams = (read_json(it.paths.hparams) or {}).get("hparams")
+    message = oom.message(
+        kind,
+        ending.error,
+        atoms=len(it.devices),
+        hparams=hparams if isinstance(hparams, dict) else None,
+        strangers=company,
+    )
+    return replace(ending, error=f"{message}\n{ending.error}", barred=not company)
 
 
 def _last_moments(it: Incarnation, status: object) -> str:

@@ -14,13 +14,10 @@ from gpusched.executors.clock import Clock, MachineClock
 from gpusched.executors.holders import Processes, in_initial_pid_namespace
 from gpusched.executors.leases import lease_folder, lease_holder, state_home
 from gpusched.executors.machine import Machine, find_machine
-from gpusched.executors.nvml import ask, start
 from gpusched.executors.reading import read_atom
 from gpusched.executors.unit import Unit
-from gpusched.executors.watch import run_in_thread
 
 READING_TIMEOUT_S = 10.0
-PRESENCE_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +110,3 @@ def _leased_by(uuid: str, environ: Mapping[str, str] | None) -> str:
     except DeviceError:
         return ""
     return str(holder) if holder else ""
-
-
-def gpus_here(clock: Clock | None = None) -> bool:
-    """Whether the driver shows any GPU: for ``devices: auto``. A driver that does not answer shows none."""
-    found: list[int] = []
-
-    def work() -> None:
-        start()
-        found.append(int(ask("nvmlDeviceGetCount")))
-
-    run_in_thread(clock or MachineClock(), work, "gpusched-gpus-here", PRESENCE_TIMEOUT_S)
-    return bool(found and found[0])

@@ -1,16 +1,22 @@
-"""Recognising that a trial ran out of GPU memory, and saying so with the size it had.
+"""Recognising that a trial ran out of memory, and saying so with the size it had.
 
 Such a trial failed because of its configuration: the same one would fail again at the same size, so it is not tried
 again, and nobody else suffers. The exception is company: if a stranger was on the GPU, the memory may have been
 theirs, and the message says so.
+
+The machine's own memory is another matter than a GPU's, with other cures: all trials that run at a time share it.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
-_GPU_OOM = re.compile(
+Kind = Literal["gpu", "host"]
+
+_GPU = re.compile(
     r"""
       CUDA\ out\ of\ memory                          # torch's caching allocator
     | torch\.(cuda\.)?OutOfMemoryError
@@ -27,23 +33,38 @@ _GPU_OOM = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-_HOST_OOM = re.compile(r"DefaultCPUAllocator|HIP out of memory", re.IGNORECASE)
+_HOST = re.compile(
+    r"""
+      \(out-of-memory\ killer\)                      # our words for SIGKILL while the kernel was short of memory
+    | DefaultCPUAllocator                            # torch on the CPU
+    | (^|:\ )MemoryError\b
+    | _ArrayMemoryError\b                            # numpy
+    | \[Errno\ 12\]                                  # ENOMEM: fork, mmap
+    | HIP\ out\ of\ memory
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
 
-_WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+ [KMGT]?i?B)")
+_WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+ [KMGT]?i?B)|[Uu]nable to allocate ([\d.]+ \w+)")
+_WANTED_BYTES = re.compile(r"tried to allocate (\d+) bytes")
 _TOTAL = re.compile(r"(?:total capacity of|; ) ?([\d.]+ [KMGT]iB)(?: total capacity)?")
 _FREE = re.compile(r"of which ([\d.]+ [KMGT]?i?B) is free|([\d.]+ [KMGT]iB) free")
 
 
-def is_cuda_oom(error_text: str) -> bool:
-    """Whether a rank's error is about GPU memory (not the machine's, for which other cures help)."""
-    found = _GPU_OOM.search(error_text)
-    if found is None:
-        return False
-    host = _HOST_OOM.search(error_text)
-    return host is None or found.start() < host.start()
+def memory_fault(error_text: str) -> Kind | None:
+    """Which memory a rank's error is about, if any: the first that is named.
+
+    Indented lines are a traceback's source lines: a script that has a handler for such an error need not have met one.
+    """
+    told = "\n".join(line for line in error_text.splitlines() if not line.startswith((" ", "\t")))
+    gpu, host = _GPU.search(told), _HOST.search(told)
+    if gpu is not None and (host is None or gpu.start() < host.start()):
+        return "gpu"
+    return None if host is None else "host"
 
 
-def oom_message(
+def message(
+    kind: Kind,
     error_text: str,
     *,
     atoms: int,
@@ -52,27 +73,44 @@ def oom_message(
 ) -> str:
     """One line for the trial: what it wanted, what there was, at which size, and what to do.
 
-    ``strangers``: ``CudaDevices.strangers`` of its devices.
+    ``strangers``: ``Devices.strangers`` of its devices.
     """
-    sizes = []
-    if wanted := _WANTED.search(error_text):
-        sizes.append(f"{wanted[1]} wanted")
-    if free := _FREE.search(error_text):
-        sizes.append(f"{free[1] or free[2]} free")
-    if total := _TOTAL.search(error_text):
-        sizes.append(f"of {total[1]}")
-    figures = f": {', '.join(sizes[:2])}{' ' + sizes[2] if len(sizes) > 2 else ''}" if sizes else ""
     at = f" with {_few(hparams)}" if hparams else ""
-    plural = "atom" if atoms == 1 else "atoms"
+    size = f"{atoms} {'atom' if atoms == 1 else 'atoms'}{at}"
+    if kind == "host":
+        return (
+            f"out of the machine's memory{_host_figures(error_text)} on {size}; this configuration is not tried again. "
+            f"Trials that run at a time share it: smaller data, fewer loader workers or fewer atoms avoid it"
+        )
     if strangers:
         return (
-            f"out of GPU memory{figures} on {atoms} {plural}{at}; others were on its GPUs: "
+            f"out of GPU memory{_gpu_figures(error_text)} on {size}; others were on its GPUs: "
             f"{', '.join(strangers[:3])}"
         )
     return (
-        f"out of GPU memory{figures} on {atoms} {plural}{at}; this configuration is not tried again. "
+        f"out of GPU memory{_gpu_figures(error_text)} on {size}; this configuration is not tried again. "
         f"Smaller batches or models in the search space avoid it"
     )
+
+
+def _gpu_figures(text: str) -> str:
+    sizes = []
+    if wanted := _WANTED.search(text):
+        sizes.append(f"{wanted[1] or wanted[2]} wanted")
+    if free := _FREE.search(text):
+        sizes.append(f"{free[1] or free[2]} free")
+    if total := _TOTAL.search(text):
+        sizes.append(f"of {total[1]}")
+    return f": {', '.join(sizes[:2])}{' ' + sizes[2] if len(sizes) > 2 else ''}" if sizes else ""
+
+
+def _host_figures(text: str) -> str:
+    there = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / (1 << 30):.1f} GiB"
+    if found := _WANTED_BYTES.search(text):
+        return f": {int(found[1]) / (1 << 30):.2f} GiB wanted of {there}"
+    if found := _WANTED.search(text):
+        return f": {found[1] or found[2]} wanted of {there}"
+    return f" ({there})"
 
 
 def _few(hparams: Mapping[str, object], most: int = 6) -> str:

@@ -31,9 +31,10 @@ from gpusched.errors import GpuschedError
 from gpusched.executors.base import Device, Devices, LiveTrial
 from gpusched.executors.best import keep_best
 from gpusched.executors.draining import Draining
-from gpusched.executors.endings import Ending, how_it_ended, lost
+from gpusched.executors.endings import Ending, blame_memory, how_it_ended, lost
 from gpusched.executors.hub import Hub
 from gpusched.executors.incarnation import Incarnation
+from gpusched.executors.inspection import Inspection
 from gpusched.executors.intake import Intake
 from gpusched.executors.launching import Launcher
 from gpusched.executors.peer import Client, Frame, Peer
@@ -46,7 +47,6 @@ from gpusched.trees.outcome import sane_exit
 from gpusched.trees.processes import Identity
 
 OnClient = Callable[[Frame, Client], None]
-_FAULTS_EVERY_S = 1.0
 
 
 class TorchrunExecutor:
@@ -82,8 +82,9 @@ class TorchrunExecutor:
         self._server = Server(self.hub, paths, settings, self._server_said, self._server_gone)
         self._launcher = Launcher(paths, devices, settings, self._server)
         self._stopping = Stopping(self, paths, settings, self._timers, self._draining)
+        self._inspection = Inspection(devices, self._timers, clock, self._emit, say)
+        self.readmit = self._inspection.readmit
         self._server.start()
-        self._timers.after(_FAULTS_EVERY_S, self._look_for_faults)
 
     # ------------------------------------------------------------------ the seam
 
@@ -93,6 +94,7 @@ class TorchrunExecutor:
     def inventory(self) -> tuple[Device, ...]:
         if self._inventory is None:
             self._inventory = self._devices.inventory()
+            self._inspection.say_news()
         return self._inventory
 
     def execute(self, command: Command) -> None:
@@ -280,6 +282,7 @@ class TorchrunExecutor:
         del self._live[it.trial]
         if it.fault is not None:
             ending = Ending("failed", step=ending.step, error=it.fault)
+        ending = blame_memory(it, ending, self._devices.strangers)
         self._emit(
             TrialExited(
                 at=self.now(),
@@ -289,6 +292,7 @@ class TorchrunExecutor:
                 step=ending.step,
                 saved_step=ending.saved_step,
                 error=ending.error,
+                barred=ending.barred,
             )
         )
 
@@ -365,8 +369,3 @@ class TorchrunExecutor:
             self._emit(DevicesReleased(at=self.now(), devices=released))
         for device, reason in given_up:
             self._emit(DeviceQuarantined(at=self.now(), device=device, reason=reason))
-
-    def _look_for_faults(self) -> None:
-        for fault in self._devices.faults():
-            self._emit(DeviceQuarantined(at=self.now(), device=fault.device, reason=fault.reason))
-        self._timers.after(_FAULTS_EVERY_S, self._look_for_faults)

@@ -196,6 +196,12 @@ class Unit:
         self._reported = True
         return self.out.reason
 
+    def keep_out(self, reason: str) -> None:
+        """Out of use since before this daemon, and known to be."""
+        if self.out is None:
+            self.out = Out(reason, self._clock.now(), passing=True)
+        self._reported = True
+
     def _has_ours(self) -> bool:
         """A trial that outlived the last daemon may finish although somebody else has the lease by now."""
         return any(holder.whose == "ours" for holder in self.verdict().holders)

@@ -16,14 +16,14 @@ def test_one_slot_a_core_of_this_process() -> None:
     cores = sorted(os.sched_getaffinity(0))
     devices = CpuDevices()
     assert [device.id for device in devices.inventory()] == [f"cpu:{n}" for n in range(len(cores))]
-    assert devices.note == ""
+    assert devices.notes == ()
     assert all(device.usable for device in devices.inventory())
 
 
 def test_slots_share_cores_where_there_are_more_of_them() -> None:
     devices = CpuDevices(5, cores=[4, 6])
     assert devices.is_oversubscribed
-    assert devices.note == "5 CPU slots share 2 cores: steps take longer the more run"
+    assert devices.notes == ("5 CPU slots share 2 cores: steps take longer the more run",)
     placement = devices.placement(["cpu:0", "cpu:3", "cpu:4"])
     assert placement.rank_cpus == ((4,), (6,), (4,))
     assert placement.threads_per_rank == 1
@@ -34,7 +34,7 @@ def test_slots_share_cores_where_there_are_more_of_them() -> None:
 
 
 def test_one_core_in_words() -> None:
-    assert CpuDevices(3, cores=[0]).note.startswith("3 CPU slots share 1 core:")
+    assert CpuDevices(3, cores=[0]).notes[0].startswith("3 CPU slots share 1 core:")
 
 
 def test_every_rank_has_its_own_environment() -> None:
@@ -84,11 +84,12 @@ def test_auto_is_cpu_where_the_driver_shows_nothing(monkeypatch: pytest.MonkeyPa
 def test_auto_asks_the_driver(monkeypatch: pytest.MonkeyPatch, shown: int) -> None:
     import pynvml
 
+    from gpusched.executors import nvml
     from gpusched.executors.cuda import CudaDevices
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: None)
+    monkeypatch.setattr(nvml, "_started", False)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: shown)
     asked: list[object] = []
 

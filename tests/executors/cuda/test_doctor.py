@@ -6,6 +6,7 @@ import json
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from fake_driver import GIB
 from gpusched.errors import DeviceError
 from gpusched.executors import doctor, doctor_gpus
 from gpusched.executors.checking import Check
-from gpusched.executors.gpus import gpu_states, gpus_here
+from gpusched.executors.devices import gpus_here
+from gpusched.executors.gpus import gpu_states
 
 MakeBox = Callable[..., Box]
 
@@ -216,13 +218,26 @@ def test_all_gpus_at_a_glance(make_box: MakeBox) -> None:
     assert devices._leases.held, "looking takes no lease away"
 
 
-def test_without_a_driver_it_says_so(make_box: MakeBox) -> None:
+def test_without_a_driver_it_says_so(make_box: MakeBox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     box = make_box(gpu(0))
-    assert gpus_here(box.clock)
+    assert gpus_here()
     box.driver.init_code = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
     from gpusched.executors import nvml
 
     nvml._started = False
-    assert not gpus_here(box.clock)
+    assert not gpus_here()
     with pytest.raises(DeviceError, match="no NVIDIA driver here"):
         look(box)
+
+
+def test_a_driver_that_hangs_shows_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpusched.executors import nvml
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    answers = threading.Event()
+    monkeypatch.setattr(nvml, "start", answers.wait)
+    monkeypatch.setattr(nvml, "ask", lambda function: 1)
+    assert not gpus_here(patience_s=0.05)
+    answers.set()
+    assert gpus_here()

@@ -1,0 +1,60 @@
+"""What a recipe names, found on this machine: devices, and how trials are launched on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gpusched.config import Recipe
+from gpusched.core.allocation import Devices as Allocated
+from gpusched.core.allocation import DeviceState
+from gpusched.errors import InputError
+from gpusched.executors.base import Device, Devices
+from gpusched.executors.devices import parse_devices
+from gpusched.executors.settings import LaunchSettings
+
+
+def launch_settings(recipe: Recipe) -> LaunchSettings:
+    """What the executor needs of a recipe."""
+    return LaunchSettings(
+        script=recipe.script,
+        metric=recipe.metric,
+        args=recipe.args,
+        cwd=recipe.cwd,
+        env=recipe.env,
+        launch=recipe.launch,
+        python=str(recipe.python) if recipe.python else None,
+        preload=recipe.preload,
+        seed=recipe.seed,
+    )
+
+
+def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Devices:
+    """The devices a recipe names; those in ``known`` where the experiment goes on. Raises DeviceError, InputError."""
+    spec = recipe.devices if isinstance(recipe.devices, str) else ",".join(recipe.devices)
+    options: dict[str, Any] = {"gpu_ids": recipe.gpu_ids, "experiment": experiment}
+    if known and known[0].startswith("cpu:"):
+        spec = f"cpu:{len(known)}"  # the machine may have fewer cores now
+    elif known:
+        spec, options["known"] = "cuda", known
+    return parse_devices(spec, gpus_per_atom=recipe.gpus_per_atom, **options)
+
+
+def quarantined_device(wanted: str, allocated: Allocated, inventory: Sequence[Device]) -> str:
+    """A quarantined device by its id, its label, its GPU's number, or an unambiguous beginning of its id.
+
+    Raises InputError with those that are in quarantine.
+    """
+    quarantined = [
+        slot.id for slot in allocated.slots.values() if slot.state is DeviceState.QUARANTINED
+    ]
+    labels = {device.id: device.label for device in inventory}
+    found = [name for name in quarantined if wanted in (name, labels.get(name))]
+    found = found or [name for name in quarantined if labels.get(name) == f"GPU {wanted}"]
+    found = found or [name for name in quarantined if wanted and name.startswith(wanted)]
+    if len(found) != 1:
+        there = ", ".join(f"{name} ({labels.get(name, '?')})" for name in quarantined) or "none"
+        problem = "could be several" if found else "is not in quarantine"
+        raise InputError(f"device {wanted} {problem}; in quarantine are: {there}")
+    return found[0]

@@ -1,0 +1,77 @@
+"""What becomes of devices beside launches and releases: they go bad, come back, or somebody asks for one back.
+
+Once a second the devices are asked what is new. What they say becomes events; what must be said once goes to the log
+and the dashboard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from gpusched.core.events import DeviceQuarantined, DeviceReadmitted, Event
+from gpusched.executors.base import Devices, Release
+from gpusched.executors.timers import Timers
+
+EVERY_S = 1.0
+READMIT_EVERY_S = 0.1
+#: How long a device that somebody wants back may take to prove that it is clean and well.
+READMIT_PATIENCE_S = 4.0
+
+Answered = Callable[[Release], None]
+
+
+class Inspection:
+    """``emit`` takes the events, ``say`` remarks for people."""
+
+    def __init__(
+        self,
+        devices: Devices,
+        timers: Timers,
+        now: Callable[[], float],
+        emit: Callable[[Event], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._devices = devices
+        self._timers = timers
+        self._now = now
+        self._emit = emit
+        self._say = say
+        self._said = 0
+        timers.after(EVERY_S, self._look)
+
+    def _look(self) -> None:
+        for fault in self._devices.faults():
+            self._emit(
+                DeviceQuarantined(
+                    at=self._now(),
+                    device=fault.device,
+                    reason=fault.reason,
+                    passing=fault.passing,
+                )
+            )
+        for device in self._devices.recovered():
+            self._emit(DeviceReadmitted(at=self._now(), device=device))
+        self.say_news()
+        self._timers.after(EVERY_S, self._look)
+
+    def say_news(self) -> None:
+        """What the devices have to say and have not said yet."""
+        notes: Sequence[str] = self._devices.notes
+        for note in notes[self._said :]:
+            self._say(note)
+        self._said = len(notes)
+
+    def readmit(self, device: str, answered: Answered) -> None:
+        """Ask until the device is clean and well again, or patience ends; ``answered`` gets the last answer."""
+        self._ask_again(device, answered, self._now() + READMIT_PATIENCE_S)
+
+    def _ask_again(self, device: str, answered: Answered, until: float) -> None:
+        release = self._devices.readmit(device)
+        if release.released:
+            self._emit(DeviceReadmitted(at=self._now(), device=device))
+        elif self._now() < until:
+            again = partial(self._ask_again, device, answered, until)
+            self._timers.after(READMIT_EVERY_S, again)
+            return
+        answered(release)
