@@ -46,6 +46,9 @@ class Devices:
         self.free: set[str] = set(ids)
         self.quarantined = 0
         self.draining = 0
+        #: Devices that changed since the invariants last looked, and who has held or awaited them meanwhile.
+        self.changed: set[str] = set()
+        self.concerned: set[int] = set()
 
     @property
     def total(self) -> int:
@@ -98,6 +101,7 @@ class Devices:
                 )
             slot.state, slot.trial = DeviceState.HELD, trial
             self.free.discard(name)
+            self._note(slot)
 
     def drain(self, names: Iterable[str], awaited_by: int | None) -> None:
         """HELD -> DRAINING; whoever awaits them gets them once they are released."""
@@ -106,6 +110,14 @@ class Devices:
             if slot.state is DeviceState.HELD:
                 slot.state, slot.awaited_by = DeviceState.DRAINING, awaited_by
                 self.draining += 1
+                self._note(slot)
+
+    def unawait(self, names: Iterable[str]) -> None:
+        """Who awaited them does not any more: they become free when they are released."""
+        for name in names:
+            slot = self.slots[name]
+            self._note(slot)
+            slot.awaited_by = None
 
     def give_back(self, names: Iterable[str]) -> None:
         """HELD but never used since it was clean -> FREE."""
@@ -120,6 +132,7 @@ class Devices:
         if slot.state is not DeviceState.DRAINING:
             return None
         self.draining -= 1
+        self._note(slot)
         awaited_by, slot.awaited_by = slot.awaited_by, None
         if awaited_by is None:
             self._set_free(slot)
@@ -144,6 +157,15 @@ class Devices:
             self._set_free(slot)
 
     def _set_free(self, slot: DeviceSlot) -> None:
+        self._note(slot)
         slot.state, slot.trial, slot.awaited_by = DeviceState.FREE, None, None
         slot.reason, slot.passing = "", False
         self.free.add(slot.id)
+
+    def _note(self, slot: DeviceSlot) -> None:
+        """It changes: before it is given to nobody, or after it was given to somebody."""
+        self.changed.add(slot.id)
+        if slot.trial is not None:
+            self.concerned.add(slot.trial)
+        if slot.awaited_by is not None:
+            self.concerned.add(slot.awaited_by)

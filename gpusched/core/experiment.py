@@ -48,6 +48,7 @@ class Experiment:
         self.state = State(rules, draw)
         self.policy = policy
         self._touched: Trial | None = None
+        self._checks = invariants.Checks()
         self._handlers: dict[type[Event], Callable[[Any, list[Command]], None]] = {
             Reported: self._reported,
             TrialUp: self._up,
@@ -85,12 +86,8 @@ class Experiment:
             self._fill(out)
         if not state.live:
             self._finish_if_over(out)
-        self._check_touched()
+        self._checks.after_event(state, self._touched)
         return out
-
-    def _check_touched(self) -> None:
-        if self._touched is not None:
-            invariants.check_trial(self.state, self._touched)
 
     def check(self) -> None:
         """Assert every invariant."""

@@ -1,8 +1,9 @@
 """What is always true of an experiment, as code: checked after every event, in tests and in production.
 
-``check`` looks at everything; ``check_trial`` only at the trial an event was about, in constant time, so that the
-daemon can afford it after every report. An AssertionError names what is broken; it is never caught and never repaired,
-since nobody knows what else is wrong then.
+``check`` looks at everything; ``Checks`` only at what an event was about: the trial, and the devices that changed and
+whoever holds or awaits them. That costs nothing that the event itself did not cost, so that the daemon can afford it
+after every report, with a thousand devices too. An AssertionError names what is broken; it is never caught and never
+repaired, since nobody knows what else is wrong then.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ S = TrialState
 def check(state: State) -> None:
     """Assert every invariant of an experiment between two events."""
     for trial in state.trials.values():
-        check_trial(state, trial)
+        check_trial(trial)
+        check_allocation(state, trial)
     _check_devices(state)
     _check_indices(state)
     assert not state.rested, "the policy was not told of a trial that came to rest"
@@ -29,8 +31,71 @@ def check(state: State) -> None:
         assert NEVER < state.best.score <= state.trials[state.best.trial].best_score, "best score"
 
 
-def check_trial(state: State, trial: Trial) -> None:
-    """Assert what concerns one trial."""
+class Checks:
+    """What ``Experiment.handle`` asserts after each event."""
+
+    __slots__ = ("_seen",)
+
+    def __init__(self) -> None:
+        #: Devices of a trial, reserved ones, and whether it had processes, when that was last found in order.
+        self._seen: dict[int, tuple[tuple[str, ...], tuple[str, ...], bool]] = {}
+
+    def after_event(self, state: State, trial: Trial | None) -> None:
+        """``trial``: whom the event was about, if anybody. In constant time where no device has changed."""
+        if state.devices.changed:
+            self._check_changed(state)
+        if trial is None:
+            return
+        check_trial(trial)
+        seen = self._seen.get(trial.id)
+        if (
+            seen is None
+            or seen[0] is not trial.devices
+            or seen[1] is not trial.reserved
+            or seen[2] != trial.has_processes
+        ):
+            self._check_allocation(state, trial)
+
+    def _check_changed(self, state: State) -> None:
+        """Devices that changed are where their trials think they are, and the other way round."""
+        devices, given = state.devices, dict[int, set[str]]()
+        for trial_id in devices.concerned:
+            trial = state.trials.get(trial_id)
+            assert trial is not None, f"trial {trial_id} holds devices and does not exist"
+            self._check_allocation(state, trial)
+            given[trial_id] = {*trial.devices, *trial.reserved}
+        for name in devices.changed:
+            slot = devices.slots[name]
+            owner = slot.trial if slot.state is DeviceState.HELD else slot.awaited_by
+            if owner is not None:
+                knows = name in given.get(owner, ())
+                assert knows, f"{name} is {slot.state.value} for trial {owner}, which has it not"
+        devices.changed.clear()
+        devices.concerned.clear()
+
+    def _check_allocation(self, state: State, trial: Trial) -> None:
+        check_allocation(state, trial)
+        self._seen[trial.id] = (trial.devices, trial.reserved, trial.has_processes)
+
+
+def check_trial(trial: Trial) -> None:
+    """Assert what concerns one trial, but for its devices."""
+    yields = trial.state is S.YIELDING
+    assert (trial.after is not None) == yields, f"{_who(trial)}: after={trial.after}"
+    assert trial.score >= NEVER, f"{_who(trial)} has the score NaN"
+    assert trial.gone <= trial.incarnation, f"{_who(trial)}: more incarnations gone than launched"
+    assert yields or not trial.reserved, f"{_who(trial)} has reserved devices"
+    if trial.has_processes:
+        assert trial.state.is_live, f"{_who(trial)} has processes"
+        return
+    assert trial.up_at is None, f"{_who(trial)} trains without processes"
+    assert not trial.is_doomed, f"{_who(trial)} is to die and has no processes"
+    if trial.state.is_live:
+        assert trial.state is S.STARTING, f"{_who(trial)} has no processes"
+
+
+def check_allocation(state: State, trial: Trial) -> None:
+    """Assert that its devices are its own, clean if it runs on them, and of an allowed number."""
     slots, has_processes = state.devices.slots, trial.has_processes
     for name in (*trial.devices, *trial.reserved):
         slot = slots[name]
@@ -38,22 +103,12 @@ def check_trial(state: State, trial: Trial) -> None:
         assert mine, f"{name} is not the device of {_who(trial)}"
         if has_processes:
             assert slot.state is DeviceState.HELD, f"{_who(trial)} runs on unclean {name}"
-    yields = trial.state is S.YIELDING
-    assert (trial.after is not None) == yields, f"{_who(trial)}: after={trial.after}"
-    assert trial.score >= NEVER, f"{_who(trial)} has the score NaN"
-    assert trial.gone <= trial.incarnation, f"{_who(trial)}: more incarnations gone than launched"
-    assert yields or not trial.reserved, f"{_who(trial)} has reserved devices"
     if has_processes:
-        assert trial.state.is_live, f"{_who(trial)} has processes"
         assert trial.is_doomed or _has_allowed_size(state, trial), (
             f"{_who(trial)} runs on {trial.devices}, which is no allowed size"
         )
-        return
-    assert trial.up_at is None, f"{_who(trial)} trains without processes"
-    assert not trial.is_doomed, f"{_who(trial)} is to die and has no processes"
-    if trial.state.is_live:
+    elif trial.state.is_live:
         waits = any(slots[name].state is DeviceState.DRAINING for name in trial.devices)
-        assert trial.state is S.STARTING, f"{_who(trial)} has no processes"
         assert waits, f"{_who(trial)} has no processes and waits for nothing"
     else:
         assert not trial.devices, f"{_who(trial)} holds devices"

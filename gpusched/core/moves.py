@@ -6,7 +6,7 @@ the atoms are gone) is dropped: policies speak of intentions, and the world may 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
 from gpusched.core.allocation import DeviceState
@@ -138,10 +138,9 @@ def settle_for_less(state: State, trial: Trial) -> None:
     trial.devices = tuple(keep)
 
 
-def _let_go(state: State, names: Iterable[str]) -> None:
+def _let_go(state: State, names: Sequence[str]) -> None:
     """Devices of a trial without processes: clean ones are free at once, the others when they are released."""
-    for name in names:
-        state.devices.slots[name].awaited_by = None
+    state.devices.unawait(names)
     state.devices.give_back(names)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusched.core import invariants
-from gpusched.core.allocation import Devices
+from gpusched.core.allocation import Devices, DeviceSlot
 from gpusched.core.rules import Rules
 from gpusched.core.state import State
 from gpusched.core.trial import NEVER, After, TrialState
@@ -258,8 +258,8 @@ def breakages() -> dict[str, tuple[str, object]]:
     }
 
 
-@pytest.mark.parametrize("name", list(breakages()))
-def test_the_invariants_find(name: str) -> None:
+def running_on_d0() -> State:
+    """Two trials, the first of which runs."""
     state = make()
     state.devices = Devices(["d0", "d1"], {})
     for _ in range(2):
@@ -271,8 +271,54 @@ def test_the_invariants_find(name: str) -> None:
     state.move(trial, S.STARTING, "")
     state.set_up(trial)
     state.move(trial, S.RUNNING, "")
+    return state
+
+
+@pytest.mark.parametrize("name", list(breakages()))
+def test_the_invariants_find(name: str) -> None:
+    state = running_on_d0()
     invariants.check(state)
     message, break_it = breakages()[name]
     break_it(state)  # type: ignore[operator]
     with pytest.raises(AssertionError, match=message):
         invariants.check(state)
+
+
+DEVICES_WRONG = {"two owners": 1, "unclean": 0, "holds nothing": 0, "final holds": 0, "reserved": 0}
+
+
+@pytest.mark.parametrize("name", list(DEVICES_WRONG))
+def test_what_an_event_touched_is_checked_as_strictly(name: str) -> None:
+    state, checks = running_on_d0(), invariants.Checks()
+    checks.after_event(state, state.trials[0])
+    message, break_it = breakages()[name]
+    break_it(state)  # type: ignore[operator]
+    with pytest.raises(AssertionError, match=message):
+        checks.after_event(state, state.trials[DEVICES_WRONG[name]])
+
+
+def test_a_device_that_changed_is_checked_whoever_the_event_was_about() -> None:
+    state, checks = running_on_d0(), invariants.Checks()
+    checks.after_event(state, state.trials[0])
+    state.devices.take(["d1"], 1)
+    with pytest.raises(AssertionError, match="d1 is held for trial 1, which has it not"):
+        checks.after_event(state, None)
+
+
+def test_checking_costs_nothing_for_devices_that_did_not_change() -> None:
+    class Counted(dict[str, DeviceSlot]):
+        looked_up = 0
+
+        def __getitem__(self, name: str) -> DeviceSlot:
+            self.looked_up += 1
+            return super().__getitem__(name)
+
+    state, checks = running_on_d0(), invariants.Checks()
+    checks.after_event(state, state.trials[0])
+    state.devices.slots = slots = Counted(state.devices.slots)
+    checks.after_event(state, state.trials[0])
+    assert slots.looked_up == 0
+    state.devices.take(["d1"], 0)
+    state.trials[0].devices = ("d0", "d1")
+    checks.after_event(state, state.trials[0])
+    assert slots.looked_up > 0
