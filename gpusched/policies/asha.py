@@ -9,6 +9,7 @@ ASHA knows no deadline. ``R`` may be left out: there is then no last rung.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -121,9 +122,15 @@ class Asha(base.Policy):
 
 def explain_rungs(rungs: Sequence[Rung], trial: Trial, eta: float) -> list[str]:
     """One sentence a rung in which the trial was recorded."""
+
+    def promoted(count: int) -> str:
+        best = int(count // eta)
+        if best == 0:
+            return f"none is promoted before {math.ceil(eta)} are here"
+        return "the best is promoted" if best == 1 else f"the best {best} are promoted"
+
     return [
-        f"rung {rung.milestone}: {base.ordinal(rung.rank(trial.id))} of {len(rung)}; "
-        f"the best {int(len(rung) // eta)} are promoted"
+        f"rung {rung.milestone}: {base.ordinal(rung.rank(trial.id))} of {len(rung)}; {promoted(len(rung))}"
         for rung in rungs
         if trial.id in rung
     ]

@@ -10,6 +10,9 @@ Ten lines of Algorithm 3 and what answers them here:
     line 21     uniform allocation of N atoms over the live trials     ``_share``
     line 22-25  resize if it pays and the COOLDOWN is over             ``_grow``
 
+Ours in line 22: where more atoms are about to come free, a trial that may grow waits one report for them, so that atoms
+that come free together are taken in one resize.
+
 The prose of section 4.2 states line 8 the other way round ("will not continue to launch" when it *fits*); Algorithm 3,
 the authors' code and the sense of it agree that a trial enters only if it fits.
 
@@ -76,6 +79,8 @@ class HyperSched(base.Policy):
         #: pause them again, or each of their steps would cost a launch.
         self._woken_at: dict[int, int] = {}
         self._entrance_closed_at: float | None = None
+        #: Trials that have let a report pass because more atoms were coming, and the incarnation that did.
+        self._waited: dict[int, int] = {}
 
     # ------------------------------------------------------------ Algorithm 3, schedule(trial)
 
@@ -131,9 +136,9 @@ class HyperSched(base.Policy):
         free = len(state.devices.free)
         if not free or not options.resize or trial.steps_since_resize <= options.cooldown:
             return base.NOTHING
-        held = trial.atoms
-        atoms = state.rules.fit(min(self._share(state, trial), held + free))
-        if atoms <= held:
+        held, share = trial.atoms, self._share(state, trial)
+        atoms = state.rules.fit(min(share, held + free))
+        if atoms <= held or self._waits_for_more(state, trial, share, atoms):
             return base.NOTHING
         left_s = state.time_left_s
         overhead_s = state.speed.overhead if options.overhead_aware else 0.0
@@ -145,6 +150,16 @@ class HyperSched(base.Policy):
         )
         why = f"grows {held} -> {atoms}: {more:.0f} more steps before the deadline"
         return (Resize(trial.id, atoms, why),)
+
+    def _waits_for_more(self, state: State, trial: Trial, share: int, atoms: int) -> bool:
+        """Atoms on their way to becoming free are waited for, one report long: one resize instead of two."""
+        if self._waited.get(trial.id) == trial.incarnation:
+            return False
+        soon = trial.atoms + state.atoms_free + base.atoms_coming(state)
+        if state.rules.fit(min(share, soon)) <= atoms:
+            return False
+        self._waited[trial.id] = trial.incarnation
+        return True
 
     def _s(self, state: State, atoms: int) -> float:
         return float(atoms) if self.options.assume_linear else state.speed.s(atoms)
@@ -229,9 +244,11 @@ class HyperSched(base.Policy):
         lines = explain_rungs(self.ladder.rungs, trial, self.options.eta)
         failed = self._failed_rung(trial)
         if failed is not None:
+            promoted = int(len(failed) // self.options.eta)
+            until = f"it is among the best {promoted}" if promoted else "more trials have come here"
             lines.append(
-                f"below the cut-off {self._cutoff(state, failed)} of rung {failed.milestone}: it pauses "
-                f"or stays paused until it is among the best {int(len(failed) // self.options.eta)}"
+                f"worse than the cut-off {self._cutoff(state, failed)} of rung {failed.milestone}: it pauses "
+                f"or stays paused until {until}"
             )
         if trial.is_live:
             lines.append(

@@ -158,7 +158,7 @@ def test_explanation_names_rank_and_cut() -> None:
     hand.report(0, 0.9)
     hand.report(1, 0.1)
     assert list(hand.policy.explain(hand.state, hand.trial(1))) == [
-        "rung 1: 2nd of 2; the best 1 are promoted"
+        "rung 1: 2nd of 2; the best is promoted"
     ]
 
 

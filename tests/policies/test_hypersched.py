@@ -220,6 +220,45 @@ def test_growth_takes_free_atoms_only() -> None:
     assert hand.atoms(0) == 4
 
 
+def four_trials() -> Hand:
+    """Four atoms, one trial each, past its cooldown."""
+    options = {**PLAIN, "resize": True, "cooldown": 2, "R": None, "r": 50}
+    hand = Hand("hypersched", options, atoms=4, configurations=4)
+    for _ in range(4):
+        for trial in range(4):
+            hand.report(trial, 0.9 - trial / 10)
+    return hand
+
+
+def test_atoms_that_come_free_one_after_another_are_taken_in_one_resize() -> None:
+    """Ours: trial 1's atom is free, those of 2 and 3 drain or are about to: one report is let pass, then 1 -> 4."""
+    hand = four_trials()
+    hand.exit(1, "failed")
+    hand.releases = False
+    hand.exit(2, "failed")
+    hand.exit(3, "failed")
+    assert hand.state.atoms_free == 1
+    hand.report(0, 0.9)
+    assert hand.launched(0) == [1]
+    hand.release()
+    hand.releases = True
+    hand.report(0, 0.9)
+    assert hand.launched(0) == [1, 4]
+
+
+def test_atoms_that_do_not_come_are_waited_for_one_report_long() -> None:
+    hand = four_trials()
+    hand.exit(1, "failed")
+    hand.releases = False
+    hand.exit(2, "failed")
+    hand.exit(3, "failed")
+    hand.report(0, 0.9)
+    assert hand.launched(0) == [1]
+    hand.releases = True
+    hand.report(0, 0.9)
+    assert hand.launched(0) == [1, 2]
+
+
 def growth_at(left_s: float, overhead_s: float, options: dict[str, Any], **rules: Any) -> bool:
     """Whether a trial on 1 atom grows to 4 with so much time left, launches costing ``overhead_s``."""
     merged = {**PLAIN, "resize": True, "cooldown": 0, "R": None, **options}
@@ -349,7 +388,7 @@ def test_explanation_says_why_a_trial_is_paused() -> None:
     hand.report(0, 0.9)
     hand.report(1, 0.1)
     text = "\n".join(hand.policy.explain(hand.state, hand.trial(1)))
-    assert "below the cut-off 0.9 of rung 1" in text
+    assert "worse than the cut-off 0.9 of rung 1" in text
 
 
 @pytest.mark.parametrize(
