@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from gpusched.core.allocation import DeviceState
 from gpusched.errors import InputError
 from gpusched.executors.base import Device, Devices
 from gpusched.executors.devices import parse_devices
-from gpusched.executors.settings import LaunchSettings
+from gpusched.executors.settings import LEASE_S, LaunchSettings
 
 
 def launch_settings(recipe: Recipe) -> LaunchSettings:
@@ -27,6 +28,7 @@ def launch_settings(recipe: Recipe) -> LaunchSettings:
         python=str(recipe.python) if recipe.python else None,
         preload=recipe.preload,
         seed=recipe.seed,
+        orphan_lease_s=float(os.environ.get("GPUSCHED_ORPHAN_LEASE_S", LEASE_S)),
     )
 
 

@@ -10,9 +10,10 @@ out; the trials train on, and the sync is tried again until it succeeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
+from gpusched import failpoints
 from gpusched.core.decisions import (
     Command,
     ConfirmRelease,
@@ -64,6 +65,7 @@ class Driver:
         observer: Observer | None = None,
         check: bool = False,
         spare: Spare | None = None,
+        fence: Callable[[], None] | None = None,
     ) -> None:
         self.experiment = experiment
         self.executor = executor
@@ -72,6 +74,7 @@ class Driver:
         self._observer = observer
         self._check = check
         self._spare = spare
+        self._fence = fence
         self._timers: dict[str, float] = {}
         self._uncommitted_since: float | None = None
         self._effects: list[Command] = []
@@ -127,6 +130,8 @@ class Driver:
         """Sync the journal, then carry out what waits for it."""
         if not self._commit():
             return
+        if self._fence is not None and self._effects:
+            self._fence()  # raises Fenced: another daemon carries them out
         effects, self._effects = self._effects, []
         waiting, self._waiting = self._waiting, []
         for command in effects:
@@ -160,6 +165,8 @@ class Driver:
                     raise
 
     def _execute(self, command: Command) -> None:
+        name = type(command).__name__
+        failpoints.reach(f"{name}.before")
         if type(command) is SetTimer:
             self._timers[command.timer] = command.at
         elif type(command) is Forecast:
@@ -167,6 +174,7 @@ class Driver:
                 self._forecaster.submit(command)
         else:
             self.executor.execute(command)
+        failpoints.reach(f"{name}.after")
 
     def _due(self) -> Iterator[Event]:
         now = self.executor.now()
@@ -177,10 +185,18 @@ class Driver:
 
     # ------------------------------------------------------------ resume
 
-    def resume(self, epoch: int) -> None:
-        """After ``replay``: find out what happened meanwhile and issue again what the state implies."""
-        self.handle([DaemonResumed(at=self.executor.now(), epoch=epoch)])
+    def resume(
+        self, epoch: int, *, launched: Mapping[int, int] | None = None, lost: Sequence[Event] = ()
+    ) -> None:
+        """After ``replay``: find out what happened meanwhile and issue again what the state implies.
+
+        ``launched``: incarnations that the journal knows nothing of, by trial; ``lost``: what became of devices.
+        """
+        numbers = {str(trial): incarnation for trial, incarnation in (launched or {}).items()}
+        resumed = DaemonResumed(at=self.executor.now(), epoch=epoch, launched=numbers)
+        self.handle([resumed, *lost])
         self.handle(self.executor.reconcile(list(live_trials(self.experiment))))
+        failpoints.reach("resume.reconciled")
         self._effects += outstanding(self.experiment)
         self._settle()
 
@@ -220,7 +236,12 @@ def live_trials(experiment: Experiment) -> Iterator[LiveTrial]:
     for trial in experiment.state.live.values():
         if trial.has_processes:
             yield LiveTrial(
-                trial.id, trial.incarnation, trial.devices, trial.seq, dict(trial.hparams)
+                trial.id,
+                trial.incarnation,
+                trial.devices,
+                trial.seq,
+                dict(trial.hparams),
+                trial.saved_step,
             )
 
 

@@ -55,6 +55,13 @@ class ReplayDiverged(DamagedState):
     """Replaying the journal gave other commands than it recorded."""
 
 
+class Fenced(GpuschedError):
+    """A newer daemon has taken the experiment over while this one slept; it must touch nothing any more."""
+
+    def __init__(self, mine: int, newest: int) -> None:
+        super().__init__(f"daemon {newest} has taken over; this one, daemon {mine}, leaves")
+
+
 class Interrupted(GpuschedError):
     """The user interrupted the experiment before it had a result."""
 

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpusched import journal_salvage
+from gpusched import failpoints, journal_salvage
 from gpusched.core.codec import commands_from, commands_text, event_body, event_from
 from gpusched.core.decisions import Command
 from gpusched.core.events import Event
-from gpusched.errors import DamagedState, GpuschedError, InputError
+from gpusched.errors import DamagedState, Fenced, GpuschedError, InputError
 from gpusched.journal_mark import Mark
 from gpusched.paths import sync_folder
 from gpusched.reserve import is_full
@@ -69,6 +69,8 @@ class Journal:
         self._path = path
         self._mark = Mark(path.with_name(path.name + "-mark"))
         self._pending: list[_Row] = []
+        #: Of the daemon that writes; None: nobody is fenced off (simulations).
+        self._epoch: int | None = None
         #: Of the last event that was appended or read.
         self._seq = 0
         self._crc = 0
@@ -84,6 +86,7 @@ class Journal:
         Raises InputError if there is one already, or if the folder cannot be written.
         """
         journal = cls(_create(path, meta), path, is_new=True)
+        journal._epoch = meta.get("epoch")
         sync_folder(path.parent)
         journal._mark.write(0)
         return journal
@@ -119,6 +122,21 @@ class Journal:
             self._connection.execute(
                 "REPLACE INTO meta VALUES (1, ?, ?)", _meta_row({**self.meta, **meta})
             )
+
+    def set_epoch(self, epoch: int) -> None:
+        """This daemon is number ``epoch``: from now on an older one can commit nothing, nor can we after a newer."""
+        self.set_meta({"epoch": epoch})
+        self._epoch = epoch
+        failpoints.reach("epoch.after")
+
+    def _refuse_if_fenced(self) -> None:
+        """Within the transaction that would write, so that no newer daemon can come in between. Raises Fenced."""
+        if self._epoch is None:
+            return
+        newest = int(self.meta.get("epoch", 0))
+        if newest > self._epoch:
+            self._connection.execute("ROLLBACK")
+            raise Fenced(self._epoch, newest)
 
     # ------------------------------------------------------------ write
 
@@ -158,8 +176,10 @@ class Journal:
                 raise DiskFull(str(error)) from error
             raise
         failpoints.reach("journal.synced")
+        failpoints.reach("journal.synced")
         self._pending.clear()
         self._mark.write(self._seq)
+        failpoints.reach("journal.marked")
         failpoints.reach("journal.marked")
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from gpusched import failpoints
 from gpusched.paths import sync_folder
 
 #: The write-ahead log belongs to its database and moves with it; the index of the log is made anew.
@@ -28,6 +29,7 @@ def replace(path: Path, build: Callable[[Path], None]) -> None:
     build(unfinished)
     unfinished.replace(_beside(path, ".salvaged"))
     sync_folder(path.parent)
+    failpoints.reach("salvage.built")
     finish(path)
 
 
@@ -44,8 +46,10 @@ def finish(path: Path) -> None:
             part.replace(_beside(damaged, suffix))
     _beside(path, _SHM).unlink(missing_ok=True)
     sync_folder(path.parent)
+    failpoints.reach("salvage.aside")
     salvaged.replace(path)
     sync_folder(path.parent)
+    failpoints.reach("salvage.after")
 
 
 def _damaged_name(path: Path) -> Path:

@@ -45,6 +45,14 @@ class TrialPaths:
     def last_word(self, incarnation: int) -> Path:
         return self.logs(incarnation) / "last-word.json"
 
+    def leave(self, incarnation: int) -> Path:
+        """Made by the shim when no daemon comes back: the trial is to save and leave."""
+        return self.logs(incarnation) / "leave"
+
+    def stacks(self, incarnation: int, rank: int) -> Path:
+        """Where a rank writes down its stacks when it is asked to (``worker/stacks.py``)."""
+        return self.logs(incarnation) / f"stacks-{rank}.txt"
+
     def exit(self, incarnation: int) -> Path:
         return self.logs(incarnation) / "exit.json"
 

@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "gpusched"
 
 MACHINE = {"core", "errors", "journal", "executors", "dashboard", "paths", "trees"}
+MACHINE |= {"failpoints", "epoch"}
 """What the parts that touch the machine or the screen share; nothing of policies, driver, daemon, cli, sim."""
 
 SEARCH = MACHINE | {"policies", "space", "config", "driver"}
@@ -26,6 +27,8 @@ SEARCH = MACHINE | {"policies", "space", "config", "driver"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
+    "failpoints": set(),
+    "epoch": {"errors", "failpoints", "paths"},
     "failpoints": set(),
     "epoch": {"errors", "failpoints", "paths"},
     "paths": {"errors"},
@@ -46,9 +49,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "assemble": SEARCH | {"profiles"},
     "launchpad": {"config", "clock", "errors", "paths", "profiles"},
     "session": {"assemble", "client", "errors", "paths"},
+    "recovery": SEARCH | {"assemble"},
     "forecaster": {"forecaster", "policies", "core", "errors"},
     "sim": SEARCH | {"sim", "assemble", "forecaster", "clock"},
-    "daemon": SEARCH | {"daemon", "assemble", "clock", "lock", "forecaster", "reserve"},
+    "daemon": SEARCH | {"daemon", "assemble", "clock", "lock", "forecaster", "recovery", "reserve"},
     "cli": SEARCH
     | {
         "cli",

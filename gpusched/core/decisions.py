@@ -120,11 +120,15 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """End the incarnation: SIGTERM, after ``grace_s`` SIGKILL to the whole tree."""
+    """End the incarnation: SIGTERM, after ``grace_s`` SIGKILL to the whole tree.
+
+    ``stacks``: it hangs; before that every rank writes down where it is.
+    """
 
     trial: int
     incarnation: int
     grace_s: float
+    stacks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,9 +138,14 @@ class Forecasted(Event):
 
 @dataclass(slots=True, kw_only=True)
 class DaemonResumed(Event):
-    """A new daemon has taken over; ``epoch`` counts daemons."""
+    """A new daemon has taken over; ``epoch`` counts daemons.
+
+    ``launched``: after a salvage, the newest incarnation found on disk of trials whose last launches were lost; their
+    numbers are not used again.
+    """
 
     epoch: int
+    launched: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)

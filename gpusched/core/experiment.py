@@ -76,6 +76,7 @@ class Experiment:
         """
         state = self.state
         if state.finished:
+            self._after_the_end(event)
             return []
         state.now = max(state.now, event.at)
         out: list[Command] = []
@@ -88,6 +89,18 @@ class Experiment:
             self._finish_if_over(out)
         self._checks.after_event(state, self._touched)
         return out
+
+    def _after_the_end(self, event: Event) -> None:
+        """Only what becomes of the devices is still of interest."""
+        devices = self.state.devices
+        match event:
+            case DevicesReleased():
+                for name in event.devices:
+                    devices.released(name)
+            case DeviceQuarantined() if event.device in devices.slots:
+                devices.quarantine(event.device, event.reason, passing=event.passing)
+            case _:
+                pass
 
     def check(self) -> None:
         """Assert every invariant."""
@@ -119,6 +132,8 @@ class Experiment:
             if trial.state is S.STARTING:
                 state.move(trial, S.RUNNING, f"up on {trial.size_in_words}")
         self._measure(trial, event)
+        if trial.steps_of_incarnation and trial.last_report_at is not None:
+            trial.intervals_s.append(state.now - trial.last_report_at)
         trial.seq, trial.step, trial.metrics = event.seq, event.step, event.metrics
         trial.last_report_at = state.now
         trial.steps_since_resize += 1
@@ -239,7 +254,7 @@ class Experiment:
 
     def _timer_fired(self, event: TimerFired, out: list[Command]) -> None:
         state = self.state
-        state.timers.pop(event.timer, None)
+        due = state.timers.pop(event.timer, event.at)
         if event.timer == DEADLINE:
             self._stop_all("deadline", out)
         elif event.timer == LAST_CALL:
@@ -248,6 +263,9 @@ class Experiment:
         elif event.timer == WAKE and state.stopping is None:
             self._enact(self.policy.on_wake(state), out)
         elif event.timer == WATCH and state.stopping is None:
+            if event.at - due > WATCH_EVERY_S:
+                # Nobody was heard: the machine, or the daemon, was suspended.
+                state.watched_since = state.now
             self._kill_the_silent(out)
 
     def _kill_the_silent(self, out: list[Command]) -> None:
@@ -257,14 +275,15 @@ class Experiment:
             if not trial.has_processes or trial.is_doomed:
                 continue
             if trial.steps_of_incarnation == 0:
-                silent_s, limit_s = state.now - trial.launched_at, rules.startup_limit_s
+                since, limit_s = trial.launched_at, rules.startup_limit_s
             else:
-                silent_s = state.now - (trial.last_report_at or 0.0)
-                usual_s = 5 * (trial.step_time_s or 0.0)
-                limit_s = rules.hang_limit_s or max(60.0, usual_s)
+                since = trial.last_report_at or 0.0
+                usual_s = max(trial.usual_interval_s, trial.step_time_s or 0.0)
+                limit_s = rules.hang_limit_s or max(60.0, 5 * usual_s)
+            silent_s = state.now - max(since, state.watched_since)
             if silent_s > limit_s:
                 why = f"no report for {silent_s:.0f} s (limit {limit_s:.0f} s)"
-                moves.kill(state, trial, out, why=why)
+                moves.kill(state, trial, out, why=why, stacks=True)
         moves.set_timer(state, WATCH, state.now + WATCH_EVERY_S, out)
 
     def _stop_all(self, reason: str, out: list[Command]) -> None:
@@ -311,6 +330,9 @@ class Experiment:
 
     def _resumed(self, event: DaemonResumed, out: list[Command]) -> None:
         state = self.state
+        state.watched_since = state.now
+        for number, incarnation in event.launched.items():
+            state.trials[int(number)].skip_to = incarnation
         state.say(None, f"daemon {event.epoch} took over")
         for trial in state.live.values():
             # What is being measured spans the time without a daemon.

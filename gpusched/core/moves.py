@@ -106,7 +106,7 @@ def _begin(state: State, trial: Trial, atoms: int, why: str, out: list[Command])
 
 def launch(state: State, trial: Trial, out: list[Command]) -> None:
     """Launch the next incarnation of a STARTING trial; all of its devices are clean."""
-    trial.incarnation += 1
+    trial.incarnation = max(trial.incarnation, trial.skip_to) + 1
     trial.steps_of_incarnation = 0
     trial.steps_since_resize = 0
     trial.launched_at = state.now
@@ -217,14 +217,20 @@ def _leave_before_up(state: State, trial: Trial, after: After, out: list[Command
 
 
 def kill(
-    state: State, trial: Trial, out: list[Command], *, grace_s: float | None = None, why: str = ""
+    state: State,
+    trial: Trial,
+    out: list[Command],
+    *,
+    grace_s: float | None = None,
+    why: str = "",
+    stacks: bool = False,
 ) -> None:
-    """End its incarnation. ``why``: it was to go on, and is relaunched."""
+    """End its incarnation. ``why``: it was to go on, and is relaunched. ``stacks``: its ranks say where they are."""
     trial.kill_grace_s = state.rules.kill_grace_s if grace_s is None else grace_s
     if why and trial.killed_because is None:
         trial.killed_because = why
         state.say(trial, why)
-    out.append(Kill(trial.id, trial.incarnation, trial.kill_grace_s))
+    out.append(Kill(trial.id, trial.incarnation, trial.kill_grace_s, stacks))
 
 
 # ---------------------------------------------------------------- end

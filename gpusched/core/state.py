@@ -72,6 +72,8 @@ class State:
         self.storage_low = False
         self.finished = False
         self.timers: dict[str, float] = {}
+        #: Since when trials could be heard: before that, silence means nothing.
+        self.watched_since = NEVER
         #: The last decisions in words: (at, trial or None, text).
         self.decisions: deque[tuple[float, int | None, str]] = deque(maxlen=200)
         self._draw = draw

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import enum
 import math
+import statistics
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -96,6 +98,8 @@ class Trial:
     incarnation: int = 0
     #: The newest incarnation of which nothing is left. Its events are over too: whatever still comes is ignored.
     gone: int = 0
+    #: After a salvage: the newest incarnation that was ever launched, so that no number is used twice.
+    skip_to: int = 0
     #: Devices it holds, in the order of its ranks; empty unless live.
     devices: tuple[str, ...] = ()
     #: Devices taken for the resize it is yielding for; clean, and not yet used by it.
@@ -130,6 +134,9 @@ class Trial:
     #: (atoms, step time) before the resize it is in: compared with its second step after it.
     step_time_before_s: tuple[int, float] | None = None
     last_report_at: float | None = None
+
+    #: Seconds between its last reports, within an incarnation.
+    intervals_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
 
     infrastructure_faults: int = 0
     #: Set once this incarnation has been told to die: the grace it was given.
@@ -171,6 +178,11 @@ class Trial:
     @property
     def is_final(self) -> bool:
         return self.state.is_final
+
+    @property
+    def usual_interval_s(self) -> float:
+        """Median time between its reports; 0 where it is not known."""
+        return statistics.median(self.intervals_s) if self.intervals_s else 0.0
 
     def training_s(self, now: float) -> float:
         """Seconds it has been up so far, over all incarnations."""

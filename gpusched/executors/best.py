@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gpusched import failpoints
 from gpusched.paths import ExperimentPaths, private_folder, sync_folder, write_durably
 from gpusched.trees.outcome import read_json
 
@@ -41,9 +42,12 @@ def keep_best(
     shutil.rmtree(aside, ignore_errors=True)
     try:
         _build(aside, source, paths.trial(trial).hparams, facts)
+        failpoints.reach("best.built")
         aside.replace(folder)
         sync_folder(paths.bests)
+        failpoints.reach("best.renamed")
         _point_to(paths.best, folder)
+        failpoints.reach("best.pointed")
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
         raise

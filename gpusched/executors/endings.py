@@ -44,7 +44,7 @@ def how_it_ended(
         if word is not None:
             record = outcome.verdict(word=word, asked_to_stop=False, codes={}, error=None)
     if record is not None:
-        error = outcome.error_text(record)
+        error = outcome.error_text(record) or outcome.stuck_text(record)
         return Ending(record["outcome"], record["step"], record["saved_step"], error)
     if it.stop_grace_s is not None:
         return Ending("killed")

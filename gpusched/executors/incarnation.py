@@ -32,10 +32,12 @@ class Incarnation:
         "paths",
         "pidfd",
         "rank_peer",
+        "saved_step",
         "saves",
         "shim",
         "shim_peer",
         "spec",
+        "stacks",
         "stop_grace_s",
         "trial",
         "yields",
@@ -50,10 +52,12 @@ class Incarnation:
         self.paths = paths
         self.spec: dict[str, Any] | None = None
         self.last_seq = 0
+        self.saved_step = 0
         self.awaiting: int | None = None
         self.yields: str | None = None
         self.saves = False
         self.stop_grace_s: float | None = None
+        self.stacks = False
         self.fault: str | None = None
         self.is_up = False
         self.rank_peer: Peer | None = None
@@ -69,6 +73,15 @@ class Incarnation:
         for line in lines_after(self.paths.reports, self.last_seq):
             if before is None or line.seq < before:
                 yield line
+
+    def newest_checkpoint(self) -> int:
+        """The step of the newest that is committed on disk; 0 if there is none."""
+        try:
+            names = [entry.name for entry in self.paths.checkpoints.iterdir()]
+        except OSError:
+            return 0
+        steps = (name.removeprefix("step-") for name in names if name.startswith("step-"))
+        return max((int(step) for step in steps if step.isdigit()), default=0)
 
     def reply_to(self, seq: int) -> bytes:
         """The answer to a report: what was asked for it, or to go on."""
@@ -122,7 +135,8 @@ class Incarnation:
     def ask_to_stop(self) -> None:
         """Pass a stop that was asked for on to the shim, if it is on the line; else it hears when it connects."""
         if self.stop_grace_s is not None and self.shim_peer is not None:
-            self.shim_peer.send({"stop": self.stop_grace_s})
+            stacks = {"stacks": True} if self.stacks else {}
+            self.shim_peer.send({"stop": self.stop_grace_s, **stacks})
 
     def signal_shim(self, number: int) -> bool:
         return self.shim is not None and send_signal(self.shim, number)

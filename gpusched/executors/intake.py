@@ -42,6 +42,25 @@ class Intake:
             if not self._report(it, (line.seq, line.step, line.step_time_s, line.metrics)):
                 return
 
+    def catch_up_saved(self, it: Incarnation, known: int | None = None) -> None:
+        """Tell of a checkpoint that was committed and not told: its writer died, or nobody listened."""
+        step = it.newest_checkpoint()
+        if step > max(it.saved_step, known or 0):
+            self._saved(it, step, 0.0, 0)
+
+    def _saved(self, it: Incarnation, step: int, save_s: float, size_bytes: int) -> None:
+        it.saved_step = step
+        self._emit(
+            CheckpointSaved(
+                at=self._now(),
+                trial=it.trial,
+                incarnation=it.number,
+                step=step,
+                save_s=save_s,
+                size_bytes=size_bytes,
+            )
+        )
+
     def _take_report(self, it: Incarnation, peer: Peer, frame: Frame) -> None:
         seq = frame["report"]
         if type(seq) is not int:
@@ -73,13 +92,4 @@ class Intake:
     def _take_saved(self, it: Incarnation, frame: Frame) -> None:
         step, save_s, size = frame["saved"], frame.get("save_s"), frame.get("bytes")
         if type(step) is int and isinstance(save_s, int | float) and type(size) is int:
-            self._emit(
-                CheckpointSaved(
-                    at=self._now(),
-                    trial=it.trial,
-                    incarnation=it.number,
-                    step=step,
-                    save_s=float(save_s),
-                    size_bytes=size,
-                )
-            )
+            self._saved(it, step, float(save_s), size)

@@ -32,12 +32,18 @@ class Launcher:
     """Keeps what cannot be sent yet because the server is not up."""
 
     def __init__(
-        self, paths: ExperimentPaths, devices: Devices, settings: LaunchSettings, server: Server
+        self,
+        paths: ExperimentPaths,
+        devices: Devices,
+        settings: LaunchSettings,
+        server: Server,
+        epoch: int = 1,
     ) -> None:
         self._paths = paths
         self._devices = devices
         self._settings = settings
         self._server = server
+        self._epoch = epoch
         self._waiting: dict[int, Incarnation] = {}
 
     def prepare(self, it: Incarnation, command: Launch) -> None:
@@ -45,6 +51,7 @@ class Launcher:
         logs = private_folder(it.paths.logs(it.number))
         # All that is there was told before the incarnation before this one ended.
         it.last_seq = last_seq_in(it.paths.reports)
+        it.saved_step = it.newest_checkpoint()
         _write_hparams(it.paths.hparams, self._hparams(command))
         placement = self._devices.placement(command.devices)
         it.spec = self._frame(it, logs, placement)
@@ -90,6 +97,8 @@ class Launcher:
             else [list(c) for c in placement.rank_cpus],
             "log_dir": str(logs),
             "python": settings.interpreter,
+            "epoch": self._epoch,
+            "lease_s": settings.orphan_lease_s,
         }
 
     def _of_rank(self, environment: Mapping[str, str]) -> dict[str, str]:

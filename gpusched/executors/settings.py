@@ -29,6 +29,9 @@ _WITHOUT_TORCH = frozenset(
 )
 """Packages beside the standard library of which it is known that they do not import torch."""
 
+LEASE_S = 120.0
+"""How long a trial goes on without a daemon; ``GPUSCHED_ORPHAN_LEASE_S`` overrides it (for tests, mostly)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSettings:
@@ -50,6 +53,8 @@ class LaunchSettings:
     release_limit_s: float = 60.0
     kill_margin_s: float = 15.0
     unkillable_after_s: float = 60.0
+    #: How long a trial goes on without a daemon before it is asked to save and leave.
+    orphan_lease_s: float = LEASE_S
 
     @property
     def absolute_script(self) -> Path:

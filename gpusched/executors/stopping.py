@@ -58,11 +58,11 @@ class Stopping:
         self._timers = timers
         self._draining = draining
 
-    def kill(self, it: Incarnation, grace_s: float) -> None:
-        """Again with a shorter grace is allowed; with a longer one nothing changes."""
+    def kill(self, it: Incarnation, grace_s: float, *, stacks: bool = False) -> None:
+        """Again with a shorter grace is allowed; with a longer one nothing changes. ``stacks``: it hangs; where?"""
         if it.stop_grace_s is not None and grace_s >= it.stop_grace_s:
             return
-        it.stop_grace_s = grace_s
+        it.stop_grace_s, it.stacks = grace_s, stacks
         if self._owner.withdraw(it):
             self._owner.end(it, Ending("killed"))
             return

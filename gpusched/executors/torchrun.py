@@ -62,6 +62,7 @@ class TorchrunExecutor:
         settings: LaunchSettings,
         *,
         clock: Callable[[], float],
+        epoch: int = 1,
         on_client: OnClient | None = None,
         say: Callable[[str], None] = lambda _text: None,
     ) -> None:
@@ -69,6 +70,7 @@ class TorchrunExecutor:
         self._devices = devices
         self._settings = settings
         self._clock = clock
+        self._greeting = {"epoch": epoch}
         self._on_client = on_client
         self._say = say
         self._events: list[Event] = []
@@ -80,7 +82,7 @@ class TorchrunExecutor:
         self._intake = Intake(settings.metric, clock, self._emit, self._fail)
         self.hub = Hub(paths.socket, self)
         self._server = Server(self.hub, paths, settings, self._server_said, self._server_gone)
-        self._launcher = Launcher(paths, devices, settings, self._server)
+        self._launcher = Launcher(paths, devices, settings, self._server, epoch)
         self._stopping = Stopping(self, paths, settings, self._timers, self._draining)
         self._inspection = Inspection(devices, self._timers, clock, self._emit, say)
         self.readmit = self._inspection.readmit
@@ -109,7 +111,7 @@ class TorchrunExecutor:
                     it.saves = True
             case Kill():
                 if (it := self._current(command.trial, command.incarnation)) is not None:
-                    self._stopping.kill(it, command.grace_s)
+                    self._stopping.kill(it, command.grace_s, stacks=command.stacks)
             case ConfirmRelease():
                 self._draining.add(command.devices, self.now())
             case KeepBest():
@@ -202,6 +204,7 @@ class TorchrunExecutor:
             it.rank_peer.close()
         it.rank_peer = peer
         it.awaiting = None
+        peer.send(self._greeting)
         peer.on_frame = partial(self._intake.said, it, peer)
         peer.on_end = partial(self._rank_left, it, peer)
         if not it.is_up:
@@ -219,6 +222,7 @@ class TorchrunExecutor:
         if it.shim is not None and it.shim != shim:
             return False
         it.shim_peer = peer
+        peer.send(self._greeting)
         peer.on_frame = partial(self._shim_said, it)
         if it.pidfd is None:
             it.watch_shim(self.hub, shim, partial(self._stopping.shim_gone, it))
@@ -277,6 +281,7 @@ class TorchrunExecutor:
         if it.rank_peer is not None:
             it.rank_peer.drain()
         self._intake.catch_up(it)
+        self._intake.catch_up_saved(it, ending.saved_step)
         it.unwatch_shim(self.hub)
         it.hang_up()
         del self._live[it.trial]
@@ -339,7 +344,7 @@ class TorchrunExecutor:
     def _reconcile(self, one: LiveTrial) -> None:
         paths = self._paths.trial(one.trial)
         it = Incarnation(one.trial, one.incarnation, one.devices, paths)
-        it.last_seq = one.last_seq
+        it.last_seq, it.saved_step = one.last_seq, one.saved_step
         self._live[it.trial] = it
         if not it.claim_or_forbid():
             self.end(it, lost("it had not begun when the daemon ended"))
@@ -347,6 +352,7 @@ class TorchrunExecutor:
             self.end(it, how_it_ended(it, record))
         elif self._adopt(it):
             self._intake.catch_up(it)
+            self._intake.catch_up_saved(it)
         else:
             self._stopping.hunt(it)
 

@@ -19,6 +19,7 @@ from gpusched.paths import TrialPaths
 
 _FILE_LIMIT_BYTES = 4 << 20
 _TEXT_LIMIT = 16_000
+_STUCK_LIMIT = 500
 
 
 def read_json(path: Path, limit_bytes: int = _FILE_LIMIT_BYTES) -> dict[str, Any] | None:
@@ -165,6 +166,12 @@ def error_text(exit_record: Mapping[str, Any]) -> str | None:
     head = str(message) if rank is None else f"rank {rank}: {message}"
     trace = error.get("traceback")
     return f"{head}\n{trace}" if trace else head
+
+
+def stuck_text(exit_record: Mapping[str, Any]) -> str | None:
+    """Who hung where, in an ``exit.json`` of an incarnation that was ended because it hung."""
+    stuck = exit_record.get("stuck")
+    return stuck[:_STUCK_LIMIT] if isinstance(stuck, str) and stuck else None
 
 
 def sane_exit(record: Mapping[str, Any] | None) -> dict[str, Any] | None:

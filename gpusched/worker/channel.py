@@ -31,7 +31,11 @@ _FRAME_LIMIT_BYTES = 1 << 16
 class Channel:
     """A unix socket to ``daemon.sock`` that may come and go. Belongs to the process that made it."""
 
-    def __init__(self, folder: Path, trial: int, incarnation: int) -> None:
+    def __init__(
+        self, folder: Path, trial: int, incarnation: int, leave: Path | None = None
+    ) -> None:
+        """``leave``: a file that says, while no daemon is there, that the trial is to save and leave (``lease.py``)."""
+        self._leave = leave
         self._folder = folder
         self._pid = os.getpid()
         hello = {"hello": "rank", "trial": trial, "incarnation": incarnation, "pid": self._pid}
@@ -75,13 +79,17 @@ class Channel:
         frame = {"report": seq, "step": step, "step_time_s": step_time_s, "metrics": metrics}
         with self._lock:
             if not self.connect() or not self._send(_frame(frame)):
-                return "continue"
+                return self._alone()
         while (line := self._line()) is not None:
             with suppress(ValueError, TypeError, KeyError, RecursionError):
                 reply = json.loads(line)
                 if reply["seq"] == seq:
                     return cast(Go, reply["go"]) if reply["go"] in GO else "continue"
-        return "continue"
+        return self._alone()
+
+    def _alone(self) -> Go:
+        """What to do when no daemon answers."""
+        return "yield" if self._leave is not None and self._leave.exists() else "continue"
 
     def saved(self, step: int, save_s: float, size_bytes: int) -> None:
         """Tell of a committed checkpoint, from any thread; kept for the next connection if the daemon is away."""

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from gpusched import failpoints
 from gpusched.errors import DamagedState
 from gpusched.paths import private_folder, sync_folder
 from gpusched.worker.say import say
@@ -115,6 +116,7 @@ class CheckpointStore:
             text = json.dumps(manifest, indent=1).encode()
             _write_file(staged / MANIFEST, lambda file: _write_all(file, text))
             sync_folder(staged)
+            failpoints.reach("checkpoint.staged")
             self._swap_in(staged, self.folder / f"step-{step:08d}")
         except OSError:
             shutil.rmtree(staged, ignore_errors=True)
@@ -152,6 +154,7 @@ class CheckpointStore:
             target.rename(old)
         staged.rename(target)
         sync_folder(self.folder)
+        failpoints.reach("checkpoint.renamed")
 
     def _prune(self, newest: int) -> None:
         """Keep the newest generations. One with a higher step is of a course of training that was given up."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn
 
+from gpusched import failpoints
 from gpusched.paths import private_folder, write_durably
 from gpusched.worker.errorfile import headline, trace_of, write_error_file
 from gpusched.worker.say import say
@@ -84,11 +85,13 @@ class LastWord:
         if self._path is None:
             return
         word = {"why": why, "step": self.step, "saved_step": saved_step}
+        failpoints.reach("lastword.before")
         try:
             private_folder(self._path.parent)
             write_durably(self._path, json.dumps(word).encode() + b"\n")
         except OSError as error:
             say(f"{self._path} cannot be written: {error}")
+        failpoints.reach("lastword.after")
 
     def _at_exit(self) -> None:
         if os.getpid() == self._pid and not _failed:

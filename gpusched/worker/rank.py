@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from gpusched.worker import lastword
+from gpusched.worker import lastword, stacks
 from gpusched.worker.errorfile import headline, trace_of, write_error_file
 
 _FAILED = 1
@@ -41,6 +41,8 @@ def run_file(script: str, arguments: Sequence[str], folder: str | None = None) -
     """Run ``script`` (relative to ``folder``) as ``__main__`` in ``folder``. See ``run_script``."""
     with suppress(Exception):  # streams without a descriptor
         faulthandler.enable(all_threads=True)
+    with suppress(Exception):  # under plain torchrun nobody asks
+        stacks.listen_as_rank()
     path = script
     try:
         if folder:

@@ -27,6 +27,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+from gpusched import failpoints
+from gpusched.epoch import read_epoch
 from gpusched.paths import TrialPaths, write_all
 from gpusched.trees import outcome
 from gpusched.trees.claim import add_ranks, make_claim
@@ -43,6 +45,8 @@ from gpusched.trees.processes import (
     send_signal,
     start_time,
 )
+from gpusched.worker import stacks
+from gpusched.worker.lease import LEASE_S, Lease
 from gpusched.worker.link import DaemonLink
 from gpusched.worker.logcap import LogCap
 from gpusched.worker.mark import put_mark, put_title
@@ -57,6 +61,8 @@ FAILURE_GRACE_S = 2.0
 LEFTOVER_GRACE_S = 1.0
 ABORT_GRACE_S = 2.0
 TERM_GRACE_S = 10.0
+GREETING_S = 2.0
+"""How long a daemon may take to say who it is; one that is stopped says nothing."""
 
 EXIT_FENCED = 75
 EXIT_BROKEN = 70
@@ -75,6 +81,12 @@ class Shim:
         self.codes: dict[int, int] = {}
         self.stop_grace_s: float | None = None
         self.launch_error: str | None = None
+        #: The highest epoch of a daemon that is known: an older one's word does not count.
+        self.epoch = int(spec.get("epoch", 0))
+        self._lease = Lease(self.paths.leave(self.incarnation), float(spec.get("lease_s", LEASE_S)))
+        self._greet_by_s: float | None = None
+        self._hangs = False
+        self._stuck = ""
         self._rank_of: dict[int, int] = {}
         self._word: dict[str, Any] | None = None
         self._leave_by_s = self._abort_by_s = float("inf")
@@ -103,8 +115,12 @@ class Shim:
         """Become the tree's root; False if this incarnation was claimed before."""
         with suppress(PermissionError):
             os.setsid()
+        if read_epoch(self.spec["experiment_dir"]) > self.epoch:
+            return False  # the daemon that asked for it is not the one any more
+        failpoints.reach("claim.before")
         if not make_claim(self.paths.shim(self.incarnation), self.me):
             return False
+        failpoints.reach("claim.after")
         become_subreaper()
         put_mark(mark_of(self.spec["experiment_dir"], self.trial, self.incarnation))
         put_title(f"gpusched: trial {self.trial}.{self.incarnation}")
@@ -176,7 +192,7 @@ class Shim:
 
     def _pass(self, timeout_s: float) -> None:
         """One turn of the loop: children that end, the daemon's line, at most ``timeout_s``."""
-        self._connect()
+        self._mind_the_daemon()
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
         logs = self._logs
@@ -204,11 +220,35 @@ class Shim:
         now = time.monotonic()
         if not self._link.connected and now >= self._next_connect_s:
             self._next_connect_s = now + TICK_S
-            self._link.connect()
+            if self._link.connect():
+                self._greet_by_s = now + GREETING_S
+
+    def _mind_the_daemon(self) -> None:
+        """Keep a line to the newest daemon there is; without one for too long, the trial is to leave."""
+        now = time.monotonic()
+        if self._link.connected and now >= self._next_connect_s:
+            self._next_connect_s = now + TICK_S
+            newest = read_epoch(self.spec["experiment_dir"])
+            mute = self._greet_by_s is not None and now > self._greet_by_s
+            if newest > self.epoch or mute:
+                self.epoch = max(newest, self.epoch)
+                self._link.close()
+                self._next_connect_s = now
+        self._connect()
+        if self._link.connected and self._greet_by_s is None:
+            self._lease.heard(now)
+        elif self._lease.is_over(now):
+            self._ask_to_stop(TERM_GRACE_S)
 
     def _on_frame(self, frame: Mapping[str, Any]) -> None:
-        grace_s = frame.get("stop")
-        if isinstance(grace_s, int | float) and grace_s >= 0:
+        epoch, grace_s = frame.get("epoch"), frame.get("stop")
+        if isinstance(epoch, int):
+            if epoch < self.epoch:
+                self._link.close()
+            else:
+                self.epoch, self._greet_by_s = epoch, None
+        elif isinstance(grace_s, int | float) and grace_s >= 0 and self._greet_by_s is None:
+            self._hangs = frame.get("stacks") is True
             self._ask_to_stop(float(grace_s))
 
     def _on_signal(self, number: int, _frame: object) -> None:
@@ -237,6 +277,8 @@ class Shim:
         if self._reap():
             return
         self._segments.note(self.me.pid)
+        if self._hangs:
+            self._look_where_it_hangs()
         began = time.monotonic()
         deadline = began + grace_s
         sessions = [pid for pid, rank in self._rank_of.items() if rank not in self.codes]
@@ -255,6 +297,16 @@ class Shim:
                 self._kill_tree()
                 return
             self._pass(min(TICK_S, left_s))
+
+    def _look_where_it_hangs(self) -> None:
+        self._hangs = False
+        running = {rank: pid for pid, rank in self._rank_of.items() if rank not in self.codes}
+        running.pop(-1, None)
+        try:
+            ranks = running or stacks.ranks_below(self.me.pid)
+            self._stuck = stacks.capture(ranks, lambda r: self.paths.stacks(self.incarnation, r))
+        except Exception:
+            traceback.print_exc()
 
     def _kill_tree(self) -> None:
         """Whatever forks faster than one round kills is met in the next; the uninterruptible are waited for."""
@@ -288,13 +340,18 @@ class Shim:
             if error is None and self.launch_error is not None:
                 error = outcome.no_ranks_error(self.launch_error)
         record = outcome.verdict(word=self.word, asked_to_stop=stopped, codes=codes, error=error)
+        if self._stuck:
+            record["stuck"] = self._stuck
         path = self.paths.exit(self.incarnation)
+        failpoints.reach("exit.before")
         try:
             descriptor = _write(path, json.dumps(record).encode() + b"\n")
         except OSError:
             traceback.print_exc()
             descriptor = None
+        failpoints.reach("exit.written")
         self._link.send({"exited": record})
+        failpoints.reach("exit.told")
         if descriptor is not None:
             with suppress(OSError):
                 os.fsync(descriptor)

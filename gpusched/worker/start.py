@@ -7,10 +7,11 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Literal
 
 from gpusched.errors import GpuschedError
-from gpusched.worker import lastword, rng
+from gpusched.worker import lastword, rng, stacks
 from gpusched.worker.context import Context, read_context
 from gpusched.worker.group import Group
 from gpusched.worker.hparams import usage
@@ -40,6 +41,8 @@ def _start(defaults: Mapping[str, object] | None) -> Trial:
     if context.launcher == "nobody" and defaults is not None and "--help" in sys.argv[1:]:
         print(usage(sys.argv[0], defaults))
         raise SystemExit(0)
+    with suppress(Exception):  # nobody asks a script that runs alone
+        stacks.listen_as_rank()
     group = Group(context.rank, context.world_size)
     group.join(_device_kind(context))
     if context.launcher == "torchrun" and context.world_size > 1:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from gpusched import failpoints
 from gpusched.worker import lastword, rng
 from gpusched.worker.channel import GO, Channel, Go
 from gpusched.worker.context import Context
@@ -42,7 +43,12 @@ class Trial:
         if context.paths is not None and context.experiment is not None:
             if context.rank == 0:
                 self._log = ReportLog(context.paths.reports, context.incarnation)
-                self._channel = Channel(context.experiment.root, context.trial, context.incarnation)
+                self._channel = Channel(
+                    context.experiment.root,
+                    context.trial,
+                    context.incarnation,
+                    context.paths.leave(context.incarnation),
+                )
                 word = context.paths.last_word(context.incarnation)
             keep = context.settings.keep_checkpoints
             folder = context.paths.checkpoints
@@ -316,7 +322,9 @@ class Trial:
             clean = clean_metrics(metrics, self._context.settings.metric)
             if self._log is not None and self._channel is not None:
                 seq, _ = self._log.append(step, step_time_s, clean)
+                failpoints.reach("report.written")
                 go = self._channel.report(seq, step, step_time_s, clean)
+                failpoints.reach("report.answered")
             else:
                 print(shown(step, step_time_s, clean), flush=True)
         code, said = self._group.share(Call.REPORT, GO.index(go), step)
