@@ -1,10 +1,17 @@
-"""What does a resize cost the training? Last report before to first report after, 1 -> 2 -> 4 -> 1 ranks over gloo.
+"""What does a resize cost the training? Idle time: from the last step before it to the first step after it.
 
-A trial with STATE_MB of state reports every 50 ms; policy ``profile`` walks it through the sizes. In the same run the
-same is done the way it is done without gpusched: save, stop, cold ``torchrun``, restore. One JSON line a resize, then
-one with the medians and their ratio.
+    python scripts/bench_resize.py                      everything, about five minutes on an idle machine
+    python scripts/bench_resize.py moves large          only these parts
 
-    python scripts/bench_resize.py --state-mb 40 --repeat 3
+Parts, each with a trial over gloo that has ``--state-mb`` of state and whose steps take 50 ms; JSON lines, the results
+last:
+
+* ``moves``: 1 -> 2 -> 4 -> 1 ranks (policy ``profile``), beside the same done without gpusched (save, stop, cold
+  ``torchrun``, restore) and what it is made of: a warm launch, a save and a load, each measured alone in the same run.
+* ``large``: 1 -> 2 -> 4 ranks with ``--large-mb``.
+* ``pause``: from the last report to "paused", plus from "unpause" to the next step.
+* ``saves``: a step of real arithmetic with a new best at every step (so checkpoints are saved as often as the recipe's
+  3% allow) against one that never improves (none is saved), in turn.
 """
 
 from __future__ import annotations
@@ -18,7 +25,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 TRIAL = """
 import time, torch, gpusched
@@ -29,6 +40,19 @@ x = torch.ones(1, 1024)
 for step in trial.steps():
     time.sleep(0.05)
     trial.report(score=step)
+"""
+
+WORKING = """
+import torch, gpusched
+trial = gpusched.init()
+model = torch.nn.Linear(1024, {rows}, bias=False)
+trial.track(model=model)
+x = torch.ones(16, 1024)
+for step in trial.steps():
+    for _ in range({rounds}):
+        with torch.no_grad():
+            model(x)
+    trial.report(score=step * trial.hparams.sign)
 """
 
 PLAIN = """
@@ -46,36 +70,68 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
+RECIPE = (
+    "script: trial.py\nmetric: score\ndeadline: {deadline}s\nspace: {{{space}}}\nmax_trials: 1\n"
+    "policy: {policy}\ndevices: cpu:{atoms}\n"
+)
+ROW_BYTES = 4096
+Move = tuple[str, float]
+Entry = tuple[float, str, dict[str, Any], list[tuple[str, dict[str, Any]]]]
 
-def ours(folder: Path, rows: int, sizes: list[int]) -> list[tuple[str, float]]:
-    """Seconds from the last report before each resize to the first after it, less a step."""
-    (folder / "trial.py").write_text(TRIAL.format(rows=rows))
-    (folder / "r.yaml").write_text(
-        "script: trial.py\nmetric: score\ndeadline: 120s\nspace: {x: {uniform: [0, 1]}}\nmax_trials: 1\n"
-        f"policy: {{name: profile, sizes: {sizes}, steps: 12}}\ndevices: cpu:{max(sizes)}\n"
-    )
-    command = [sys.executable, "-m", "gpusched", "run", "r.yaml", "--json"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+def say(**facts: object) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def median(values: list[float]) -> float:
+    return round(statistics.median(values), 3)
+
+
+# ---------------------------------------------------------------- with gpusched
+
+
+def run(
+    folder: Path, script: str, policy: str, atoms: int, *, space: str = "x: {uniform: [0, 1]}"
+) -> Path:
+    """Run a trial to its end; its experiment's folder."""
+    (folder / "trial.py").write_text(script)
+    recipe = RECIPE.format(policy=policy, atoms=atoms, space=space, deadline=240)
+    (folder / "r.yaml").write_text(recipe)
+    done = gpusched(folder, "run", "r.yaml", "--json")
     if done.returncode:
         sys.exit(done.stdout + done.stderr)
-    (experiment,) = (folder / "runs").glob("r-*")
-    return resizes(experiment / "journal.db")
+    return experiment_in(folder)
 
 
-def resizes(path: Path) -> list[tuple[str, float]]:
-    """(``1->2``, seconds) of every resize in a journal."""
-    journal = sqlite3.connect(path)
+def gpusched(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gpusched", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def experiment_in(folder: Path) -> Path:
+    (found,) = (folder / "runs").glob("r-*")
+    return found
+
+
+def entries(experiment: Path) -> Iterator[Entry]:
+    """(at, kind, event, commands) of a journal."""
+    journal = sqlite3.connect(experiment / "journal.db")
     rows = journal.execute("SELECT at, kind, body, commands FROM events ORDER BY seq").fetchall()
     journal.close()
+    for at, kind, body, commands in rows:
+        yield at, kind, json.loads(body), json.loads(commands or "[]")
+
+
+def resizes(experiment: Path) -> list[Move]:
+    """(``1->2``, seconds from the last report before it to the first after it, less a step) of every resize."""
     found, size, last_at, incarnation = [], 0, 0.0, 0
     sizes: dict[int, int] = {}
-    for at, kind, text, commands in rows:
-        for name, fields in json.loads(commands or "[]"):
+    for at, kind, report, commands in entries(experiment):
+        for name, fields in commands:
             if name == "Launch":
                 sizes[fields["incarnation"]] = len(fields["devices"])
         if kind != "Reported":
             continue
-        report = json.loads(text)
         if report["incarnation"] != incarnation:
             if incarnation:
                 after = sizes[report["incarnation"]]
@@ -86,53 +142,230 @@ def resizes(path: Path) -> list[tuple[str, float]]:
     return found
 
 
-def plain(folder: Path, rows: int, sizes: list[int]) -> list[tuple[str, float]]:
+def ours(state_mb: int, sizes: list[int]) -> list[Move]:
+    with tempfile.TemporaryDirectory() as folder:
+        policy = f"{{name: profile, sizes: {sizes}, steps: 12}}"
+        script = TRIAL.format(rows=state_mb * 2**20 // ROW_BYTES)
+        return resizes(run(Path(folder), script, policy, max(sizes)))
+
+
+def pause_and_resume(state_mb: int) -> float:
+    """Seconds without training, but for the person's own thinking."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        script = TRIAL.format(rows=state_mb * 2**20 // ROW_BYTES)
+        (folder / "trial.py").write_text(script)
+        recipe = RECIPE.format(
+            policy="{name: fifo, R: 100000}", atoms=1, deadline=120, space="x: {uniform: [0, 1]}"
+        )
+        (folder / "r.yaml").write_text(recipe)
+        done = gpusched(folder, "run", "r.yaml", "--detach")
+        if done.returncode:
+            sys.exit(done.stdout + done.stderr)
+        experiment = experiment_in(folder)
+        _wait(lambda: _trial(folder)["step"] >= 20)
+        gpusched(folder, "pause", "0")
+        _wait(lambda: _trial(folder)["state"] == "paused")
+        before = _trial(folder)["step"]
+        gpusched(folder, "unpause", "0")
+        _wait(lambda: _trial(folder)["step"] > before)
+        gpusched(folder, "cancel")
+        _wait(lambda: json.loads(gpusched(folder, "status", "--json").stdout)["state"] != "running")
+        return _idle_of_pause(experiment)
+
+
+def _trial(folder: Path) -> dict[str, Any]:
+    view = gpusched(folder, "status", "--json")
+    trials: list[dict[str, Any]] = json.loads(view.stdout or "{}").get("trials", [])
+    return trials[0] if trials else {"step": 0, "state": "pending"}
+
+
+def _wait(met: Callable[[], bool], limit_s: float = 60.0) -> None:
+    until = time.monotonic() + limit_s
+    while not met():
+        if time.monotonic() > until:
+            sys.exit("the trial does not do as it is told")
+        time.sleep(0.1)
+
+
+def _idle_of_pause(experiment: Path) -> float:
+    last_at = exited_at = asked_at = 0.0
+    for at, kind, event, _ in entries(experiment):
+        if kind == "TrialExited" and not exited_at:
+            exited_at = at
+        elif kind == "UserAsked" and event["verb"] == "unpause":
+            asked_at = at
+        elif kind == "Reported" and not exited_at:
+            last_at = at
+        elif kind == "Reported" and asked_at:
+            step_s = float(event.get("step_time_s", 0.0))
+            return exited_at - last_at + at - asked_at - step_s
+    sys.exit("no step after the pause")
+
+
+# ---------------------------------------------------------------- without gpusched
+
+
+def plain(state_mb: int, sizes: list[int]) -> list[Move]:
     """The same with cold ``torchrun``: from the last step of one size to the first of the next."""
-    script, state = folder / "plain.py", folder / "state.pt"
-    script.write_text(PLAIN.format(rows=rows))
-    found, last, before = [], 0.0, 0
-    for size in sizes:
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
-        command += ["--local-addr", "127.0.0.1", str(script), str(state)]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-        out = subprocess.run(command, capture_output=True, text=True, env=environment).stdout
-        times = dict(line.split() for line in out.splitlines() if line[:4] in ("firs", "last"))
-        if before:
-            found.append((f"{before}->{size}", float(times["first"]) - last - 0.05))
-        last, before = float(times["last"]), size
-    return found
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        script, state = folder / "plain.py", folder / "state.pt"
+        script.write_text(PLAIN.format(rows=state_mb * 2**20 // ROW_BYTES))
+        found, last, before = [], 0.0, 0
+        for size in sizes:
+            command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(size)]
+            command += ["--local-addr", "127.0.0.1", str(script), str(state)]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+            out = subprocess.run(command, capture_output=True, text=True, env=environment).stdout
+            times = dict(line.split() for line in out.splitlines() if line[:4] in ("firs", "last"))
+            if before:
+                found.append((f"{before}->{size}", float(times["first"]) - last - 0.05))
+            last, before = float(times["last"]), size
+        return found
+
+
+# ---------------------------------------------------------------- what it is made of
+
+
+def launches(sizes: list[int]) -> dict[int, float]:
+    """Seconds from a decision to the first step of a trial with no state, by size, on a warm server."""
+    with tempfile.TemporaryDirectory() as name:
+        policy = f"{{name: profile, sizes: {sizes}, steps: 12}}"
+        experiment = run(Path(name), TRIAL.format(rows=1), policy, max(sizes))
+        launched: dict[int, tuple[float, int]] = {}
+        found: dict[int, float] = {}
+        for at, kind, event, commands in entries(experiment):
+            if kind == "Reported" and event["incarnation"] in launched:
+                began, size = launched.pop(event["incarnation"])
+                found[size] = at - began - event.get("step_time_s", 0.0)
+            for what, fields in commands:
+                if what == "Launch" and fields["incarnation"] > 1:
+                    launched[fields["incarnation"]] = (at, len(fields["devices"]))
+        return found
+
+
+def save_and_load(state_mb: int, rounds: int = 5) -> tuple[float, float]:
+    """Median seconds of a checkpoint's commit and of its restoration, one rank, nothing else going on."""
+    import torch
+
+    from gpusched.worker.group import Group
+    from gpusched.worker.saving import Saver
+
+    model = torch.nn.Linear(1024, state_mb * 2**20 // ROW_BYTES, bias=False)
+    saves, loads = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        saver = Saver(Group(0, 1), Path(folder), 2, None, 0)
+        for step in range(1, rounds + 1):
+            began = time.monotonic()
+            saver.save(step, step, model.state_dict)
+            saves.append(time.monotonic() - began)
+            began = time.monotonic()
+            found = saver.newest()
+            assert found is not None
+            model.load_state_dict(found.load("state.pt"))
+            loads.append(time.monotonic() - began)
+    return statistics.median(saves), statistics.median(loads)
+
+
+# ---------------------------------------------------------------- the parts
+
+
+def part_moves(args: argparse.Namespace) -> None:
+    sizes = [int(size) for size in args.sizes.split(",")]
+    times: dict[str, dict[str, list[float]]] = {"ours": {}, "plain": {}, "launch": {}}
+    parts: list[tuple[float, float]] = []
+    for _ in range(args.repeat):
+        for how, measure in (("ours", ours), ("plain", plain)):
+            for move, seconds in measure(args.state_mb, sizes):
+                times[how].setdefault(move, []).append(seconds)
+                say(part="moves", how=how, move=move, idle_s=round(seconds, 3))
+        for size, seconds in launches(sizes[1:] if sizes[0] == sizes[-1] else sizes).items():
+            times["launch"].setdefault(str(size), []).append(seconds)
+        parts.append(save_and_load(args.state_mb))
+    save_s, load_s = (statistics.median(part) for part in zip(*parts, strict=True))
+    for move, found in times["ours"].items():
+        idle_s, cold_s = median(found), median(times["plain"][move])
+        launch = times["launch"].get(move.partition("->")[2], [])
+        made_of = {
+            "launch_s": median(launch) if launch else None,
+            "save_s": round(save_s, 3),
+            "load_s": round(load_s, 3),
+        }
+        total_s = sum(value for value in made_of.values() if value is not None)
+        say(
+            part="moves",
+            move=move,
+            state_mb=args.state_mb,
+            idle_s=idle_s,
+            cold_s=cold_s,
+            ratio=round(cold_s / idle_s, 1),
+            **made_of,
+            times_its_parts=round(idle_s / total_s, 2),
+        )
+
+
+def part_large(args: argparse.Namespace) -> None:
+    found: dict[str, list[float]] = {}
+    for _ in range(min(args.repeat, 2)):
+        for move, seconds in ours(args.large_mb, [1, 2, 4]):
+            found.setdefault(move, []).append(seconds)
+    for move, values in found.items():
+        say(part="large", move=move, state_mb=args.large_mb, idle_s=median(values))
+
+
+def part_pause(args: argparse.Namespace) -> None:
+    values = [pause_and_resume(args.state_mb) for _ in range(args.repeat)]
+    say(part="pause", state_mb=args.state_mb, idle_s=median(values))
+
+
+def part_saves(args: argparse.Namespace) -> None:
+    """Steps per second between the first and the last report, with and without saves, in turn."""
+    rates: dict[str, list[float]] = {"saving": [], "not": []}
+    counts: list[int] = []
+    for _ in range(args.repeat):
+        for how, sign in (("saving", 1), ("not", -1)):
+            with tempfile.TemporaryDirectory() as folder:
+                rows = args.state_mb * 2**20 // ROW_BYTES
+                script = WORKING.format(rows=rows, rounds=10)
+                policy = f"{{name: fifo, R: {args.save_steps}}}"
+                where = run(Path(folder), script, policy, 1, space=f"sign: {sign}")
+                reports = [at for at, kind, _, _ in entries(where) if kind == "Reported"]
+                saves = sum(kind == "CheckpointSaved" for _, kind, _, _ in entries(where))
+            # The first save, of the first step, is in both.
+            reports = reports[len(reports) // 10 :]
+            rates[how].append((len(reports) - 1) / (reports[-1] - reports[0]))
+            counts.append(saves)
+            say(part="saves", how=how, steps_per_s=round(rates[how][-1], 2), saves=saves)
+    with_s, without_s = 1 / median(rates["saving"]), 1 / median(rates["not"])
+    say(
+        part="saves",
+        state_mb=args.state_mb,
+        step_s=round(without_s, 4),
+        saves=max(counts),
+        slowdown=round(with_s / without_s - 1, 4),
+    )
+
+
+PARTS = {"moves": part_moves, "large": part_large, "pause": part_pause, "saves": part_saves}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--state-mb", type=int, default=40)
+    parser.add_argument("--large-mb", type=int, default=400)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--sizes", default="1,2,4,1")
+    parser.add_argument("--save-steps", type=int, default=150, help="steps of a run of `saves`")
     args = parser.parse_args()
-    sizes = [int(size) for size in args.sizes.split(",")]
-    rows = args.state_mb * 2**20 // 4096
-    times: dict[str, dict[str, list[float]]] = {"ours": {}, "plain": {}}
-    for _ in range(args.repeat):
-        for how, measure in (("ours", ours), ("plain", plain)):
-            with tempfile.TemporaryDirectory() as folder:
-                for move, seconds in measure(Path(folder), rows, sizes):
-                    times[how].setdefault(move, []).append(seconds)
-                    print(
-                        json.dumps({"how": how, "move": move, "idle_s": round(seconds, 3)}),
-                        flush=True,
-                    )
-            time.sleep(0.5)
-    for move, found in times["ours"].items():
-        mine, theirs = statistics.median(found), statistics.median(times["plain"][move])
-        result = {
-            "move": move,
-            "state_mb": args.state_mb,
-            "idle_s": round(mine, 3),
-            "cold_s": round(theirs, 3),
-        }
-        print(json.dumps({**result, "ratio": round(theirs / mine, 1)}))
+    unknown = set(args.parts) - set(PARTS)
+    if unknown:
+        parser.error(f"no such part: {', '.join(sorted(unknown))}")
+    for name in args.parts or PARTS:
+        PARTS[name](args)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from gpusched.core.allocation import DeviceState
 from gpusched.core.decisions import Complete, Decision
 from gpusched.core.rules import Rules
 from gpusched.core.rung import Rung
@@ -102,6 +103,18 @@ def complete_at(trial: Trial, R: int | None) -> Sequence[Decision]:
     if R is not None and trial.step >= R:
         return (Complete(trial.id, f"complete: {trial.step} of {R} steps"),)
     return NOTHING
+
+
+def atoms_coming(state: State) -> int:
+    """Atoms that will be free as soon as their trial has left, or their release is confirmed."""
+    coming = 0
+    for trial in state.live.values():
+        if trial.after is not None and not trial.after.is_resize:
+            coming += trial.atoms + len(trial.reserved)
+    if state.devices.draining:
+        for slot in state.devices.slots.values():
+            coming += slot.state is DeviceState.DRAINING and slot.awaited_by is None
+    return coming
 
 
 def ordinal(rank: int) -> str:

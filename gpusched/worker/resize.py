@@ -7,7 +7,10 @@ step:
 * ``warmup``: Goyal's gradual warm-up, linear in the samples trained on, over ``warmup_epochs`` epochs;
 * ``ten_percent``: at most 10% more a step (HyperSched section 6.3).
 
-A smaller target holds at once: the batch is smaller from the first step, and a rate meant for a larger one diverges.
+A smaller target is reached at 10% less a step whichever the ramp is: from 4 atoms to 1 in 15 steps. A warm-up over
+epochs is for rates that go up (both papers speak of these alone); on the way down it would have a small batch trained
+for epochs at a rate meant for a large one, which can diverge. Without a warm-up (``warmup_epochs`` 0) every target is
+reached at once.
 
 The factor is put on only while ``optimizer.step()`` runs, by the optimizer's own hooks. So whatever else reads or
 writes the rates (any scheduler of ``torch.optim.lr_scheduler``, a checkpoint, a log) sees the base rate alone.
@@ -38,12 +41,13 @@ class Ramp:
 
     def factor(self, epochs: float, kind: str, warmup_epochs: float) -> float:
         """The factor for the optimizer step before which ``epochs`` epochs were trained on."""
+        if kind == "warmup" and warmup_epochs <= 0:
+            return self.target
+        change = TEN_PERCENT ** min(self.steps, 1000)
         if self.target <= self.start:
-            return self.target
+            return max(self.target, self.start / change)
         if kind == "ten_percent":
-            return min(self.target, self.start * TEN_PERCENT ** min(self.steps, 1000))
-        if warmup_epochs <= 0:
-            return self.target
+            return min(self.target, self.start * change)
         done = min(1.0, max(0.0, (epochs - self.began) / warmup_epochs))
         return self.start + (self.target - self.start) * done
 

@@ -66,14 +66,20 @@ class Rig:
         ("warmup", 1.0, 4.0, 5.0, 50, 4.0),
         ("warmup", 1.0, 4.0, 9.0, 90, 4.0),
         ("warmup", 2.0, 3.0, 1.0, 1, 2.2),
-        ("warmup", 4.0, 2.0, 0.0, 0, 2.0),
+        ("warmup", 4.0, 2.0, 0.0, 0, 4.0),
+        ("warmup", 4.0, 2.0, 0.0, 1, 4 / 1.1),
+        ("warmup", 4.0, 2.0, 0.1, 7, 4 / 1.1**7),
+        ("warmup", 4.0, 2.0, 0.1, 8, 2.0),
+        ("warmup", 4.0, 2.0, 0.1, 10**9, 2.0),
         ("ten_percent", 1.0, 4.0, 0.0, 0, 1.0),
         ("ten_percent", 1.0, 4.0, 0.0, 1, 1.1),
         ("ten_percent", 1.0, 4.0, 0.0, 14, 1.1**14),
         ("ten_percent", 1.0, 4.0, 0.0, 15, 4.0),
         ("ten_percent", 2.0, 4.0, 0.0, 7, 2 * 1.1**7),
         ("ten_percent", 2.0, 4.0, 0.0, 8, 4.0),
-        ("ten_percent", 4.0, 1.0, 0.0, 0, 1.0),
+        ("ten_percent", 4.0, 1.0, 0.0, 0, 4.0),
+        ("ten_percent", 4.0, 1.0, 0.0, 14, 4 / 1.1**14),
+        ("ten_percent", 4.0, 1.0, 0.0, 15, 1.0),
         ("ten_percent", 1.0, 4.0, 0.0, 10**9, 4.0),
     ],
 )
@@ -86,6 +92,7 @@ def test_the_factor_by_hand(
 
 def test_without_a_warmup_the_target_holds_at_once() -> None:
     assert Ramp(1.0, 4.0).factor(0.0, "warmup", 0.0) == 4.0
+    assert Ramp(4.0, 1.0).factor(0.0, "warmup", 0.0) == 1.0
 
 
 def test_one_step_after_another_by_hand() -> None:
@@ -102,13 +109,13 @@ def test_parameters_move_by_the_scaled_rate() -> None:
 
 
 def test_resized_twice_in_the_middle_of_a_ramp() -> None:
-    """1 -> 4; after five steps (factor 2.5) to 2: at once; after three more back to 4, from 2 in an epoch."""
+    """1 -> 4; after five steps (factor 2.5) to 2: 10% a step; after three more back to 4, from 2 in an epoch."""
     first = Rig(target=4.0)
     assert first.step(5)[-1] == pytest.approx(0.1 * 2.2)
     second = Rig(target=2.0)
     second.batches = first.batches
     second.scaler.load_state_dict(first.scaler.state_dict())
-    assert second.step(3) == pytest.approx([0.2] * 3)
+    assert second.step(3) == pytest.approx([0.25, 0.25 / 1.1, 0.25 / 1.21])
     third = Rig(target=4.0)
     third.batches = second.batches
     third.scaler.load_state_dict(second.scaler.state_dict())
