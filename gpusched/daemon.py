@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from gpusched import failpoints, recovery
 from gpusched.assemble import Assembled, assemble, read_recipe
 from gpusched.clock import Beginning, Clock
 from gpusched.core.decisions import Command, Kill
@@ -28,8 +29,16 @@ from gpusched.daemon_equipment import devices_of, launch_settings, quarantined_d
 from gpusched.dashboard import lines as plain
 from gpusched.dashboard import view as views
 from gpusched.driver import Driver, replay
-from gpusched.errors import DamagedState, DeviceError, GpuschedError, InputError
-from gpusched.executors.base import Release
+from gpusched.epoch import Epoch
+from gpusched.errors import (
+    DamagedState,
+    DeviceError,
+    Fenced,
+    GpuschedError,
+    InputError,
+    ReplayDiverged,
+)
+from gpusched.executors.base import Device, Release
 from gpusched.executors.torchrun import TorchrunExecutor
 from gpusched.forecaster import make_forecaster
 from gpusched.journal import Journal
@@ -38,6 +47,10 @@ from gpusched.paths import ExperimentPaths, write_durably
 
 #: How often watchers get a view.
 VIEW_EVERY_S = 0.5
+#: How often it is looked whether another daemon has taken over.
+FENCE_EVERY_S = 1.0
+#: How long a daemon that is over waits until the last devices are confirmed to be free.
+DRAIN_S = 10.0
 #: How long a daemon that is over waits for watchers to take their last view.
 FAREWELL_S = 1.0
 
@@ -53,12 +66,16 @@ class Daemon:
         self._watchers: list[Any] = []
         self._followers: list[Any] = []
         self._notes: list[str] = []
-        self._next_view_at = 0.0
+        self._next_view_at = self._next_look_at = 0.0
         recipe = read_recipe(paths)
         self.assembled: Assembled = assemble(recipe, paths)
         self.experiment = self.assembled.experiment
         began = json.loads(paths.began.read_bytes())
-        journal = self._replay(salvage) if resuming else None
+        self._salvaged = False
+        if resuming:
+            journal: Journal | None = self._replay(salvage)
+        else:
+            journal, self.epoch = None, Epoch(paths.root, 0)
         # After a reboot the wall clock may be wrong: time goes on where the journal ends.
         self.clock = Clock(Beginning.from_json(began), at_least_s=self.experiment.state.now)
         self.devices = devices_of(recipe, paths.root, tuple(self.experiment.state.devices.slots))
@@ -67,17 +84,20 @@ class Daemon:
             self.devices,
             launch_settings(recipe),
             clock=self.clock,
+            epoch=self.epoch.number,
             on_client=self._serve,
             say=self._say,
         )
         # The warm server imports torch by now: what syncs to disk comes after it.
-        self.journal = journal or Journal.create(paths.journal, {"epoch": 1})
+        self.journal = journal or Journal.create(paths.journal, {"epoch": self.epoch.number})
+        self._forecaster = make_forecaster(recipe)
         self.driver = Driver(
             self.experiment,
             self.executor,
             self.journal,
-            forecaster=make_forecaster(recipe),
+            forecaster=self._forecaster,
             observer=self._observe,
+            fence=self.epoch.check,
         )
 
     # ------------------------------------------------------------ beginning
@@ -85,16 +105,23 @@ class Daemon:
     def _replay(self, salvage: bool) -> Journal:
         """The journal of an experiment that is to go on. Raises InputError if it is over."""
         journal = Journal.open(self.paths.journal)
+        self.epoch = Epoch(self.paths.root, int(journal.meta.get("epoch", 1)))
+        journal.set_epoch(self.epoch.number)
         try:
             count = replay(self.experiment, journal.entries())
+        except ReplayDiverged:
+            raise  # the journal is whole; it is this version that does not fit
         except DamagedState:
             if not salvage:
                 raise
+            self._salvaged = True
             dropped = journal.drop_after_last_good()
             print(f"salvage: {dropped} damaged events dropped; trials' own files are read again")
         else:
             print(f"replayed {count} events")
+        failpoints.reach("resume.replayed")
         if self.experiment.finished:
+            recovery.complete(self.assembled)
             journal.close()
             raise InputError(
                 f"{self.paths.root.name} is over ({self.experiment.state.stopping}); "
@@ -104,13 +131,11 @@ class Daemon:
 
     def _start(self, resuming: bool) -> None:
         inventory = self.executor.inventory()
-        if resuming:
-            epoch = int(self.journal.meta.get("epoch", 1)) + 1
-            self.journal.set_meta({"epoch": epoch})
+        if resuming and self.experiment.state.devices.total:
             for slot in self.experiment.state.devices.slots.values():
                 if slot.passing:
                     self.devices.keep_out(slot.id, slot.reason)
-            self.driver.resume(epoch)
+            self._resume(inventory)
             return
         if not any(device.usable for device in inventory):
             reasons = "; ".join(f"{device.label}: {device.why_not}" for device in inventory)
@@ -129,6 +154,19 @@ class Daemon:
             ]
         )
 
+    def _resume(self, inventory: Sequence[Device]) -> None:
+        state = self.experiment.state
+        launched: dict[int, int] = {}
+        if self._salvaged:
+            unknown = recovery.forget_the_unknown(state, self.paths)
+            launched = unknown.launched
+            self._say(
+                f"salvage: {unknown.killed} processes that the journal knows nothing of were ended; "
+                f"{len(unknown.aside)} folders of unknown trials were put aside"
+            )
+        lost = list(recovery.lost_devices(state, inventory, self.clock()))
+        self.driver.resume(self.epoch.number, launched=launched, lost=lost)
+
     # ------------------------------------------------------------ the loop
 
     def run(self, *, resuming: bool, ready: Any = None) -> None:
@@ -141,7 +179,8 @@ class Daemon:
         if ready is not None:
             ready({"ok": os.getpid()})
         while not self.experiment.finished or self.driver.stalled:
-            self.driver.turn(self._limit())
+            self.driver.turn(min(self._limit(), self._next_look_at))
+            self._look_around()
             self._take_signals()
             if self._inbox:
                 events, self._inbox = self._inbox, []
@@ -155,9 +194,14 @@ class Daemon:
         return self._next_view_at if self._watchers else float("inf")
 
     def _finish(self) -> None:
+        until = self.clock() + DRAIN_S
+        while self.experiment.state.devices.draining and self.clock() < until:
+            self.driver.turn(until)
+        failpoints.reach("final.before")
         self.journal.commit()
         view = views.to_json(self._view(leaving=True))
         write_durably(self.paths.final_view, json.dumps(view).encode())
+        failpoints.reach("final.after")
         for client in (*self._watchers, *self._followers):
             client.send({"view": view, "over": True})
         until = self.clock() + FAREWELL_S
@@ -277,6 +321,17 @@ class Daemon:
         print(text, flush=True)
         self._notes.append(text)
 
+    def _look_around(self) -> None:
+        """Now and then: has another daemon taken over (raises Fenced)? what went wrong with forecasts?"""
+        now = self.clock()
+        if now < self._next_look_at:
+            return
+        self._next_look_at = now + FENCE_EVERY_S
+        self.epoch.check()
+        complaints = self._forecaster.complaints if self._forecaster is not None else ()
+        while complaints:
+            self._say(complaints.popleft())
+
     def _show(self) -> None:
         now = self.clock()
         if not self._watchers or now < self._next_view_at:
@@ -333,6 +388,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             ExperimentPaths(args.folder.resolve()), resuming=args.resume, salvage=args.salvage
         )
         daemon.run(resuming=args.resume, ready=ready)
+    except Fenced as error:
+        # Not even its socket is ours any more. Descriptors end with the process; nothing is closed in good order.
+        print(f"{time.strftime('%F %T')} {error}", file=sys.stderr, flush=True)
+        os._exit(error.exit_code)
     except GpuschedError as error:
         print(f"{time.strftime('%F %T')} {error}", file=sys.stderr, flush=True)
         ready({"error": str(error), "exit_code": error.exit_code})

@@ -1,0 +1,264 @@
+"""A real experiment under load whose daemon is killed: start, kill, resume, and check what must be true.
+
+The oracle is what the trials themselves wrote down. ``reports.jsonl`` holds every report that was ever acknowledged (a
+line is appended before it is sent), so: nothing lost and nothing twice means that the journal has exactly these lines,
+in order. Scores follow from configuration and step alone, so rungs can be computed again without any daemon.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpusched import launchpad
+from gpusched.assemble import assemble, read_recipe
+from gpusched.client import Client, DaemonGone
+from gpusched.clock import Beginning
+from gpusched.config import load_recipe
+from gpusched.core.events import Reported
+from gpusched.core.experiment import Experiment
+from gpusched.errors import GpuschedError
+from gpusched.failpoints import VARIABLE
+from gpusched.journal import Journal
+from gpusched.paths import ExperimentPaths
+from gpusched.trees.outcome import read_json
+from gpusched.trees.processes import MARK, all_pids, identify, read_file, send_signal, start_time
+
+SCRIPTS = Path(__file__).parent / "scripts"
+PATIENCE_S = 60.0
+SCALE = float(os.environ.get("GPUSCHED_TORTURE", "1"))
+"""How much longer than by default the long forms run."""
+
+
+def times(count: int) -> int:
+    """``count`` at the default length."""
+    return max(1, round(count * SCALE))
+
+
+def wait_until(true: Any, what: str, patience_s: float = PATIENCE_S) -> None:
+    until = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < until, f"waited {patience_s:.0f} s in vain for {what}"
+        time.sleep(0.01)
+
+
+@dataclass
+class Bed:
+    """One experiment. ``keys`` go into its recipe."""
+
+    root: Path
+    keys: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    daemon: subprocess.Popen[bytes] | None = None
+    #: Seconds from the start of each resumed daemon until it served.
+    resumed_s: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        recipe = {
+            "name": "bed",
+            "script": str(SCRIPTS / "load.py"),
+            "metric": "score",
+            "deadline": "2h",
+            "space": {"x": {"uniform": [0, 1]}, "step_s": 0.1},
+            "policy": {"name": "asha", "r": 4, "R": 100_000, "eta": 3},
+            "devices": "cpu:4",
+            **self.keys,
+        }
+        path = self.root / "bed.yaml"
+        path.write_text(json.dumps(recipe))
+        made = load_recipe(path)
+        self.paths = ExperimentPaths(self.root)
+        self.paths = launchpad.make_experiment(self.root / "runs", made, Beginning.now())
+
+    # ------------------------------------------------------------ daemons
+
+    def start(self, *, resume: bool = False, failpoint: str = "", salvage: bool = False) -> Any:
+        """Start a daemon; what it says of its start, or None if it died before."""
+        reading, writing = os.pipe()
+        words = [sys.executable, "-m", "gpusched.daemon", str(self.paths.root)]
+        words += ["--ready-fd", str(writing)] + ["--resume"] * resume + ["--salvage"] * salvage
+        armed = {VARIABLE: failpoint} if failpoint else {}
+        began = time.monotonic()
+        with self.paths.log.open("ab") as log:
+            self.daemon = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.environment, **armed},
+                pass_fds=(writing,),
+                start_new_session=True,
+            )
+        os.close(writing)
+        with os.fdopen(reading, "rb") as pipe:
+            ready, _, _ = select.select([pipe], [], [], PATIENCE_S)
+            assert ready, f"no daemon within {PATIENCE_S:.0f} s; its log says:\n{self.log()}"
+            line = pipe.readline()
+        if line and resume:
+            self.resumed_s.append(time.monotonic() - began)
+        return json.loads(line) if line else None
+
+    def resume(self, **options: Any) -> Any:
+        answer = self.start(resume=True, **options)
+        assert answer is None or "ok" in answer, f"{answer}\n{self.log()}"
+        return answer
+
+    def kill(self) -> None:
+        """SIGKILL to the daemon."""
+        assert self.daemon is not None
+        self.daemon.send_signal(signal.SIGKILL)
+        self.daemon.wait()
+
+    def wait_for_death(self, patience_s: float = PATIENCE_S) -> int | None:
+        """The status of the daemon, or None if it lives on."""
+        assert self.daemon is not None
+        with suppress(subprocess.TimeoutExpired):
+            return self.daemon.wait(patience_s)
+        return None
+
+    def log(self) -> str:
+        try:
+            return self.paths.log.read_text()[-6000:]
+        except OSError:
+            return ""
+
+    # ------------------------------------------------------------ asking it
+
+    def ask(self, verb: str, **arguments: Any) -> Any:
+        """The answer, or None where the daemon is away or refuses."""
+        client = Client.connect(self.paths.socket)
+        if client is None:
+            return None
+        with client, suppress(DaemonGone, GpuschedError, TimeoutError):
+            return client.ask(verb, **arguments)
+        return None
+
+    def view(self) -> dict[str, Any]:
+        found: list[dict[str, Any]] = []
+        wait_until(lambda: found.extend(filter(None, [self.ask("view")])) or found, "a view")
+        return found[-1]
+
+    def reports(self) -> int:
+        return sum(len(self.lines(number)) for number in self.numbers())
+
+    def wait_for_reports(self, more: int) -> None:
+        before = self.reports()
+        wait_until(lambda: self.reports() >= before + more, f"{more} more reports\n{self.log()}")
+
+    # ------------------------------------------------------------ what trials wrote
+
+    def numbers(self) -> list[int]:
+        return sorted(int(f.name) for f in self.paths.trials.iterdir() if f.name.isdigit())
+
+    def lines(self, trial: int) -> list[dict[str, Any]]:
+        try:
+            text = self.paths.trial(trial).reports.read_text()
+        except OSError:
+            return []
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    # ------------------------------------------------------------ processes
+
+    def processes(self) -> dict[tuple[int, int], list[int]]:
+        """Live processes by (trial, incarnation); servers under (-1, -1)."""
+        name = f"GPUSCHED_DIR={self.paths.root}".encode()
+        found: dict[tuple[int, int], list[int]] = {}
+        for pid in all_pids():
+            variables = (read_file(f"/proc/{pid}/environ") or b"").split(b"\0")
+            if name not in variables or start_time(pid) is None:
+                continue
+            mark = next((v for v in variables if v.startswith(MARK.encode() + b"=")), b"").strip()
+            words = mark.decode().split(":")
+            whose = (int(words[-2]), int(words[-1])) if len(words) == 4 else (-1, -1)
+            found.setdefault(whose, []).append(pid)
+        return found
+
+    def shim_of(self, trial: int, incarnation: int) -> dict[str, Any] | None:
+        return read_json(self.paths.trial(trial).shim(incarnation))
+
+    def end(self) -> None:
+        """Kill all that is left of it."""
+        if self.daemon is not None and self.daemon.poll() is None:
+            self.kill()
+        until = time.monotonic() + 30
+        while (left := [p for pids in self.processes().values() for p in pids]) and (
+            time.monotonic() < until
+        ):
+            for process in identify(left):
+                send_signal(process, signal.SIGKILL)
+            time.sleep(0.02)
+        assert not left, f"left behind: {left}"
+
+    # ------------------------------------------------------------ what must be true
+
+    def fresh(self) -> Experiment:
+        return assemble(read_recipe(self.paths), self.paths).experiment
+
+    def check(self) -> Experiment:
+        """While no daemon lives: the journal replays, every invariant holds after every event, nothing is lost or twice."""
+        journal = Journal.open(self.paths.journal)
+        try:
+            again, told = self.fresh(), {}
+            launched: dict[int, int] = {}
+            for entry in journal.entries():
+                assert again.handle(entry.event) == entry.commands, entry.seq
+                again.check()
+                if isinstance(entry.event, Reported):
+                    told.setdefault(entry.event.trial, []).append(entry.event)
+                for command in entry.commands:
+                    if type(command).__name__ == "Launch":
+                        assert command.incarnation == launched.get(command.trial, 0) + 1
+                        launched[command.trial] = command.incarnation
+        finally:
+            journal.close()
+        for number in self.numbers():
+            self._check_reports(number, told.get(number, []))
+        self._check_rungs(again)
+        return again
+
+    def _check_reports(self, number: int, told: list[Reported]) -> None:
+        written = [(line["n"], line["k"], line["m"]["score"]) for line in self.lines(number)]
+        journaled = [(event.seq, event.step, event.metric) for event in told]
+        assert [seq for seq, _, _ in journaled] == list(range(1, len(journaled) + 1)), (
+            f"trial {number}: a report is missing or was applied twice"
+        )
+        assert journaled == written[: len(journaled)], f"trial {number}: another report"
+
+    def _check_rungs(self, again: Experiment) -> None:
+        """Scores as without any crash: they follow from configuration and milestone alone."""
+        state = again.state
+        for rung in again.policy.rungs(state):
+            for trial in rung.top(len(rung)):
+                x = state.trials[trial].hparams["x"]
+                expected = x * (1.0 - 0.97**rung.milestone)  # type: ignore[operator]
+                assert abs(rung.score(trial) - expected) < 1e-12, (trial, rung.milestone)
+
+    def check_all_is_told(self, again: Experiment) -> None:
+        """After the end: every line that was ever written is in the journal."""
+        for number in self.numbers():
+            written, known = len(self.lines(number)), again.state.trials[number].seq
+            assert written == known, f"trial {number}: {known} of {written} reports are known"
+
+    def check_one_incarnation_each(self) -> None:
+        """No trial has processes of two incarnations. Asked twice: one may be ending at this very moment."""
+
+        def doubled() -> list[int]:
+            trials = [trial for trial, _ in self.processes() if trial >= 0]
+            return [trial for trial in trials if trials.count(trial) > 1]
+
+        wait_until(lambda: not doubled(), "one incarnation a trial", 20)
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0

@@ -1,0 +1,188 @@
+"""The daemon is killed at every failpoint, then at random instants under load, and resumed (reliability T1, T2)."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+from gpusched import failpoints
+from gpusched.failpoints import DAEMON
+from tests.torture.bed import Bed, percentile, times, wait_until
+
+MakeBed = Callable[..., Bed]
+
+#: Passed only at an end, or where a journal is made.
+AT_THE_END = ("Finish.before", "final.before", "final.after")
+NEVER_ALONE = ("Kill.before", "Kill.after")
+"""Commands that need somebody to ask for them."""
+
+
+def stir(bed: Bed, rng: random.Random) -> None:
+    """Ask for something, so that commands of all kinds are about."""
+    known = bed.numbers()
+    if not known:
+        return
+    trial = rng.choice(known[-8:])
+    bed.ask(rng.choice(["pause", "unpause", "unpause"]), trial=trial)
+
+
+def die_at(bed: Bed, name: str, rng: random.Random) -> bool:
+    """A daemon that dies at this point, and another one after it. False if it never got there."""
+    count = rng.choice([1, 1, 2, 3])
+    bed.kill()
+    bed.resume(failpoint=f"{name}:{count}")
+    assert bed.daemon is not None
+    until = time.monotonic() + 15
+    while bed.daemon.poll() is None and time.monotonic() < until:
+        stir(bed, rng)
+        if name in NEVER_ALONE:
+            live = [trial for trial, _ in bed.processes() if trial >= 0]
+            bed.ask("stop_trial", trial=rng.choice(live)) if live else None
+        time.sleep(0.03)
+    died = bed.daemon.poll() == -9
+    if not died:
+        bed.kill()
+    bed.resume()
+    return died
+
+
+def finish(bed: Bed) -> None:
+    """Stop in good order and compare all that was written with all that is known."""
+    bed.check_one_incarnation_each()
+    bed.ask("stop")
+    assert bed.wait_for_death() == 0, bed.log()
+    again = bed.check()
+    assert again.finished
+    bed.check_all_is_told(again)
+    wait_until(lambda: not bed.processes(), "no process left")
+
+
+def kill_at_points(make_bed: MakeBed, names: tuple[str, ...], seed: int) -> None:
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    bed = make_bed(devices="cpu:4", space={"x": {"uniform": [0, 1]}, "step_s": 0.05})
+    assert "ok" in bed.start()
+    bed.wait_for_reports(10)
+    missed = [name for name in names if not die_at(bed, name, rng)]
+    bed.wait_for_reports(5)
+    finish(bed)
+    print(f"{len(names)} points, {len(missed)} not reached: {missed}")
+    assert len(missed) <= len(names) // 4, missed
+
+
+def test_killed_at_some_failpoints(make_bed: MakeBed) -> None:
+    names = ("epoch.file", "resume.reconciled", "journal.inserted", "journal.synced", "Launch.before")
+    kill_at_points(make_bed, names, seed=1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(times(2)))
+def test_killed_at_every_failpoint(make_bed: MakeBed, seed: int) -> None:
+    names = tuple(name for name in DAEMON if name not in AT_THE_END)
+    kill_at_points(make_bed, names, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["epoch.before", "epoch.file", "journal.before", "journal.synced"])
+def test_killed_before_it_has_begun(make_bed: MakeBed, name: str) -> None:
+    """A journal without a beginning is no reason to wait for ever."""
+    bed = make_bed()
+    assert bed.start(failpoint=name) is None
+    assert bed.wait_for_death() == -9
+    if not bed.paths.journal.exists():
+        return  # nothing has begun: 'gpusched run' starts another
+    bed.resume()
+    bed.wait_for_reports(10)
+    finish(bed)
+
+
+def test_killed_between_the_last_record_and_its_effects(make_bed: MakeBed) -> None:
+    """The experiment is over in the journal; ``resume`` says so, and does what was left to do."""
+    bed = make_bed(devices="cpu:2", max_trials=2, policy={"name": "fifo", "R": 5})
+    assert "ok" in bed.start(failpoint="Finish.before")
+    assert bed.wait_for_death() == -9
+    bed.paths.best.unlink()  # as if the last KeepBest had not been carried out either
+    answer = bed.start(resume=True)
+    assert bed.wait_for_death() == 2
+    assert "is over" in answer["error"]
+    again = bed.check()
+    assert again.state.best is not None
+    assert bed.paths.final_view.is_file()
+    kept = json.loads((bed.paths.best / "metric.json").read_text())
+    assert (kept["trial"], kept["step"]) == (again.state.best.trial, again.state.best.step)
+
+
+def random_kills(
+    make_bed: MakeBed, kills: int, seed: int, pause_s: tuple[float, float], **keys: object
+) -> Bed:
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    bed = make_bed(**keys)
+    assert "ok" in bed.start()
+    bed.wait_for_reports(5)
+    began, reports = time.monotonic(), bed.reports()
+    for number in range(kills):
+        until = time.monotonic() + rng.uniform(*pause_s)
+        while time.monotonic() < until:
+            stir(bed, rng)
+            time.sleep(0.02)
+        bed.kill()
+        if rng.random() < 0.3:
+            time.sleep(rng.random() * 0.5)
+        bed.resume()
+        if number % 25 == 24:
+            bed.check_one_incarnation_each()
+    rate = (bed.reports() - reports) / (time.monotonic() - began)
+    finish(bed)
+    print(
+        f"{kills} kills, {bed.reports()} reports ({rate:.0f}/s), {len(bed.numbers())} trials; back to serving "
+        f"median {percentile(bed.resumed_s, 0.5):.2f} s, p99 {percentile(bed.resumed_s, 0.99):.2f} s"
+    )
+    return bed
+
+
+LOAD = {
+    "devices": "cpu:16",
+    "space": {"x": {"uniform": [0, 1]}, "step_s": 0.12},
+    "policy": {"name": "asha", "r": 8, "R": 100_000, "eta": 3},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("seed", range(4))
+def test_killed_at_random_instants_under_load(make_bed: MakeBed, seed: int) -> None:
+    random_kills(make_bed, times(60), seed, (0.05, 0.8), **LOAD)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_killed_while_trials_are_resized(make_bed: MakeBed) -> None:
+    """Process groups of several ranks: a resize takes longer than a daemon lives, so it is met half done."""
+    bed = random_kills(
+        make_bed,
+        times(20),
+        7,
+        (1.0, 4.0),
+        devices="cpu:6",
+        max_atoms=2,
+        scaling="linear",
+        space={"x": {"uniform": [0, 1]}, "step_s": 0.2},
+        policy={"name": "hypersched", "r": 4, "R": 100_000, "eta": 3, "cooldown": 2},
+        max_trials=4,
+    )
+    assert any(len(bed.check().state.trials[n].story) > 3 for n in bed.numbers())
+
+
+def test_a_failpoint_is_named_or_refused() -> None:
+    with pytest.raises(ValueError, match="no failpoint"):
+        failpoints.arm("nowhere")
+    with pytest.raises(ValueError, match="name"):
+        failpoints.arm("journal.before:x")
+    failpoints.arm("journal.before:2:stop")("journal.before")  # once is not twice
+    assert failpoints.reach("journal.before") is None, "not armed: nothing happens"
