@@ -1,0 +1,183 @@
+"""One executor on one device: launch a trial, end it, wait until its device is confirmed free, and time it all."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpusched.core.decisions import ConfirmRelease, Kill, Launch, Yield
+from gpusched.core.events import (
+    CheckpointSaved,
+    DeviceQuarantined,
+    DevicesReleased,
+    Event,
+    Reported,
+    TrialExited,
+)
+from gpusched.executors.base import Devices
+from gpusched.executors.devices import CpuDevices
+from gpusched.executors.settings import LaunchSettings
+from gpusched.executors.torchrun import TorchrunExecutor
+from gpusched.paths import ExperimentPaths
+
+SCRIPT = Path(__file__).with_name("trial.py")
+PATIENCE_S = 120.0
+
+
+class Failed(Exception):
+    """A part could not be measured; the text says why."""
+
+
+def one_device(folder: Path, *, cpu: bool) -> Devices:
+    """One CPU slot, or one GPU: the first that can be used."""
+    if cpu:
+        return CpuDevices(1)
+    from gpusched.executors.cuda import CudaDevices
+
+    return CudaDevices.from_spec("cuda:0", experiment=folder)
+
+
+class Box:
+    """Use as a context manager: at the end nothing of it is left."""
+
+    def __init__(self, *, cpu: bool, launch: Any = "warm", hparams: Mapping[str, object]) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="gpusched-check-"))
+        (self.folder / "worker.json").write_text(
+            json.dumps({"metric": "loss", "mode": "min", "seed": 0})
+        )
+        self.paths = ExperimentPaths(self.folder)
+        self.hparams = dict(hparams)
+        settings = LaunchSettings(script=SCRIPT, metric="loss", cwd=self.folder, launch=launch)
+        devices = one_device(self.folder, cpu=cpu)
+        self.executor = TorchrunExecutor(self.paths, devices, settings, clock=time.monotonic)
+        self.devices = tuple(device.id for device in self.executor.inventory()[:1])
+        self._numbers = itertools.count()
+        self._running: dict[int, int] = {}
+
+    def __enter__(self) -> Box:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for trial, incarnation in list(self._running.items()):
+            self.executor.execute(Kill(trial, incarnation, 0.0))
+            self.wait(
+                lambda event, trial=trial: isinstance(event, TrialExited) and event.trial == trial
+            )
+        self.executor.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # ------------------------------------------------------------ doing
+
+    def launch(self, **hparams: object) -> int:
+        """A new trial; returns at once."""
+        trial = next(self._numbers)
+        self.relaunch(trial, 1, **hparams)
+        return trial
+
+    def relaunch(self, trial: int, incarnation: int, **hparams: object) -> None:
+        self._running[trial] = incarnation
+        given = {**self.hparams, **hparams}
+        self.executor.execute(Launch(trial, incarnation, self.devices, given))
+
+    def wait(self, until: Callable[[Event], bool], *, answer: bool = True) -> Event:
+        """The event waited for; reports before it are answered, and it as well if ``answer``."""
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            found = None
+            for event in self.executor.poll(end):
+                if isinstance(event, TrialExited):
+                    self._running.pop(event.trial, None)
+                if found is None and until(event):
+                    found = event
+                if isinstance(event, Reported) and (answer or event is not found):
+                    self.executor.acknowledge(event)
+                if isinstance(event, TrialExited) and event.outcome == "failed" and found is None:
+                    raise Failed(f"the trial failed: {(event.error or '').splitlines()[:1]}")
+            if found is not None:
+                return found
+        raise Failed(f"nothing happened for {PATIENCE_S:.0f} s")
+
+    def first_report(self, trial: int, incarnation: int = 1, *, answer: bool = True) -> Reported:
+        event = self.wait(
+            lambda e: isinstance(e, Reported) and (e.trial, e.incarnation) == (trial, incarnation),
+            answer=answer,
+        )
+        assert isinstance(event, Reported)
+        return event
+
+    def exit(self, trial: int) -> TrialExited:
+        event = self.wait(lambda e: isinstance(e, TrialExited) and e.trial == trial)
+        assert isinstance(event, TrialExited)
+        return event
+
+    def leave(self, trial: int, report: Reported, *, save: bool) -> tuple[TrialExited, float]:
+        """Let it yield at this report, which waits for its answer; how it ended, and what saving cost in seconds."""
+        self.executor.execute(Yield(trial, report.incarnation, save))
+        self.executor.acknowledge(report)
+        saved: list[float] = []
+
+        def ended(event: Event) -> bool:
+            if isinstance(event, CheckpointSaved):
+                saved.append(event.save_s)
+            return isinstance(event, TrialExited) and event.trial == trial
+
+        event = self.wait(ended)
+        assert isinstance(event, TrialExited)
+        return event, sum(saved)
+
+    def release(self) -> float:
+        """Seconds until the device is confirmed to be free. Raises Failed where it is quarantined."""
+        began_s = time.monotonic()
+        self.executor.execute(ConfirmRelease(self.devices))
+        event = self.wait(lambda e: isinstance(e, DevicesReleased | DeviceQuarantined))
+        if isinstance(event, DeviceQuarantined):
+            raise Failed(f"{event.device} was quarantined: {event.reason}")
+        return time.monotonic() - began_s
+
+    def note(self, trial: int, name: str, incarnation: int = 1) -> dict[str, Any]:
+        """What the script wrote down."""
+        path = self.paths.trial(trial).root / f"{name}-{incarnation}.json"
+        end = time.monotonic() + PATIENCE_S
+        while not path.exists():
+            if time.monotonic() > end:
+                raise Failed(f"{path.name} did not appear")
+            self._idle()
+        found: dict[str, Any] = json.loads(path.read_text())
+        return found
+
+    def _idle(self) -> None:
+        for event in self.executor.poll(time.monotonic() + 0.01):
+            if isinstance(event, Reported):
+                self.executor.acknowledge(event)
+
+
+def spread(values: Sequence[float]) -> dict[str, float | int]:
+    """Seconds: how they are distributed."""
+    ordered = sorted(values)
+    if not ordered:
+        return {"n": 0}
+    at = lambda share: ordered[min(len(ordered) - 1, int(share * len(ordered)))]  # noqa: E731
+    return {
+        "n": len(ordered),
+        "min": round(ordered[0], 4),
+        "median": round(statistics.median(ordered), 4),
+        "p90": round(at(0.9), 4),
+        "p99": round(at(0.99), 4),
+        "max": round(ordered[-1], 4),
+    }
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,71 @@
+"""The training script that ``gpu_check.py`` starts and ends in every way.
+
+Hyperparameters: ``rows`` (the model is ``rows`` x 1024 float32), ``fill`` (share of the GPU's free memory to take
+besides), ``step_s``, ``scenario``: train, or hang (ignore SIGTERM and never come back from the second step).
+"""
+
+import time
+
+first_s = time.monotonic()
+import json  # noqa: E402
+import os  # noqa: E402
+import signal  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+
+import gpusched  # noqa: E402
+
+marks = {"first": first_s, "imported": time.monotonic()}
+
+
+def settled():
+    """The time when the device has done all it was given."""
+    if trial.device.type == "cuda":
+        torch.cuda.synchronize(trial.device)
+    return time.monotonic()
+
+
+def note(name, content):
+    place = Path(os.environ["GPUSCHED_DIR"]) / "trials" / f"{trial_number:04d}"
+    aside = place / f".{name}.tmp"
+    aside.write_text(json.dumps(content))
+    aside.replace(place / f"{name}-{incarnation}.json")
+
+
+trial_number = int(os.environ["GPUSCHED_TRIAL"])
+incarnation = int(os.environ["GPUSCHED_INCARNATION"])
+trial = gpusched.init()
+hp = trial.hparams
+x = torch.ones(16, 1024, device=trial.device)
+marks["context"] = settled()
+if not dist.is_initialized():
+    dist.init_process_group("nccl" if trial.device.type == "cuda" else "gloo")
+dist.all_reduce(torch.ones(1, device=trial.device))
+marks["group"] = settled()
+model = torch.nn.Linear(1024, int(hp.get("rows", 256)), bias=False).to(trial.device)
+model(x).square().mean().backward()
+marks["step"] = settled()
+filling = None
+if trial.device.type == "cuda" and hp.get("fill", 0):
+    free, _total = torch.cuda.mem_get_info(trial.device)
+    filling = torch.zeros(int(free * hp.fill), dtype=torch.uint8, device=trial.device)
+note("started", {"pid": os.getpid(), **marks, "filled": settled()})
+if hp.get("scenario") == "hang":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+trial.track(model=model)
+
+for step in trial.steps():
+    end = time.monotonic() + float(hp.get("step_s", 0.02))
+    while True:
+        with torch.no_grad():
+            model.weight -= 1e-3 * model(x).T @ x
+        if settled() >= end:
+            break
+    trial.report(loss=1.0 / (step + 1))
+    if hp.get("scenario") == "hang":
+        note("hangs", {"pid": os.getpid()})
+        while True:  # busy on the device for ever
+            model(x)
+            settled()
