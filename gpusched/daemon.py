@@ -16,16 +16,19 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpusched import failpoints, recovery
 from gpusched.assemble import Assembled, assemble, read_recipe
 from gpusched.clock import Beginning, Clock
+from gpusched.config_env import filled_in
 from gpusched.core.decisions import Command, Kill
 from gpusched.core.events import Event, ExperimentStarted, UserAsked
 from gpusched.daemon_equipment import devices_of, launch_settings, quarantined_device
+from gpusched.daemon_storage import Storage
 from gpusched.dashboard import lines as plain
 from gpusched.dashboard import view as views
 from gpusched.driver import Driver, replay
@@ -43,7 +46,7 @@ from gpusched.executors.torchrun import TorchrunExecutor
 from gpusched.forecaster import make_forecaster
 from gpusched.journal import Journal
 from gpusched.lock import Lock
-from gpusched.paths import ExperimentPaths, write_durably
+from gpusched.paths import ExperimentPaths
 
 #: How often watchers get a view.
 VIEW_EVERY_S = 0.5
@@ -58,7 +61,14 @@ FAREWELL_S = 1.0
 class Daemon:
     """Runs one experiment to its end."""
 
-    def __init__(self, paths: ExperimentPaths, *, resuming: bool, salvage: bool = False) -> None:
+    def __init__(
+        self,
+        paths: ExperimentPaths,
+        *,
+        resuming: bool,
+        salvage: bool = False,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.paths = paths
         self._lock = Lock.take(paths.lock)
         self._inbox: list[Event] = []
@@ -68,6 +78,7 @@ class Daemon:
         self._notes: list[str] = []
         self._next_view_at = self._next_look_at = 0.0
         recipe = read_recipe(paths)
+        recipe = replace(recipe, env=filled_in(recipe.env, environment or {}))
         self.assembled: Assembled = assemble(recipe, paths)
         self.experiment = self.assembled.experiment
         began = json.loads(paths.began.read_bytes())
@@ -90,6 +101,9 @@ class Daemon:
         )
         # The warm server imports torch by now: what syncs to disk comes after it.
         self.journal = journal or Journal.create(paths.journal, {"epoch": self.epoch.number})
+        self.storage = Storage(paths)
+        self.executor.spare = self.storage.reserve.give
+        self.executor.seq_of = lambda trial: self.experiment.state.trials[trial].seq
         self._forecaster = make_forecaster(recipe)
         self.driver = Driver(
             self.experiment,
@@ -98,6 +112,7 @@ class Daemon:
             forecaster=self._forecaster,
             observer=self._observe,
             fence=self.epoch.check,
+            spare=self.storage.reserve,
         )
 
     # ------------------------------------------------------------ beginning
@@ -137,6 +152,7 @@ class Daemon:
                     self.devices.keep_out(slot.id, slot.reason)
             self._resume(inventory)
             return
+        self.storage.require_room()
         if not any(device.usable for device in inventory):
             reasons = "; ".join(f"{device.label}: {device.why_not}" for device in inventory)
             raise DeviceError(f"no device can be used now: {reasons or 'there is none'}")
@@ -182,6 +198,9 @@ class Daemon:
             self.driver.turn(min(self._limit(), self._next_look_at))
             self._look_around()
             self._take_signals()
+            change = self.storage.look(self.clock(), self.experiment.state)
+            if change is not None:
+                self._inbox.append(change)
             if self._inbox:
                 events, self._inbox = self._inbox, []
                 self.driver.handle(events)
@@ -191,7 +210,8 @@ class Daemon:
     def _limit(self) -> float:
         if self._inbox or self._signals:
             return self.clock()
-        return self._next_view_at if self._watchers else float("inf")
+        next_view_at = self._next_view_at if self._watchers else float("inf")
+        return min(next_view_at, self.storage.next_at)
 
     def _finish(self) -> None:
         until = self.clock() + DRAIN_S
@@ -200,7 +220,13 @@ class Daemon:
         failpoints.reach("final.before")
         self.journal.commit()
         view = views.to_json(self._view(leaving=True))
-        write_durably(self.paths.final_view, json.dumps(view).encode())
+        try:
+            self.storage.write(self.paths.final_view, json.dumps(view).encode())
+        except OSError as error:
+            self._say(
+                f"{self.paths.final_view}: cannot be written ({error}); the journal has it all"
+            )
+        self.storage.release()
         failpoints.reach("final.after")
         for client in (*self._watchers, *self._followers):
             client.send({"view": view, "over": True})
@@ -313,8 +339,8 @@ class Daemon:
         )
 
     def _warnings(self) -> tuple[str, ...]:
-        stalled = (self.driver.stalled,) if self.driver.stalled else ()
-        return (*stalled, *self._notes[-3:])
+        storage = (self.driver.stalled, self.storage.warning)
+        return (*(text for text in storage if text), *self._notes[-3:])
 
     def _say(self, text: str) -> None:
         """A remark of the executor or the devices: into the log, and shown in the dashboard."""
@@ -366,6 +392,15 @@ def _trial(request: dict[str, Any]) -> int:
 # ---------------------------------------------------------------- start
 
 
+def _given_environment(descriptor: int | None) -> dict[str, str]:
+    """Values of the recipe's ``env`` that are not on the disk."""
+    if descriptor is None:
+        return {}
+    with os.fdopen(descriptor, "rb") as memory:
+        given: dict[str, str] = json.loads(memory.read())
+    return given
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the daemon's process. Tells its fate at the start through ``--ready-fd``."""
     parser = argparse.ArgumentParser(prog="python -m gpusched.daemon")
@@ -373,6 +408,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--salvage", action="store_true")
     parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--env-fd", type=int)
     args = parser.parse_args(argv)
     os.umask(0o077)
 
@@ -385,7 +421,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         daemon = Daemon(
-            ExperimentPaths(args.folder.resolve()), resuming=args.resume, salvage=args.salvage
+            ExperimentPaths(args.folder.resolve()),
+            resuming=args.resume,
+            salvage=args.salvage,
+            environment=_given_environment(args.env_fd),
         )
         daemon.run(resuming=args.resume, ready=ready)
     except Fenced as error:

@@ -23,7 +23,7 @@ def launch_settings(recipe: Recipe) -> LaunchSettings:
         metric=recipe.metric,
         args=recipe.args,
         cwd=recipe.cwd,
-        env=recipe.env,
+        env={name: value for name, value in recipe.env.items() if value is not None},
         launch=recipe.launch,
         python=str(recipe.python) if recipe.python else None,
         preload=recipe.preload,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from gpusched.core.events import StorageChanged
+from gpusched.core.state import State
 from gpusched.errors import InputError
+from gpusched.garbage import remove, unneeded
 from gpusched.paths import ExperimentPaths, write_durably
 from gpusched.reserve import FULL, Reserve, Room
 
 #: How often the disk is looked at.
 LOOK_EVERY_S = 5.0
+MAKE_ROOM_EVERY_S = 60.0
 
 
 class Storage:
@@ -21,6 +25,7 @@ class Storage:
     def __init__(self, paths: ExperimentPaths, room: Callable[[Path], Room] = Room.of) -> None:
         self.reserve = Reserve(paths.reserve)
         self.next_at = 0.0
+        self._make_room_at = 0.0
         #: What is wrong, in words; None: there is room.
         self.warning: str | None = None
         self._paths = paths
@@ -35,8 +40,8 @@ class Storage:
                     f"{self._paths.root.parent}: {room}; make room, or choose another disk with --dir"
                 )
 
-    def look(self, now: float) -> StorageChanged | None:
-        """What has changed since the last look, if it is time for one."""
+    def look(self, now: float, state: State) -> StorageChanged | None:
+        """What has changed since the last look, if it is time for one; where it is low, room is made."""
         if now < self.next_at:
             return None
         self.next_at = now + LOOK_EVERY_S
@@ -44,6 +49,9 @@ class Storage:
             room = self._room(self._paths.root)
         except OSError:
             return None
+        if room.is_low and now >= self._make_room_at:
+            self._make_room_at = now + MAKE_ROOM_EVERY_S
+            self._make_room(state)
         if self.warning is None and room.is_low:
             self.warning = f"{room}: no trial is begun until there is room; those that run go on"
             return StorageChanged(at=now, low=True, what=self.warning)
@@ -54,6 +62,14 @@ class Storage:
                 self.warning = None
                 return StorageChanged(at=now, low=False, what="there is room on the disk again")
         return None
+
+    def _make_room(self, state: State) -> None:
+        """Remove the checkpoints of trials that are over, but the best model's; what takes time runs aside."""
+        victims = unneeded(self._paths, state, only_final=True)
+        if victims:
+            threading.Thread(
+                target=remove, args=(victims,), name="gpusched-garbage", daemon=True
+            ).start()
 
     def write(self, path: Path, data: bytes) -> None:
         """Write a file of ours durably, from the reserve where the disk is full. Raises OSError."""

@@ -14,28 +14,37 @@ import sys
 import time
 from pathlib import Path
 
-from gpusched import profiles
+from gpusched import config_env, profiles
 from gpusched.clock import Beginning
 from gpusched.config import Recipe
 from gpusched.errors import GpuschedError, InputError
 from gpusched.paths import ExperimentPaths, private_folder, write_durably
 
 
-def make_experiment(runs: Path, recipe: Recipe, began: Beginning) -> ExperimentPaths:
-    """A new folder ``<name>-<time>`` with everything the daemon starts from. Raises InputError if it cannot be made."""
+def make_experiment(
+    runs: Path, recipe: Recipe, began: Beginning, source: Path | None = None
+) -> ExperimentPaths:
+    """A new folder ``<name>-<time>`` with everything the daemon starts from, but secrets.
+
+    ``source``: the recipe's file. Raises InputError if it cannot be made.
+    """
+    config_env.from_elsewhere(recipe.env, None)
+    kept = recipe.for_disk()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(began.wall_s))
     try:
         private_folder(runs)
         root = _fresh_folder(runs, f"{recipe.name}-{stamp}")
         paths = ExperimentPaths(root.resolve())
         private_folder(paths.trials)
-        write_durably(paths.recipe, recipe.to_yaml().encode())
+        write_durably(paths.recipe, kept.to_yaml().encode())
+        if source is not None:
+            write_durably(paths.source, json.dumps({"recipe": str(source.absolute())}).encode())
         write_durably(paths.worker, json.dumps(recipe.worker_settings()).encode())
         write_durably(paths.began, json.dumps(began.to_json()).encode())
         profile = profiles.find(runs, recipe)
         if profile is not None:
             profiles.write(paths.profile, profile)
-        write_durably(paths.resolved, json.dumps(recipe.resolved()).encode())
+        write_durably(paths.resolved, json.dumps(kept.resolved()).encode())
     except OSError as error:
         raise InputError(
             f"{runs}: an experiment cannot be written here ({error.strerror})"
@@ -54,11 +63,25 @@ def _fresh_folder(runs: Path, name: str) -> Path:
     raise InputError(f"{runs}: a thousand experiments of this second are there already")
 
 
-def start_daemon(paths: ExperimentPaths, *, resume: bool = False, salvage: bool = False) -> int:
-    """Start the daemon and wait until it serves; return its pid. Raises what kept it from coming up."""
+def start_daemon(
+    paths: ExperimentPaths,
+    *,
+    recipe: Recipe | None = None,
+    resume: bool = False,
+    salvage: bool = False,
+) -> int:
+    """Start the daemon and wait until it serves; return its pid. Raises what kept it from coming up.
+
+    ``recipe``: the one that was just read, with the values that are not on the disk; without it they are looked for.
+    """
+    hidden = _hidden_values(paths, recipe)
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "gpusched.daemon", str(paths.root), "--ready-fd", str(writing)]
     command += ["--resume"] * resume + ["--salvage"] * salvage
+    passed = os.memfd_create("gpusched-env")
+    os.write(passed, json.dumps(hidden).encode())
+    os.lseek(passed, 0, os.SEEK_SET)
+    command += ["--env-fd", str(passed)]
     log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
         process = subprocess.Popen(
@@ -68,11 +91,12 @@ def start_daemon(paths: ExperimentPaths, *, resume: bool = False, salvage: bool 
             stderr=log,
             cwd=paths.root,
             start_new_session=True,
-            pass_fds=(writing,),
+            pass_fds=(writing, passed),
         )
     finally:
         os.close(log)
         os.close(writing)
+        os.close(passed)
     with os.fdopen(reading, "rb") as pipe:
         line = pipe.readline()
     if not line:
@@ -85,6 +109,18 @@ def start_daemon(paths: ExperimentPaths, *, resume: bool = False, salvage: bool 
         error.exit_code = message["exit_code"]
         raise error
     return int(message["ok"])
+
+
+def _hidden_values(paths: ExperimentPaths, recipe: Recipe | None) -> dict[str, str]:
+    """Values of the environment that the daemon does not find on the disk. Raises InputError where one is nowhere."""
+    if recipe is not None:
+        return config_env.filled_in(recipe.env, {})
+    try:
+        environment = json.loads(paths.resolved.read_bytes())["env"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # the daemon says what is wrong with it
+    source = config_env.read_source(paths.source)
+    return config_env.from_elsewhere(environment, source) if isinstance(environment, dict) else {}
 
 
 def discard(paths: ExperimentPaths) -> None:

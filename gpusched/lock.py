@@ -39,6 +39,11 @@ class Lock:
         return cls(descriptor)
 
 
+    def release(self) -> None:
+        """Let somebody else have it."""
+        os.close(self._descriptor)
+
+
 def _holder(descriptor: int) -> str:
     try:
         found = json.loads(os.pread(descriptor, 4096, 0))

@@ -76,6 +76,11 @@ class ExperimentPaths:
         return self.root / "resolved.json"
 
     @property
+    def source(self) -> Path:
+        """Where the recipe was read from."""
+        return self.root / "source.json"
+
+    @property
     def began(self) -> Path:
         """When the experiment began, in both clocks."""
         return self.root / "began.json"

@@ -29,10 +29,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "failpoints": set(),
     "epoch": {"errors", "failpoints", "paths"},
-    "failpoints": set(),
-    "epoch": {"errors", "failpoints", "paths"},
     "paths": {"errors"},
     "reserve": set(),
+    "garbage": {"core", "paths", "trees"},
     "core": {"core"},
     "policies": {"policies", "core", "errors"},
     "space": {"space", "errors"},
@@ -52,7 +51,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "recovery": SEARCH | {"assemble"},
     "forecaster": {"forecaster", "policies", "core", "errors"},
     "sim": SEARCH | {"sim", "assemble", "forecaster", "clock"},
-    "daemon": SEARCH | {"daemon", "assemble", "clock", "lock", "forecaster", "recovery", "reserve"},
+    "daemon": SEARCH
+    | {"daemon", "assemble", "clock", "lock", "forecaster", "recovery", "reserve"}
+    | {"garbage"},
     "cli": SEARCH
     | {
         "cli",
@@ -62,6 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "clock",
         "lock",
         "client",
+        "garbage",
         "launchpad",
         "profiles",
         "session",

@@ -50,6 +50,8 @@ def test_a_reserve_that_cannot_be_had_does_no_harm(tmp_path: Path) -> None:
 
 # ---------------------------------------------------------------- the marks
 
+STATE = Script(devices=1).start().state
+
 
 def room(free: int, size: int = 100 << 30) -> Room:
     return Room(free, min(reserve.LOW_BYTES, int(size * reserve.LOW_SHARE)))
@@ -67,10 +69,10 @@ def test_a_look_tells_each_change_once(tmp_path: Path) -> None:
     free = 10 << 30
     storage = Storage(ExperimentPaths(tmp_path), room=lambda _folder: room(free))
     storage.require_room()
-    assert storage.look(0.0) is None
+    assert storage.look(0.0, STATE) is None
     free = 100 * MIB
-    assert storage.look(LOOK_EVERY_S / 2) is None, "not yet"
-    low = storage.look(LOOK_EVERY_S)
+    assert storage.look(LOOK_EVERY_S / 2, STATE) is None, "not yet"
+    low = storage.look(LOOK_EVERY_S, STATE)
     assert low is not None
     assert low.low
     assert "100 MiB free on the disk, fewer than 512: no trial is begun" in low.what
@@ -79,9 +81,9 @@ def test_a_look_tells_each_change_once(tmp_path: Path) -> None:
         storage.require_room()
     storage.reserve.give()
     free = 520 * MIB
-    assert storage.look(20.0) is None, "above the mark, but not by enough"
+    assert storage.look(20.0, STATE) is None, "above the mark, but not by enough"
     free = 700 * MIB
-    clear = storage.look(30.0)
+    clear = storage.look(30.0, STATE)
     assert clear is not None
     assert not clear.low
     assert storage.warning is None

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     )
     runs = session.runs_folder(args.dir)
     paths = launchpad.make_experiment(runs, recipe, began)
-    launchpad.start_daemon(paths)
+    launchpad.start_daemon(paths, recipe=recipe)
     if not args.json:
         common.note(f"measuring {len(sizes)} sizes in {paths.root} ..")
     wait_for_end(paths)

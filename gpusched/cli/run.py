@@ -41,9 +41,9 @@ def run(args: argparse.Namespace) -> int:
     }
     recipe = load_recipe(args.recipe, args.overrides, **flags)
     runs = session.runs_folder(args.dir)
-    paths = launchpad.make_experiment(runs, recipe, began)
+    paths = launchpad.make_experiment(runs, recipe, began, args.recipe)
     try:
-        pid = launchpad.start_daemon(paths)
+        pid = launchpad.start_daemon(paths, recipe=recipe)
     except GpuschedError:
         if not paths.journal.exists() or not paths.socket.exists():
             launchpad.discard(paths)

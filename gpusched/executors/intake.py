@@ -23,11 +23,13 @@ class Intake:
         now: Callable[[], float],
         emit: Callable[[Event], None],
         fail: Callable[[Incarnation, str], None],
+        say: Callable[[str], None] = lambda _text: None,
     ) -> None:
         self._metric = metric
         self._now = now
         self._emit = emit
         self._fail = fail
+        self._say = say
 
     def said(self, it: Incarnation, peer: Peer, frame: Frame) -> None:
         """A frame of rank 0."""
@@ -39,8 +41,17 @@ class Intake:
     def catch_up(self, it: Incarnation, before: int | None = None) -> None:
         """Take from the trial's own file what did not come in."""
         for line in it.missed_reports(before):
+            if line.seq > it.last_seq + 1:
+                self._say_lost(it, line.seq)
             if not self._report(it, (line.seq, line.step, line.step_time_s, line.metrics)):
                 return
+
+    def _say_lost(self, it: Incarnation, before: int) -> None:
+        lost = range(it.last_seq + 1, before)
+        which = f"report {lost[0]}" if len(lost) == 1 else f"reports {lost[0]} to {lost[-1]}"
+        self._say(
+            f"trial {it.trial}: {which} did not come in and cannot be read in {it.paths.reports}"
+        )
 
     def catch_up_saved(self, it: Incarnation, known: int | None = None) -> None:
         """Tell of a checkpoint that was committed and not told: its writer died, or nobody listened."""

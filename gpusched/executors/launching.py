@@ -46,13 +46,19 @@ class Launcher:
         self._epoch = epoch
         self._waiting: dict[int, Incarnation] = {}
 
-    def prepare(self, it: Incarnation, command: Launch) -> None:
-        """Folders, ``hparams.json`` and the frame. Raises OSError, and DeviceError for devices that are gone."""
+    def prepare(self, it: Incarnation, command: Launch, known_seq: int = 0) -> None:
+        """Folders, ``hparams.json`` and the frame. ``known_seq``: of the last report that has come in.
+
+        Raises OSError, and DeviceError for devices that are gone.
+        """
         logs = private_folder(it.paths.logs(it.number))
         # All that is there was told before the incarnation before this one ended.
         it.last_seq = last_seq_in(it.paths.reports)
         it.saved_step = it.newest_checkpoint()
-        _write_hparams(it.paths.hparams, self._hparams(command))
+        content = self._hparams(command)
+        if known_seq > it.last_seq:  # the disk refused to keep some
+            it.last_seq = content["seq"] = known_seq
+        _write_hparams(it.paths.hparams, json.dumps(content).encode() + b"\n")
         placement = self._devices.placement(command.devices)
         it.spec = self._frame(it, logs, placement)
 
@@ -71,13 +77,12 @@ class Launcher:
         """True if it had not been sent, and now will not be."""
         return self._waiting.pop(it.trial, None) is not None
 
-    def _hparams(self, command: Launch) -> bytes:
-        content = {
+    def _hparams(self, command: Launch) -> dict[str, Any]:
+        return {
             "trial": command.trial,
             "seed": seed_of(self._settings.seed, command.trial),
             "hparams": dict(command.hparams),
         }
-        return json.dumps(content).encode() + b"\n"
 
     def _frame(self, it: Incarnation, logs: Path, placement: Placement) -> dict[str, Any]:
         settings = self._settings

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpusched.core.events import Reported
+from gpusched.trees.outcome import is_sound
 
 _FIRST_READ_BYTES = 4096
 _LARGEST = 2**53
@@ -102,7 +103,7 @@ def _finite_or_text(value: float) -> float | str:
 def lines_after(path: Path, last_seq: int) -> list[Line]:
     """The reports in a trial's own file that come after ``last_seq``, in order, each number once.
 
-    Reads backwards from the end, as far as it must. A torn or foreign line is nobody's report.
+    Reads backwards from the end, as far as it must. A torn, damaged or foreign line is nobody's report.
     """
     length = _FIRST_READ_BYTES
     while True:
@@ -141,6 +142,8 @@ def _end_of(path: Path, length: int) -> tuple[bytes, bool]:
 
 def _parsed(data: bytes) -> Iterator[Line]:
     for text in data.splitlines():
+        if not is_sound(text):
+            continue
         try:
             record = json.loads(text)
             seq, step, metrics = record["n"], record["k"], record["m"]

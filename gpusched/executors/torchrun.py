@@ -43,10 +43,12 @@ from gpusched.executors.settings import LaunchSettings
 from gpusched.executors.stopping import Stopping
 from gpusched.executors.timers import Timers
 from gpusched.paths import ExperimentPaths
+from gpusched.reserve import FULL
 from gpusched.trees.outcome import sane_exit
 from gpusched.trees.processes import Identity
 
 OnClient = Callable[[Frame, Client], None]
+_BEST_AGAIN_S = 2.0
 
 
 class TorchrunExecutor:
@@ -78,8 +80,14 @@ class TorchrunExecutor:
         self._timers = Timers(clock)
         self._inventory: tuple[Device, ...] | None = None
         self._client_spoke = False
+        #: Asked for room on a full disk, for ``best/``; False: there is none.
+        self.spare: Callable[[], bool] = lambda: False
+        #: Asked for the number of the last report that the search has of a trial.
+        self.seq_of: Callable[[int], int] = lambda _trial: 0
+        self._best: KeepBest | None = None
+        self._best_again_at: float | None = None
         self._draining = Draining(devices.released, settings.release_limit_s)
-        self._intake = Intake(settings.metric, clock, self._emit, self._fail)
+        self._intake = Intake(settings.metric, clock, self._emit, self._fail, say)
         self.hub = Hub(paths.socket, self)
         self._server = Server(self.hub, paths, settings, self._server_said, self._server_gone)
         self._launcher = Launcher(paths, devices, settings, self._server, epoch)
@@ -115,7 +123,8 @@ class TorchrunExecutor:
             case ConfirmRelease():
                 self._draining.add(command.devices, self.now())
             case KeepBest():
-                self._keep_best(command)
+                self._best = command
+                self._keep_best()
             case _:
                 pass  # timers, forecasts and the end are the driver's and the daemon's
 
@@ -169,13 +178,21 @@ class TorchrunExecutor:
         it = Incarnation(command.trial, command.incarnation, command.devices, paths)
         self._live[it.trial] = it
         try:
-            self._launcher.prepare(it, command)
+            self._launcher.prepare(it, command, self.seq_of(it.trial))
         except (OSError, GpuschedError) as problem:
             self.end(it, lost(f"it could not be launched: {problem}"))
             return
         self._launcher.send(it)
 
-    def _keep_best(self, command: KeepBest) -> None:
+    def _keep_best_again(self) -> None:
+        if self._best_again_at is not None:
+            self._keep_best()
+
+    def _keep_best(self) -> None:
+        """Make ``best/`` what was asked for last; where the disk refuses, try until it does not."""
+        command = self._best
+        if command is None:
+            return
         it = self._live.get(command.trial)
         try:
             kept = keep_best(
@@ -187,12 +204,20 @@ class TorchrunExecutor:
                 atoms=len(it.devices) if it is not None else None,
             )
         except OSError as problem:
-            self._say(f"best/ stays as it was: {problem}")
-        else:
-            if not kept:
-                self._say(
-                    f"best/ stays: trial {command.trial} has no checkpoint of step {command.step}"
-                )
+            if problem.errno in FULL and self.spare():
+                self._keep_best()
+                return
+            if self._best_again_at is None:
+                self._say(f"best/ stays as it was: {problem}; trying again")
+            if self._best_again_at is None or self._best_again_at <= self.now():
+                self._best_again_at = self.now() + _BEST_AGAIN_S
+                self._timers.after(_BEST_AGAIN_S, self._keep_best_again)
+            return
+        self._best = self._best_again_at = None
+        if not kept:
+            self._say(
+                f"best/ stays: trial {command.trial} has no checkpoint of step {command.step}"
+            )
 
     # ------------------------------------------------------------------ who speaks (Switchboard)
 

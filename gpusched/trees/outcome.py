@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import signal
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from gpusched.paths import TrialPaths
 _FILE_LIMIT_BYTES = 4 << 20
 _TEXT_LIMIT = 16_000
 _STUCK_LIMIT = 500
+_SEAL_BYTES = len(',"c":"01234567"}')
 
 
 def read_json(path: Path, limit_bytes: int = _FILE_LIMIT_BYTES) -> dict[str, Any] | None:
@@ -30,6 +32,18 @@ def read_json(path: Path, limit_bytes: int = _FILE_LIMIT_BYTES) -> dict[str, Any
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def sealed(text: bytes) -> bytes:
+    """A line of JSON (an object, no newline) with its own checksum as the last key: a changed bit is found."""
+    return b'%b,"c":"%08x"}' % (text[:-1], zlib.crc32(text[:-1]))
+
+
+def is_sound(line: bytes) -> bool:
+    """False if the line's checksum says that it was changed; one without a checksum says nothing."""
+    if line[-_SEAL_BYTES : -_SEAL_BYTES + 6] != b',"c":"':
+        return True
+    return line[-10:-2] == b"%08x" % zlib.crc32(line[:-_SEAL_BYTES])
 
 
 def _count(value: object) -> int | None:

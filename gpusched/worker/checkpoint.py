@@ -107,6 +107,7 @@ class CheckpointStore:
         staged = self.folder / f".staged-{step:08d}"
         try:
             private_folder(self.folder)
+            self._put_back()
             self._remove_stale()
             staged.mkdir(mode=0o700)
             entries = {name: _write_file(staged / name, source) for name, source in files.items()}
@@ -126,6 +127,7 @@ class CheckpointStore:
 
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is whole; damaged ones are set aside and said on stderr."""
+        self._put_back()
         for step, folder in sorted(self._committed(), reverse=True):
             try:
                 return verify(folder, step)
@@ -138,6 +140,14 @@ class CheckpointStore:
             except OSError as error:
                 say(f"checkpoint {folder} cannot be read: {error}")
         return None
+
+    def _put_back(self) -> None:
+        """A crash between the two renames of ``_swap_in`` leaves a step under its other name alone."""
+        with suppress(OSError):
+            for entry in list(self.folder.glob(".replaced-step-*")):
+                target = entry.with_name(entry.name.removeprefix(".replaced-"))
+                if not target.exists():
+                    entry.rename(target)
 
     def _committed(self) -> Iterator[tuple[int, Path]]:
         with suppress(FileNotFoundError, NotADirectoryError):

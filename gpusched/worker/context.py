@@ -52,6 +52,8 @@ class Context:
     hparams: HParams
     seed: int
     settings: Settings
+    #: Of the last report that the daemon has, where the trial's own file has fewer.
+    known_seq: int = 0
 
     @property
     def scheduled(self) -> bool:
@@ -96,6 +98,7 @@ def _scheduled(environment: Mapping[str, str], defaults: Mapping[str, object] | 
         hparams=HParams(merged(defaults or {}, drawn.get("hparams", {}))),
         seed=int(drawn.get("seed", settings.seed)),
         settings=settings,
+        known_seq=int(drawn.get("seq", 0)),
     )
 
 

@@ -11,6 +11,7 @@ import atexit
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn
@@ -30,6 +31,11 @@ def mark_failed() -> None:
     """This process ends badly: no ``finished`` may be written for it."""
     global _failed
     _failed = True
+
+
+def has_failed() -> bool:
+    """Whether this process ends badly."""
+    return _failed
 
 
 def watch_endings() -> None:
@@ -77,13 +83,13 @@ class LastWord:
         """A checkpoint of this step is committed."""
         self.saved_step = step
 
-    def say(self, why: Why, saved_step: int | None) -> None:
-        """Write it durably; a disk that refuses is said on stderr, for there is nothing else to do about it."""
+    def say(self, why: Why, saved_step: int | None) -> bool:
+        """Write it durably. False, said on stderr, if the disk refuses: without it nobody knows of a good order."""
         if self.said is not None:
-            return
-        self.said = why
+            return True
         if self._path is None:
-            return
+            self.said = why
+            return True
         word = {"why": why, "step": self.step, "saved_step": saved_step}
         failpoints.reach("lastword.before")
         try:
@@ -91,7 +97,12 @@ class LastWord:
             write_durably(self._path, json.dumps(word).encode() + b"\n")
         except OSError as error:
             say(f"{self._path} cannot be written: {error}")
+            with suppress(OSError):
+                self._path.unlink(missing_ok=True)
+            return False
+        self.said = why
         failpoints.reach("lastword.after")
+        return True
 
     def _at_exit(self) -> None:
         if os.getpid() == self._pid and not _failed:

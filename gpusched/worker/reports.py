@@ -1,8 +1,8 @@
 """A trial's own file of reports, and what may stand in one.
 
-A report is one line of ``reports.jsonl``, appended in a single ``write`` before it is sent, so that a report the daemon
-missed is never lost. ``seq`` counts up over the whole life of the trial. A line torn by a crash or a full disk is
-closed with a newline before the next one, and is nobody's report.
+A report is one line of ``reports.jsonl`` with a checksum, appended in a single ``write`` before it is sent, so that a
+report the daemon missed is never lost. ``seq`` counts up over the whole life of the trial. A line torn by a crash or a
+full disk is closed with a newline before the next one, and is nobody's report.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpusched.trees.outcome import is_sound, sealed
 from gpusched.worker.say import say
 
 REPORT_LIMIT_BYTES = 32 * 1024
@@ -88,10 +89,12 @@ def _short(value: object) -> str:
 class ReportLog:
     """Appends to ``reports.jsonl``; made by rank 0 alone."""
 
-    def __init__(self, path: Path, incarnation: int) -> None:
+    def __init__(self, path: Path, incarnation: int, known_seq: int = 0) -> None:
+        """``known_seq``: of the last report that the daemon has; the disk may have refused to keep some."""
         self._path = path
         self._incarnation = incarnation
-        self.last_seq, self._torn = _last_seq(path)
+        last_seq, self._torn = _last_seq(path)
+        self.last_seq = max(last_seq, known_seq)
         self._file: int | None = None
         self._complained = False
 
@@ -105,7 +108,8 @@ class ReportLog:
         """
         seq = self.last_seq + 1
         line = {"i": self._incarnation, "n": seq, "k": step, "s": step_time_s, "m": metrics}
-        data = json.dumps(line, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        text = json.dumps(line, separators=(",", ":"), allow_nan=False).encode()
+        data = sealed(text) + b"\n"
         if len(data) > REPORT_LIMIT_BYTES:
             largest = max(metrics, key=len, default="")
             raise ValueError(
@@ -155,11 +159,16 @@ def _last_seq(path: Path) -> tuple[int, bool]:
 
 
 def _newest(data: bytes) -> int | None:
+    """The number of the last report: of the last line that is sound, and one more for each damaged one behind it."""
+    damaged = 0
     for line in reversed(data.split(b"\n")):
+        if not is_sound(line):
+            damaged += 1
+            continue
         try:
             seq = json.loads(line)["n"]
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
         if isinstance(seq, int):
-            return seq
+            return seq + damaged
     return None

@@ -10,6 +10,8 @@ Without an experiment behind it (alone, plain torchrun) the same calls work: rep
 
 from __future__ import annotations
 
+import atexit
+import os
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,9 +20,11 @@ from gpusched import failpoints
 from gpusched.worker import lastword, rng
 from gpusched.worker.channel import GO, Channel, Go
 from gpusched.worker.context import Context
-from gpusched.worker.group import Call, Group
+from gpusched.worker.errorfile import write_error_file
+from gpusched.worker.group import Call, Group, RanksDisagree
 from gpusched.worker.hparams import HParams
 from gpusched.worker.reports import ReportLog, clean_metrics, shown
+from gpusched.worker.say import say
 from gpusched.worker.saving import Saver
 from gpusched.worker.training import Training
 
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
 
     from gpusched.worker.loader import EvaluationLoader, StreamLoader, TrainingLoader
 
+END_PATIENCE_S = 10.0
+"""How long a rank 0 that is done waits for the others to come to their end."""
+
 
 class Trial:
     """One hyperparameter configuration being trained, as one of its ranks sees it."""
@@ -36,13 +43,14 @@ class Trial:
     def __init__(self, context: Context, group: Group) -> None:
         self._context = context
         self._group = group
+        self._pid = os.getpid()
         self._log: ReportLog | None = None
         self._channel: Channel | None = None
         self._saver: Saver | None = None
         word = None
         if context.paths is not None and context.experiment is not None:
             if context.rank == 0:
-                self._log = ReportLog(context.paths.reports, context.incarnation)
+                self._log = ReportLog(context.paths.reports, context.incarnation, context.known_seq)
                 self._channel = Channel(
                     context.experiment.root,
                     context.trial,
@@ -56,6 +64,8 @@ class Trial:
         self._last_word = lastword.LastWord(word)
         if self._saver is not None:
             self._saver.on_committed = self._last_word.has_saved
+            if context.world_size > 1:
+                atexit.register(self._end)
         self._checkpoint = self._saver.newest() if self._saver else None
         self._training = Training(context, self._checkpoint)
         self._step = self._iteration = 0
@@ -132,6 +142,7 @@ class Trial:
         """
         from gpusched.worker import sharded, weights
 
+        self._training.usage.made("wrap")
         model = model.to(self.device)
         if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
             return model
@@ -309,11 +320,13 @@ class Trial:
 
     def _first_report(self) -> None:
         self._reported = True
-        if self._context.scheduled and self._training.trains and not self._training.tracked:
-            raise RuntimeError(
-                "this script trains a model but never calls trial.track(...), so nothing of it "
-                "could be resumed: add trial.track(model=model, opt=opt) before the loop"
-            )
+        training = self._training
+        if self._context.scheduled and not training.tracked:
+            untracked = training.usage.untracked()
+            if untracked is not None:
+                raise RuntimeError(untracked)
+        if self.rank == 0 and (uneven := training.usage.uneven(self.world_size)):
+            say(uneven)
 
     def _speak(self, step: int, step_time_s: float, metrics: Mapping[str, Any]) -> Go:
         """Rank 0 reports; every rank returns what it was told, and takes rank 0's step."""
@@ -366,17 +379,32 @@ class Trial:
             self._saver.save_behind(self._step, self._iteration, self._training.capture)
 
     def _save_to_leave(self) -> bool:
-        """Save, twice if need be. False: the disk refuses, the only copy is in memory, so the trial goes on."""
-        if self._save() or self._save():
+        """Save, twice if need be, and say so. False: the disk refuses one of them, so the trial goes on."""
+        if (self._save() or self._save()) and self._group.share(Call.YIELD, self._say_goodbye())[0]:
             return True
         self._asked = "continue"
         return False
 
-    def _say_goodbye(self) -> None:
+    def _say_goodbye(self) -> bool:
         if self._saver is not None:
             self._saver.wait()  # what is being written may be the best model there is
         saved = self._saver is not None and self._saver.saved_step == self._step
-        self._last_word.say("yielded", self._step if saved else None)
+        return self._last_word.say("yielded", self._step if saved else None)
+
+    def _end(self) -> None:
+        """This rank's script is over: so it must be on the others, or it has made fewer calls than they."""
+        if os.getpid() != self._pid or lastword.has_failed() or self._last_word.said is not None:
+            return
+        self._group.patience_s = END_PATIENCE_S
+        try:
+            self._group.exchange(Call.END)
+        except RanksDisagree as disagreement:
+            if disagreement.calls:
+                lastword.mark_failed()
+                text = f"RanksDisagree: {disagreement}"
+                write_error_file(text, text)
+        except Exception:
+            pass  # the script has taken its process group down
 
     def _save_final(self) -> None:
         """A script that comes to its own end leaves its last state behind."""
