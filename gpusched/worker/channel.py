@@ -18,13 +18,19 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, cast
 
+from gpusched.epoch import read_epoch
+
 Go = Literal["continue", "save", "yield", "leave"]
 GO: tuple[Go, ...] = ("continue", "save", "yield", "leave")
 
 REPLY_WAIT_S = 30.0
 """A daemon that says nothing for so long is taken for dead. It answers within milliseconds."""
 
+_LOOK_S = 1.0
+"""How often, while it says nothing, it is looked whether another daemon has taken over."""
+
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.5
+_LONGEST_MUTE_S = 600.0
 _FRAME_LIMIT_BYTES = 1 << 16
 
 
@@ -45,6 +51,8 @@ class Channel:
         self._pause_s = _FIRST_PAUSE_S
         self._not_before_s = 0.0
         self._unsent: bytes | None = None
+        self._epoch = 0
+        self._mute_pause_s = REPLY_WAIT_S
         self._lock = threading.Lock()  # checkpoints may be told of by another thread
         os.register_at_fork(after_in_child=self.close)
 
@@ -55,7 +63,7 @@ class Channel:
         if time.monotonic() < self._not_before_s:
             return False
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        line.settimeout(REPLY_WAIT_S)
+        line.settimeout(_LOOK_S)
         try:
             folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -83,13 +91,27 @@ class Channel:
         while (line := self._line()) is not None:
             with suppress(ValueError, TypeError, KeyError, RecursionError):
                 reply = json.loads(line)
-                if reply["seq"] == seq:
+                if "epoch" in reply:
+                    self._epoch = max(self._epoch, int(reply["epoch"]))
+                elif reply["seq"] == seq:
+                    self._mute_pause_s = REPLY_WAIT_S
                     return cast(Go, reply["go"]) if reply["go"] in GO else "continue"
         return self._alone()
 
     def _alone(self) -> Go:
         """What to do when no daemon answers."""
         return "yield" if self._leave is not None and self._leave.exists() else "continue"
+
+    def _is_worth_waiting_for(self, until_s: float) -> bool:
+        """Whether the daemon that says nothing is the newest, and has not been silent for too long."""
+        if read_epoch(self._folder) > self._epoch:
+            return False
+        if time.monotonic() < until_s:
+            return True
+        # It is stopped, and may be for long: training stands still less and less often for it.
+        self._not_before_s = time.monotonic() + self._mute_pause_s
+        self._mute_pause_s = min(2 * self._mute_pause_s, _LONGEST_MUTE_S)
+        return False
 
     def saved(self, step: int, save_s: float, size_bytes: int) -> None:
         """Tell of a committed checkpoint, from any thread; kept for the next connection if the daemon is away."""
@@ -117,10 +139,15 @@ class Channel:
 
     def _line(self) -> bytes | None:
         """The next whole line; None when the line to the daemon is gone (and closed)."""
+        until_s = time.monotonic() + REPLY_WAIT_S
         while b"\n" not in self._buffer:
             connection = self._socket
             try:
                 data = connection.recv(_FRAME_LIMIT_BYTES) if connection else b""
+            except TimeoutError:
+                if self._is_worth_waiting_for(until_s):
+                    continue
+                data = b""
             except OSError:
                 data = b""
             if not data or len(self._buffer) > _FRAME_LIMIT_BYTES:

@@ -75,7 +75,13 @@ def kill_at_points(make_bed: MakeBed, names: tuple[str, ...], seed: int) -> None
 
 
 def test_killed_at_some_failpoints(make_bed: MakeBed) -> None:
-    names = ("epoch.file", "resume.reconciled", "journal.inserted", "journal.synced", "Launch.before")
+    names = (
+        "epoch.file",
+        "resume.reconciled",
+        "journal.inserted",
+        "journal.synced",
+        "Launch.before",
+    )
     kill_at_points(make_bed, names, seed=1)
 
 

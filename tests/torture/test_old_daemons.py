@@ -1,0 +1,149 @@
+"""A daemon sleeps, another takes over, the first wakes up: it must touch nothing. And trials that nobody comes back to."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from gpusched.core.events import DaemonResumed
+from gpusched.epoch import Epoch, read_epoch
+from gpusched.errors import Fenced
+from gpusched.journal import Journal
+from tests.journal_samples import META, sample
+from tests.torture.bed import Bed, wait_until
+
+MakeBed = Callable[..., Bed]
+
+
+def test_epochs_only_grow_and_an_older_one_is_told(tmp_path) -> None:
+    first = Epoch(tmp_path, 0)
+    first.check()
+    second = Epoch(tmp_path, 0)
+    assert (first.number, second.number, read_epoch(tmp_path)) == (1, 2, 2)
+    assert Epoch(tmp_path, 7).number == 8, "the journal knows of more daemons than the file"
+    with pytest.raises(Fenced, match="daemon 8 has taken over; this one, daemon 1, leaves"):
+        first.check()
+
+
+def test_the_journal_refuses_an_older_daemon_and_stays_as_it_is(tmp_path) -> None:
+    path = tmp_path / "journal.db"
+    old = Journal.create(path, {**META, "epoch": 1})
+    for event, commands in sample(2):
+        old.append(event, commands)
+    old.commit()
+    new = Journal.open(path)
+    new.set_epoch(2)
+    known = list(new.entries())
+    old.append(*sample(1)[0])
+    with pytest.raises(Fenced):
+        old.commit()
+    new.append(DaemonResumed(at=99.0, epoch=2), [])
+    new.commit()
+    again = Journal.open(path)
+    assert [entry.event for entry in again.entries()][:-1] == [entry.event for entry in known]
+    for journal in (again, new):
+        journal.close()
+    old._connection.close()
+
+
+def test_an_old_daemon_that_wakes_up_leaves_without_touching_anything(make_bed: MakeBed) -> None:
+    bed = make_bed(devices="cpu:2", policy={"name": "fifo", "R": 100_000}, max_trials=2)
+    assert "ok" in bed.start()
+    bed.wait_for_reports(6)
+    old = bed.daemon
+    assert old is not None
+    old.send_signal(signal.SIGSTOP)
+    bed.paths.lock.unlink()  # what people do with a lock that is in the way
+    bed.resume()
+    bed.wait_for_reports(6)  # also ranks that were waiting for the old one's answer
+    old.send_signal(signal.SIGCONT)
+    assert old.wait(20) == 1
+    assert "daemon 2 has taken over; this one, daemon 1, leaves" in bed.log()
+    assert "Traceback" not in bed.log()
+    assert bed.view()["daemon_pid"] == bed.daemon.pid, "its socket is still there"
+    bed.ask("pause", trial=0)
+    wait_until(
+        lambda: [t["state"] for t in bed.view()["trials"]][0] == "paused",
+        "shim and rank to listen to the new daemon",
+    )
+    bed.ask("stop")
+    assert bed.wait_for_death() == 0
+    again = bed.check()
+    assert {trial.incarnation for trial in again.state.trials.values()} == {1}
+    bed.check_all_is_told(again)
+
+
+def test_without_a_daemon_trials_save_and_leave_and_go_on_later(make_bed: MakeBed) -> None:
+    bed = make_bed(
+        {"GPUSCHED_ORPHAN_LEASE_S": "1"},
+        devices="cpu:2",
+        policy={"name": "fifo", "R": 100_000},
+        max_trials=2,
+    )
+    assert "ok" in bed.start()
+    bed.wait_for_reports(6)
+    bed.kill()
+    wait_until(lambda: not bed.processes(), "everybody to leave")
+    for trial in (0, 1):
+        record = json.loads(bed.paths.trial(trial).exit(1).read_text())
+        assert record["outcome"] == "yielded"
+        assert record["saved_step"] == bed.lines(trial)[-1]["k"]
+    bed.resume()
+    bed.wait_for_reports(4)
+    bed.ask("stop")
+    assert bed.wait_for_death() == 0
+    again = bed.check()
+    assert {trial.incarnation for trial in again.state.trials.values()} == {2}
+    for trial in (0, 1):
+        assert [line["k"] for line in bed.lines(trial)] == list(range(1, len(bed.lines(trial)) + 1))
+
+
+@pytest.mark.slow
+def test_a_daemon_that_comes_back_in_time_finds_its_trials(make_bed: MakeBed) -> None:
+    bed = make_bed(
+        {"GPUSCHED_ORPHAN_LEASE_S": "6"},
+        devices="cpu:1",
+        policy={"name": "fifo", "R": 100_000},
+        max_trials=1,
+    )
+    assert "ok" in bed.start()
+    for _ in range(3):
+        bed.wait_for_reports(4)
+        bed.kill()
+        time.sleep(2.5)
+        bed.resume()
+    bed.ask("stop")
+    assert bed.wait_for_death() == 0
+    assert bed.check().state.trials[0].incarnation == 1
+
+
+@pytest.mark.slow
+def test_after_a_salvage_no_number_is_used_twice_and_nobody_unknown_runs(make_bed: MakeBed) -> None:
+    bed = make_bed(devices="cpu:2", policy={"name": "fifo", "R": 100_000}, max_trials=3)
+    assert "ok" in bed.start()
+    bed.wait_for_reports(6)
+    bed.ask("pause", trial=0)
+    wait_until(lambda: 2 in bed.numbers() and bed.lines(2), "trial 2 in the place of trial 0")
+    bed.ask("stop_trial", trial=2)
+    wait_until(lambda: bed.view()["trials"][2]["state"] == "stopped", "trial 2 to stop")
+    bed.ask("unpause", trial=0)
+    wait_until(lambda: bed.shim_of(0, 2), "the second incarnation of trial 0")
+    bed.kill()
+    journal = Journal.open(bed.paths.journal)
+    last = next(e.seq for e in journal.entries() if type(e.event).__name__ == "UserAsked")
+    journal._connection.execute("UPDATE events SET at = at + 1 WHERE seq >= ?", (last,))
+    journal._connection.close()
+    before = bed.processes()
+    assert (0, 2) in before
+    bed.resume(salvage=True)
+    wait_until(lambda: bed.shim_of(0, 3) or (0, 1) in bed.processes(), "trial 0 to go on")
+    assert not any(pid for pid in before[0, 2] if os.path.exists(f"/proc/{pid}/exe"))
+    assert list(bed.paths.trials.glob("0002.salvaged-*")), "trial 2 is not known any more"
+    bed.check_one_incarnation_each()
+    bed.ask("stop")
+    assert bed.wait_for_death() == 0, bed.log()
