@@ -49,9 +49,9 @@ def parts(
         ),
         "cifar10": lambda: searches.cifar10(
             device=device,
-            images_a_file=64 if short else 10_000,
+            images_a_file=32 if short else 10_000,
             model="shufflenet_v2" if short else "resnet18",
-            deadline_s=25.0 if short else 60.0,
+            deadline_s=50.0 if short else 60.0,
         ),
         "endings": lambda: lives.endings(
             cpu=cpu, rounds=args.rounds, until_s=began_s + args.seconds

@@ -72,6 +72,8 @@ class CpuDevices:
         environment = {
             "GPUSCHED_DEVICE": "cpu",
             "OMP_NUM_THREADS": "1",
+            # A rank has one core: a loader's workers would only take it from the training.
+            "GPUSCHED_LOADER_WORKERS": "0",
             "GLOO_SOCKET_IFNAME": "lo",
             # A rank must not find the GPUs of a machine on which it was given a CPU slot.
             "CUDA_VISIBLE_DEVICES": "",

@@ -18,6 +18,8 @@ from gpusched.executors.unit import Out, Unit
 FIRST_READING_TIMEOUT_S = 30.0
 READING_TIMEOUT_S = 10.0
 CONTEXT_GONE_TIMEOUT_S = 20.0
+LEAVING_TIMEOUT_S = 10.0
+"""How long to wait for processes that have ended and whose contexts the driver is still taking down."""
 POLL_S = 0.05
 
 StartContext = Callable[[str], pidcheck.Child]
@@ -52,8 +54,21 @@ class Opening:
             if usage is not None and not usage.compute:
                 unit.learn_if_idle()  # before a context of the test's own is on it
         self._test_pids()
+        self._wait_for_the_leaving()
         for unit in self._units:
             self._judge(unit)
+
+    def _wait_for_the_leaving(self) -> None:
+        """A search that is begun right after another one ended finds the last one's contexts: they go by themselves."""
+        deadline = self._clock.now() + LEAVING_TIMEOUT_S
+        for unit in self._units:
+            leaving = bool(unit.verdict().holders)
+            while leaving and self._clock.now() < deadline:
+                verdict = unit.verdict()
+                others = any(holder.whose != "gone" for holder in verdict.holders)
+                if verdict.clean or others or self._fresh(unit) is None:
+                    break
+                self._clock.wait(self._never, POLL_S)
 
     def _judge(self, unit: Unit) -> None:
         unit.verdict()

@@ -44,6 +44,7 @@ def test_every_rank_has_its_own_environment() -> None:
     for environment in placement.rank_env:
         assert environment["GPUSCHED_DEVICE"] == "cpu"
         assert environment["OMP_NUM_THREADS"] == "1"
+        assert environment["GPUSCHED_LOADER_WORKERS"] == "0"
         assert environment["GLOO_SOCKET_IFNAME"] == "lo"
         assert environment["CUDA_VISIBLE_DEVICES"] == ""
     assert placement.rank_env[0] is not placement.rank_env[1]

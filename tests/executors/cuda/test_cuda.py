@@ -217,3 +217,22 @@ def test_what_leaks_from_trial_to_trial_adds_up_and_is_noticed(make_box: MakeBox
     devices.close()
     with pytest.raises(DeviceError, match="more in use than when idle"):
         box.devices().inventory()  # the baseline on disk is of this boot
+
+
+def test_the_contexts_of_a_search_that_has_just_ended_are_waited_for(box: Box) -> None:
+    box.driver.start(box.gpus[0], 7, 3 << 30)
+    box.driver.end(7, listed_s=4.0, memory_s=4.5)
+    devices, names = begin(box)
+    assert [device.usable for device in devices.inventory()] == [True, True], names
+    assert 4.0 <= box.clock.now() < 6.0
+
+
+def test_a_context_that_never_goes_is_not_waited_for_long(box: Box) -> None:
+    box.driver.start(box.gpus[0], 7, 3 << 30)
+    box.driver.end(7, listed_s=1e9)
+    devices, _ = begin(box)
+    first, second = devices.inventory()
+    assert not first.usable
+    assert "which has ended but still has a context" in first.why_not
+    assert second.usable
+    assert box.clock.now() < 15.0
