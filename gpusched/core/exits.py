@@ -46,7 +46,7 @@ def _told_to_end(state: State, trial: Trial) -> After | None:
 def _relaunch(state: State, trial: Trial, event: TrialExited) -> After:
     trial.infrastructure_faults += 1
     cause = trial.killed_because or event.error or _WORDS[event.outcome]
-    if trial.killed_because and event.outcome == "killed" and event.error:
+    if trial.hung and event.error:
         cause = f"{cause}: {event.error}"
     if trial.infrastructure_faults > state.rules.max_infrastructure_faults:
         return After(S.FAILED, f"{cause}; {trial.infrastructure_faults} times without progress")

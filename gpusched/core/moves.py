@@ -111,6 +111,7 @@ def launch(state: State, trial: Trial, out: list[Command]) -> None:
     trial.steps_since_resize = 0
     trial.launched_at = state.now
     trial.killed_because = trial.kill_grace_s = None
+    trial.hung = False
     out.append(Launch(trial.id, trial.incarnation, trial.devices, trial.hparams))
 
 
@@ -228,7 +229,7 @@ def kill(
     """End its incarnation. ``why``: it was to go on, and is relaunched. ``stacks``: its ranks say where they are."""
     trial.kill_grace_s = state.rules.kill_grace_s if grace_s is None else grace_s
     if why and trial.killed_because is None:
-        trial.killed_because = why
+        trial.killed_because, trial.hung = why, stacks
         state.say(trial, why)
     out.append(Kill(trial.id, trial.incarnation, trial.kill_grace_s, stacks))
 

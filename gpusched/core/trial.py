@@ -143,6 +143,8 @@ class Trial:
     kill_grace_s: float | None = None
     #: Why it was told to die although it was to go on; None: it was not.
     killed_because: str | None = None
+    #: It was told to die because it hung: what is said when it exits is where.
+    hung: bool = False
     held_by_user: bool = False
     error: str | None = None
     #: What happened to it, for ``explain`` and for error messages: (at, text).

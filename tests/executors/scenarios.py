@@ -209,6 +209,25 @@ def speak_nonsense() -> None:
     time.sleep(HPARAMS.get("then_sleep_s", 0))
 
 
+def stuck_rank() -> None:
+    """Rank ``stuck`` never comes to the report that the others wait in; with ``stops`` it is stopped instead."""
+    import gpusched
+
+    trial = gpusched.init()
+    for step in trial.steps():
+        if step == 1 and RANK == HPARAMS["stuck"]:
+            note("stuck", os.getpid())
+            if HPARAMS.get("stops"):
+                os.kill(os.getpid(), signal.SIGSTOP)
+            wait_for_ever()
+        trial.report(accuracy=float(step))
+
+
+def wait_for_ever() -> None:
+    while True:
+        time.sleep(600)
+
+
 def flood() -> None:
     """Print ``mib`` MiB of numbered lines as fast as it goes."""
     block = 1 << 20

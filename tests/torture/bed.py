@@ -205,7 +205,7 @@ class Bed:
         return assemble(read_recipe(self.paths), self.paths).experiment
 
     def check(self) -> Experiment:
-        """While no daemon lives: the journal replays, every invariant holds after every event, nothing is lost or twice."""
+        """While no daemon lives: the journal replays, invariants hold after each event, nothing is lost or twice."""
         journal = Journal.open(self.paths.journal)
         try:
             again, told = self.fresh(), {}

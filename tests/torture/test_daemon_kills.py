@@ -17,6 +17,8 @@ MakeBed = Callable[..., Bed]
 
 #: Passed only at an end, or where a journal is made.
 AT_THE_END = ("Finish.before", "final.before", "final.after")
+SELDOM = ("epoch", "resume", "Save", "KeepBest", "best")
+"""Once in the life of a daemon, or when there is a new best model and saving has not cost too much lately."""
 NEVER_ALONE = ("Kill.before", "Kill.after")
 """Commands that need somebody to ask for them."""
 
@@ -32,11 +34,12 @@ def stir(bed: Bed, rng: random.Random) -> None:
 
 def die_at(bed: Bed, name: str, rng: random.Random) -> bool:
     """A daemon that dies at this point, and another one after it. False if it never got there."""
-    count = rng.choice([1, 1, 2, 3])
+    seldom = name.startswith(SELDOM)
+    count = 1 if seldom else rng.choice([1, 1, 2, 3])
     bed.kill()
     bed.resume(failpoint=f"{name}:{count}")
     assert bed.daemon is not None
-    until = time.monotonic() + 15
+    until = time.monotonic() + (60 if seldom else 15)
     while bed.daemon.poll() is None and time.monotonic() < until:
         stir(bed, rng)
         if name in NEVER_ALONE:
@@ -71,7 +74,7 @@ def kill_at_points(make_bed: MakeBed, names: tuple[str, ...], seed: int) -> None
     bed.wait_for_reports(5)
     finish(bed)
     print(f"{len(names)} points, {len(missed)} not reached: {missed}")
-    assert len(missed) <= len(names) // 4, missed
+    assert len(missed) <= len(names) // 8, missed
 
 
 def test_killed_at_some_failpoints(make_bed: MakeBed) -> None:

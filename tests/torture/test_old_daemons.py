@@ -1,9 +1,8 @@
-"""A daemon sleeps, another takes over, the first wakes up: it must touch nothing. And trials that nobody comes back to."""
+"""A daemon sleeps, another takes over, the first wakes up and must touch nothing. And trials nobody comes back to."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from gpusched.core.events import DaemonResumed
 from gpusched.epoch import Epoch, read_epoch
 from gpusched.errors import Fenced
 from gpusched.journal import Journal
+from gpusched.trees.processes import start_time
 from tests.journal_samples import META, sample
 from tests.torture.bed import Bed, wait_until
 
@@ -68,7 +68,7 @@ def test_an_old_daemon_that_wakes_up_leaves_without_touching_anything(make_bed: 
     assert bed.view()["daemon_pid"] == bed.daemon.pid, "its socket is still there"
     bed.ask("pause", trial=0)
     wait_until(
-        lambda: [t["state"] for t in bed.view()["trials"]][0] == "paused",
+        lambda: bed.view()["trials"][0]["state"] == "paused",
         "shim and rank to listen to the new daemon",
     )
     bed.ask("stop")
@@ -142,7 +142,7 @@ def test_after_a_salvage_no_number_is_used_twice_and_nobody_unknown_runs(make_be
     assert (0, 2) in before
     bed.resume(salvage=True)
     wait_until(lambda: bed.shim_of(0, 3) or (0, 1) in bed.processes(), "trial 0 to go on")
-    assert not any(pid for pid in before[0, 2] if os.path.exists(f"/proc/{pid}/exe"))
+    assert [pid for pid in before[0, 2] if start_time(pid)] == []
     assert list(bed.paths.trials.glob("0002.salvaged-*")), "trial 2 is not known any more"
     bed.check_one_incarnation_each()
     bed.ask("stop")
