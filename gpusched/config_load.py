@@ -18,7 +18,7 @@ from gpusched import config_messages as messages
 from gpusched import policies
 from gpusched.config import Recipe
 from gpusched.config_model import RecipeModel
-from gpusched.config_policy import check_policy, option_names
+from gpusched.config_policy import DEFAULT, check_policy, option_names
 from gpusched.config_yaml import (
     Document,
     Finding,
@@ -43,10 +43,13 @@ EMPTY = "is empty; a recipe has at least script, deadline, metric and space"
 def load(path: FilePath, overrides: Sequence[str], flags: Mapping[str, object]) -> Recipe:
     """See ``config.load_recipe``."""
     document = _read(path)
+    # The policy first: an option set for it on the command line must be one that it has.
+    if flags.get("policy") is not None:
+        _apply_flag(document, "policy", str(flags["policy"]))
     for text in overrides:
         _override(document, text)
     for key, value in flags.items():
-        if value is not None:
+        if value is not None and key != "policy":
             _apply_flag(document, key, str(value))
     findings = _check_keys(document)
     wrong = {key for key, *_ in (*document.unusable, *(path for path, _ in findings))}
@@ -198,12 +201,22 @@ def _check_values(good: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list
     findings += checks.check_preload(model.preload, script)
     if "space" in good:
         findings += _check_space(model.space)
-    name, options, found = check_policy(model.policy)
+    name, options, found = check_policy(_aimed(model.policy, model.target))
     findings += found
     resolved |= {"script": str(script), "cwd": str(cwd), "name": model.name or _name_of(file)}
     resolved["policy"] = {"name": name, **options}
     recipe = Recipe.from_resolved(resolved)
     return recipe, [*findings, *_check_together(recipe)]
+
+
+def _aimed(policy: object, target: float | None) -> object:
+    """The policy as written, with the recipe's target where it aims at one and names none itself."""
+    options = {"name": policy} if isinstance(policy, str) else policy
+    if target is None or not isinstance(options, dict) or options.get("target") is not None:
+        return policy
+    name = options.get("name", DEFAULT)
+    aims = name in policies.names() and "target" in option_names(name)
+    return {**options, "target": target} if aims else policy
 
 
 def _fill_in(good: Mapping[str, Any]) -> dict[str, Any]:

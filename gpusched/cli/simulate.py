@@ -122,6 +122,8 @@ def run(args: argparse.Namespace) -> int:
     workload = setups[0].load()
     for note in getattr(workload, "notes", ()):
         common.note(f"note: {note}")
+    for line in plan.forewords(setups):
+        common.note(f"note: {line}")
     with _progress(len(setups)) as on_done:
         results = runner.run_all(setups, jobs=args.jobs, runs=args.journal, on_done=on_done)
     if args.json:

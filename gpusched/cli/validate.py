@@ -6,7 +6,7 @@ Exit code 0 if the recipe is good, 2 if it is not.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gpusched.config import Recipe
 
 SAMPLES = 3
+#: More atoms than a workstation has.
+MANY = 64
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
             policy=args.policy,
             seed=args.seed,
         )
+        foreword = _ask_policy(recipe)
     except InputError as error:
         if not args.json:
             raise
@@ -55,11 +58,32 @@ def run(args: argparse.Namespace) -> int:
         common.print_json({"recipe": str(args.recipe), "ok": False, "problems": list(problems)})
         return error.exit_code
     if args.json:
-        common.print_json({"recipe": str(args.recipe), "ok": True, **summary(recipe)})
+        common.print_json(
+            {"recipe": str(args.recipe), "ok": True, **summary(recipe), "notes": list(foreword)}
+        )
     else:
         print(f"{args.recipe} is good. It would run:")
         print("\n".join(lines(recipe)))
+        for line in foreword:
+            common.note(f"note: {line}")
     return 0
+
+
+def _ask_policy(recipe: Recipe) -> Sequence[str]:
+    """What the policy says of this recipe before it starts. Raises InputError if it cannot work with it.
+
+    Where the recipe leaves open how many devices there are, it is asked about more than enough of them: what is wrong
+    then is wrong on any machine. ``run`` asks again with what there is.
+    """
+    from gpusched import policies
+    from gpusched.assemble import rules
+
+    atoms = recipe.atoms_named
+    policy = policies.make(recipe.policy_name, recipe.policy_options)
+    problems = list(policy.problems(rules(recipe), MANY if atoms is None else atoms))
+    if problems:
+        raise RecipeError([f"policy.{option}: {message}" for option, message in problems])
+    return () if atoms is None else policy.foreword(rules(recipe), atoms)
 
 
 def summary(recipe: Recipe) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from sortedcontainers import SortedList
 
 from gpusched.core.decisions import Decision, Pause, Resume, Say, Start
+from gpusched.core.rules import Rules
 from gpusched.core.state import State
 from gpusched.core.trial import Trial
 from gpusched.policies import base
@@ -155,6 +156,13 @@ class Hermes(base.Policy):
         if found is None:
             found = self._jobs[trial] = Job(self.options.quantum_s)
         return found
+
+    def foreword(self, rules: Rules, atoms: int) -> Sequence[str]:
+        """Where it was measured before what a hand-over takes."""
+        handover_s = rules.profiled_overhead_s
+        if handover_s is None or self.options.quantum_s >= handover_s:
+            return ()
+        return (f"hermes: {self._too_short(handover_s)}",)
 
     # ------------------------------------------------------------ Algorithm 3
 

@@ -164,9 +164,8 @@ class SimExecutor:
                     )
                 )
                 continue
-            if story.report is not None and story.seq > trial.last_seq:
-                story.report.at = self._now
-                events.append(story.report)
+            if story.seq > trial.last_seq:
+                events += self._missed(story, trial.last_seq)
             elif run.waiting:
                 self._answer(run)  # the worker has taken silence for "go on"
             if run.gone and story.exit is not None:
@@ -228,25 +227,37 @@ class SimExecutor:
             self._go_wrong(run, run.trouble, f"simulated {run.trouble} in step {step}")
             return None
         story, now = run.story, self._now
-        value = story.curve.metric(step)
-        metric = value if -_INFINITE < value < _INFINITE else None
+        story.seq += 1
+        story.log.append((run.incarnation, step, run.step_time_s))
+        report = self._report(story, story.seq)
+        metric = report.metric
         if metric is not None and metric * self._sign > self._best_score:
             self._best_score = metric * self._sign
             self.improvements.append((now, metric))
-        story.seq += 1
         run.waiting = True
         self.reports += 1
-        story.report = Reported(
-            at=now,
+        return report
+
+    def _report(self, story: Story, seq: int) -> Reported:
+        """The trial's report of this number, as it is told now."""
+        incarnation, step, step_time_s = story.log[seq - 1]
+        value = story.curve.metric(step)
+        metric = value if -_INFINITE < value < _INFINITE else None
+        return Reported(
+            at=self._now,
             trial=story.trial,
-            incarnation=run.incarnation,
-            seq=story.seq,
+            incarnation=incarnation,
+            seq=seq,
             step=step,
             metric=metric,
-            step_time_s=run.step_time_s,
+            step_time_s=step_time_s,
             metrics={self.workload.metric: str(value) if metric is None else metric},
         )
-        return story.report
+
+    def _missed(self, story: Story, last_seq: int) -> Iterator[Reported]:
+        """What the daemon was not told, or forgot when it crashed before it had synced its journal."""
+        for seq in range(last_seq + 1, story.seq + 1):
+            yield self._report(story, seq)
 
     def _answer(self, run: Run) -> None:
         """The report is acknowledged: go on, save, or leave."""
@@ -299,7 +310,7 @@ class SimExecutor:
             trial=story.trial,
             incarnation=run.incarnation,
             outcome=outcome,
-            step=story.report.step if story.report is not None else None,
+            step=story.log[-1][1] if story.log else None,
             saved_step=saved_step,
             error=error,
         )

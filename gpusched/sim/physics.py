@@ -49,6 +49,11 @@ class Delays:
         start_s = self.launch_s if incarnation <= 1 else self.resize_s
         return start_s + self.launch_per_atom_s * (atoms - 1)
 
+    @property
+    def handover_s(self) -> float:
+        """From the word to leave to the first step of the next trial on that atom, which has run before."""
+        return self.save_s + self.exit_s + self.release_s + self.resize_s
+
     def problems(self) -> Iterator[str]:
         for field in fields(self):
             value = getattr(self, field.name)

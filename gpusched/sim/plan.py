@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from gpusched.config_values import duration
 from gpusched.config_yaml import Unreadable, read_yaml
 from gpusched.errors import InputError
 from gpusched.sim.physics import Delays, Faults, Noise, parse_scaling
-from gpusched.sim.setup import Setup, recipe
+from gpusched.sim.setup import Setup, foreword, policy_problems, recipe
 from gpusched.sim.workload import Workload
 from gpusched.sim.workloads import load_workload
 
@@ -70,7 +70,8 @@ def plan(request: Request) -> list[Setup]:
     """All runs: for each situation every policy on every seed. Raises InputError with all problems."""
     problems = Problems()
     workload = load_workload(request.workload)
-    options = choose_options(request.policies, request.overrides, workload, problems)
+    target = request.more.get("target")
+    options = choose_options(request.policies, request.overrides, workload, problems, target)
     atoms = problems.of("--atoms", request.atoms, _atoms)
     deadlines = problems.of("--deadline", request.deadline, duration)
     scalings = problems.of("--scaling", _tables(request.scaling), _scaling)
@@ -101,10 +102,24 @@ def plan(request: Request) -> list[Setup]:
         setups += _runs(situation, options, request)
     for setup in setups:
         if setup.seed == request.first_seed:
-            too_many = recipe(setup).too_many_atoms(setup.atoms)
+            of = recipe(setup)
+            too_many = of.too_many_atoms(setup.atoms)
             problems.lines += [f"{'.'.join(path)}: {message}" for path, message in too_many]
+            wrong = () if too_many else policy_problems(setup, of)
+            problems.lines += [f"{setup.policy}.{option}: {message}" for option, message in wrong]
     problems.stop_if_any()
     return setups
+
+
+def forewords(setups: Sequence[Setup]) -> Iterator[str]:
+    """What a person should know before these runs start: once a situation, which is named where there are several."""
+    asked = [setup for setup in setups if setup.seed == setups[0].seed]
+    situations = {(setup.atoms, setup.deadline_s) for setup in asked}
+    found: dict[str, None] = {}
+    for setup in asked:
+        where = f"{setup.atoms} atoms, {setup.deadline_s:g} s: " if len(situations) > 1 else ""
+        found |= dict.fromkeys(f"{where}{line}" for line in foreword(setup))
+    yield from found
 
 
 def _runs(
@@ -119,9 +134,13 @@ def _runs(
 
 
 def choose_options(
-    names: Sequence[str], overrides: Sequence[str], workload: Workload, problems: Problems
+    names: Sequence[str],
+    overrides: Sequence[str],
+    workload: Workload,
+    problems: Problems,
+    target: float | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Complete options of each policy: its own defaults, then the workload's, then ``--set``.
+    """Complete options of each policy: its own defaults, then the workload's and the target, then ``--set``.
 
     ``--set key=value`` goes to every chosen policy that has the option, ``--set policy.key=value`` to that one.
     """
@@ -129,9 +148,9 @@ def choose_options(
     for name in names:
         if name not in known:
             problems.lines += [f"--policy: {message}" for _, message in check_policy(name)[2]]
+    defaults = {**workload.defaults, **({} if target is None else {"target": target})}
     wanted: dict[str, dict[str, Any]] = {
-        name: {k: v for k, v in workload.defaults.items() if k in option_names(name)}
-        for name in known
+        name: {k: v for k, v in defaults.items() if k in option_names(name)} for name in known
     }
     for text in overrides:
         _override(text, wanted, problems)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gpusched.core.events import Reported, TrialExited
+from gpusched.core.events import TrialExited
 from gpusched.sim.physics import NEVER_STEP, Faults
 from gpusched.sim.workload import Curve
 
@@ -19,7 +19,7 @@ class Story:
         "curve",
         "end_step",
         "exit",
-        "report",
+        "log",
         "run",
         "saved",
         "seq",
@@ -35,8 +35,9 @@ class Story:
         #: Steps of the two newest checkpoints, the newest last.
         self.saved: tuple[int, ...] = ()
         self.run: Run | None = None
-        #: The latest report and how the latest launch ended: what a new daemon finds.
-        self.report: Reported | None = None
+        #: Of each report, in order: incarnation, step, step time, as ``reports.jsonl`` would hold it.
+        self.log: list[tuple[int, int, float]] = []
+        #: How the latest launch ended: what a new daemon finds.
         self.exit: TrialExited | None = None
 
     @property

@@ -6,7 +6,7 @@ The experiment is assembled from a recipe like a live one, so that a simulated e
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -120,6 +120,19 @@ def rules_of(setup: Setup, of: Recipe) -> Rules:
 def experiment(setup: Setup, of: Recipe) -> Experiment:
     policy = policies.make(of.policy_name, of.policy_options)
     return Experiment(rules_of(setup, of), policy, of.sampler().sample)
+
+
+def policy_problems(setup: Setup, of: Recipe) -> Iterator[tuple[str, str]]:
+    """What is wrong with the policy's options in this situation: (option, what and what to do)."""
+    policy = policies.make(of.policy_name, of.policy_options)
+    return policy.problems(rules_of(setup, of), setup.atoms)
+
+
+def foreword(setup: Setup) -> Sequence[str]:
+    """What a person should know before it starts. What a hand-over takes is known here, as if it had been measured."""
+    of = recipe(setup)
+    known = dataclasses.replace(rules_of(setup, of), profiled_overhead_s=setup.delays.handover_s)
+    return policies.make(of.policy_name, of.policy_options).foreword(known, setup.atoms)
 
 
 def machine(setup: Setup) -> SimExecutor:

@@ -64,7 +64,15 @@ class Synthetic:
 
     metric = "score"
     mode: Literal["max", "min"] = "max"
-    defaults: Mapping[str, Any] = {"r": 5, "R": 500, "eta": 4.0}
+    defaults: Mapping[str, Any] = {
+        "r": 5,
+        "R": 500,
+        "eta": 4.0,
+        # A score lies between 0 and 1; the cheap predictor, since a search extrapolates hundreds of curves.
+        "metric_min": 0.0,
+        "metric_max": 1.0,
+        "predictor": "least_squares",
+    }
 
     def __init__(self, step_time_s: float = 0.1) -> None:
         self.step_time_s = step_time_s

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from gpusched.core.rules import Rules
+from gpusched.policies.seer import Options as SeerOptions
+from gpusched.policies.seer import Seer
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup
 from gpusched.sim.single import Result
@@ -21,7 +25,8 @@ STEP_MIN = 0.1
 DELAYS = Delays(launch_s=10.0, resize_s=10.0)
 MINUTE_STEPS = {"r": 10, "R": 500, "eta": 4.0}
 MODELS = ("resnet18", "resnet50")
-CEILING = 512
+#: More than any plan needs.
+UNLIMITED = 10**9
 KEYS = ("label", "atoms", "deadline", "scaling")
 MEASURES = {
     "score": best,
@@ -53,12 +58,23 @@ def setups(quick: bool) -> list[Setup]:
     return found
 
 
-def _policies(atoms: int, minutes: int, common: dict[str, object]) -> list[Setup]:
-    budget = {"B": float(atoms * minutes), "eta": 4.0, "p_min": 1, "p_max": 4, "t_min": 1.0}
+def _policies(atoms: int, minutes: int, common: dict[str, Any]) -> list[Setup]:
+    """The pool is as large as SEER's plan ever needs: it buys atoms when it needs them."""
+    budget: dict[str, Any] = {
+        "B": float(atoms * minutes),
+        "eta": 4.0,
+        "p_min": 1,
+        "p_max": 4,
+        "t_min": 1.0,
+    }
+    rules = Rules(deadline_s=60.0 * minutes)
+    plan, words = Seer(SeerOptions(**budget)).plan_for(rules, UNLIMITED, rules.deadline_s)
+    assert plan is not None, words
+    peak = plan.peak
     one = {"R": None, "atoms": atoms}
     named = {"label": f"{atoms}"}
     return [
-        Setup(policy="seer", options=budget, atoms=CEILING, elastic=True, **common, **named),
+        Setup(policy="seer", options=budget, atoms=peak, elastic=True, **common, **named),
         Setup(policy="fifo", options=one, atoms=atoms, max_trials=1, **common, **named),
         *(
             Setup(policy=policy, options=MINUTE_STEPS, atoms=atoms, **common, **named)

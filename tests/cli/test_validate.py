@@ -90,3 +90,32 @@ def test_a_missing_recipe(recipe: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err == "gpusched: god.yaml: no such file; did you mean good.yaml?\n"
     assert main(["validate", "god.yaml", "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["ok"] is False
+
+
+def test_the_policy_is_asked(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    small = ["validate", str(recipe), "--policy", "seer", "--set", "policy.B=0.001"]
+    assert main(small) == 2
+    assert "the budget of 0.001 atom-minutes is too small" in capsys.readouterr().err
+    assert main([*small, "--json"]) == 2
+    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    assert problem.startswith("policy.B: the budget")
+
+
+def test_what_the_policy_says_before_it_starts(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    much = ["validate", str(recipe), "--policy", "seer", "--set", "policy.B=500"]
+    much += ["--devices", "cpu:4", "--deadline", "30m"]
+    assert main(much) == 0
+    assert "cut to" in capsys.readouterr().err
+    assert main([*much, "--json"]) == 0
+    (note,) = json.loads(capsys.readouterr().out)["notes"]
+    assert "there are 4" in note
+
+
+def test_an_option_of_another_policy_is_told(
+    recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["validate", str(recipe), "--policy", "sha", "--set", "policy.cooldown=3"]
+    assert main(words) == 2
+    assert "is an option of hypersched, not of sha" in capsys.readouterr().err

@@ -12,6 +12,7 @@ import pytest
 
 from gpusched import policies
 from gpusched.config_policy import check_policy
+from tests.config.conftest import Load
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,3 +106,10 @@ def test_every_registered_policy_has_valid_defaults(name: str) -> None:
     found, options, findings = check_policy({"name": name, **bounds})
     assert (found, findings) == (name, [])
     assert policies.make(name, options) is not None
+
+
+def test_the_target_of_the_recipe_is_that_of_a_policy_that_aims_at_one(load: Load) -> None:
+    pop = "policy: {name: pop, metric_min: 0, metric_max: 1}\ntarget: 0.9\n"
+    assert load(pop).policy_options["target"] == 0.9
+    assert load(pop, "policy.target=0.8").policy_options["target"] == 0.8
+    assert "target" not in load("target: 0.9\n").policy_options

@@ -8,7 +8,7 @@ import pytest
 
 from gpusched.errors import InputError
 from gpusched.sim.physics import Delays, Faults, Noise, parse_scaling
-from gpusched.sim.plan import Request, plan
+from gpusched.sim.plan import Request, forewords, plan
 from gpusched.sim.summary import Mean, student_t
 
 
@@ -84,11 +84,43 @@ def test_delays_by_name_are_added():
         ({"more": {"assumed": "magic"}}, "magic: unknown"),
         ({"more": {"sizes": (16,)}}, "the smallest trial has 16 atoms"),
         ({"workload": "synthtic"}, "did you mean synthetic?"),
+        ({"policies": ["seer"], "overrides": ["B=0.01"]}, "too small for one trial"),
+        ({"policies": ["pop"], "overrides": ["metric_max=null"]}, "metric_min and metric_max go"),
+        ({"policies": ["pop"], "more": {"target": 7.0}}, "must lie within the metric's bounds"),
     ],
 )
 def test_bad_input_is_one_clear_line(request_, message):
     (line,) = problems(**request_)
     assert message in line
+
+
+def test_pop_needs_bounds_where_the_workload_has_none(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def f(hp, step):\n    return step\n")
+    (line,) = problems(workload=f"{file}:f", policies=["pop"])
+    assert "pop needs a bounded metric" in line
+
+
+def test_the_target_reaches_the_policy_that_aims_at_one():
+    pop, fifo = plan(Request(policies=["pop", "fifo"], more={"target": 0.75}, seeds=1))
+    assert pop.options["target"] == pop.target == fifo.target == 0.75
+    assert "target" not in fifo.options
+    (own,) = plan(
+        Request(policies=["pop"], overrides=["target=0.6"], more={"target": 0.75}, seeds=1)
+    )
+    assert own.options["target"] == 0.6
+
+
+def test_what_should_be_known_before_it_starts():
+    seer = plan(Request(policies=["seer"], overrides=["B=100"], deadline="15m,30m", seeds=3))
+    lines = list(forewords(seer))
+    assert [line.partition(":")[0] for line in lines] == ["8 atoms, 900 s", "8 atoms, 1800 s"]
+    assert "seer plans" in lines[0]
+    slow = {"save_s": 0.4, "resize_s": 0.5}
+    hermes = Request(policies=["hermes"], overrides=["quantum_s=0.5"], delays=slow, seeds=2)
+    (line,) = forewords(plan(hermes))
+    assert "quantum_s = 0.5 is shorter than the 0.9 s" in line
+    assert not list(forewords(plan(Request(policies=["hermes", "asha"], delays=slow, seeds=1))))
 
 
 def test_all_problems_at_once():
