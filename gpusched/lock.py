@@ -38,7 +38,6 @@ class Lock:
         os.pwrite(descriptor, text.encode(), 0)
         return cls(descriptor)
 
-
     def release(self) -> None:
         """Let somebody else have it."""
         os.close(self._descriptor)

@@ -106,7 +106,7 @@ class CheckpointStore:
         """
         staged = self.folder / f".staged-{step:08d}"
         try:
-            private_folder(self.folder)
+            self._make_folder()
             self._put_back()
             self._remove_stale()
             staged.mkdir(mode=0o700)
@@ -140,6 +140,13 @@ class CheckpointStore:
             except OSError as error:
                 say(f"checkpoint {folder} cannot be read: {error}")
         return None
+
+    def _make_folder(self) -> None:
+        """The trial's folder was made without a sync, and a checkpoint is not there if a folder above it is not."""
+        if not self.folder.is_dir():
+            private_folder(self.folder)
+            sync_folder(self.folder.parent)
+            sync_folder(self.folder.parent.parent)
 
     def _put_back(self) -> None:
         """A crash between the two renames of ``_swap_in`` leaves a step under its other name alone."""
