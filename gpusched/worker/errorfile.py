@@ -43,10 +43,29 @@ def _is_ours(file: str) -> bool:
 
 
 def headline(error: BaseException, script: str) -> str:
-    """The error in a line; a SyntaxError with file, line and caret."""
+    """The error in a line; a SyntaxError with file, line and caret.
+
+    Where a call of gpusched's was refused, the script's line that made it comes first.
+    """
     if isinstance(error, FileNotFoundError) and error.filename == script:
         return f"FileNotFoundError: there is no script {script}"
-    return "".join(traceback.format_exception_only(error)).strip()
+    text = "".join(traceback.format_exception_only(error)).strip()
+    where = _refused_at(error.__traceback__)
+    if not where or where in text:
+        return text
+    kind, colon, message = text.partition(": ")
+    return f"{kind}: {where}: {message}" if colon else f"{text} ({where})"
+
+
+def _refused_at(trace: TracebackType | None) -> str | None:
+    """The last line of the script before frames of ours; None if the error is not ours."""
+    where, ours = None, False
+    while trace is not None:
+        ours = _is_ours(trace.tb_frame.f_code.co_filename)
+        if not ours:
+            where = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return where if ours else None
 
 
 def write_error_file(message: str, trace: str) -> None:

@@ -24,6 +24,9 @@ PATIENCE_S = 300.0
 """How long rank 0 waits for the others to come to the same call. They wait for rank 0 for as long as it takes: a script
 may evaluate on rank 0 alone."""
 
+END_PATIENCE_S = 10.0
+"""How long a rank 0 that is done waits for the others to come to their end."""
+
 _LONG = timedelta(days=30)
 _PAYLOAD = 5
 _PACKAGE = f"{Path(__file__).parent}/"
@@ -37,6 +40,8 @@ class Call(IntEnum):
     MEAN = 3
     RESTORE = 4
     YIELD = 5
+    END = 6
+    STEPS = 7
 
     @property
     def shown(self) -> str:
@@ -46,11 +51,20 @@ class Call(IntEnum):
             Call.MEAN: "trial.mean()",
             Call.RESTORE: "gpusched.init()",
             Call.YIELD: "trial.should_yield()",
+            Call.END: "its end",
+            Call.STEPS: "the next of trial.steps()",
         }[self]
 
 
 class RanksDisagree(RuntimeError):
-    """The ranks of a trial are not in the same call; the message names the lines."""
+    """The ranks of a trial are not in the same call; the message names the lines.
+
+    ``calls``: they were seen in different calls; else one of them has gone, or does not come.
+    """
+
+    def __init__(self, message: str, *, calls: bool = False) -> None:
+        super().__init__(message)
+        self.calls = calls
 
 
 class Group:
@@ -84,12 +98,12 @@ class Group:
             return [values]
         import torch
 
-        place, line = _caller()
+        place, line = script_line()
         padded = [*values, *([0.0] * (_PAYLOAD - len(values)))]
         mine = torch.tensor([float(call), float(line), *padded], dtype=torch.float64)
         everyone = [row.tolist() for row in self._gather(call, place, line, mine)]
         if any(row[0] != call for row in everyone):
-            raise RanksDisagree(_disagreement(everyone, place))
+            raise RanksDisagree(_disagreement(everyone, place), calls=True)
         return [tuple(row[2 : 2 + len(values)]) for row in everyone]
 
     def share(self, call: Call, *values: float) -> tuple[float, ...]:
@@ -100,6 +114,17 @@ class Group:
         """Whether it is true on every rank."""
         return all(row[0] for row in self.exchange(call, float(value)))
 
+    def end(self) -> str | None:
+        """This rank's script is over: so it must be on the others, or it has made fewer calls than they. The error."""
+        self.patience_s = min(self.patience_s, END_PATIENCE_S)
+        try:
+            self.exchange(Call.END)
+        except RanksDisagree as disagreement:
+            return f"RanksDisagree: {disagreement}" if disagreement.calls else None
+        except Exception:
+            return None  # the script has taken its process groups down
+        return None
+
     def gather_bytes(self, call: Call, data: bytes) -> list[bytes]:
         """Every rank's bytes, by rank."""
         if self.world_size == 1:
@@ -109,7 +134,7 @@ class Group:
         sizes = [int(row[0]) for row in self.exchange(call, len(data))]
         mine = torch.zeros(max(sizes), dtype=torch.uint8)
         mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        place, line = _caller()
+        place, line = script_line()
         rows = self._gather(call, place, line, mine)
         return [bytes(row[:size].tolist()) for row, size in zip(rows, sizes, strict=True)]
 
@@ -136,7 +161,7 @@ class Group:
         return rows
 
 
-def _caller() -> tuple[str, int]:
+def script_line() -> tuple[str, int]:
     """File and line of the script's code that called into this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
@@ -145,10 +170,15 @@ def _caller() -> tuple[str, int]:
 
 
 def _disagreement(everyone: Sequence[Sequence[float]], place: str) -> str:
-    told = [
-        f"rank {rank} is in {Call(int(row[0])).shown} at line {int(row[1])}"
-        for rank, row in enumerate(everyone)
-    ]
+    told = []
+    for rank, row in enumerate(everyone):
+        call = Call(int(row[0]))
+        where = (
+            "has come to its end"
+            if call is Call.END
+            else f"is in {call.shown} at line {int(row[1])}"
+        )
+        told.append(f"rank {rank} {where}")
     return (
         f"the ranks of this trial make different calls ({place}): {', '.join(told)}. Every rank must "
         f"call report, mean and should_yield the same number of times and in the same order"

@@ -79,8 +79,9 @@ def load_object(
         else:
             value.load_state_dict(state)
     except (RuntimeError, ValueError, KeyError) as error:
+        why = " ".join(str(error).split())
         raise RuntimeError(
-            f"trial.track({name}=...): the checkpoint of step {step} does not fit: {error}. Every "
+            f"trial.track({name}=...): the checkpoint of step {step} does not fit: {why}. Every "
             f"launch of a trial must build the same objects: let their shape depend on "
             f"trial.hparams alone, not on the number of ranks or on chance"
         ) from error

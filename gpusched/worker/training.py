@@ -14,6 +14,7 @@ from gpusched.worker.context import Context
 from gpusched.worker.data import Layout
 from gpusched.worker.resize import Clock, RateScaler
 from gpusched.worker.say import say
+from gpusched.worker.usage import Usage
 
 
 class Training:
@@ -34,6 +35,7 @@ class Training:
         self.target_factor = float(global_batches) ** settings.lr_power
         self.clock = Clock(global_batches)
         self.tracked: dict[str, Any] = {}
+        self.usage = Usage()
         self.loaders: list[Any] = []
         self.scalers: list[RateScaler] = []
         self._before_loop: int | None = None
@@ -43,11 +45,6 @@ class Training:
     def mid_epoch(self) -> bool:
         """Whether a training loader is in the middle of its epoch."""
         return any(loader.mid_epoch for loader in self.loaders)
-
-    @property
-    def trains(self) -> bool:
-        """Whether the script does more than report: it must then track something."""
-        return bool(self.loaders or self.scalers)
 
     def track(self, objects: dict[str, Any], step: int) -> None:
         """Remember these, and put them back to where the checkpoint has them.
@@ -80,6 +77,7 @@ class Training:
         self.clock.frozen = False
 
     def add_scaler(self, scaler: RateScaler) -> None:
+        self.usage.made("scale_lr")
         self.scalers.append(scaler)
         saved = self._saved("scalers") or []
         if len(self.scalers) <= len(saved):
@@ -87,6 +85,9 @@ class Training:
 
     def add_loader(self, loader: Any, epoch: int) -> None:
         """``epoch``: where one begins that was made after training had."""
+        self.usage.made("loader")
+        layout = self.layout
+        self.usage.loads(loader.global_batch, layout.world_size, exact=layout.exact)
         index = len(self.loaders)
         if self._before_loop is not None:
             index = self._before_loop + self._loaders_in_round

@@ -21,20 +21,17 @@ from gpusched.worker import lastword, rng
 from gpusched.worker.channel import GO, Channel, Go
 from gpusched.worker.context import Context
 from gpusched.worker.errorfile import write_error_file
-from gpusched.worker.group import Call, Group, RanksDisagree
+from gpusched.worker.group import Call, Group
 from gpusched.worker.hparams import HParams
 from gpusched.worker.reports import ReportLog, clean_metrics, shown
-from gpusched.worker.say import say
 from gpusched.worker.saving import Saver
+from gpusched.worker.say import say
 from gpusched.worker.training import Training
 
 if TYPE_CHECKING:
     import torch
 
     from gpusched.worker.loader import EvaluationLoader, StreamLoader, TrainingLoader
-
-END_PATIENCE_S = 10.0
-"""How long a rank 0 that is done waits for the others to come to their end."""
 
 
 class Trial:
@@ -254,8 +251,13 @@ class Trial:
             while not self._done(limit):
                 self._training.begin_round()
                 self._step_began_s = time.monotonic()
+                before = self._step
                 yield self._iteration
                 self._iteration += 1
+                if self._step == before and self._last_word.said is None:
+                    self._group.exchange(
+                        Call.STEPS
+                    )  # no rank may have reported where this one did not
                 if self._end_of_body():
                     return
             self._save_final()
@@ -395,16 +397,11 @@ class Trial:
         """This rank's script is over: so it must be on the others, or it has made fewer calls than they."""
         if os.getpid() != self._pid or lastword.has_failed() or self._last_word.said is not None:
             return
-        self._group.patience_s = END_PATIENCE_S
-        try:
-            self._group.exchange(Call.END)
-        except RanksDisagree as disagreement:
-            if disagreement.calls:
-                lastword.mark_failed()
-                text = f"RanksDisagree: {disagreement}"
-                write_error_file(text, text)
-        except Exception:
-            pass  # the script has taken its process group down
+        why = self._group.end()
+        if why is not None:
+            lastword.mark_failed()
+            write_error_file(why, why)
+            say(why)
 
     def _save_final(self) -> None:
         """A script that comes to its own end leaves its last state behind."""

@@ -101,7 +101,7 @@ def test_where_a_call_of_ours_was_refused_the_call_is_the_last_frame(stage: Stag
     ended = stage.run("import gpusched\ntrial = gpusched.init()\ntrial.report(loss='high')\n")
     message, trace = stage.error()
     assert ended.code == 1
-    assert message.startswith("TypeError: metric 'loss' is str 'high', not a number")
+    assert message.startswith("TypeError: train.py:3: metric 'loss' is str 'high', not a number")
     assert "gpusched/worker" not in trace
     assert "trial.report(loss='high')" in trace.splitlines()[2]
 

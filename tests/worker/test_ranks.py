@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 from typing import Any
 
@@ -313,7 +314,65 @@ def test_ranks_that_do_not_come_or_have_gone_are_told(bench: Bench) -> None:
     assert "rank 0 has waited 0 s in trial.report() (test_ranks.py:" in first.error
     assert "move it out of any `if rank == 0`" in first.error
     first = run_ranks(gone, 2, bench, incarnation=2)[0]
+    assert "rank 0 is in trial.report() at line" in first.error
+    assert "rank 1 has come to its end" in first.error
+
+
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_a_rank_that_reports_less_often_ends_the_trial_badly(bench: Bench, fewer: int) -> None:
+    def script() -> None:
+        trial = gpusched.init()
+        for _ in range(1 if trial.rank == fewer else 2):
+            trial.report(accuracy=1)
+
+    ended = run_ranks(script, 2, bench)
+    assert f"rank {fewer} has come to its end" in ended[1 - fewer].error
+    assert "trial.report() at line" in ended[1 - fewer].error
+    assert bench.last_word() is None
+
+
+def test_a_rank_that_is_killed_is_told_by_the_others(bench: Bench) -> None:
+    def script() -> None:
+        trial = gpusched.init()
+        if trial.rank == 1:
+            os._exit(1)
+        trial.report(accuracy=1)
+
+    first = run_ranks(script, 2, bench)[0]
     assert "another rank has gone while rank 0 was in trial.report()" in first.error
+
+
+def test_a_script_that_takes_its_process_group_down_ends_well(bench: Bench) -> None:
+    def script() -> None:
+        trial = gpusched.init()
+        trial.report(accuracy=1)
+        dist.destroy_process_group()
+
+    values(run_ranks(script, 2, bench))
+    assert bench.last_word() == {"why": "finished", "step": 1, "saved_step": None}
+
+
+def uneven(wraps: bool) -> None:
+    trial = gpusched.init()
+    model = nn.Linear(4, 1).double()
+    model = trial.wrap(model) if wraps else model
+    loader = trial.loader(digits(12), batch_size=5)
+    trial.track(model=model)
+    for x, _ in loader:
+        model(x)
+    trial.report(accuracy=1)
+
+
+def test_a_global_batch_that_does_not_divide_is_said_once_with_its_line(bench: Bench) -> None:
+    bench.prepare(batch="global")
+    ended = run_ranks(uneven, 2, bench, arguments=(True,))
+    values(ended)
+    assert ended[0].stderr.count("trial.loader(batch_size=5) does not divide by 2 ranks") == 1
+    assert "gradients are weighted so that the result is the same; batch_size=4" in ended[0].stderr
+    assert "test_ranks.py:" in ended[0].stderr
+    assert ended[1].stderr == ""
+    values(ended := run_ranks(uneven, 2, bench, incarnation=2, arguments=(False,)))
+    assert "gradients are not weighted" in ended[0].stderr
 
 
 def test_the_metrics_of_other_ranks_do_not_matter(bench: Bench) -> None:

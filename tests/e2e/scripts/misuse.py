@@ -1,0 +1,29 @@
+"""One misuse of the worker API, chosen by the hyperparameter ``fault``; lines to be named end in ``# here``."""
+
+import torch
+from torch.utils.data import TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+import gpusched
+
+trial = gpusched.init()
+fault = trial.hparams.fault
+width = trial.world_size if fault == "shape" else 2
+model = torch.nn.Linear(2, width)
+data = TensorDataset(torch.ones(8, 2))
+if fault != "no loader":
+    model = trial.wrap(model)
+if fault == "sampler":
+    trial.loader(data, 2, sampler=DistributedSampler(data))  # here: sampler
+if fault == "lambda":
+    trial.track(model=model, schedule=lambda step: 0.1)  # here: lambda
+if fault != "no track":
+    trial.track(model=model)  # here: shape
+for step in trial.steps():
+    if fault == "fewer" and step == 1 and trial.rank == 0:
+        break
+    if fault == "one rank":
+        if trial.rank == 0:
+            trial.report(score=1.0)  # here: one rank
+        continue
+    trial.report(score=1.0)  # here: no track, fewer
