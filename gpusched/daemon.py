@@ -28,7 +28,7 @@ from gpusched.config_env import filled_in
 from gpusched.core.decisions import Command, Kill
 from gpusched.core.events import Event, ExperimentStarted, UserAsked
 from gpusched.daemon_equipment import devices_of, launch_settings, quarantined_device
-from gpusched.daemon_storage import Storage
+from gpusched.daemon_storage import Storage, checksums, require_unchanged
 from gpusched.dashboard import lines as plain
 from gpusched.dashboard import view as views
 from gpusched.driver import Driver, replay
@@ -100,7 +100,9 @@ class Daemon:
             say=self._say,
         )
         # The warm server imports torch by now: what syncs to disk comes after it.
-        self.journal = journal or Journal.create(paths.journal, {"epoch": self.epoch.number})
+        self.journal = journal or Journal.create(
+            paths.journal, {"epoch": self.epoch.number, "checksums": checksums(paths)}
+        )
         self.storage = Storage(paths)
         self.executor.spare = self.storage.reserve.give
         self.executor.seq_of = lambda trial: self.experiment.state.trials[trial].seq
@@ -122,6 +124,7 @@ class Daemon:
         journal = Journal.open(self.paths.journal)
         self.epoch = Epoch(self.paths.root, int(journal.meta.get("epoch", 1)))
         journal.set_epoch(self.epoch.number)
+        require_unchanged(self.paths, journal.meta)
         try:
             count = replay(self.experiment, journal.entries())
         except ReplayDiverged:

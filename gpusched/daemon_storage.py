@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from gpusched.core.events import StorageChanged
 from gpusched.core.state import State
-from gpusched.errors import InputError
+from gpusched.errors import DamagedState, InputError
 from gpusched.garbage import remove, unneeded
 from gpusched.paths import ExperimentPaths, write_durably
 from gpusched.reserve import FULL, Reserve, Room
@@ -17,6 +19,22 @@ from gpusched.reserve import FULL, Reserve, Room
 #: How often the disk is looked at.
 LOOK_EVERY_S = 5.0
 MAKE_ROOM_EVERY_S = 60.0
+
+
+def checksums(paths: ExperimentPaths) -> dict[str, int]:
+    """Of the files that a resume begins from; kept in the journal, since a changed bit in them changes the search."""
+    files = (paths.resolved, paths.began, paths.worker)
+    return {file.name: zlib.crc32(file.read_bytes()) for file in files if file.exists()}
+
+
+def require_unchanged(paths: ExperimentPaths, meta: Mapping[str, Any]) -> None:
+    """Raises DamagedState naming a file that is not as it was when the experiment began."""
+    now = checksums(paths)
+    for name, crc in meta.get("checksums", {}).items():
+        if now.get(name) != crc:
+            raise DamagedState(
+                f"{paths.root / name}: is damaged or was changed; the experiment cannot go on with it"
+            )
 
 
 class Storage:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import zlib
 from typing import Any
 
 from gpusched.cli import common
 from gpusched.errors import DamagedState, NoTrialSucceeded
 from gpusched.paths import ExperimentPaths
+from gpusched.trees.outcome import is_sound
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -35,13 +37,17 @@ def read(paths: ExperimentPaths) -> dict[str, Any]:
     """The best model, from ``best/`` (which always has its checkpoint). Raises NoTrialSucceeded if there is none."""
     folder = paths.best.resolve()
     try:
-        metric = json.loads((folder / "metric.json").read_bytes())
-        hparams = json.loads((folder / "hparams.json").read_bytes())
+        text = (folder / "metric.json").read_bytes().strip()
+        metric, drawn = json.loads(text), (folder / "hparams.json").read_bytes()
+        crc = zlib.crc32(drawn)
+        if not is_sound(text) or crc != metric.get("hparams_crc32", crc):
+            raise ValueError("it is not as it was written")
+        hparams = json.loads(drawn)
     except FileNotFoundError:
         raise NoTrialSucceeded(
             f"{paths.root.name}: no trial has saved a model yet; 'gpusched status' shows how they do"
         ) from None
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, AttributeError) as error:
         raise DamagedState(
             f"{folder}: the best model's description cannot be read ({error})"
         ) from None

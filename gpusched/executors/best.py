@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 from gpusched import failpoints
 from gpusched.paths import ExperimentPaths, private_folder, sync_folder, write_durably
-from gpusched.trees.outcome import read_json
+from gpusched.trees.outcome import read_json, sealed
 
 
 def keep_best(
@@ -24,7 +25,8 @@ def keep_best(
 ) -> bool:
     """Make ``best/`` the checkpoint of this step. False if there is none (nothing is changed then).
 
-    ``metric.json``: ``{"trial", "step", "metric", "value", "atoms"}``. Raises OSError, e.g. when the disk is full.
+    ``metric.json``: ``{"trial", "step", "metric", "value", "atoms"}`` and checksums of itself and of ``hparams.json``.
+    Raises OSError, e.g. when the disk is full.
     """
     facts = {"trial": trial, "step": step, "metric": metric, "value": value, "atoms": atoms}
     now_best = read_json(paths.best / "metric.json")
@@ -62,9 +64,12 @@ def _build(folder: Path, source: Path, hparams: Path, facts: Mapping[str, Any]) 
     for file in source.iterdir():
         _link(file, folder / "checkpoint" / file.name)
     sync_folder(folder / "checkpoint")
+    sums = {}
     with suppress(FileNotFoundError):
-        write_durably(folder / "hparams.json", hparams.read_bytes())
-    write_durably(folder / "metric.json", json.dumps(facts).encode() + b"\n")
+        data = hparams.read_bytes()
+        sums["hparams_crc32"] = zlib.crc32(data)
+        write_durably(folder / "hparams.json", data)
+    write_durably(folder / "metric.json", sealed(json.dumps({**facts, **sums}).encode()) + b"\n")
 
 
 def _link(source: Path, target: Path) -> None:
