@@ -215,7 +215,7 @@ def stuck_rank() -> None:
 
     trial = gpusched.init()
     for step in trial.steps():
-        if step == 1 and RANK == HPARAMS["stuck"]:
+        if step == 1 and HPARAMS["stuck"] == RANK:
             note("stuck", os.getpid())
             if HPARAMS.get("stops"):
                 os.kill(os.getpid(), signal.SIGSTOP)

@@ -89,7 +89,8 @@ class Bed:
         words += ["--ready-fd", str(writing)] + ["--resume"] * resume + ["--salvage"] * salvage
         armed = {VARIABLE: failpoint} if failpoint else {}
         began = time.monotonic()
-        with self.paths.log.open("ab") as log:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with os.fdopen(os.open(self.paths.log, flags, 0o600), "ab") as log:
             self.daemon = subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
@@ -227,7 +228,9 @@ class Bed:
         return again
 
     def _check_reports(self, number: int, told: list[Reported]) -> None:
-        written = [(line["n"], line["k"], line["m"]["score"]) for line in self.lines(number)]
+        written = [
+            (line["n"], line["k"], _finite(line["m"]["score"])) for line in self.lines(number)
+        ]
         journaled = [(event.seq, event.step, event.metric) for event in told]
         assert [seq for seq, _, _ in journaled] == list(range(1, len(journaled) + 1)), (
             f"trial {number}: a report is missing or was applied twice"
@@ -257,6 +260,15 @@ class Bed:
             return [trial for trial in trials if trials.count(trial) > 1]
 
         wait_until(lambda: not doubled(), "one incarnation a trial", 20)
+
+
+def _finite(value: float | str) -> float | None:
+    return None if isinstance(value, str) else value
+
+
+def count(folder: str) -> int:
+    """How many entries a folder has."""
+    return sum(1 for _ in Path(folder).iterdir())
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -37,6 +37,8 @@ def die_at(bed: Bed, name: str, rng: random.Random) -> bool:
     seldom = name.startswith(SELDOM)
     count = 1 if seldom else rng.choice([1, 1, 2, 3])
     bed.kill()
+    if name.startswith("best"):
+        bed.paths.best.unlink(missing_ok=True)  # then a daemon that resumes makes it again
     bed.resume(failpoint=f"{name}:{count}")
     assert bed.daemon is not None
     until = time.monotonic() + (60 if seldom else 15)

@@ -1,0 +1,134 @@
+"""What another user of this machine can do to a running experiment: nothing. And who listens where."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.executors.conftest import listening_addresses
+from tests.torture.bed import Bed
+
+MakeBed = Callable[..., Bed]
+LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
+
+FILES = (
+    *("journal.db", "recipe.yaml", "daemon.log", "lock", "epoch", "worker.json"),
+    "trials/0000/reports.jsonl",
+)
+
+
+def knock(root: Path) -> None:
+    """Ask the daemon to stop. Raises OSError if it does not answer."""
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(5)
+        line.connect(str(root / "daemon.sock"))
+        line.sendall(b'{"hello":"client"}\n{"ask":"stop"}\n')
+        if not line.recv(100):
+            raise OSError
+
+
+def open_as(path: Path, flags: int) -> None:
+    os.close(os.open(path, flags, 0o600))
+
+
+def what_succeeds(root: Path) -> Iterator[str]:
+    """Each of the things that somebody may try, if it can be done."""
+    tries: dict[str, Callable[[], object]] = {
+        "list": lambda: list(root.iterdir()),
+        "socket": lambda: knock(root),
+        "put": lambda: open_as(root / "put", os.O_CREAT | os.O_WRONLY),
+    }
+    for name in FILES:
+        tries[f"read {name}"] = partial(open_as, root / name, os.O_RDONLY)
+        tries[f"write {name}"] = partial(open_as, root / name, os.O_WRONLY | os.O_APPEND)
+    for name, act in tries.items():
+        with contextlib.suppress(OSError):
+            act()
+            yield name
+
+
+def as_nobody(root: Path) -> list[str]:
+    """What succeeds in a process of another user."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.chdir("/")
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            os.write(writing, "\n".join(["tried", *what_succeeds(root)]).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        tried, *found = pipe.read().split("\n")
+    os.waitpid(pid, 0)
+    assert tried == "tried"
+    return found
+
+
+@pytest.fixture
+def open_bed() -> Iterator[Bed]:
+    """In a folder that everybody may enter: what protects an experiment must be its own."""
+    root = Path(tempfile.mkdtemp(prefix="gpusched-others-"))
+    root.chmod(0o755)
+    bed = Bed(root, {"devices": "cpu:2", "policy": {"name": "fifo", "R": 100_000, "atoms": 2}})
+    yield bed
+    bed.end()
+    shutil.rmtree(root)
+
+
+def begin(bed: Bed) -> None:
+    (bed.root / "runs").chmod(0o755)
+    assert "ok" in bed.start()
+    bed.wait_for_reports(4)
+
+
+def everything_of(bed: Bed) -> list[int]:
+    pids = [pid for found in bed.processes().values() for pid in found]
+    return [*pids, *([bed.daemon.pid] if bed.daemon is not None else [])]
+
+
+def test_modes_and_listeners(open_bed: Bed) -> None:
+    bed = open_bed
+    begin(bed)
+    for path in [bed.paths.root, *bed.paths.root.rglob("*")]:
+        mode = path.lstat().st_mode
+        if not stat.S_ISLNK(mode):
+            assert not mode & 0o077, f"{path} is open to others: {oct(mode)}"
+    assert listening_addresses(everything_of(bed)) <= LOOPBACK, "as in 'ss -ltn'"
+    inodes = Path("/proc/net/unix").read_text()
+    assert "@gpusched" not in inodes, "abstract names have no permissions"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
+def test_another_user_is_refused_everywhere(open_bed: Bed) -> None:
+    bed = open_bed
+    begin(bed)
+
+    assert as_nobody(bed.paths.root) == [], "the folder is closed"
+    # Even somebody who got in (a careless chmod) is not spoken to: the kernel says who it is.
+    bed.paths.root.chmod(0o755)
+    bed.paths.socket.chmod(0o777)
+    assert as_nobody(bed.paths.root) == ["list"], "files are closed, and the daemon is silent"
+    assert bed.view()["daemon_pid"] == (bed.daemon.pid if bed.daemon else None)
+
+
+def test_this_user_is_answered(open_bed: Bed) -> None:
+    begin(open_bed)
+    line = socket.socket(socket.AF_UNIX)
+    with line:
+        line.settimeout(10)
+        line.connect(str(open_bed.paths.socket))
+        line.sendall(b'{"hello":"client"}\n{"ask":"view"}\n')
+        assert line.recv(1 << 16).startswith(b'{"ok":')

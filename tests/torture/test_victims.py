@@ -1,0 +1,158 @@
+"""Shim, rank 0, rank k, and the server that forks them, killed or stopped in every state of a trial (reliability T8).
+
+What must follow, whoever is hit and whenever: the trial goes on (relaunched from its checkpoint) or has failed and says
+why; the others do not notice; no process is left; the journal replays and holds every report.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gpusched.trees.processes import Identity, send_signal, start_time
+from tests.torture.bed import Bed, times, wait_until
+
+MakeBed = Callable[..., Bed]
+FINAL = ("completed", "stopped", "failed")
+STATES = ("starting", "yielding", "stopping", "running")
+"""Transitional ones first."""
+VICTIMS = ("shim", "rank 0", "rank 1", "server")
+
+
+def trial_of(bed: Bed, number: int) -> dict[str, Any]:
+    return next(trial for trial in bed.view()["trials"] if trial["id"] == number)
+
+
+def live(bed: Bed) -> list[int]:
+    """Trials that train: they have reported in their present incarnation."""
+    return [t["id"] for t in bed.view()["trials"] if t["state"] == "running"]
+
+
+def has_left(bed: Bed, number: int, incarnation: int) -> bool:
+    trial = trial_of(bed, number)
+    return trial["state"] in FINAL or trial["incarnation"] > incarnation
+
+
+def has_been_ended(bed: Bed, number: int, incarnation: int) -> bool:
+    return has_left(bed, number, incarnation) or trial_of(bed, number)["state"] == "paused"
+
+
+def bring_to(bed: Bed, number: int, state: str) -> int:
+    """Bring a running trial to this state; its incarnation then. The state may have passed when this returns."""
+    incarnation = int(trial_of(bed, number)["incarnation"])
+    if state == "yielding":
+        bed.ask("pause", trial=number)
+    elif state == "stopping":
+        bed.ask("stop_trial", trial=number)
+    elif state == "starting":
+        bed.ask("pause", trial=number)
+        wait_until(lambda: trial_of(bed, number)["state"] in ("paused", *FINAL), "a pause")
+        bed.ask("unpause", trial=number)
+        incarnation += 1
+        wait_until(lambda: bed.shim_of(number, incarnation), "a launch")
+    return incarnation
+
+
+def pids_of(bed: Bed, number: int, incarnation: int, victim: str) -> Iterator[int]:
+    claim = bed.shim_of(number, incarnation) or {}
+    if victim == "shim":
+        yield from [claim["pid"]] if claim.get("pid") else []
+    elif victim == "server":
+        yield from bed.processes().get((-1, -1), ())
+    else:
+        ranks = claim.get("ranks") or []
+        index = int(victim.split()[1])
+        yield from [ranks[index][0]] if len(ranks) > index else []
+
+
+def strike(bed: Bed, state: str, victim: str, number: int) -> str:
+    """One blow, and everything that must follow. In words, what came of it."""
+    target = bring_to_running(bed)
+    others = {n: trial_of(bed, n)["incarnation"] for n in live(bed) if n != target}
+    incarnation = bring_to(bed, target, state)
+    pids = list(pids_of(bed, target, incarnation, victim))
+    hit = False
+    for pid in pids:
+        began = start_time(pid)
+        hit = (began is not None and send_signal(Identity(pid, began), number)) or hit
+    wait_until(lambda: settled(bed, target), f"trial {target} after {victim} in {state}", 120)
+    after = trial_of(bed, target)
+    if after["state"] == "failed":
+        story = "\n".join(bed.ask("explain", trial=target)["lines"])
+        assert "killed by SIG" in story or "shim died" in story or "no report for" in story, story
+    before = {other: len(bed.lines(other)) for other in others}
+    for other, its_incarnation in others.items():
+        wait_until(lambda o=other: len(bed.lines(o)) > before[o] + 1, f"trial {other} to train on")
+        assert trial_of(bed, other)["incarnation"] == its_incarnation, "it was not to notice"
+    bed.check_one_incarnation_each()
+    return f"{'hit' if hit else 'gone already'}: {after['state']}"
+
+
+def bring_to_running(bed: Bed) -> int:
+    wait_until(lambda: len(live(bed)) >= 2, f"two trials that train\n{bed.log()}", 120)
+    return live(bed)[0]
+
+
+def settled(bed: Bed, number: int) -> bool:
+    """It has come to its end, or trains; one that is paused is asked to go on."""
+    trial = trial_of(bed, number)
+    if trial["state"] == "paused":
+        bed.ask("unpause", trial=number)
+    return trial["state"] in ("running", *FINAL)
+
+
+def bed_of_pairs(make_bed: MakeBed, **keys: Any) -> Bed:
+    bed = make_bed(
+        devices="cpu:4",
+        policy={"name": "fifo", "R": 100_000, "atoms": 2},
+        space={"x": {"uniform": [0, 1]}, "step_s": 0.1},
+        grace="1s",
+        **keys,
+    )
+    assert "ok" in bed.start()
+    return bed
+
+
+def end(bed: Bed) -> None:
+    bed.ask("stop")
+    assert bed.wait_for_death(90) == 0, bed.log()
+    bed.check_all_is_told(bed.check())
+    wait_until(lambda: not bed.processes(), "no process left")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("seed", range(times(1)))
+def test_killed_in_every_state(make_bed: MakeBed, seed: int) -> None:
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    bed = bed_of_pairs(make_bed)
+    blows = [(state, victim) for state in STATES for victim in VICTIMS] * times(3)
+    for state, victim in blows if seed == 0 else rng.sample(blows, len(blows)):
+        print(state, victim, strike(bed, state, victim, signal.SIGKILL), flush=True)
+    end(bed)
+    print(f"{len(blows)} blows")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("victim", ["shim", "rank 0", "rank 1"])
+@pytest.mark.parametrize("state", ["starting", "yielding", "running"])
+def test_stopped_in_every_state(make_bed: MakeBed, state: str, victim: str) -> None:
+    """Found by the watchdog, or by the patience of whoever asked it to go; a stopped shim alone harms nobody."""
+    bed = bed_of_pairs(make_bed, hang_limit="3s")
+    target = bring_to_running(bed)
+    incarnation = bring_to(bed, target, state)
+    (pid,) = pids_of(bed, target, incarnation, victim) or (0,)
+    began = start_time(pid)
+    assert began is not None
+    send_signal(Identity(pid, began), signal.SIGSTOP)
+    if victim == "shim" and state == "running":
+        bed.ask("pause", trial=target)  # nothing happens while its shim sleeps, until it is to go
+    if state != "starting" or victim == "shim":  # a start may take ten minutes: a stop ends it here
+        wait_until(lambda: has_been_ended(bed, target, incarnation), "the stopped to be ended", 120)
+    end(bed)
