@@ -1,4 +1,4 @@
-"""Hermes (Electronics'21), figures 5 and 6: how soon the good jobs of a bin converge, under FIFO, round-robin, Hermes.
+"""Hermes (Electronics'21), figure 5: how soon the good jobs of a bin converge, under FIFO, round-robin, Hermes.
 
 16 jobs on four GPUs. What is measured is section 4.2's: the time until a good job has 90% of the fall to the best final
 loss, averaged over the good jobs, relative to FIFO. Saving and restoring take what figure 7 says of the smallest model
@@ -85,7 +85,7 @@ def work(setup: Setup) -> Converged:
 def draw(results: Sequence[Converged], folder: Path) -> list[str]:
     name, title = (
         "hermes-5",
-        "Hermes figures 5 and 6: time until good jobs converge, relative to FIFO",
+        "Hermes figure 5: time until good jobs converge, relative to FIFO",
     )
     fifo = {(r.bin, r.model, r.seed): r.seconds for r in results if r.policy == "fifo"}
     found: list[dict[str, Any]] = []
@@ -124,7 +124,8 @@ def _picture(found: Sequence[dict[str, Any]], folder: Path, name: str, title: st
         axes.bar(xs, [p["relative"] for p in mine], 0.25, yerr=bars, label=policy, capsize=2)
     axes.set_xticks(range(len(places)), [f"{a.replace('_', ' ')}, {b}" for a, b in places])
     axes.set_ylabel("time relative to FIFO")
-    axes.legend(fontsize="x-small")
+    axes.set_ylim(0, 1.25)
+    axes.legend(fontsize="x-small", ncols=len(POLICIES), loc="upper center")
     study.save(figure, folder, name, title)
 
 

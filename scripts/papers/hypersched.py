@@ -74,7 +74,19 @@ def draw_5(results: Sequence[Result], folder: Path) -> list[str]:
     axes[-1].legend(fontsize="x-small")
     study.save(figure, folder, name, title)
     gain = study.ratio(found, "score", "speculation", "no speculation")
-    return [f"figure 5: speculation / no speculation, mean over the grid: {gain:.2f}"]
+    said = [f"figure 5: speculation / no speculation, mean over the grid: {gain:.2f}"]
+    for point in found:
+        if point["label"] == "speculation":
+            rest = [
+                p
+                for p in found
+                if (p["atoms"], p["deadline"]) == (point["atoms"], point["deadline"])
+            ]
+            scores = ", ".join(
+                f"{p['label']} {p['score']:.3f} ({p['trials']:.0f} trials)" for p in rest
+            )
+            said.append(f"  {point['atoms']} atoms, T {point['deadline']:g}: {scores}")
+    return said
 
 
 # ---------------------------------------------------------------- figure 7: entrance policy
@@ -152,6 +164,9 @@ def draw_8(results: Sequence[Result], folder: Path) -> list[str]:
         study.lines(one, here, "atoms", "score")
         one.set_title(f"scaling {scaling}", fontsize="small")
         one.set_xlabel("atoms")
+        one.set_xscale("log", base=2)
+        numbers = sorted({point["atoms"] for point in here})
+        one.set_xticks(numbers, [str(n) for n in numbers])
         said.append(f"{scaling} {study.ratio(here, 'score', 'resizing', 'no resizing'):.2f}")
     axes[0].set_ylabel("score")
     axes[0].legend(fontsize="x-small")

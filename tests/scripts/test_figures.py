@@ -1,0 +1,54 @@
+"""``scripts/figures.py`` from runs to pictures, on the cheapest grids."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "figures.py"
+PNG = b"\x89PNG"
+
+
+def figures(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(SCRIPT), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("figures")
+    done = figures("hypersched-8", "hermes-5", "--quick", "--jobs", "1", "--out", folder)
+    assert done.returncode == 0, done.stderr
+    assert "figure 8: resizing / no resizing" in done.stdout
+    return folder
+
+
+def points(folder: Path, name: str) -> list[dict[str, object]]:
+    assert (folder / f"{name}.png").read_bytes().startswith(PNG)
+    found = json.loads((folder / f"{name}.json").read_text())
+    assert found["figure"] == name
+    return list(found["points"])
+
+
+def test_resizing_helps_where_training_scales(drawn: Path) -> None:
+    score = {(p["scaling"], p["label"]): p["score"] for p in points(drawn, "hypersched-8")}
+    assert len(score) == 6
+    assert float(str(score["linear", "resizing"])) > float(str(score["linear", "no resizing"]))
+    assert score["none", "resizing"] == score["none", "no resizing"]
+
+
+def test_hermes_is_compared_with_fifo_and_round_robin(drawn: Path) -> None:
+    relative = {(p["bin"], p["policy"]): p["relative"] for p in points(drawn, "hermes-5")}
+    assert len(relative) == 6
+    assert relative["bin_1", "fifo"] == 1.0
+    assert float(str(relative["bin_1", "hermes"])) < float(str(relative["bin_1", "round_robin"]))
+
+
+def test_an_unknown_figure_is_told() -> None:
+    done = figures("hypersched-6")
+    assert done.returncode == 2
+    assert "there is no figure hypersched-6; there are hypersched-5" in done.stderr
