@@ -228,6 +228,48 @@ def wait_for_ever() -> None:
         time.sleep(600)
 
 
+def hostile() -> None:
+    """A tree that does not want to go, chosen by ``seed``: every trick on its own and together."""
+    import random
+
+    rng = random.Random(HPARAMS["seed"])
+    if rng.random() < 0.5:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for _ in range(rng.choice([1, 2, 4, 64])):
+        if os.fork() == 0:
+            be_hostile(rng.choice(["orphan", "ignore", "stopped", "blocked", "forks", "clean"]))
+    note("ready", os.getpid())
+    if rng.random() < 0.2:
+        os._exit(rng.choice([0, 1]))  # the leader goes first
+    if rng.random() < 0.2:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    wait_for_ever()
+
+
+def be_hostile(how: str) -> None:
+    if how == "orphan":
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    elif how == "ignore":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    elif how == "stopped":
+        os.kill(os.getpid(), signal.SIGSTOP)
+    elif how == "blocked":
+        _reading, writing = os.pipe()
+        while True:
+            os.write(writing, b"x" * 65536)  # both ends are its own: it blocks for ever
+    elif how == "forks":
+        for _ in range(20):  # a family that outruns whoever counts it
+            if os.fork():
+                os._exit(0)
+            time.sleep(0.01)
+    elif how == "clean":
+        os.execve(sys.executable, [sys.executable, "-S", "-c", IGNORE_AND_SLEEP], {})
+    wait_for_ever()
+
+
 def flood() -> None:
     """Print ``mib`` MiB of numbered lines as fast as it goes."""
     block = 1 << 20

@@ -140,7 +140,8 @@ def random_kills(
     for number in range(kills):
         until = time.monotonic() + rng.uniform(*pause_s)
         while time.monotonic() < until:
-            stir(bed, rng)
+            if rng.random() < 0.1:
+                stir(bed, rng)
             time.sleep(0.02)
         bed.kill()
         if rng.random() < 0.3:
@@ -160,7 +161,7 @@ def random_kills(
 LOAD = {
     "devices": "cpu:16",
     "space": {"x": {"uniform": [0, 1]}, "step_s": 0.12},
-    "policy": {"name": "asha", "r": 8, "R": 100_000, "eta": 3},
+    "policy": {"name": "asha", "r": 60, "R": 100_000, "eta": 3},
 }
 
 

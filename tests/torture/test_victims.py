@@ -49,9 +49,8 @@ def bring_to(bed: Bed, number: int, state: str) -> int:
     elif state == "stopping":
         bed.ask("stop_trial", trial=number)
     elif state == "starting":
-        bed.ask("pause", trial=number)
-        wait_until(lambda: trial_of(bed, number)["state"] in ("paused", *FINAL), "a pause")
-        bed.ask("unpause", trial=number)
+        (shim,) = pids_of(bed, number, incarnation, "shim")
+        assert send_signal(Identity(shim, start_time(shim) or 0), signal.SIGKILL)
         incarnation += 1
         wait_until(lambda: bed.shim_of(number, incarnation), "a launch")
     return incarnation
@@ -98,11 +97,8 @@ def bring_to_running(bed: Bed) -> int:
 
 
 def settled(bed: Bed, number: int) -> bool:
-    """It has come to its end, or trains; one that is paused is asked to go on."""
-    trial = trial_of(bed, number)
-    if trial["state"] == "paused":
-        bed.ask("unpause", trial=number)
-    return trial["state"] in ("running", *FINAL)
+    """It trains, or rests: a paused one goes on when atoms are free, which others have taken meanwhile."""
+    return trial_of(bed, number)["state"] in ("running", "paused", *FINAL)
 
 
 def bed_of_pairs(make_bed: MakeBed, **keys: Any) -> Bed:
