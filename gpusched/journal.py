@@ -176,10 +176,8 @@ class Journal:
                 raise DiskFull(str(error)) from error
             raise
         failpoints.reach("journal.synced")
-        failpoints.reach("journal.synced")
         self._pending.clear()
         self._mark.write(self._seq)
-        failpoints.reach("journal.marked")
         failpoints.reach("journal.marked")
 
     def close(self) -> None:
