@@ -56,6 +56,8 @@ FENCE_EVERY_S = 1.0
 DRAIN_S = 10.0
 #: How long a daemon that is over waits for watchers to take their last view.
 FAREWELL_S = 1.0
+#: The report of an experiment with more steps takes longer than its end should; ``gpusched report`` writes it then.
+REPORT_STEPS_MAX = 20_000
 
 
 class Daemon:
@@ -240,6 +242,16 @@ class Daemon:
             self.executor.hub.turn(until - self.clock())
         self.executor.close()
         self.journal.close()
+        self._report(view)
+
+    def _report(self, view: dict[str, Any]) -> None:
+        """``report.html``, where that takes no noticeable time; nothing depends on it."""
+        if sum(t.seq for t in self.experiment.state.trials.values()) > REPORT_STEPS_MAX:
+            return
+        from gpusched.report import data, page
+
+        with contextlib.suppress(OSError, DamagedState):
+            page.write(self.paths.report, view, data.read(self.paths.journal))
 
     # ------------------------------------------------------------ signals
 

@@ -50,10 +50,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session": {"assemble", "client", "errors", "paths"},
     "recovery": SEARCH | {"assemble"},
     "forecaster": {"forecaster", "policies", "core", "errors"},
+    "report": {"report", "dashboard", "errors"},
     "sim": SEARCH | {"sim", "assemble", "forecaster", "clock"},
     "daemon": SEARCH
     | {"daemon", "assemble", "clock", "lock", "forecaster", "recovery", "reserve"}
-    | {"garbage"},
+    | {"garbage", "report"},
     "cli": SEARCH
     | {
         "cli",
@@ -66,6 +67,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "garbage",
         "launchpad",
         "profiles",
+        "report",
         "session",
     },
     "__main__": {"cli"},

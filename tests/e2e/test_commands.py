@@ -21,6 +21,20 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     return box
 
 
+def test_a_report_was_written_and_can_be_written_again(finished: Sandbox, tmp_path: Path) -> None:
+    assert "<h2>Learning curves</h2>" in (finished.experiment / "report.html").read_text()
+    again = tmp_path / "again.html"
+    told = finished.gpusched("report", "-o", again, "--json").json()
+    assert told["report"] == str(again)
+    assert [trial["id"] for trial in told["trials"]] == [0, 1]
+    assert len(told["trials"][0]["curve"]) == 3
+    assert told["best"]["metric"] == max(trial["best"] for trial in told["trials"])
+    assert again.read_text() == (finished.experiment / "report.html").read_text()
+    refused = finished.gpusched("report", "-o", tmp_path / "none" / "r.html")
+    assert refused.code == 2
+    assert "-o FILE writes it elsewhere" in refused.err
+
+
 def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> None:
     out = finished.gpusched("--help").out
     names = [

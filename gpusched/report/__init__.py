@@ -1,0 +1,1 @@
+"""``report.html``: an experiment on one page. ``data`` reads, ``svg`` draws, ``page`` writes."""
