@@ -7,12 +7,13 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from gpusched.core.decisions import Launch
-from gpusched.core.events import Event, Reported, TrialExited
+from gpusched.core.decisions import Launch, Save
+from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
 from gpusched.errors import InputError
 from gpusched.executors.base import LiveTrial
 from gpusched.trees.claim import read_claim
@@ -113,6 +114,24 @@ def test_a_resumed_daemon_learns_how_trials_ended(own_lab: Lab) -> None:
     assert ending.outcome == "failed"
     assert "ValueError: wrong on rank 0" in (ending.error or "")
     assert isinstance(events[-1], TrialExited)
+
+
+@pytest.mark.parametrize("known", [0, 1])
+def test_a_resumed_daemon_learns_of_a_newer_checkpoint(own_lab: Lab, known: int) -> None:
+    lab = own_lab
+    rig = lab.rig
+    trial = rig.new_trial()
+    rig.launch(trial, steps=10_000, pause_s=0.02)
+    events = rig.watch(report_of(trial, 1), hold=True)
+    lab.executor.execute(Save(trial, 1))
+    lab.executor.acknowledge(next(e for e in events if isinstance(e, Reported)))
+    rig.watch(lambda event: isinstance(event, CheckpointSaved) and event.trial == trial)
+    lab.rebuild()
+    live = replace(alive(lab, trial, last_seq=1), saved_step=known)
+    found = [e for e in lab.executor.reconcile([live]) if isinstance(e, CheckpointSaved)]
+    assert [event.step for event in found] == ([] if known else [1])
+    rig = lab.rig
+    assert the_exit(rig.stop(trial), trial).outcome == "killed"
 
 
 def test_a_resumed_daemon_finds_a_tree_without_a_shim(own_lab: Lab) -> None:
