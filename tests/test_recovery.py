@@ -68,7 +68,8 @@ def test_after_a_salvage_unknown_trials_are_put_aside_and_numbers_skipped(tmp_pa
 class Complainer:
     """A forecaster whose process has died."""
 
-    complaints: deque[str] = deque(["the process for forecasts ended (status 1)"])
+    def __init__(self) -> None:
+        self.complaints = deque(["the process for forecasts ended (status 1)"])
 
 
 def test_complaints_of_the_forecaster_reach_the_log(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,10 +78,10 @@ def test_complaints_of_the_forecaster_reach_the_log(capsys: pytest.CaptureFixtur
     daemon: Any = Daemon.__new__(Daemon)
     daemon._next_look_at, daemon.clock, daemon._notes = 0.0, lambda: 5.0, []
     daemon.epoch = type("Epoch", (), {"check": staticmethod(lambda: None)})
-    daemon._forecaster = Complainer()
+    daemon._forecaster = forecaster = Complainer()
     daemon._look_around()
     assert "the process for forecasts ended (status 1)" in capsys.readouterr().out
-    assert not Complainer.complaints
+    assert not forecaster.complaints
 
 
 def test_the_names_of_commands_are_those_of_failpoints() -> None:

@@ -83,6 +83,7 @@ class SimExecutor:
         self._count = 0
         self._stories: dict[int, Story] = {}
         self._pool = Pool(atoms, island_size, self._delays.release_s, self._faults, seed)
+        self._confirming: dict[str, float] = {}
         for incident in incidents:
             self._push(incident.at, "incident", incident)
 
@@ -114,8 +115,7 @@ class SimExecutor:
                     stubborn_s = command.grace_s if run.hung else 0.0
                     self._cut(run, "killed", None, after_s=stubborn_s)
             case ConfirmRelease():
-                clean_at = self._pool.clean_at(command.devices)
-                self._push(max(self._now, clean_at), "release", command.devices)
+                self._confirm(command.devices)
             case KeepBest():
                 self._keep(command)
             case _:
@@ -354,7 +354,18 @@ class SimExecutor:
             save_s=self._delays.save_s,
         )
 
+    def _confirm(self, names: Sequence[str]) -> None:
+        """Asked for twice (by a daemon that was resumed) it is told once."""
+        at = max(self._now, self._pool.clean_at(names))
+        new = tuple(name for name in names if self._confirming.get(name, -1.0) < at)
+        self._confirming.update(dict.fromkeys(new, at))
+        if new:
+            self._push(at, "release", new)
+
     def _released(self, names: tuple[str, ...]) -> Iterator[Event]:
+        for name in names:
+            if self._confirming.get(name, _INFINITE) <= self._now:
+                del self._confirming[name]
         clean = [name for name in names if self._pool.is_clean(name, self._now)]
         stuck = list(self._pool.stuck(clean))
         free = tuple(name for name in clean if name not in stuck)
