@@ -7,7 +7,7 @@ experiment was made.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,6 +56,10 @@ class Assembled:
         if found:
             lines = [f"policy.{option}: {message}" for option, message in found]
             raise InputError("\n".join(lines))
+
+    def foreword(self, atoms: int) -> Sequence[str]:
+        """What the policy has to say to a person before it starts on so many atoms."""
+        return self.policy.foreword(self.experiment.state.rules, atoms)
 
     def explain(self, trial: int) -> dict[str, Any]:
         """``{"data": .., "lines": [..]}``. Raises InputError for an unknown trial."""

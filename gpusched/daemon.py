@@ -78,6 +78,7 @@ class Daemon:
         self._watchers: list[Any] = []
         self._followers: list[Any] = []
         self._notes: list[str] = []
+        self._foreword: list[str] = []
         self._next_view_at = self._next_look_at = 0.0
         recipe = read_recipe(paths)
         recipe = replace(recipe, env=filled_in(recipe.env, environment or {}))
@@ -163,6 +164,7 @@ class Daemon:
             raise DeviceError(f"no device can be used now: {reasons or 'there is none'}")
         self.assembled.recipe.require_atoms(len(inventory))
         self.assembled.require_policy(len(inventory))
+        self._foreword = list(self.assembled.foreword(len(inventory)))
         self.devices.check_sizes(self.experiment.state.rules.fit(len(inventory)))
         self.driver.handle(
             [
@@ -198,7 +200,7 @@ class Daemon:
         signal.set_wakeup_fd(self.executor.hub.wake_descriptor, warn_on_full_buffer=False)
         self._start(resuming)
         if ready is not None:
-            ready({"ok": os.getpid()})
+            ready({"ok": os.getpid(), "foreword": self._foreword})
         while not self.experiment.finished or self.driver.stalled:
             self.driver.turn(min(self._limit(), self._next_look_at))
             self._look_around()

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from gpusched import config_env, profiles
@@ -69,8 +70,11 @@ def start_daemon(
     recipe: Recipe | None = None,
     resume: bool = False,
     salvage: bool = False,
+    say: Callable[[str], None] | None = None,
 ) -> int:
     """Start the daemon and wait until it serves; return its pid. Raises what kept it from coming up.
+
+    ``say`` is told what the policy wants a person to know before the search starts.
 
     ``recipe``: the one that was just read, with the values that are not on the disk; without it they are looked for.
     """
@@ -108,6 +112,9 @@ def start_daemon(
         error: GpuschedError = InputError(message["error"])
         error.exit_code = message["exit_code"]
         raise error
+    if say is not None:
+        for line in message.get("foreword", ()):
+            say(line)
     return int(message["ok"])
 
 

@@ -43,7 +43,9 @@ def run(args: argparse.Namespace) -> int:
     runs = session.runs_folder(args.dir)
     paths = launchpad.make_experiment(runs, recipe, began, args.recipe)
     try:
-        pid = launchpad.start_daemon(paths, recipe=recipe)
+        pid = launchpad.start_daemon(
+            paths, recipe=recipe, say=lambda line: common.note(f"note: {line}")
+        )
     except GpuschedError:
         if not paths.journal.exists() or not paths.socket.exists():
             launchpad.discard(paths)

@@ -123,10 +123,10 @@ class Seer(base.Policy):
         given = self.options.arguments(rules, atoms, time_left_s)
         wanted = self._plan_of(given, given.budget)
         if wanted is None or given.p_min > given.p_max:
-            return None, self._why_none(given)[1]
+            return None, self._why_none(given, atoms)[1]
         plan = wanted if wanted.peak <= atoms else self._cut(given, atoms)
         if plan is None:
-            return None, f"no plan of its kind runs on {atoms} atoms"
+            return None, self._why_none(given, atoms)[1]
         words = seer_plan.in_words(plan)
         if plan is wanted:
             return plan, words
@@ -163,7 +163,7 @@ class Seer(base.Policy):
             given = replace(given, t_min=given.t_min * 1.1)
         return max(plans, key=lambda plan: (plan.stages, plan.used_budget), default=None)
 
-    def _why_none(self, given: Arguments) -> base.Problem:
+    def _why_none(self, given: Arguments, atoms: int) -> base.Problem:
         if given.p_min > given.p_max:
             return (
                 "p_min",
@@ -175,6 +175,12 @@ class Seer(base.Policy):
                 f"the deadline of {given.deadline:.3g} min is shorter than t_min = {given.t_min:g} min, "
                 "the least time of a trial; lower t_min or move the deadline",
             )
+        if given.budget >= given.p_min * given.t_min:
+            return (
+                "t_min",
+                f"no plan whose first stage takes t_min = {given.t_min:g} min runs on {atoms} atoms: its many short "
+                "trials cannot be under way at once; raise t_min, or leave it out",
+            )
         return (
             "B",
             f"the budget of {given.budget:.3g} atom-minutes is too small for one trial, which needs "
@@ -185,7 +191,8 @@ class Seer(base.Policy):
     def problems(self, rules: Rules, atoms: int) -> Iterator[base.Problem]:
         plan, _ = self.plan_for(rules, atoms, rules.deadline_s)
         if plan is None:
-            yield self._why_none(self.options.arguments(rules, atoms, rules.deadline_s))
+            given = self.options.arguments(rules, atoms, rules.deadline_s)
+            yield self._why_none(given, atoms)
 
     def foreword(self, rules: Rules, atoms: int) -> Sequence[str]:
         return (f"seer plans {self.plan_for(rules, atoms, rules.deadline_s)[1]}",)

@@ -72,3 +72,16 @@ def test_pop_without_a_bounded_metric_is_one_message_before_anything_starts(
     assert result.code == 2
     assert "policy.metric_min: pop needs a bounded metric" in result.err
     assert len(result.err.splitlines()) == 1
+
+
+def test_a_plan_that_is_cut_to_the_box_is_said_before_it_starts(sandbox: Sandbox) -> None:
+    recipe = sandbox.recipe(
+        "counted.py",
+        policy={"name": "seer", "B": 500},
+        deadline="60s",
+    )
+    result = sandbox.gpusched("run", recipe, "--detach")
+    assert result.code == 0
+    assert result.err.startswith("note: seer plans ")
+    assert "and there are 2)" in result.err
+    assert sandbox.gpusched("cancel").code == 0

@@ -240,6 +240,7 @@ def test_an_elastic_pool_is_as_large_as_the_plan_wants() -> None:
         ({"B": 0.5, "t_min": 1.0}, 600.0, "B", "budget of 0.5 atom-minutes is too small for one"),
         ({"B": 3.0, "t_min": 1.0, "p_min": 4}, 600.0, "B", "p_min * t_min = 4 * 1 = 4"),
         ({"t_min": 1.0}, 30.0, "t_min", "the deadline of 0.5 min is shorter than t_min = 1"),
+        ({"B": 500.0, "t_min": 0.01}, 60.0, "t_min", "runs on 8 atoms"),
         ({"p_min": 9}, 600.0, "p_min", "must have p_min = 9 atoms, but may have 8 at most"),
     ],
 )
