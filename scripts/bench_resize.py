@@ -359,7 +359,7 @@ def main() -> None:
     parser.add_argument("--large-mb", type=int, default=400)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--sizes", default="1,2,4,1")
-    parser.add_argument("--save-steps", type=int, default=150, help="steps of a run of `saves`")
+    parser.add_argument("--save-steps", type=int, default=250, help="steps of a run of `saves`")
     args = parser.parse_args()
     unknown = set(args.parts) - set(PARTS)
     if unknown:
