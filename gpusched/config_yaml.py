@@ -1,18 +1,20 @@
 """YAML in and out: plain values with the line of every key, within bounds, and never an exception of the parser's.
 
 The rules are YAML 1.2's core schema: ``1e-4`` is a number, ``no`` is text, ``010`` is ten. A key twice, an alias, a
-tag, a number that is not finite or has more than 64 bits is a problem. At most 1 MiB, 32 levels and 100,000 values: a
-recipe may come from anywhere, and reading it must take bounded time and memory.
+tag, a number that is not finite or has more than 64 bits is a problem. At most 1 MiB, 32 levels and 100,000 values, and
+beside plain lists 128 KiB and 3,000 lines, commas, colons and brackets: a recipe may come from anywhere, and reading it
+must take bounded time and memory.
 
 ruamel.yaml's scanner and parser do the work; values are built here from its events, because its own constructor follows
-aliases, honours tags and knows dates.
+aliases, honours tags and knows dates. It takes 40 us for a value, too much for a list of thousands: a list of plain
+words and numbers on one line is taken out of the text before (``_take_out``) and put back from its events.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -23,6 +25,9 @@ from gpusched.space_forms import INT_LIMIT, nearest
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32
 MAX_VALUES = 100_000
+MAX_TEXT = 128 << 10
+MAX_MARKS = 3_000
+_MARKS = ("\n", ",", ":", "[", "{", "- ", "? ")
 MAX_KEY = 100
 """Characters of a key; longer ones could not be written back, as YAML allows 1024 with escapes."""
 
@@ -37,6 +42,11 @@ _WORDS: Mapping[str, bool | None] = {
 }
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_ITEM = r"[-+]?[A-Za-z0-9_.][A-Za-z0-9_.+-]*"
+_PLAIN_LIST = re.compile(rf"\[( *{_ITEM}(?: *, *{_ITEM}){{15,}} *,? *)\]")
+_STAND_IN = "\ue9d7"
+_ONE_STAND_IN = re.compile(rf"{_STAND_IN}([0-9]+){_STAND_IN}")
+_STOOD_IN = re.compile(rf"\[{_STAND_IN}([0-9]+){_STAND_IN}\]")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
@@ -159,10 +169,30 @@ def _hint(path: FilePath) -> str:
 
 def read_yaml(text: str, origin: str) -> Document:
     """Parse one document; raises Unreadable. Duplicate keys and bad numbers are in ``problems``."""
-    builder = _Builder(origin)
+    lists: list[str] = []
+    if _STAND_IN not in text:
+        text = _PLAIN_LIST.sub(lambda found: _take_out(found[1], lists), text)
+    _require_bounds(text)
+    builder = _Builder(origin, lists)
     for event in _events(text):
         builder.take(event)
     return builder.document
+
+
+def _take_out(items: str, lists: list[str]) -> str:
+    """Keep the items of a list, and leave a list of one word, which stands for them, in the text."""
+    lists.append(items)
+    return f"[{_STAND_IN}{len(lists) - 1}{_STAND_IN}]"
+
+
+def _require_bounds(text: str) -> None:
+    if len(text) > MAX_TEXT:
+        raise Unreadable(1, f"more than {MAX_TEXT >> 10} KiB beside plain lists; is this a recipe?")
+    if sum(map(text.count, _MARKS)) > MAX_MARKS:
+        message = (
+            "lines, commas, colons and brackets; write a long list on one line, as in [a, b, c]"
+        )
+        raise Unreadable(1, f"more than {MAX_MARKS} {message}")
 
 
 def _events(text: str) -> Iterator[Any]:
@@ -203,8 +233,9 @@ class _Frame:
 class _Builder:
     """Builds plain values from the parser's events, one at a time."""
 
-    def __init__(self, origin: str) -> None:
+    def __init__(self, origin: str, lists: Sequence[str] = ()) -> None:
         self.document = Document(None, {(): Mark(origin, 1)})
+        self._lists = lists
         self._origin = origin
         self._stack: list[_Frame] = []
         self._values = 0
@@ -223,6 +254,12 @@ class _Builder:
                 raise Unreadable(line, "an alias (*name); write the value out")
             case "ScalarEvent":
                 self._check_tag(event, line)
+                if self._lists and _STAND_IN in event.value:
+                    if not event.style and self._stack and self._take_list(event.value, line):
+                        return
+                    event.value = _STOOD_IN.sub(
+                        lambda found: f"[{self._lists[int(found[1])]}]", event.value
+                    )
                 if self._stack and self._stack[-1].wants_key:
                     self._take_key(self._stack[-1], event.value, line)
                 else:
@@ -264,6 +301,28 @@ class _Builder:
         if problem:
             self.document.problems.append(Problem(Mark(self._origin, line), path, problem))
             self.document.unusable.add(path)
+
+    def _take_list(self, text: str, line: int) -> bool:
+        """The items for which ``text`` stands; False if it is no item of a list but part of a text."""
+        found = _ONE_STAND_IN.fullmatch(text)
+        frame = self._stack[-1]
+        if found is None or not isinstance(frame.value, list):
+            return False
+        items = self._lists[int(found[1])].rstrip(" ,").split(",")
+        if self._values + len(items) > MAX_VALUES:
+            raise Unreadable(line, f"more than {MAX_VALUES} values")
+        self._values += len(items)
+        mark, marks = Mark(self._origin, line), self.document.marks
+        for item in items:
+            value, problem = resolve(item.strip(" "))
+            path = (*frame.path, len(frame.value))
+            frame.value.append(value)
+            if not frame.dropped:
+                marks[path] = mark
+            if problem:
+                self.document.problems.append(Problem(mark, path, problem))
+                self.document.unusable.add(path)
+        return True
 
     def _open(self, value: dict[str, Any] | list[Any], line: int) -> None:
         if self._stack and self._stack[-1].wants_key:

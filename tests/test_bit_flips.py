@@ -156,6 +156,20 @@ def test_ten_thousand_flipped_bits(
     print(f"seed {seed}: {json.dumps(outcomes)}")
 
 
+def test_the_checksums_name_is_no_other_keys_by_one_bit(folder: Path) -> None:
+    """Seeds 2 and 3 of the long form found it: ``c`` became ``s``, which is the time of a step."""
+    path = make(folder / "x").trial(3).reports
+    line = path.read_bytes().splitlines()[0]
+    place = line.index(b'"crc"') + 1
+    for where in range(place, place + 3):
+        for bit in range(8):
+            changed = bytearray(line)
+            changed[where] ^= 1 << bit
+            path.write_bytes(bytes(changed) + b"\n")
+            for found in lines_after(path, 0):
+                assert (found.seq, found.step, found.step_time_s) == (1, 1, 0.5)
+
+
 def test_flips_leave_the_reports_number_alone(folder: Path) -> None:
     """A new incarnation never takes a number that the daemon knows, whatever became of the file."""
     path = make(folder / "x").trial(3).reports

@@ -21,7 +21,11 @@ from gpusched.paths import TrialPaths
 _FILE_LIMIT_BYTES = 4 << 20
 _TEXT_LIMIT = 16_000
 _STUCK_LIMIT = 500
-_SEAL_BYTES = len(',"c":"01234567"}')
+_SUDDEN = tuple(
+    -number
+    for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+)
+_SEAL_BYTES = len(',"crc":"01234567"}')
 
 
 def read_json(path: Path, limit_bytes: int = _FILE_LIMIT_BYTES) -> dict[str, Any] | None:
@@ -35,13 +39,16 @@ def read_json(path: Path, limit_bytes: int = _FILE_LIMIT_BYTES) -> dict[str, Any
 
 
 def sealed(text: bytes) -> bytes:
-    """A line of JSON (an object, no newline) with its own checksum as the last key: a changed bit is found."""
-    return b'%b,"c":"%08x"}' % (text[:-1], zlib.crc32(text[:-1]))
+    """A line of JSON (an object, no newline) with its own checksum as the last key: a changed bit is found.
+
+    Its name must not become another key's by one bit: ``c`` became ``s``, and the checksum a step's time.
+    """
+    return b'%b,"crc":"%08x"}' % (text[:-1], zlib.crc32(text[:-1]))
 
 
 def is_sound(line: bytes) -> bool:
     """False if the line's checksum says that it was changed; one without a checksum says nothing."""
-    if line[-_SEAL_BYTES : -_SEAL_BYTES + 6] != b',"c":"':
+    if line[-_SEAL_BYTES : -_SEAL_BYTES + 8] != b',"crc":"':
         return True
     return line[-10:-2] == b"%08x" % zlib.crc32(line[:-_SEAL_BYTES])
 
@@ -119,13 +126,17 @@ def first_error(
     bad_codes: Mapping[int, int],
     killed_by_kernel: bool = False,
 ) -> dict[str, Any] | None:
-    """The root cause: the error file with the earliest time, else the first of ``bad_codes`` (in order of exit)."""
+    """The root cause: the error file with the earliest time, else the first of ``bad_codes`` (in order of exit).
+
+    But a rank that was the first to die, of a signal that leaves no time for an error file, is what the others complain of.
+    """
     found = []
     for rank in range(ranks):
         message, trace, at = _from_error_file(paths.error_file(incarnation, rank))
         if message is not None:
             found.append((at, rank, message, trace))
-    if found:
+    first, how = next(iter(bad_codes.items()), (None, 0))
+    if found and not (how in _SUDDEN and all(rank != first for _, rank, _, _ in found)):
         _, rank, message, trace = min(found, key=lambda one: one[0])
         return _error(rank, message, trace, bad_codes.get(rank))
     if not bad_codes:

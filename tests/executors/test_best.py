@@ -41,7 +41,7 @@ def test_the_first_and_the_next(paths: ExperimentPaths) -> None:
         assert (paths.best / "checkpoint" / "manifest.json").exists()
         assert json.loads((paths.best / "hparams.json").read_text())["trial"] == trial
         metric = json.loads((paths.best / "metric.json").read_text())
-        del metric["c"], metric["hparams_crc32"]
+        del metric["crc"], metric["hparams_crc32"]
         assert metric == {
             "trial": trial,
             "step": step,

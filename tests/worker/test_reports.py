@@ -80,10 +80,10 @@ def test_lines_of_the_contract_numbered_over_incarnations(tmp_path: Path) -> Non
     assert first.append(2, None, {"accuracy": 0.2}) == (2, True)
     assert ReportLog(path, incarnation=2).append(3, 0.25, {}) == (3, True)
     lines = path.read_bytes().splitlines()
-    assert all(is_sound(line) and b'"c"' in line for line in lines)
+    assert all(is_sound(line) and b'"crc"' in line for line in lines)
     records = [json.loads(line) for line in lines]
     for record in records:
-        del record["c"]
+        del record["crc"]
     assert records == [
         {"i": 1, "n": 1, "k": 1, "s": 0.5, "m": {"accuracy": 0.1, "loss": "nan"}},
         {"i": 1, "n": 2, "k": 2, "s": None, "m": {"accuracy": 0.2}},
@@ -146,12 +146,12 @@ def test_too_large_a_report_is_refused_and_not_written(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_costs_lines_but_not_the_trial(tmp_path: Path, bench: Bench) -> None:
-    """A real refusal of the kernel: the file may not grow beyond 91 bytes."""
+    """A real refusal of the kernel: the file may not grow beyond 93 bytes."""
     path = tmp_path / "reports.jsonl"
 
     def report() -> list[bool]:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (91, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (93, resource.RLIM_INFINITY))
         log = ReportLog(path, 1)
         kept = [log.append(step, 0.5, {"accuracy": 0.5})[1] for step in range(1, 5)]
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
