@@ -65,6 +65,26 @@ def test_what_is_no_last_word(paths: TrialPaths, text: str) -> None:
     assert last_word(paths, 1) is None
 
 
+@pytest.mark.parametrize(
+    ("codes", "rank"),
+    [
+        ({1: -9, 0: 1}, 1),  # killed from outside; the other complains that it has gone
+        ({1: -11, 0: 1}, 1),
+        ({0: 1, 1: -9}, 0),  # it failed, and the other was killed for it
+        ({1: -6, 0: 1}, 0),  # an abort may be how a rank leaves
+        ({0: -9, 1: -9}, 0),  # it has said why itself
+    ],
+)
+def test_whoever_was_killed_first_is_the_cause(
+    paths: TrialPaths, codes: dict[int, int], rank: int
+) -> None:
+    error_file(paths, 0, "RanksDisagree: another rank has gone", timestamp="5")
+    error = first_error(paths, 1, 2, codes)
+    assert error is not None
+    assert error["rank"] == rank
+    assert ("killed by SIG" in error["message"]) == (rank == 1)
+
+
 def test_numbers_of_a_last_word_are_numbers_or_nothing() -> None:
     record = verdict(
         word={"why": "finished", "step": "4", "saved_step": True},
