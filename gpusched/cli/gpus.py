@@ -7,10 +7,14 @@ experiment, or a fault.
 from __future__ import annotations
 
 import argparse
+import contextlib
+from pathlib import Path
 from typing import Any
 
 from gpusched import session
 from gpusched.cli import common
+from gpusched.errors import GpuschedError
+from gpusched.paths import ExperimentPaths
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -35,17 +39,48 @@ def run(args: argparse.Namespace) -> int:
 
     states, notes = gpu_states()
     rows = [state.to_json() for state in states]
+    known = _standings({row["experiment"] for row in rows})
+    for row in rows:
+        row["standing"] = _standing(row["uuid"], known.get(row["experiment"], []))
     if args.json:
         for row in rows:
             common.print_json(row)
         return 0
-    head = ("gpu", "name", "use", "memory", "temp", "power", "held by")
+    head = ("gpu", "name", "use", "memory", "temp", "power", "state", "held by")
     print(
         common.table(head, [_row(row) for row in rows], ("gpu", "use", "memory", "temp", "power"))
     )
     for note in notes:
         common.note(note)
     return 0
+
+
+def _standings(folders: set[str]) -> dict[str, list[dict[str, Any]]]:
+    """The devices of each experiment that has a lease, as its daemon sees them."""
+    found = {}
+    for folder in filter(None, folders):
+        paths = ExperimentPaths(Path(folder))
+        with contextlib.suppress(GpuschedError, OSError):
+            if paths.is_experiment:
+                found[folder] = session.view(paths)["devices"]
+    return found
+
+
+def _standing(uuid: str, devices: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """State, trial, reason and load of the last minute; a GPU may be one of several in a device."""
+    for device in devices:
+        if uuid in device["id"].split("+"):
+            return {key: device.get(key) for key in ("state", "trial", "reason", "history")}
+    return None
+
+
+def _state(row: dict[str, Any]) -> str:
+    standing = row["standing"]
+    if standing is None:
+        return "busy" if row["busy"] or row["leased_by"] else "free"
+    trial = f" (trial {standing['trial']})" if standing["trial"] is not None else ""
+    reason = f": {standing['reason']}" if standing["reason"] else ""
+    return f"{standing['state']}{trial}{reason}"
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
@@ -57,6 +92,7 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
         _memory(row["memory_used_bytes"], row["memory_total_bytes"]),
         "-" if temp is None else f"{temp:.0f} C",
         "-" if power is None else f"{power:.0f} W",
+        _state(row),
         "; ".join(filter(None, (row["leased_by"], row["busy"], *row["holders"], *row["notes"])))
         or "nobody",
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
+from collections.abc import Sequence
 
 from rich.text import Text
 
@@ -70,9 +72,21 @@ def decisions(view: View, width: int, rows: int) -> list[Text]:
 # ---------------------------------------------------------------- devices
 
 
+#: With less room, a device that is out of use shows why instead of its figures.
+_ROOM_FOR_BOTH = 130
+_HEIGHTS = "▁▂▃▄▅▆▇█"
+_GPU = re.compile(r"GPU [0-9+/]+")
+
+
+def _name(device: DeviceView) -> str:
+    """A GPU as ``nvidia-smi`` numbers it, rather than by its UUID; anything else by its id."""
+    found = _GPU.match(device.label)
+    return words.clean(found[0] if found else device.id, 60)
+
+
 def devices(view: View, width: int, rows: int) -> list[Text]:
-    """One line a device: who is on it, how busy it is, its memory."""
-    names = min(12, max((len(device.id) for device in view.devices), default=4))
+    """One line a device: who is on it, how busy it is and was in the last minute, its memory; or why it is not used."""
+    names = min(12, max((len(_name(device)) for device in view.devices), default=4))
     colours = marks.colours(view)
     lines = [_device(device, width, names, colours) for device in view.devices]
     if len(lines) > rows > 0:
@@ -82,15 +96,26 @@ def devices(view: View, width: int, rows: int) -> list[Text]:
 
 
 def _device(device: DeviceView, width: int, names: int, colours: dict[int, str]) -> Text:
-    line = styled(words.clean(device.id, 60)[:names].ljust(names) + "  ", "bold")
+    line = styled(_name(device)[:names].ljust(names) + "  ", "bold")
     if device.state == "held" and device.trial is not None:
         line.append("▪ ", colours.get(device.trial, "")).append(f"trial {device.trial:<6}")
     else:
         line.append(f"  {device.state:<12}", marks.DEVICE.get(device.state, marks.UNKNOWN)[1])
+    reason = device.reason if device.state != "draining" or device.stuck else ""
+    if not reason or width >= _ROOM_FOR_BOTH:
+        _figures(line, device, width)
+    for remark in (reason, *device.notes):
+        line.append(f"  {remark}" if remark else "", "yellow")
+    return line
+
+
+def _figures(line: Text, device: DeviceView, width: int) -> None:
     if device.utilisation is not None:
         if width >= 54:
             line.append_text(marks.bar(device.utilisation, 8)).append(" ")
         line.append(f"{device.utilisation:>4.0%}")
+    if width >= 100 and device.history:
+        line.append("  ").append_text(_load(device.history, 15))
     if device.memory_used_bytes is not None:
         line.append(f"  {words.memory(device.memory_used_bytes, device.memory_total_bytes):>12}")
     if device.temperature_c is not None:
@@ -99,12 +124,16 @@ def _device(device: DeviceView, width: int, names: int, colours: dict[int, str])
         )
     if device.power_w is not None:
         line.append(f"  {device.power_w:.0f} W", QUIET)
-    for remark in (
-        device.reason if device.state != "draining" or device.stuck else "",
-        *device.notes,
-    ):
-        line.append(f"  {remark}" if remark else "", "yellow")
-    return line
+
+
+def _load(history: Sequence[float | None], width: int) -> Text:
+    """The last minute's utilisation, on a scale from nothing to full."""
+    recent = history[-2 * width :: 2] if len(history) > width else history
+    heights = [
+        " " if load is None else _HEIGHTS[round(min(1.0, max(0.0, load)) * (len(_HEIGHTS) - 1))]
+        for load in recent[-width:]
+    ]
+    return styled("".join(heights).rjust(width), marks.CURVE)
 
 
 # ---------------------------------------------------------------- footer

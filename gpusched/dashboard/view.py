@@ -140,6 +140,7 @@ def _device(slot: DeviceSlot, reading: Reading | None) -> DeviceView:
             "temperature_c": _finite(reading.temperature_c),
             "power_w": _finite(reading.power_w),
             "notes": tuple(words.clean(note, 200) for note in reading.notes),
+            "history": tuple(_finite(load) for load in reading.history),
         }
     return DeviceView(
         id=slot.id,

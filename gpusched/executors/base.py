@@ -55,7 +55,10 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a device looks like now, for people. None: not known for this kind of device."""
+    """What a device looks like now, for people. None: not known for this kind of device.
+
+    ``history``: its utilisation over the last minute, evenly spaced, the oldest first.
+    """
 
     device: str
     label: str
@@ -66,6 +69,7 @@ class Reading:
     power_w: float | None = None
     holders: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    history: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

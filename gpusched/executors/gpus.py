@@ -12,7 +12,7 @@ from gpusched.executors.base import Reading
 from gpusched.executors.baseline import BaselineFile, boot_id
 from gpusched.executors.clock import Clock, MachineClock
 from gpusched.executors.holders import Processes, in_initial_pid_namespace
-from gpusched.executors.leases import lease_folder, lease_holder, state_home
+from gpusched.executors.leases import LeaseHolder, lease_folder, lease_holder, state_home
 from gpusched.executors.machine import Machine, find_machine
 from gpusched.executors.reading import read_atom
 from gpusched.executors.unit import Unit
@@ -22,7 +22,9 @@ READING_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """One GPU or MIG slice. ``leased_by``: the experiment that has it; ``busy``: why nobody else could use it now."""
+    """One GPU or MIG slice. ``leased_by``: the experiment that has it, in words; ``experiment``: its folder, if known;
+    ``busy``: why nobody else could use it now.
+    """
 
     uuid: str
     index: int
@@ -32,6 +34,7 @@ class GpuState:
     island: int
     leased_by: str
     busy: str
+    experiment: str = ""
 
     def to_json(self) -> dict[str, Any]:
         reading = self.reading
@@ -50,6 +53,7 @@ class GpuState:
             "numa_node": self.numa_node,
             "island": self.island,
             "leased_by": self.leased_by,
+            "experiment": self.experiment,
             "busy": self.busy,
         }
 
@@ -92,6 +96,7 @@ def _state(
     verdict = unit.verdict()
     unit.examine()
     out = unit.out.reason if unit.out else ""
+    lease = _lease(unit.gpu.uuid, environ)
     return GpuState(
         uuid=unit.gpu.uuid,
         index=unit.gpu.index,
@@ -99,14 +104,14 @@ def _state(
         reading=read_atom(maker.of_unit(unit)),
         numa_node=unit.gpu.numa_node,
         island=machine.islands.get(unit.gpu.board, 0),
-        leased_by=_leased_by(unit.gpu.uuid, environ),
+        leased_by=str(lease) if lease else "",
         busy=out or ("" if verdict.clean else verdict.why),
+        experiment=lease.experiment if lease else "",
     )
 
 
-def _leased_by(uuid: str, environ: Mapping[str, str] | None) -> str:
+def _lease(uuid: str, environ: Mapping[str, str] | None) -> LeaseHolder | None:
     try:
-        holder = lease_holder(lease_folder(environ), uuid)
+        return lease_holder(lease_folder(environ), uuid)
     except DeviceError:
-        return ""
-    return str(holder) if holder else ""
+        return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpusched.executors import health
@@ -34,6 +34,7 @@ def read_atom(atom: Atom) -> Reading:
         power_w=None if not powers else sum(powers),
         holders=tuple(holder for unit in units for holder in _holders(unit)),
         notes=tuple(_notes(atom)),
+        history=_history(units) if whole else (),
     )
 
 
@@ -41,6 +42,15 @@ def _all(figures: Iterable[float | int | None]) -> list[float]:
     """The figures if every one is known, else none of them."""
     listed = list(figures)
     return [f for f in listed if f is not None] if None not in listed else []
+
+
+def _history(units: Sequence[Unit]) -> tuple[float | None, ...]:
+    """Of a bundle the mean of its GPUs, as far back as all of them were read."""
+    histories = [list(unit.watch.loads) for unit in units]
+    length = min(map(len, histories), default=0)
+    recent = [history[len(history) - length :] for history in histories]
+    means = [_all(loads) for loads in zip(*recent, strict=True)]
+    return tuple(sum(loads) / len(loads) if loads else None for loads in means)
 
 
 def _used(unit: Unit) -> int | None:

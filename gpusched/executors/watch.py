@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ FAST_PACE_S = 0.020
 SLOW_PACE_S = 0.5
 FAST_FOR_S = 120.0
 """After that nobody counts on the answer coming soon."""
+LOADS = 30
 VITALS_PACE_S = 2.0
 READING_MAX_S = 3.0
 """A reading that took longer is thrown away: its beginning and its end do not belong together."""
@@ -52,6 +54,8 @@ class Watch:
         self.usage: dict[str, Usage] = {}
         self.vitals: Vitals | None = None
         self.first_vitals: Vitals | None = None
+        #: Utilisation of the last minute, the oldest first; None where it could not be read.
+        self.loads: deque[float | None] = deque(maxlen=LOADS)
         self.lost: Lost | None = None
         self.errors_in_a_row = 0
         self.ill_read_in_a_row = 0
@@ -183,6 +187,7 @@ class Watch:
         vitals = read_vitals(self.gpu.handle, begun, self._answered)
         if self._clock.now() - begun <= READING_MAX_S:
             self.vitals = vitals
+            self.loads.append(vitals.utilisation)
             self.first_vitals = self.first_vitals or vitals
             self.ill_read_in_a_row = self.ill_read_in_a_row + 1 if vitals.error else 0
 

@@ -236,3 +236,16 @@ def test_a_context_that_never_goes_is_not_waited_for_long(box: Box) -> None:
     assert "which has ended but still has a context" in first.why_not
     assert second.usable
     assert box.clock.now() < 15.0
+
+
+def test_the_load_of_the_last_minute_is_remembered(box: Box) -> None:
+    devices, _ = begin(box, gpus_per_atom=2)
+    box.gpus[0].utilisation = 100
+    box.clock.advance(20.0)
+    (reading,) = devices.readings()
+    assert 8 <= len(reading.history) <= 30
+    assert reading.history[0] == 0.0
+    assert reading.history[-1] == 0.5, "of a bundle the mean"
+    box.clock.advance(200.0)
+    (reading,) = devices.readings()
+    assert reading.history == (0.5,) * 30

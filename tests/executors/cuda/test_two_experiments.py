@@ -134,6 +134,12 @@ def test_an_experiment_without_a_gpu_to_itself_is_told_who_has_them(
     shown = experiments.gpusched("gpus", "--json", **experiments.env)
     rows = [json.loads(line) for line in shown.out.splitlines()]
     assert [first["experiment"] in row["leased_by"] for row in rows] == [True, True]
+    experiments.until("first", lambda view: len(running_on(view)) == 2)
+    shown = experiments.gpusched("gpus", "--json", **experiments.env)
+    standings = [json.loads(line)["standing"] for line in shown.out.splitlines()]
+    assert [standing["state"] for standing in standings] == ["held", "held"]
+    assert {standing["trial"] for standing in standings} == {0, 1}
+    assert "held (trial " in experiments.gpusched("gpus", **experiments.env).out
     assert experiments.gpusched("run", recipe, **experiments.env).code == 4
     experiments.gpusched("cancel", "first", **experiments.env)
     experiments.until("first", lambda view: view["state"] == "finished")
