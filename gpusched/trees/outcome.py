@@ -132,7 +132,7 @@ def first_error(
 ) -> dict[str, Any] | None:
     """The root cause: the error file with the earliest time, else the first of ``bad_codes`` (in order of exit).
 
-    But a rank that was the first to die, of a signal that leaves no time for an error file, is what the others complain of.
+    But a rank that was the first to die, of a signal that leaves no time for an error file, is what others complain of.
     """
     found = []
     for rank in range(ranks):
