@@ -27,8 +27,8 @@ bench: $(STAMP) ## Measure launch time and the cost of reports
 	@$(BIN)/python scripts/bench_launch.py
 	@$(BIN)/python scripts/bench_reports.py --trials 32 --step 0.1 --seconds 30
 
-torture: $(STAMP) ## Run the long tests too: kills, fuzzing, soak
-	@$(BIN)/python -m pytest -q -m slow --timeout 3600
+torture: $(STAMP) ## Run the long tests: kills, fuzzing, soak (ONLY=sockets: those with this in their name)
+	@$(BIN)/python -m pytest -q -s -m slow --timeout 3600 $(if $(ONLY),-k "$(ONLY)")
 
 clean: ## Remove the environment, caches and build leftovers; keeps runs/
 	@rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

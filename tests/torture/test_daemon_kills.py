@@ -135,12 +135,12 @@ def random_kills(
     rng = random.Random(seed)
     bed = make_bed(**keys)
     assert "ok" in bed.start()
-    bed.wait_for_reports(5)
+    wait_until(lambda: len(bed.numbers()) >= 4 and bed.reports() > 20, "some trials to train")
     began, reports = time.monotonic(), bed.reports()
     for number in range(kills):
         until = time.monotonic() + rng.uniform(*pause_s)
         while time.monotonic() < until:
-            if rng.random() < 0.1:
+            if rng.random() < 0.02:
                 stir(bed, rng)
             time.sleep(0.02)
         bed.kill()
@@ -161,7 +161,7 @@ def random_kills(
 LOAD = {
     "devices": "cpu:16",
     "space": {"x": {"uniform": [0, 1]}, "step_s": 0.12},
-    "policy": {"name": "asha", "r": 60, "R": 100_000, "eta": 3},
+    "policy": {"name": "asha", "r": 200, "R": 100_000, "eta": 3},
 }
 
 
