@@ -99,6 +99,11 @@ class Saver:
         self._writing = threading.Thread(target=write, name="gpusched-save")
         self._writing.start()
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether the save that was begun last is still on its way to the disk. Asked of rank 0."""
+        return self._writing is not None and self._writing.is_alive()
+
     def wait(self) -> None:
         """Until what ``save_behind`` began is committed, or could not be."""
         if self._writing is not None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpusched.worker import checkpoint
+from gpusched.worker import checkpoint, lastword
 from gpusched.worker.checkpoint import CheckpointStore
 from gpusched.worker.group import Group
 from gpusched.worker.saving import Saver
@@ -164,6 +164,51 @@ def _train(folder: Path, line: int) -> None:
         saver.save_behind(step, step, lambda: {"weights": weights})
         for _ in range(20):
             weights.add_(1)
+
+
+def _yield(folder: Path, step: int, line: int) -> None:
+    """Save, say the last word, linger: what a trial does that leaves for a resize."""
+    saver = make(folder)
+    word = lastword.LastWord(folder / f"{step}" / "last-word.json")
+    word.step = step
+    weights = torch.full((500_000,), float(step))
+    os.write(line, b"saving\n")
+    assert saver.save(step, step, lambda: {"weights": weights})
+    word.say("yielded", step)
+    os.write(line, b"said\n")
+    time.sleep(PATIENCE_S)
+
+
+def test_killed_while_it_yields_nothing_is_lost_that_its_last_word_promises(tmp_path: Path) -> None:
+    """Nobody leaves, or may be killed, before the checkpoint is committed; if it is killed all the same, the one
+    before it stands."""
+    chance = random.Random(6)
+    outcomes = set()
+    last = 0
+    for step in range(1, 13):
+        ours, theirs = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(ours)
+            torch.set_num_threads(1)
+            _yield(tmp_path, step, theirs)
+        os.close(theirs)
+        with os.fdopen(ours) as told:
+            told.readline()
+            if step % 3 == 0:
+                told.readline()  # it has left: the next incarnation may begin
+            else:
+                time.sleep(chance.random() * 0.03)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        promised = (tmp_path / f"{step}" / "last-word.json").exists()
+        outcomes.add(promised)
+        found = CheckpointStore(tmp_path).newest()
+        assert (found.step if found else 0) in ({step} if promised else {last, step})
+        if found is not None:
+            assert found.load("state.pt")["weights"].unique().tolist() == [found.step]
+            last = found.step
+    assert True in outcomes
 
 
 def test_killed_at_any_moment_what_was_called_saved_is_there_and_whole(tmp_path: Path) -> None:
