@@ -207,10 +207,15 @@ WITH_A_RESERVE = """
 """
 
 
-def _in_a_namespace(*command: str) -> subprocess.CompletedProcess[str]:
+def _in_a_namespace(*command: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
     unshare = ["unshare", "--user", "--map-root-user", "--mount"]
     return subprocess.run(
-        [*unshare, *command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60
+        [*unshare, *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
     )
 
 

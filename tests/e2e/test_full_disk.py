@@ -1,0 +1,84 @@
+"""A live search whose disk is really full for a while: trials train on, it is said, and it ends as it should."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.journal_samples import ROOT
+from tests.test_driver_disk import _in_a_namespace, can_mount
+
+ON_A_SMALL_DISK = """
+    import json, sys, time
+    from pathlib import Path
+    from tests.e2e.sandbox import Sandbox
+
+    disk = Path(sys.argv[1])
+    sandbox = Sandbox(disk)
+    try:
+        recipe = sandbox.recipe(
+            "counted.py", policy={"name": "fifo", "R": 100000}, deadline="120s", max_trials=3
+        )
+        started = sandbox.gpusched("run", recipe, "--detach", timeout_s=120)
+        assert started.code == 0, started.text
+        view = sandbox.wait_for(
+            lambda view: len(view["trials"]) == 2 and all(t["step"] > 5 for t in view["trials"]),
+            timeout_s=120,
+        )
+        with (disk / "ballast").open("wb", buffering=0) as file:
+            try:
+                while file.write(b"x" * 4096):
+                    pass
+            except OSError:
+                pass
+        view = sandbox.wait_for(
+            lambda view: any("MiB free on the disk" in text for text in view["warnings"]),
+            timeout_s=60,
+        )
+        steps = {t["id"]: t["step"] for t in view["trials"]}
+        view = sandbox.wait_for(
+            lambda view: all(t["step"] > steps[t["id"]] + 20 for t in view["trials"]),
+            timeout_s=60,
+        )
+        assert {t["state"] for t in view["trials"]} == {"running"}, view
+        asked = sandbox.gpusched("status")
+        assert asked.code == 0, asked.text
+        (disk / "ballast").unlink()
+        sandbox.wait_for(
+            lambda view: not any("MiB free" in text for text in view["warnings"]), timeout_s=60
+        )
+        stopped = sandbox.gpusched("stop", timeout_s=120)
+        assert stopped.code == 0, stopped.text
+        best = sandbox.gpusched("best", "--json")
+        assert best.code == 0, best.text
+        for trial in sandbox.view()["trials"]:
+            path = sandbox.experiment / "trials" / f"{trial['id']:04d}" / "reports.jsonl"
+            numbers = [json.loads(line)["n"] for line in path.read_text().splitlines() if line]
+            assert numbers == sorted(set(numbers)), "none twice"
+            assert numbers[-1] == trial["step"], "the last are there"
+        assert "there is room on the disk again" in sandbox.log()
+    finally:
+        for process in sandbox.processes():
+            if not any("script.py" in word for word in process.cmdline()):
+                process.kill()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not can_mount(), reason="no user namespaces here: a small disk cannot be made")
+def test_a_disk_that_is_full_for_a_while(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(textwrap.dedent(ON_A_SMALL_DISK))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = f"mount -t tmpfs -o size=128m tmpfs {disk}"
+    done = _in_a_namespace(
+        "sh",
+        "-c",
+        f"{mount} && PYTHONPATH={ROOT} {sys.executable} {script} {disk}",
+        timeout_s=500,
+    )
+    assert done.returncode == 0, done.stderr

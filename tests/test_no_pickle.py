@@ -1,0 +1,69 @@
+"""Nothing is unpickled, nothing listens beyond this machine, nothing goes through a shell: read from the sources."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpusched.executors.peer import CLIENT_FRAME_BYTES, WORKER_FRAME_BYTES
+from tests.test_layering import PACKAGE, imports_of
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+UNPICKLE = {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+#: Simulations of several seeds run in a pool: our own processes, over pipes that nobody else can reach.
+POOLS = {"gpusched/sim/runner.py", "gpusched/sim/pool.py"}
+
+
+def _calls(file: Path) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def test_nothing_is_unpickled() -> None:
+    for source in SOURCES:
+        _check_pickle(source)
+
+
+def _check_pickle(source: Path) -> None:
+    name = str(source.relative_to(PACKAGE.parent))
+    for found in imports_of(source):
+        assert found.top not in UNPICKLE, found.where
+        assert found.module.split(".")[0] != "multiprocessing" or name in POOLS, found.where
+    for called, node in _calls(source):
+        if called == "torch.load":
+            options = {word.arg: ast.unparse(word.value) for word in node.keywords}
+            assert options.get("weights_only") == "True", f"{name}:{node.lineno}"
+        if called in ("np.load", "numpy.load"):
+            raise AssertionError(f"{name}:{node.lineno}: numpy files may hold pickles")
+
+
+def test_sockets_are_local() -> None:
+    """Where an internet socket is made it is bound to the loopback in the same function."""
+    for source in SOURCES:
+        _check_sockets(source)
+
+
+def _check_sockets(source: Path) -> None:
+    text = source.read_text()
+    name = str(source.relative_to(PACKAGE.parent))
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        body = ast.unparse(node)
+        if "AF_INET" in body or "create_server" in body:
+            assert ".bind((LOOPBACK, " in body or ".bind(('127.0.0.1', " in body, f"{name}: {body}"
+    assert '"0.0.0.0"' not in text, name
+
+
+def test_no_shell() -> None:
+    for source, (called, node) in ((s, c) for s in SOURCES for c in _calls(s)):
+        where = f"{source}:{node.lineno}"
+        assert called not in ("os.system", "os.popen", "eval", "subprocess.getoutput"), where
+        assert not any(word.arg == "shell" for word in node.keywords), where
+
+
+def test_frames_have_a_limit() -> None:
+    assert WORKER_FRAME_BYTES == 64 << 10
+    assert CLIENT_FRAME_BYTES == 1 << 20
