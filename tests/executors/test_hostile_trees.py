@@ -40,7 +40,7 @@ def kill_trees(lab: Lab, count: int, seed: int) -> None:
         for trial, tree_seed in trials.items():
             hparams = {"scenario": "hostile", "seed": tree_seed}
             lab.executor.execute(Launch(trial, 1, lab.rig.devices[:1], hparams))
-        wait_until(lambda t=tuple(trials): all_ready(lab, loop, t))
+        wait_for_all(lab, loop, trials)
         killed_at = {trial: time.monotonic() for trial in trials}
         for trial in trials:
             lab.executor.execute(Kill(trial, 1, 0.0))
@@ -57,9 +57,20 @@ def kill_trees(lab: Lab, count: int, seed: int) -> None:
     assert max(loop.turns_s) < 0.1
 
 
-def all_ready(lab: Lab, loop: Loop, trials: tuple[int, ...]) -> bool:
-    loop.turn()
-    return all(n in loop.ended or (lab.trial_folder(n) / "ready").exists() for n in trials)
+def wait_for_all(lab: Lab, loop: Loop, trials: dict[int, int]) -> None:
+    """Until every tree has grown, or has ended by itself."""
+    until = time.monotonic() + 60
+    while True:
+        loop.turn()
+        late = {
+            trial: seed
+            for trial, seed in trials.items()
+            if trial not in loop.ended and not (lab.trial_folder(trial) / "ready").exists()
+        }
+        if not late:
+            return
+        for trial, seed in late.items():
+            assert time.monotonic() < until, f"seed {seed}: {lab.left_of(trial)}, {lab.said}"
 
 
 def test_hostile_trees(lab: Lab) -> None:

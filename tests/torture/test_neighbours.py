@@ -76,6 +76,7 @@ def check_the_bad_one(bed: Bed, fault: str) -> None:
     assert not list(Path("/dev/shm").glob(f"torch_*_{fault}_*"))
 
 
+@pytest.mark.slow
 def test_a_trial_of_nothing_but_nan(make_bed: MakeBed) -> None:
     bed = run_beside(make_bed, "nan")
     check_good_ones(bed)

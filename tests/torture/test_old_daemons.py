@@ -78,6 +78,7 @@ def test_an_old_daemon_that_wakes_up_leaves_without_touching_anything(make_bed: 
     bed.check_all_is_told(again)
 
 
+@pytest.mark.slow
 def test_without_a_daemon_trials_save_and_leave_and_go_on_later(make_bed: MakeBed) -> None:
     bed = make_bed(
         {"GPUSCHED_ORPHAN_LEASE_S": "1"},

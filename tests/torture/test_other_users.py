@@ -99,23 +99,18 @@ def everything_of(bed: Bed) -> list[int]:
     return [*pids, *([bed.daemon.pid] if bed.daemon is not None else [])]
 
 
-def test_modes_and_listeners(open_bed: Bed) -> None:
+def test_nobody_else_gets_in(open_bed: Bed) -> None:
     bed = open_bed
     begin(bed)
-    for path in [bed.paths.root, *bed.paths.root.rglob("*")]:
-        mode = path.lstat().st_mode
-        if not stat.S_ISLNK(mode):
-            assert not mode & 0o077, f"{path} is open to others: {oct(mode)}"
-    assert listening_addresses(everything_of(bed)) <= LOOPBACK, "as in 'ss -ltn'"
-    inodes = Path("/proc/net/unix").read_text()
-    assert "@gpusched" not in inodes, "abstract names have no permissions"
-
-
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can be somebody else")
-def test_another_user_is_refused_everywhere(open_bed: Bed) -> None:
-    bed = open_bed
-    begin(bed)
-
+    check_modes_and_listeners(bed)
+    line = socket.socket(socket.AF_UNIX)
+    with line:
+        line.settimeout(10)
+        line.connect(str(bed.paths.socket))
+        line.sendall(b'{"hello":"client"}\n{"ask":"view"}\n')
+        assert line.recv(1 << 16).startswith(b'{"ok":'), "this user is answered"
+    if os.getuid() != 0:
+        return  # only root can be somebody else
     assert as_nobody(bed.paths.root) == [], "the folder is closed"
     # Even somebody who got in (a careless chmod) is not spoken to: the kernel says who it is.
     bed.paths.root.chmod(0o755)
@@ -124,11 +119,12 @@ def test_another_user_is_refused_everywhere(open_bed: Bed) -> None:
     assert bed.view()["daemon_pid"] == (bed.daemon.pid if bed.daemon else None)
 
 
-def test_this_user_is_answered(open_bed: Bed) -> None:
-    begin(open_bed)
-    line = socket.socket(socket.AF_UNIX)
-    with line:
-        line.settimeout(10)
-        line.connect(str(open_bed.paths.socket))
-        line.sendall(b'{"hello":"client"}\n{"ask":"view"}\n')
-        assert line.recv(1 << 16).startswith(b'{"ok":')
+def check_modes_and_listeners(bed: Bed) -> None:
+    for path in [bed.paths.root, *bed.paths.root.rglob("*")]:
+        with contextlib.suppress(FileNotFoundError):  # files come and go under load
+            mode = path.lstat().st_mode
+            if not stat.S_ISLNK(mode):
+                assert not mode & 0o077, f"{path} is open to others: {oct(mode)}"
+    assert listening_addresses(everything_of(bed)) <= LOOPBACK, "as in 'ss -ltn'"
+    inodes = Path("/proc/net/unix").read_text()
+    assert "@gpusched" not in inodes, "abstract names have no permissions"
