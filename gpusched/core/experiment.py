@@ -220,7 +220,12 @@ class Experiment:
     def _quarantined(self, event: DeviceQuarantined, out: list[Command]) -> None:
         state = self.state
         slot = state.devices.slots.get(event.device)
-        if slot is None or slot.state is DeviceState.QUARANTINED:
+        if slot is None:
+            return
+        if slot.state is DeviceState.QUARANTINED:
+            if slot.passing and slot.reason != event.reason:  # a stranger's GPU was lost as well
+                state.devices.quarantine(event.device, event.reason, passing=event.passing)
+                state.say(None, f"{event.device} stays quarantined: {event.reason}")
             return
         waiting, was_held = slot.awaited_by, slot.state is DeviceState.HELD
         holder = slot.trial if was_held else waiting

@@ -184,7 +184,8 @@ class Unit:
         now = self._clock.now()
         ill = self._illness(at_once=self.doing is Doing.HELD) or self._judged_xids(now)
         if ill and (self.out is None or self.out.passing):
-            self.out = Out(ill, now, passing=False)
+            # Told anew if a passing reason was: this one ends only when somebody asks for it.
+            self.out, self._reported = Out(ill, now, passing=False), False
         elif self.out is None and (busy := self._busy(now)):
             self.out, self._clean_since = Out(busy, now, passing=True), None
 

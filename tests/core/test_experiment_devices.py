@@ -15,7 +15,7 @@ from gpusched.core.decisions import (
     Start,
     Yield,
 )
-from gpusched.core.events import ExperimentStarted
+from gpusched.core.events import DeviceQuarantined, ExperimentStarted
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Script, launch
@@ -49,6 +49,17 @@ def test_what_cannot_be_used_at_the_start_begins_in_quarantine() -> None:
     assert (slot.reason, slot.passing) == ("leased by another", True)
     script.wants(Start(1)).readmitted("d0").expect(launch(1, 1, "d0"))
     assert (slot.reason, slot.passing) == ("", False)
+
+
+def test_another_reason_while_in_quarantine_is_the_one_that_counts() -> None:
+    script = stages.running().feed(
+        DeviceQuarantined(at=1.0, device="d1", reason="a stranger's", passing=True)
+    )
+    slot = script.state.devices.slots["d1"]
+    assert slot.passing
+    script.expect_nothing().quarantined("d1", "XID 79").expect_nothing()
+    assert (slot.reason, slot.passing) == ("XID 79", False)
+    assert script.state.devices.quarantined == 1
 
 
 def test_a_first_trial_waits_for_a_device_that_may_come_back() -> None:

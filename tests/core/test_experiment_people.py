@@ -250,7 +250,9 @@ KILL_HUNG = Kill(0, 1, 5.0, stacks=True)
 
 
 def _watch_fires(script: Script) -> list[Command]:
-    script.state.timers["watch"] = script.now  # not late: that would mean that nobody could be heard
+    script.state.timers["watch"] = (
+        script.now
+    )  # not late: that would mean that nobody could be heard
     script.timer("watch")
     commands = script.take()
     assert commands[-1] == SetTimer("watch", script.now + 10.0)

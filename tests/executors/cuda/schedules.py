@@ -26,6 +26,8 @@ BUSY_FOR_S = 50.0
 """How long trials start and things happen."""
 SEEN_WITHIN_S = 2.5
 """A stranger, or a loss, must be noticed within this while the driver answers, within ``SICK_S`` while it does not."""
+BACK_WITHIN_S = 8.0
+"""A device whose reason has passed must be in use again within this (3 s clean in a row, and readings between)."""
 HANGS_S = 7.0
 """A driver that hangs must be noticed within this."""
 
@@ -44,6 +46,8 @@ class Atom:
     reason: str = ""
     drained_at: float = 0.0
     clean_since: float | None = None
+    #: In quarantine for a reason that may pass by itself.
+    passing: bool = False
 
 
 class Schedule(World):
@@ -94,7 +98,7 @@ class Schedule(World):
             atom = Atom([by_uuid[uuid] for uuid in device.id.split("+")])
             if not device.usable:
                 assert device.why_not
-                atom.state, atom.reason = "QUARANTINED", device.why_not
+                atom.state, atom.reason, atom.passing = "QUARANTINED", device.why_not, True
             self.atoms[device.id] = atom
         return devices
 
@@ -194,7 +198,7 @@ class Schedule(World):
                 self.counts["released"] += 1
             elif self.now - atom.drained_at >= LIMIT_S:
                 assert release.holder, "a quarantine without a reason"
-                atom.state, atom.reason = "QUARANTINED", release.holder
+                atom.state, atom.reason, atom.passing = "QUARANTINED", release.holder, False
                 self.counts["timed out"] += 1
 
     def _poll_faults(self) -> None:
@@ -209,7 +213,10 @@ class Schedule(World):
                 for trial in self.trials:
                     if fault.device in trial.atoms:
                         trial.ends_at = min(trial.ends_at, self.now + self.rng.uniform(0, 2))
+            was_passing = atom.passing or atom.state != "QUARANTINED"
             atom.state, atom.reason = "QUARANTINED", fault.reason
+            atom.passing = fault.passing and was_passing
+            atom.clean_since = None
         for name in self.devices.recovered():
             atom = self.atoms[name]
             assert atom.state == "QUARANTINED"
@@ -226,13 +233,19 @@ class Schedule(World):
         """A device that is clean and answers is not kept waiting, whatever its neighbours do."""
         for name, atom in self.atoms.items():
             fine = not any(self.dirty(g) or self.ill(g) or self.sick(g) for g in atom.gpus)
-            if atom.state != "DRAINING" or not fine:
+            waits = atom.state == "DRAINING" or (atom.state == "QUARANTINED" and atom.passing)
+            if not waits or not fine:
                 atom.clean_since = None
                 continue
             if atom.clean_since is None:
                 atom.clean_since = self.now
             waited_s = self.now - atom.clean_since
-            assert waited_s < 2.0, f"{name} is clean for {waited_s:.1f} s and not released"
+            if atom.state == "DRAINING":
+                assert waited_s < 2.0, f"{name} is clean for {waited_s:.1f} s and not released"
+            else:
+                assert waited_s < BACK_WITHIN_S, (
+                    f"{name} is clean for {waited_s:.1f} s and not taken up again: {atom.reason}"
+                )
 
     def _check_end(self) -> None:
         """Trials are over: every device is FREE or QUARANTINED, with a reason that is still true if it can pass."""

@@ -125,7 +125,7 @@ def test_an_experiment_without_a_gpu_to_itself_is_told_who_has_them(
     experiments: Experiments,
 ) -> None:
     first = experiments.begin("first", "cuda")
-    recipe = experiments.recipe(str(BOX / "train.py"), devices="cuda", max_trials=1)
+    recipe = experiments.recipe(str(BOX / "train.py"), devices="auto", max_trials=1)
     refused = experiments.gpusched("run", recipe, **experiments.env)
     assert refused.code == 4
     assert refused.text.count(f"{first['experiment']} (pid {first['daemon_pid']})") == 2

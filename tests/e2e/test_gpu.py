@@ -1,0 +1,71 @@
+"""On a real GPU (``pytest -m gpu``): a search finds it by itself and leaves nothing on it; nccl takes a first step."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusched.executors.devices import gpus_here
+from gpusched.executors.doctor import installed_torch_cuda
+from tests.e2e.sandbox import Sandbox
+
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _a_gpu() -> None:
+    if not gpus_here():
+        pytest.skip("the driver shows no GPU here")
+    if importlib.util.find_spec("torch") is None or not (installed_torch_cuda() or ("", ""))[1]:
+        pytest.skip("torch is built for CPUs only")
+
+
+def test_digits_uses_gpus_by_itself_and_leaves_nothing_on_them(sandbox: Sandbox) -> None:
+    result = sandbox.gpusched(
+        "run", ROOT / "recipes" / "digits.yaml", "--deadline", "45s", timeout_s=180
+    )
+    assert result.code == 0, result.text + sandbox.log()
+    view = sandbox.view()
+    assert all(device["id"].startswith(("GPU-", "MIG-")) for device in view["devices"])
+    assert view["atoms"]["held"] == view["atoms"]["draining"] == 0
+    assert view["atoms"]["quarantined"] == 0, view["devices"]
+    assert view["best"]["metric"] > 0.5
+    for line in sandbox.gpusched("gpus", "--json").out.splitlines():
+        row = json.loads(line)
+        assert not row["leased_by"]
+        assert not row["busy"], "the release was confirmed, and nobody has come since"
+
+
+def check(*words: str) -> list[dict[str, Any]]:
+    command = [sys.executable, str(ROOT / "scripts" / "gpu_check.py"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_nccl_starts_and_makes_its_first_step_warm_and_cold() -> None:
+    starts = [line for line in check("--only", "starts") if line["part"] == "starts"]
+    assert [line["launch"] for line in starts] == ["warm", "cold"]
+    for line in starts:
+        for name in ("context_s", "group_s", "step_s"):
+            assert 0 < line[name]["median"] < 60
+
+
+def test_every_ending_gives_the_gpu_back() -> None:
+    lines = check("--only", "endings", "resize", "--rounds", "3")
+    endings = {line["how"]: line for line in lines if line["part"] == "endings"}
+    assert {how: line["outcomes"] for how, line in endings.items()} == {
+        "yield": ["yielded"],
+        "term": ["killed"],
+        "kill": ["failed"],
+        "hang": ["killed"],
+    }
+    assert all(line["then_device_free_s"]["max"] < 60 for line in endings.values())
