@@ -102,6 +102,9 @@ class Bracket:
             self.now.timed += 1
         self.now.left_out.discard(trial.id)
         self.now.rung.record(trial.id, trial.score)
+        if trial.id in self.waiting:
+            # A person let it go on before its turn: it is in, and must not be given atoms for this halving again.
+            self.waiting.remove(trial.id)
 
     def drop(self, trial: int) -> None:
         """The halving goes on without it, unless it comes before the others are in."""

@@ -229,6 +229,22 @@ def test_who_comes_back_too_late_is_out() -> None:
     assert "went on without it" in hand.said
 
 
+def test_a_winner_that_a_person_lets_go_on_is_not_launched_for_the_same_halving_again() -> None:
+    hand = Hand("sha", {"r": 1, "R": 8, "eta": 2.0}, atoms=1)
+    round_of(hand, {n: 0.9 - 0.1 * n for n in range(8)})
+    assert hand.live == [0]
+    hand.user("pause", 1)
+    hand.user("unpause", 1)
+    hand.report(0, 0.9)
+    assert hand.live == [1]
+    hand.report(1, 0.8)
+    assert hand.live == [2]
+    hand.report(2, 0.7)
+    hand.report(3, 0.6)
+    assert [hand.trial(n).step for n in range(4)] == [2, 2, 2, 2]
+    assert sorted([*hand.live, *hand.paused]) == [0, 1]
+
+
 def test_a_winner_that_a_person_stops_is_replaced_by_nobody() -> None:
     hand = Hand("sha", NINE, atoms=1)
     round_of(hand, {n: 0.1 * n for n in range(9)})
