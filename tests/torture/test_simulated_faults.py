@@ -98,8 +98,9 @@ def run(seed: int, folder: Path) -> tuple[str, int]:
     return happened, daemons.epoch
 
 
-REGRESSIONS = (1546,)
-"""Seeds that found something. 1546: the simulated machine told twice of a release that was asked for twice."""
+REGRESSIONS = (1546, 3954)
+"""Seeds that found something. 1546: the simulated machine told twice of a release that was asked for twice. 3954: this
+test took a score that synchronous halving took late, as it may, for a wrong one."""
 
 
 def run_seeds(seeds: Iterable[int], *, twice_every: int) -> None:
