@@ -43,7 +43,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "journal": MACHINE | {"reserve"},
     "executors": MACHINE | {"reserve"},
     "dashboard": MACHINE,
-    "driver": {"driver", "policies", "core", "executors", "journal", "paths", "errors", "space"},
+    "driver": {"driver", "policies", "core", "executors", "journal", "paths", "errors", "space"}
+    | {"failpoints"},
     "profiles": {"config", "core", "journal", "paths"},
     "assemble": SEARCH | {"profiles"},
     "launchpad": {"config", "clock", "errors", "paths", "profiles"},
