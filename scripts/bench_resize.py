@@ -280,7 +280,7 @@ def part_moves(args: argparse.Namespace) -> None:
             for move, seconds in measure(args.state_mb, sizes):
                 times[how].setdefault(move, []).append(seconds)
                 say(part="moves", how=how, move=move, idle_s=round(seconds, 3))
-        for size, seconds in launches(sizes[1:] if sizes[0] == sizes[-1] else sizes).items():
+        for size, seconds in launches(sizes).items():
             times["launch"].setdefault(str(size), []).append(seconds)
         parts.append(save_and_load(args.state_mb))
     save_s, load_s = (statistics.median(part) for part in zip(*parts, strict=True))
