@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpusched import failpoints
-from gpusched.errors import Fenced
+from gpusched.errors import Fenced, GpuschedError
 from gpusched.paths import write_durably
 
 NAME = "epoch"
@@ -33,14 +33,20 @@ def read_epoch(experiment: Path | str) -> int:
 
 
 class Epoch:
-    """The number of this daemon. Raises OSError where the file cannot be written."""
+    """The number of this daemon. Raises GpuschedError where it cannot be written down."""
 
     def __init__(self, experiment: Path, known: int) -> None:
         """``known``: the highest number the journal has seen. The experiment's lock is held."""
         self._experiment = experiment
         self.number = max(read_epoch(experiment), known) + 1
         failpoints.reach("epoch.before")
-        write_durably(experiment / NAME, f"{self.number}\n".encode())
+        try:
+            write_durably(experiment / NAME, f"{self.number}\n".encode())
+        except OSError as error:
+            raise GpuschedError(
+                f"{experiment / NAME}: cannot be written ({error.strerror}), so no daemon can take over; "
+                "make room, or look at the permissions, and try again"
+            ) from None
         failpoints.reach("epoch.file")
 
     def check(self) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from gpusched.core.events import DaemonResumed
 from gpusched.epoch import Epoch, read_epoch
-from gpusched.errors import Fenced
+from gpusched.errors import Fenced, GpuschedError
 from gpusched.journal import Journal
 from gpusched.trees.processes import start_time
 from tests.journal_samples import META, sample
@@ -28,6 +28,13 @@ def test_epochs_only_grow_and_an_older_one_is_told(tmp_path) -> None:
     assert Epoch(tmp_path, 7).number == 8, "the journal knows of more daemons than the file"
     with pytest.raises(Fenced, match="daemon 8 has taken over; this one, daemon 1, leaves"):
         first.check()
+
+
+def test_an_epoch_that_cannot_be_written_down_is_said(tmp_path) -> None:
+    with pytest.raises(
+        GpuschedError, match="epoch: cannot be written .*, so no daemon can take over"
+    ):
+        Epoch(tmp_path / "nowhere", 0)
 
 
 def test_the_journal_refuses_an_older_daemon_and_stays_as_it_is(tmp_path) -> None:

@@ -52,7 +52,11 @@ def bring_to(bed: Bed, number: int, state: str) -> int:
         (shim,) = pids_of(bed, number, incarnation, "shim")
         assert send_signal(Identity(shim, start_time(shim) or 0), signal.SIGKILL)
         incarnation += 1
-        wait_until(lambda: bed.shim_of(number, incarnation), "a launch")
+        # Hit too often without progress it has failed instead.
+        wait_until(
+            lambda: bed.shim_of(number, incarnation) or trial_of(bed, number)["state"] in FINAL,
+            "a launch",
+        )
     return incarnation
 
 
