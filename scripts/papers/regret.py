@@ -141,12 +141,12 @@ def _picture(
         here = [point for point in found if key in point]
         for place, policy in enumerate(POLICIES):
             mine = [point for point in here if point["policy"] == policy]
-            xs = [str(point[key]) for point in mine]
+            xs = [f"{x:g}" if isinstance(x, float) else str(x) for x in (p[key] for p in mine)]
             one.plot(
                 xs, [p["regret"] for p in mine], "o-", markersize=3, color=f"C{place}", label=policy
             )
         one.set_xlabel("delay / deadline" if key == "share" else key)
-    axes[-1].legend(fontsize="xx-small")
+    axes[-1].legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1.02, 0.5))
     study.save(figure, folder, name, title)
 
 
