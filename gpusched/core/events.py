@@ -87,6 +87,8 @@ class TrialExited(Event):
     saved_step: int | None = None
     error: str | None = None
     barred: bool = False
+    #: It had been asked for and had not begun when the daemon ended: nobody's fault, and not counted.
+    unbegun: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -44,7 +44,8 @@ def _told_to_end(state: State, trial: Trial) -> After | None:
 
 
 def _relaunch(state: State, trial: Trial, event: TrialExited) -> After:
-    trial.infrastructure_faults += 1
+    if not event.unbegun:
+        trial.infrastructure_faults += 1
     cause = trial.killed_because or event.error or _WORDS[event.outcome]
     if trial.hung and event.error:
         cause = f"{cause}: {event.error}"

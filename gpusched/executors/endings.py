@@ -23,6 +23,7 @@ class Ending:
     saved_step: int | None = None
     error: str | None = None
     barred: bool = False
+    unbegun: bool = False
 
 
 def lost(error: str) -> Ending:

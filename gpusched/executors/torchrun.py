@@ -323,6 +323,7 @@ class TorchrunExecutor:
                 saved_step=ending.saved_step,
                 error=ending.error,
                 barred=ending.barred,
+                unbegun=ending.unbegun,
             )
         )
 
@@ -372,7 +373,8 @@ class TorchrunExecutor:
         it.last_seq, it.saved_step = one.last_seq, one.saved_step
         self._live[it.trial] = it
         if not it.claim_or_forbid():
-            self.end(it, lost("it had not begun when the daemon ended"))
+            why = "it had not begun when the daemon ended"
+            self.end(it, Ending("lost", error=why, unbegun=True))
         elif (record := it.exit_record()) is not None:
             self.end(it, how_it_ended(it, record))
         elif self._adopt(it):

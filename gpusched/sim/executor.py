@@ -161,6 +161,7 @@ class SimExecutor:
                         incarnation=trial.incarnation,
                         outcome="lost",
                         error="it was never started",
+                        unbegun=True,
                     )
                 )
                 continue

@@ -17,7 +17,7 @@ from gpusched.core.decisions import (
     Start,
     Yield,
 )
-from gpusched.core.events import Outcome
+from gpusched.core.events import Outcome, TrialExited
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Script, launch
@@ -124,6 +124,23 @@ def test_the_budget_of_relaunches_is_for_those_without_progress() -> None:
     script.wants(Start(1)).exited(0, "lost").expect(ConfirmRelease(("d0",)), launch(1, 1, "d1"))
     assert script.trial(0).state is S.FAILED
     assert script.trial(0).error == "its processes vanished; 3 times without progress"
+
+
+def test_a_launch_that_never_began_is_not_counted() -> None:
+    script = stages.running(max_infrastructure_faults=1)
+    for incarnation in range(2, 8):
+        script.feed(
+            TrialExited(
+                at=script.now,
+                trial=0,
+                incarnation=script.trial(0).incarnation,
+                outcome="lost",
+                error="it had not begun when the daemon ended",
+                unbegun=True,
+            )
+        )
+        script.drop().released("d0").expect(launch(0, incarnation, "d0"))
+    assert script.trial(0).infrastructure_faults == 0
 
 
 def test_progress_renews_the_budget() -> None:

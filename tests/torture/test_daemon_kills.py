@@ -32,10 +32,10 @@ def stir(bed: Bed, rng: random.Random) -> None:
     bed.ask(rng.choice(["pause", "unpause", "unpause"]), trial=trial)
 
 
-def die_at(bed: Bed, name: str, rng: random.Random) -> bool:
+def die_at(bed: Bed, name: str, rng: random.Random, most: int = 3) -> bool:
     """A daemon that dies at this point, and another one after it. False if it never got there."""
     seldom = name.startswith(SELDOM)
-    count = 1 if seldom else rng.choice([1, 1, 2, 3])
+    count = 1 if seldom else rng.choice([1, min(2, most), most])
     bed.kill()
     if name.startswith("best"):
         bed.paths.best.unlink(missing_ok=True)  # then a daemon that resumes makes it again
@@ -66,13 +66,13 @@ def finish(bed: Bed) -> None:
     wait_until(lambda: not bed.processes(), "no process left")
 
 
-def kill_at_points(make_bed: MakeBed, names: tuple[str, ...], seed: int) -> None:
+def kill_at_points(make_bed: MakeBed, names: tuple[str, ...], seed: int, most: int = 3) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
     bed = make_bed(devices="cpu:4", space={"x": {"uniform": [0, 1]}, "step_s": 0.05})
     assert "ok" in bed.start()
     bed.wait_for_reports(10)
-    missed = [name for name in names if not die_at(bed, name, rng)]
+    missed = [name for name in names if not die_at(bed, name, rng, most)]
     bed.wait_for_reports(5)
     finish(bed)
     print(f"{len(names)} points, {len(missed)} not reached: {missed}")
@@ -87,7 +87,7 @@ def test_killed_at_some_failpoints(make_bed: MakeBed) -> None:
         "journal.synced",
         "Launch.before",
     )
-    kill_at_points(make_bed, names, seed=1)
+    kill_at_points(make_bed, names, seed=1, most=1)
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def test_epochs_only_grow_and_an_older_one_is_told(tmp_path) -> None:
 
 def test_an_epoch_that_cannot_be_written_down_is_said(tmp_path) -> None:
     with pytest.raises(
-        GpuschedError, match="epoch: cannot be written .*, so no daemon can take over"
+        GpuschedError, match=r"epoch: cannot be written .*, so no daemon can take over"
     ):
         Epoch(tmp_path / "nowhere", 0)
 
