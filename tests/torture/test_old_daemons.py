@@ -114,20 +114,21 @@ def test_without_a_daemon_trials_save_and_leave_and_go_on_later(make_bed: MakeBe
 @pytest.mark.slow
 def test_a_daemon_that_comes_back_in_time_finds_its_trials(make_bed: MakeBed) -> None:
     bed = make_bed(
-        {"GPUSCHED_ORPHAN_LEASE_S": "6"},
+        {"GPUSCHED_ORPHAN_LEASE_S": "8"},
         devices="cpu:1",
         policy={"name": "fifo", "R": 100_000},
         max_trials=1,
     )
     assert "ok" in bed.start()
     for _ in range(3):
-        bed.wait_for_reports(4)
+        bed.wait_for_reports(30)  # shims look for a daemon once a second
         bed.kill()
         time.sleep(2.5)
         bed.resume()
     bed.ask("stop")
     assert bed.wait_for_death() == 0
-    assert bed.check().state.trials[0].incarnation == 1
+    trial = bed.check().state.trials[0]
+    assert trial.incarnation == 1, trial.story
 
 
 @pytest.mark.slow

@@ -29,7 +29,12 @@ def trial_of(bed: Bed, number: int) -> dict[str, Any]:
 
 def live(bed: Bed) -> list[int]:
     """Trials that train: they have reported in their present incarnation."""
-    return [t["id"] for t in bed.view()["trials"] if t["state"] == "running"]
+    return [
+        trial["id"]
+        for trial in bed.view()["trials"]
+        if trial["state"] == "running"
+        and any(line["i"] == trial["incarnation"] for line in bed.lines(trial["id"])[-1:])
+    ]
 
 
 def has_left(bed: Bed, number: int, incarnation: int) -> bool:
