@@ -13,6 +13,8 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from sortedcontainers import SortedList
+
 
 class DeviceState(enum.Enum):
     FREE = "free"
@@ -41,9 +43,14 @@ class Devices:
 
     def __init__(self, ids: Sequence[str], islands: Mapping[str, int]) -> None:
         self.slots = {name: DeviceSlot(name, islands.get(name, 0)) for name in ids}
+        self._names = tuple(ids)
         self._order = {name: place for place, name in enumerate(ids)}
         #: Names of the FREE devices; kept so that "how many are free" costs nothing.
         self.free: set[str] = set(ids)
+        #: The same by island, as places in the order, so that the first few are found without sorting all.
+        self._free_on: dict[int, SortedList[int]] = {}
+        for slot in self.slots.values():
+            self._free_on.setdefault(slot.island, SortedList()).add(self._order[slot.id])
         self.quarantined = 0
         self.draining = 0
         #: Devices that changed since the invariants last looked, and who has held or awaited them meanwhile.
@@ -65,13 +72,15 @@ class Devices:
             found[slot.state.value] += 1
         return found
 
+    def free_by_island(self) -> set[str]:
+        """What ``choose`` takes from: the same as ``free``, or an index is wrong."""
+        return {self._names[place] for free in self._free_on.values() for place in free}
+
     def choose(self, count: int, near: Iterable[str] = ()) -> tuple[str, ...]:
         """``count`` free devices: on the island of ``near`` first, else on the island that they fill best."""
         if count > len(self.free):
             raise AssertionError(f"{count} devices wanted, {len(self.free)} free")
-        by_island: dict[int, list[str]] = {}
-        for name in sorted(self.free, key=self._order.__getitem__):
-            by_island.setdefault(self.slots[name].island, []).append(name)
+        by_island = {island: free for island, free in self._free_on.items() if free}
         home = {self.slots[name].island for name in near}
         chosen: list[str] = []
         while len(chosen) < count:
@@ -88,7 +97,7 @@ class Devices:
                 )
 
             island = min(by_island, key=merit)
-            chosen += by_island.pop(island)[:wanted]
+            chosen += [self._names[place] for place in by_island.pop(island)[:wanted]]
         return tuple(chosen)
 
     def take(self, names: Iterable[str], trial: int) -> None:
@@ -100,7 +109,7 @@ class Devices:
                     f"device {name} is {slot.state.value}, trial {trial} may not take it"
                 )
             slot.state, slot.trial = DeviceState.HELD, trial
-            self.free.discard(name)
+            self._unset_free(slot)
             self._note(slot)
 
     def drain(self, names: Iterable[str], awaited_by: int | None) -> None:
@@ -146,7 +155,7 @@ class Devices:
             self.quarantined += 1
         if slot.state is DeviceState.DRAINING:
             self.draining -= 1
-        self.free.discard(name)
+        self._unset_free(slot)
         slot.state, slot.trial, slot.awaited_by = DeviceState.QUARANTINED, None, None
         slot.reason, slot.passing = reason, passing
 
@@ -160,7 +169,14 @@ class Devices:
         self._note(slot)
         slot.state, slot.trial, slot.awaited_by = DeviceState.FREE, None, None
         slot.reason, slot.passing = "", False
+        assert slot.id not in self.free, f"{slot.id} is free twice"
         self.free.add(slot.id)
+        self._free_on[slot.island].add(self._order[slot.id])
+
+    def _unset_free(self, slot: DeviceSlot) -> None:
+        if slot.id in self.free:
+            self.free.remove(slot.id)
+            self._free_on[slot.island].remove(self._order[slot.id])
 
     def _note(self, slot: DeviceSlot) -> None:
         """It changes: before it is given to nobody, or after it was given to somebody."""

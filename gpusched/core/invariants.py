@@ -145,6 +145,7 @@ def _check_devices(state: State) -> None:
     assert counts["quarantined"] == devices.quarantined, "quarantined devices miscounted"
     free = {name for name, slot in devices.slots.items() if slot.state is DeviceState.FREE}
     assert free == devices.free, "the set of free devices is wrong"
+    assert free == devices.free_by_island(), "the islands' free devices are wrong"
 
 
 def _check_indices(state: State) -> None:
