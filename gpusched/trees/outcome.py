@@ -25,10 +25,6 @@ _SUDDEN = tuple(
     -number
     for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 )
-_SUDDEN = tuple(
-    -number
-    for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-)
 _SEAL_BYTES = len(',"crc":"01234567"}')
 
 
