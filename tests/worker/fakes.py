@@ -7,6 +7,7 @@ daemon is a thread with a real unix socket; only its mind is fake.
 from __future__ import annotations
 
 import atexit
+import gc
 import functools
 import json
 import multiprocessing
@@ -223,6 +224,7 @@ def _rank(
     body: Callable[..., Any], arguments: Any, environment: Any, pipe: Any, stderr: int
 ) -> None:
     ended = Ended()
+    gc.freeze()  # as in a warm server: what other tests have made is not this script's
     atexit._clear()
     for name in [name for name in os.environ if name.startswith("GPUSCHED_")]:
         del os.environ[name]
