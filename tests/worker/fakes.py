@@ -7,8 +7,8 @@ daemon is a thread with a real unix socket; only its mind is fake.
 from __future__ import annotations
 
 import atexit
-import gc
 import functools
+import gc
 import json
 import multiprocessing
 import os
