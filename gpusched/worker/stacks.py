@@ -28,9 +28,9 @@ PATIENCE_S = 2.0
 _POLL_S = 0.02
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 _MOST_BYTES = 1 << 18
-#: Where a rank waits for the others: torch's collectives, our own exchange, and DDP's all-reduce behind ``backward``.
+#: Where a rank waits for others: torch's collectives, our exchange, DDP's all-reduce behind ``backward``, the daemon.
 _WAITING = re.compile(
-    r"/torch/(distributed|nn/parallel|autograd)/|/gpusched/worker/(group|saving)\.py$"
+    r"/torch/(distributed|nn/parallel|autograd)/|/gpusched/worker/(group|saving|channel)\.py$"
 )
 _LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/python3[^/]*)/|/gpusched/|^<")
 

@@ -216,6 +216,9 @@ def stuck_rank() -> None:
     trial = gpusched.init()
     for step in trial.steps():
         if step == 1 and HPARAMS["stuck"] == RANK:
+            time.sleep(
+                0.5
+            )  # the others are in the report by then: rank 0 waits for an answer to it
             note("stuck", os.getpid())
             if HPARAMS.get("stops"):
                 os.kill(os.getpid(), signal.SIGSTOP)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from schedules import Schedule
 
-SHORT, LONG = 60, 10_000
+SHORT, LONG = 30, 10_000
 
 
 def play(seeds: range, folder: Path) -> Counter[str]:
@@ -30,7 +30,7 @@ def test_random_schedules(tmp_path: Path) -> None:
     counts = play(range(SHORT), tmp_path)
     # The schedules are worth something only if all of this happens in them.
     for happening in ("launches", "released", "timed out", "fault", "recovered", "readmitted"):
-        assert counts[happening] >= 8, counts
+        assert counts[happening] >= 4, counts
     assert counts["kept out"], counts
 
 
