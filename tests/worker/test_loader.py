@@ -106,6 +106,9 @@ def test_worker_processes_change_nothing(persistent: bool) -> None:
     (parallel,) = loaders(23, 1, num_workers=2, persistent_workers=persistent)
     for _ in range(2):
         assert [b.tolist() for b in parallel] == [b.tolist() for b in plain]
+    if persistent:
+        # Left to the garbage collector, torch waits for 5 s for each of them in whatever test it comes up.
+        parallel._loader._iterator._shutdown_workers()
 
 
 def test_what_workers_fetched_ahead_is_not_consumed() -> None:
