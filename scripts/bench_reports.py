@@ -5,12 +5,18 @@ JSON line a run: ``fraction`` has the start-up in it (from the start of the comm
 from each trial's first report; ``daemon_cpu`` is the daemon's share of one core, ``daemon_rss_mb`` its largest size.
 
     python scripts/bench_reports.py --trials 32 --step 0.1 --seconds 30
+
+``--bare`` measures, side by side with each run, what there is to reach on this machine at this moment: as many
+processes that only sleep and exchange a line with a server that only echoes it (``bare_fraction``, without start-up).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import selectors
+import socket
 import sqlite3
 import statistics
 import subprocess
@@ -32,14 +38,17 @@ def main() -> None:
     parser.add_argument("--step", type=float, nargs="+", default=[0.1], help="seconds a step")
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--bare", action="store_true", help="beside it a bare socket loop")
     args = parser.parse_args()
     for trials in args.trials:
         for step_s in args.step:
             for _ in range(args.repeat):
                 with tempfile.TemporaryDirectory() as folder:
-                    print(
-                        json.dumps(measure(Path(folder), trials, step_s, args.seconds)), flush=True
-                    )
+                    result = measure(Path(folder), trials, step_s, args.seconds)
+                    if args.bare:
+                        rate = bare(Path(folder), trials, step_s, args.seconds / 3)
+                        result["bare_fraction"] = round(rate, 4)
+                    print(json.dumps(result), flush=True)
 
 
 def measure(folder: Path, trials: int, step_s: float, seconds: float) -> dict[str, object]:
@@ -77,6 +86,52 @@ def measure(folder: Path, trials: int, step_s: float, seconds: float) -> dict[st
         "daemon_cpu": round(cpu_s / seconds, 4),
         "daemon_rss_mb": round(rss / 2**20, 1),
     }
+
+
+def bare(folder: Path, clients: int, step_s: float, seconds: float) -> float:
+    """The fraction of the ideal number of steps that processes make around a bare socket and an echo."""
+    path, counted = str(folder / "echo.sock"), multiprocessing.Queue()
+    server = multiprocessing.Process(target=_echo, args=(path,), daemon=True)
+    server.start()
+    while not Path(path).exists():
+        time.sleep(0.01)
+    arguments = (path, step_s, seconds, counted)
+    processes = [multiprocessing.Process(target=_client, args=arguments) for _ in range(clients)]
+    for process in processes:
+        process.start()
+    steps = sum(counted.get() for _ in processes)
+    for process in processes:
+        process.join()
+    server.terminate()
+    return steps * step_s / seconds / clients
+
+
+def _echo(path: str) -> None:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(128)
+    selector = selectors.DefaultSelector()
+    selector.register(listener, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is listener:
+                selector.register(listener.accept()[0], selectors.EVENT_READ)
+            elif data := key.fileobj.recv(4096):
+                key.fileobj.sendall(data)
+            else:
+                selector.unregister(key.fileobj)
+
+
+def _client(path: str, step_s: float, seconds: float, counted: multiprocessing.Queue[int]) -> None:
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(path)
+    steps, until = 0, time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(step_s)
+        line.sendall(b'{"step":1,"score":0.000001}\n')
+        line.recv(4096)
+        steps += 1
+    counted.put(steps)
 
 
 def reports_of(experiment: Path) -> dict[int, list[float]]:
