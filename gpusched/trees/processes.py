@@ -176,13 +176,13 @@ def descendants(pid: int) -> list[int]:
 
     found: list[int] = []
     seen = {pid}
-    todo = [pid]
-    while todo:
-        for child in below(todo.pop()):
+    unvisited = [pid]
+    while unvisited:
+        for child in below(unvisited.pop()):
             if child not in seen:
                 seen.add(child)
                 found.append(child)
-                todo.append(child)
+                unvisited.append(child)
     return found
 
 
