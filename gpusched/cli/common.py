@@ -22,6 +22,25 @@ def add_experiment(parser: argparse.ArgumentParser, *, option: bool = False) -> 
     parser.add_argument("--dir", metavar="DIR", help="where experiments are (default: runs)")
 
 
+def prepare_trial_parser(parser: argparse.ArgumentParser) -> None:
+    """Of a command that asks the daemon something of one trial."""
+    parser.add_argument("trial", metavar="TRIAL", help="number of the trial")
+    add_experiment(parser, option=True)
+    add_json(parser)
+
+
+def ask_of_trial(args: argparse.Namespace, verb: str) -> int:
+    """Ask it, and print what the daemon answers."""
+    paths = experiment(args)
+    number = session.trial_number(args.trial)
+    answer = session.ask(paths, verb, trial=number)
+    if args.json:
+        print_json({"trial": number, "answer": answer})
+    else:
+        print(answer)
+    return 0
+
+
 def add_json(parser: argparse.ArgumentParser, what: str = "print one JSON object") -> None:
     parser.add_argument("--json", action="store_true", help=what)
 
