@@ -130,6 +130,13 @@ class Devices(Protocol):
         """Other people's processes seen on these devices since they were last given out, in words."""
         ...
 
+    def blamed(self, devices: Sequence[str]) -> str | None:
+        """Asked again and again after a trial failed on these: why one of them is to blame.
+
+        Empty: none is. None: that is not known yet.
+        """
+        ...
+
     def readings(self) -> tuple[Reading, ...]:
         """For the dashboard and ``gpusched gpus``."""
         ...

@@ -259,6 +259,15 @@ class CudaDevices:
         units = [unit for name in devices for unit in self._atom(name).units]
         return tuple(str(holder) for unit in units for holder in unit.strangers.values())
 
+    def blamed(self, devices: Sequence[str]) -> str | None:
+        """Which GPU is ill or lost, by readings begun after this was first asked."""
+        self._hear()
+        units = [unit for name in devices for unit in self._atom(name).units]
+        answers = [(unit, unit.blamed()) for unit in units]
+        if ill := [f"{unit.gpu.label}: {why}" for unit, why in answers if why]:
+            return "; ".join(ill)
+        return None if any(why is None for _, why in answers) else ""
+
     def readings(self) -> tuple[Reading, ...]:
         return tuple(read_atom(atom) for atom in self._atoms.values())
 

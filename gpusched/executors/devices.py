@@ -104,6 +104,10 @@ class CpuDevices:
     def strangers(self, devices: Sequence[str]) -> tuple[str, ...]:
         return ()
 
+    def blamed(self, devices: Sequence[str]) -> str | None:
+        """Never a core."""
+        return ""
+
     def readings(self) -> tuple[Reading, ...]:
         return tuple(Reading(device=slot, label=self._label(slot)) for slot in self._core_of)
 

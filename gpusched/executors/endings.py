@@ -57,8 +57,8 @@ def blame_memory(
 ) -> Ending:
     """A trial that failed for want of memory says so, with its size. Any other ending as it is.
 
-    The same configuration would fail again, so it is barred; but not where strangers were on its GPUs, since the
-    memory may have been theirs.
+    The same configuration would fail again, so it is barred; but where strangers were on its GPUs the memory may have
+    been theirs: then it is lost, and goes on elsewhere from its checkpoint (reliability F12).
     """
     if ending.outcome != "failed" or not ending.error:
         return ending
@@ -74,7 +74,9 @@ def blame_memory(
         hparams=hparams if isinstance(hparams, dict) else None,
         strangers=company,
     )
-    return replace(ending, error=f"{message}\n{ending.error}", barred=not company)
+    if company:
+        return replace(ending, outcome="lost", error=message)
+    return replace(ending, error=f"{message}\n{ending.error}", barred=True)
 
 
 def _last_moments(it: Incarnation, status: object) -> str:

@@ -35,6 +35,9 @@ RECORDED_XIDS = {
 }
 """Announcements. What follows from them is what the recovery action and the row remapper say."""
 
+HURTING_XIDS = {94}
+"""Of those: the driver ended an application for what the memory did, and the GPU goes on."""
+
 FATAL_XIDS = {
     48: "double-bit memory error",
     61: "internal micro-controller breakpoint",

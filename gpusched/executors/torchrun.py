@@ -30,6 +30,7 @@ from gpusched.core.events import (
 from gpusched.errors import GpuschedError
 from gpusched.executors.base import Device, Devices, LiveTrial
 from gpusched.executors.best import keep_best
+from gpusched.executors.blame import Blame
 from gpusched.executors.draining import Draining
 from gpusched.executors.endings import Ending, blame_memory, how_it_ended, lost
 from gpusched.executors.hub import Hub
@@ -93,6 +94,7 @@ class TorchrunExecutor:
         self._launcher = Launcher(paths, devices, settings, self._server, epoch)
         self._stopping = Stopping(self, paths, settings, self._timers, self._draining)
         self._inspection = Inspection(devices, self._timers, clock, self._emit, say)
+        self._blame = Blame(devices.blamed, self._timers, clock)
         self.readmit = self._inspection.readmit
         self._server.start()
 
@@ -302,7 +304,18 @@ class TorchrunExecutor:
             self.end(it, how_it_ended(it, record))
 
     def end(self, it: Incarnation, ending: Ending) -> None:
-        """The one place where an incarnation ends."""
+        """The one place where an incarnation ends: now, or when its GPUs have been looked at."""
+        if it.fault is None:
+            ending = blame_memory(it, ending, self._devices.strangers)
+            settled = self._blame.settle(ending, it.devices, partial(self._end, it))
+            if settled is None:
+                return
+            ending = settled
+        self._end(it, ending)
+
+    def _end(self, it: Incarnation, ending: Ending) -> None:
+        if not self.is_live(it):
+            return
         if it.rank_peer is not None:
             it.rank_peer.drain()
         self._intake.catch_up(it)
@@ -312,7 +325,6 @@ class TorchrunExecutor:
         del self._live[it.trial]
         if it.fault is not None:
             ending = Ending("failed", step=ending.step, error=it.fault)
-        ending = blame_memory(it, ending, self._devices.strangers)
         self._emit(
             TrialExited(
                 at=self.now(),

@@ -80,6 +80,9 @@ class Unit:
         self._searched = False
         self._reported = False
         self._silent_from: float | None = None
+        self._blame_ticket: int | None = None
+        self._blame_at = 0.0
+        self._hurt = ""
 
     # ---------------------------------------------------------------- readings
 
@@ -136,6 +139,7 @@ class Unit:
         """A trial gets it."""
         self.doing, self._used = Doing.HELD, True
         self.strangers = {}
+        self._blame_ticket, self._hurt = None, ""
 
     def released(self) -> Verdict:
         """Asked again and again, after the trial's process tree is empty. Out of use is not released."""
@@ -178,6 +182,28 @@ class Unit:
     def xid(self, number: int) -> None:
         """The driver reported this XID."""
         self._xids.append((number, self._clock.now()))
+        if number in health.HURTING_XIDS:
+            self._hurt = f"XID {number}: {health.RECORDED_XIDS[number]}"
+
+    def blamed(self) -> str | None:
+        """Asked again and again after its trial failed: why it is to blame; empty: it is not; None: not known yet.
+
+        A first-rate witness is a reading, and vitals, begun after the trial had failed.
+        """
+        self.examine()
+        if self.out is not None and not self.out.passing:
+            return self.out.reason
+        if said := self._hurt or self._illness(at_once=False):
+            return said
+        now = self._clock.now()
+        if self._blame_ticket is None:
+            self._blame_ticket, self._blame_at = self.watch.request(), now
+        usage, vitals = self.usage, self.watch.vitals
+        if usage is None or usage.ticket < self._blame_ticket or usage.error:
+            return None
+        if vitals is None or vitals.at <= self._blame_at or vitals.error or self._xids:
+            return None
+        return ""
 
     def examine(self) -> None:
         """Take it out of use if there is a reason to."""

@@ -126,10 +126,10 @@ def test_an_ending_for_want_of_memory_bars_its_configuration(tmp_path: Path) -> 
     assert rest == f"rank 0: {TORCH}\ntrace"
 
 
-def test_with_strangers_on_its_gpus_it_is_not_barred(tmp_path: Path) -> None:
+def test_with_strangers_on_its_gpus_it_goes_on_elsewhere(tmp_path: Path) -> None:
     ending = blamed(tmp_path, Ending("failed", error=TORCH), ["pid 9 (bob: x)"])
-    assert not ending.barred
-    assert "pid 9 (bob: x)" in str(ending.error)
+    assert (ending.outcome, ending.barred) == ("lost", False)
+    assert str(ending.error).endswith("others were on its GPUs: pid 9 (bob: x)")
 
 
 def test_a_hyperparameter_file_that_is_gone_costs_the_words_alone(tmp_path: Path) -> None:
