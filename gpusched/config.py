@@ -104,7 +104,7 @@ class Recipe:
 
     def to_yaml(self) -> str:
         """The resolved recipe as a recipe file."""
-        from gpusched.config_yaml import write_yaml
+        from gpusched.config_write import write_yaml
 
         return write_yaml(self.resolved())
 

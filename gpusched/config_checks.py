@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path as FilePath
 
-from gpusched.config_yaml import Finding
+from gpusched.config_document import Finding
 from gpusched.space_forms import nearest, show
 
 MAX_SCRIPT_BYTES = 10 << 20

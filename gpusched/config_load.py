@@ -17,18 +17,10 @@ from gpusched import config_checks as checks
 from gpusched import config_messages as messages
 from gpusched import policies
 from gpusched.config import Recipe
+from gpusched.config_document import Document, Finding, Mark, Path, Problem
 from gpusched.config_model import RecipeModel
 from gpusched.config_policy import DEFAULT, check_policy, option_names
-from gpusched.config_yaml import (
-    Document,
-    Finding,
-    Mark,
-    Path,
-    Problem,
-    Unreadable,
-    read_text,
-    read_yaml,
-)
+from gpusched.config_yaml import Unreadable, read_text, read_yaml
 from gpusched.errors import RecipeError
 from gpusched.space import SpaceError, parse_space
 from gpusched.space_forms import show

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from gpusched.config_yaml import Path
+from gpusched.config_document import Path
 from gpusched.space_forms import nearest, show
 
 _EXPECTED = {

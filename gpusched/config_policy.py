@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpusched import policies
+from gpusched.config_document import Finding
 from gpusched.config_messages import in_words, unknown_key
-from gpusched.config_yaml import Finding
 from gpusched.space_forms import nearest, show
 
 DEFAULT = "hypersched"

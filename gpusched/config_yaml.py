@@ -1,4 +1,4 @@
-"""YAML in and out: plain values with the line of every key, within bounds, and never an exception of the parser's.
+"""YAML in: plain values with the line of every key, within bounds, and never an exception of the parser's.
 
 The rules are YAML 1.2's core schema: ``1e-4`` is a number, ``no`` is text, ``010`` is ten. A key twice, an alias, a
 tag, a number that is not finite or has more than 64 bits is a problem. At most 1 MiB, 32 levels and 100,000 values, and
@@ -12,13 +12,13 @@ words and numbers on one line is taken out of the text before (``_take_out``) an
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path as FilePath
 from typing import Any
 
+from gpusched.config_document import Document, Mark, Path, Problem, printable
 from gpusched.errors import InputError
 from gpusched.space_forms import INT_LIMIT, nearest
 
@@ -30,10 +30,6 @@ MAX_MARKS = 3_000
 _MARKS = ("\n", ",", ":", "[", "{", "- ", "? ")
 MAX_KEY = 100
 """Characters of a key; longer ones could not be written back, as YAML allows 1024 with escapes."""
-
-Path = tuple[str | int, ...]
-Finding = tuple[Path, str]
-"""What is wrong at a key, before it is known where that key was written."""
 
 _WORDS: Mapping[str, bool | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
@@ -50,84 +46,12 @@ _STOOD_IN = re.compile(rf"\[{_STAND_IN}([0-9]+){_STAND_IN}\]")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """Where something was written: a file and its line, or (line 0) an option of the command line."""
-
-    origin: str
-    line: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.origin}:{self.line}" if self.line else self.origin
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """What is wrong, where. ``path`` is empty for the document as a whole."""
-
-    mark: Mark
-    path: Path
-    message: str
-
-    def __str__(self) -> str:
-        parts = [str(self.mark), dotted(self.path), self.message]
-        return printable(": ".join(part for part in parts if part))
-
-
-@dataclass(slots=True)
-class Document:
-    """Plain values, and the mark of each key and item by its path."""
-
-    data: Any
-    marks: dict[Path, Mark]
-    problems: list[Problem] = field(default_factory=list)
-    #: Where a placeholder stands for a value that could not be taken.
-    unusable: set[Path] = field(default_factory=set)
-
-    #: Keys that the command line set; they are the likelier culprits.
-    overridden: list[Path] = field(default_factory=list)
-
-    def mark(self, path: Path) -> Mark:
-        """Where the key is: an override of it or inside it, its line, or the nearest thing around it."""
-        for inner in self.overridden if path else ():
-            if inner[: len(path)] == path:
-                return self.marks[inner]
-        while path not in self.marks and path:
-            path = path[:-1]
-        return self.marks[path]
-
-    def complain(self, path: Path, message: str) -> None:
-        self.problems.append(Problem(self.mark(path), path, message))
-
-
 class Unreadable(Exception):
     """Not YAML, or beyond the bounds: nothing more can be said about it."""
 
     def __init__(self, line: int, message: str) -> None:
         self.line = line
         super().__init__(message)
-
-
-def printable(text: str) -> str:
-    """The text on one line, without what would move the cursor or hide: a file name may hold anything."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def dotted(path: Path) -> str:
-    """``("space", "lr", 0)`` -> ``space.lr[0]``; safe to print whatever the keys are made of."""
-    text = ""
-    for part in path:
-        if isinstance(part, int):
-            text += f"[{part}]"
-        else:
-            plain = re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", part)
-            text += ("." if text else "") + (part if plain else repr(part[:40]))
-    return text
-
-
-# ------------------------------------------------------------ reading
 
 
 def read_text(path: FilePath) -> str:
@@ -375,32 +299,3 @@ def resolve(text: str) -> tuple[str | int | float | bool | None, str]:
 
 def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-# ------------------------------------------------------------ writing
-
-
-def write_yaml(data: Mapping[str, object], indent: str = "") -> str:
-    """Maps in block style, everything else as JSON (which is YAML): reads back as exactly the same values."""
-    lines = []
-    for key, value in data.items():
-        name = key if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key) else _json(key)
-        if isinstance(value, Mapping) and value:
-            lines.append(f"{indent}{name}:\n{write_yaml(value, indent + '  ')}")
-        else:
-            lines.append(f"{indent}{name}: {_json(value)}\n")
-    return "".join(lines)
-
-
-def _json(value: object) -> str:
-    """JSON, but a character beyond 16 bits is one YAML escape instead of JSON's two."""
-    text = json.dumps(value, allow_nan=False, default=list)
-    return re.sub(
-        r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})",
-        lambda pair: f"\\U{_code_point(int(pair[1], 16), int(pair[2], 16)):08x}",
-        text,
-    )
-
-
-def _code_point(high: int, low: int) -> int:
-    return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)

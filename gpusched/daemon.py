@@ -1,9 +1,9 @@
-"""The daemon of one experiment: the lock, the loop, people's requests, and resume = replay + reconcile.
+"""The daemon of one experiment: the lock, the loop, its end, and resume = replay + reconcile.
 
 ``python -m gpusched.daemon FOLDER [--resume]``. It is one thread: the driver waits in the executor's poll, which also
-serves the control socket; requests become events in ``_inbox`` and are dealt with between two turns. Signals do the
-same: SIGTERM and SIGINT ask for a stop in good order, a second one cancels. SIGHUP means nothing: a closed terminal
-ends nothing.
+serves the control socket; what people ask (``daemon_people``) is dealt with between two turns. Signals do the same:
+SIGTERM and SIGINT ask for a stop in good order, a second one cancels. SIGHUP means nothing: a closed terminal ends
+nothing.
 """
 
 from __future__ import annotations
@@ -25,12 +25,10 @@ from gpusched import failpoints, recovery
 from gpusched.assemble import Assembled, assemble, read_recipe
 from gpusched.clock import Beginning, Clock
 from gpusched.config_env import filled_in
-from gpusched.core.decisions import Command, Kill
-from gpusched.core.events import Event, ExperimentStarted, UserAsked
-from gpusched.daemon_equipment import devices_of, launch_settings, quarantined_device
+from gpusched.core.events import ExperimentStarted
+from gpusched.daemon_equipment import devices_of, launch_settings
+from gpusched.daemon_people import People
 from gpusched.daemon_storage import Storage, checksums, require_unchanged
-from gpusched.dashboard import lines as plain
-from gpusched.dashboard import view as views
 from gpusched.driver import Driver, replay
 from gpusched.epoch import Epoch
 from gpusched.errors import (
@@ -41,21 +39,17 @@ from gpusched.errors import (
     InputError,
     ReplayDiverged,
 )
-from gpusched.executors.base import Device, Release
+from gpusched.executors.base import Device
 from gpusched.executors.torchrun import TorchrunExecutor
 from gpusched.forecaster import make_forecaster
 from gpusched.journal import Journal
 from gpusched.lock import Lock
 from gpusched.paths import ExperimentPaths
 
-#: How often watchers get a view.
-VIEW_EVERY_S = 0.5
 #: How often it is looked whether another daemon has taken over.
 FENCE_EVERY_S = 1.0
 #: How long a daemon that is over waits until the last devices are confirmed to be free.
 DRAIN_S = 10.0
-#: How long a daemon that is over waits for watchers to take their last view.
-FAREWELL_S = 1.0
 #: The report of an experiment with more steps takes longer than its end should; ``gpusched report`` writes it then.
 REPORT_STEPS_MAX = 20_000
 
@@ -73,13 +67,10 @@ class Daemon:
     ) -> None:
         self.paths = paths
         self._lock = Lock.take(paths.lock)
-        self._inbox: list[Event] = []
         self._signals: list[int] = []
-        self._watchers: list[Any] = []
-        self._followers: list[Any] = []
         self._notes: list[str] = []
         self._foreword: list[str] = []
-        self._next_view_at = self._next_look_at = 0.0
+        self._next_look_at = 0.0
         recipe = read_recipe(paths)
         recipe = replace(recipe, env=filled_in(recipe.env, environment or {}))
         self.assembled: Assembled = assemble(recipe, paths)
@@ -99,8 +90,11 @@ class Daemon:
             launch_settings(recipe),
             clock=self.clock,
             epoch=self.epoch.number,
-            on_client=self._serve,
+            on_client=lambda request, client: self.people.serve(request, client),
             say=self._say,
+        )
+        self.people = People(
+            self.assembled, self.executor, self.devices, self.clock, self._warnings
         )
         # The warm server imports torch by now: what syncs to disk comes after it.
         self.journal = journal or Journal.create(
@@ -115,7 +109,7 @@ class Daemon:
             self.executor,
             self.journal,
             forecaster=self._forecaster,
-            observer=self._observe,
+            observer=self.people.observe,
             fence=self.epoch.check,
             spare=self.storage.reserve,
         )
@@ -205,20 +199,19 @@ class Daemon:
             self.driver.turn(min(self._limit(), self._next_look_at))
             self._look_around()
             self._take_signals()
+            events = self.people.asked()
             change = self.storage.look(self.clock(), self.experiment.state)
             if change is not None:
-                self._inbox.append(change)
-            if self._inbox:
-                events, self._inbox = self._inbox, []
+                events.append(change)
+            if events:
                 self.driver.handle(events)
-            self._show()
+            self.people.show()
         self._finish()
 
     def _limit(self) -> float:
-        if self._inbox or self._signals:
+        if self._signals:
             return self.clock()
-        next_view_at = self._next_view_at if self._watchers else float("inf")
-        return min(next_view_at, self.storage.next_at)
+        return min(self.people.due_at, self.storage.next_at)
 
     def _finish(self) -> None:
         until = self.clock() + DRAIN_S
@@ -226,7 +219,7 @@ class Daemon:
             self.driver.turn(until)
         failpoints.reach("final.before")
         self.journal.commit()
-        view = views.to_json(self._view(leaving=True))
+        view = self.people.view(leaving=True)
         try:
             self.storage.write(self.paths.final_view, json.dumps(view).encode())
         except OSError as error:
@@ -235,13 +228,7 @@ class Daemon:
             )
         self.storage.release()
         failpoints.reach("final.after")
-        for client in (*self._watchers, *self._followers):
-            client.send({"view": view, "over": True})
-        until = self.clock() + FAREWELL_S
-        while self.clock() < until and any(
-            not c.closed for c in (*self._watchers, *self._followers)
-        ):
-            self.executor.hub.turn(until - self.clock())
+        self.people.farewell(view)
         self.executor.close()
         self.journal.close()
         self._report(view)
@@ -264,96 +251,9 @@ class Daemon:
         while self._signals:
             self._signals.pop()
             stopping = self.experiment.state.stopping is not None
-            self._ask("cancel" if stopping else "stop")
+            self.people.ask("cancel" if stopping else "stop")
 
-    # ------------------------------------------------------------ people
-
-    def _ask(self, verb: Any, trial: int | None = None) -> None:
-        self._inbox.append(UserAsked(at=self.clock(), verb=verb, trial=trial))
-
-    def _serve(self, request: dict[str, Any], client: Any) -> None:
-        """Answer one request of a client; called from within the executor's poll."""
-        try:
-            if request.get("ask") == "readmit":
-                self._readmit(str(request.get("device")), client)
-            else:
-                client.send({"ok": self._answer(request, client)})
-        except GpuschedError as error:
-            client.send({"error": str(error), "exit_code": error.exit_code})
-        except Exception as error:
-            # A question that we cannot answer must not end the search of the one who asks.
-            traceback.print_exc()
-            client.send(
-                {"error": f"internal error: {type(error).__name__}: {error}", "exit_code": 1}
-            )
-
-    def _answer(self, request: dict[str, Any], client: Any) -> Any:
-        match request.get("ask"):
-            case "view":
-                return views.to_json(self._view())
-            case "watch":
-                self._watchers.append(client)
-                self._next_view_at = 0.0
-                return "watching"
-            case "follow":
-                self._followers.append(client)
-                return "following"
-            case "explain":
-                return self.assembled.explain(_trial(request))
-            case "pause" | "unpause" | "stop_trial" as verb:
-                return self._ask_of_trial(verb, _trial(request))
-            case "stop" | "cancel" as verb:
-                self._ask(verb)
-                return f"{self.paths.root.name} is asked to {verb}"
-            case "kill":
-                self._ask("cancel")
-                for trial in self.experiment.state.live.values():
-                    self.executor.execute(Kill(trial.id, trial.incarnation, 0.0))
-                return "killed"
-            case other:
-                raise InputError(f"the daemon knows no request {other!r}")
-
-    def _ask_of_trial(self, verb: str, number: int) -> str:
-        trials = self.experiment.state.trials
-        if number not in trials:
-            raise InputError(f"there is no trial {number}; there are {len(trials)} so far")
-        trial = trials[number]
-        if trial.is_final:
-            raise InputError(f"trial {number} is {trial.state.value} and stays so")
-        if verb == "unpause" and not (trial.held_by_user or trial.state.value == "paused"):
-            raise InputError(f"trial {number} is {trial.state.value}, not paused")
-        self._ask(verb, number)
-        words = {
-            "pause": "pauses at its next step",
-            "unpause": "goes on as soon as an atom is free",
-            "stop_trial": "stops at its next step",
-        }
-        return f"trial {number} {words[verb]}"
-
-    def _readmit(self, wanted: str, client: Any) -> None:
-        """Answered when the device has proven that it is clean and well, or has not within seconds."""
-        device = quarantined_device(
-            wanted, self.experiment.state.devices, self.executor.inventory()
-        )
-
-        def answer(release: Release) -> None:
-            if release.released:
-                client.send({"ok": f"{device} is in use again"})
-                return
-            error = f"{device} cannot be used yet: {release.holder}"
-            client.send({"error": error, "exit_code": DeviceError.exit_code})
-
-        self.executor.readmit(device, answer)
-
-    # ------------------------------------------------------------ views and lines
-
-    def _view(self, *, leaving: bool = False) -> views.View:
-        return self.assembled.view(
-            daemon_pid=None if leaving else os.getpid(),
-            now=self.clock(),
-            readings=self.devices.readings(),
-            warnings=self._warnings(),
-        )
+    # ------------------------------------------------------------ remarks
 
     def _warnings(self) -> tuple[str, ...]:
         storage = (self.driver.stalled, self.storage.warning)
@@ -374,36 +274,6 @@ class Daemon:
         complaints = self._forecaster.complaints if self._forecaster is not None else ()
         while complaints:
             self._say(complaints.popleft())
-
-    def _show(self) -> None:
-        now = self.clock()
-        if not self._watchers or now < self._next_view_at:
-            return
-        self._next_view_at = now + VIEW_EVERY_S
-        self._watchers = [client for client in self._watchers if not client.closed]
-        if self._watchers:
-            frame = {"view": views.to_json(self._view())}
-            for client in self._watchers:
-                client.send(frame)
-
-    def _observe(self, event: Event, commands: Sequence[Command]) -> None:
-        records = plain.records(
-            event, commands, self.experiment.state, self.assembled.recipe.metric
-        )
-        if not records:
-            return
-        lines = [plain.line(record) for record in records]
-        print("\n".join(lines), flush=True)
-        self._followers = [client for client in self._followers if not client.closed]
-        for client in self._followers:
-            client.send({"lines": lines, "records": records})
-
-
-def _trial(request: dict[str, Any]) -> int:
-    number = request.get("trial")
-    if not isinstance(number, int):
-        raise InputError("which trial? give its number")
-    return number
 
 
 # ---------------------------------------------------------------- start

@@ -126,7 +126,7 @@ def lines(recipe: Recipe) -> Iterator[str]:
 
 
 def _line(name: str, text: str) -> str:
-    from gpusched.config_yaml import printable
+    from gpusched.config_document import printable
 
     return f"  {name:<9} {printable(text)}".rstrip()
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gpusched.config import Recipe, load_recipe
 from gpusched.config_model import RecipeModel
-from gpusched.config_yaml import write_yaml
+from gpusched.config_write import write_yaml
 from gpusched.errors import InputError, RecipeError
 from gpusched.space_forms import NAMES
 from tests.config.conftest import GOOD

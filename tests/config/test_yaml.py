@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusched import config_yaml
-from gpusched.config_yaml import Unreadable, dotted, read_yaml, resolve, write_yaml
+from gpusched.config_document import dotted
+from gpusched.config_write import write_yaml
+from gpusched.config_yaml import Unreadable, read_yaml, resolve
 
 
 @pytest.mark.parametrize(

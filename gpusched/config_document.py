@@ -1,0 +1,80 @@
+"""What was read from a recipe: plain values, where each was written, and what is wrong with them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+Path = tuple[str | int, ...]
+Finding = tuple[Path, str]
+"""What is wrong at a key, before it is known where that key was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where something was written: a file and its line, or (line 0) an option of the command line."""
+
+    origin: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.origin}:{self.line}" if self.line else self.origin
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, where. ``path`` is empty for the document as a whole."""
+
+    mark: Mark
+    path: Path
+    message: str
+
+    def __str__(self) -> str:
+        parts = [str(self.mark), dotted(self.path), self.message]
+        return printable(": ".join(part for part in parts if part))
+
+
+@dataclass(slots=True)
+class Document:
+    """Plain values, and the mark of each key and item by its path."""
+
+    data: Any
+    marks: dict[Path, Mark]
+    problems: list[Problem] = field(default_factory=list)
+    #: Where a placeholder stands for a value that could not be taken.
+    unusable: set[Path] = field(default_factory=set)
+
+    #: Keys that the command line set; they are the likelier culprits.
+    overridden: list[Path] = field(default_factory=list)
+
+    def mark(self, path: Path) -> Mark:
+        """Where the key is: an override of it or inside it, its line, or the nearest thing around it."""
+        for inner in self.overridden if path else ():
+            if inner[: len(path)] == path:
+                return self.marks[inner]
+        while path not in self.marks and path:
+            path = path[:-1]
+        return self.marks[path]
+
+    def complain(self, path: Path, message: str) -> None:
+        self.problems.append(Problem(self.mark(path), path, message))
+
+
+def printable(text: str) -> str:
+    """The text on one line, without what would move the cursor or hide: a file name may hold anything."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def dotted(path: Path) -> str:
+    """``("space", "lr", 0)`` -> ``space.lr[0]``; safe to print whatever the keys are made of."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            plain = re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", part)
+            text += ("." if text else "") + (part if plain else repr(part[:40]))
+    return text
