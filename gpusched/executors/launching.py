@@ -64,6 +64,7 @@ class Launcher:
 
     def send(self, it: Incarnation) -> None:
         """Now, or as soon as the server is up."""
+        self._server.want()
         if not (self._server.ready and it.spec is not None and self._server.launch(it.spec)):
             self._waiting[it.trial] = it
 

@@ -75,6 +75,11 @@ class Server:
         self._peer.on_frame = self._heard
         self._peer.on_end = self._ended
 
+    def want(self) -> None:
+        """Start it, unless one has been started. Raises as ``start`` does."""
+        if self._process is None:
+            self.start()
+
     def _spawn(self, line: socket.socket) -> subprocess.Popen[bytes]:
         settings = self._settings
         root = str(Path(gpusched.__file__).parent.parent)

@@ -50,6 +50,8 @@ from gpusched.trees.processes import Identity
 
 OnClient = Callable[[Frame, Client], None]
 _BEST_AGAIN_S = 2.0
+_WARM_UP_AFTER_S = 1.0
+"""How long a daemon that took over leaves the processors to those who come back to it, unless it launches something."""
 
 
 class TorchrunExecutor:
@@ -96,7 +98,10 @@ class TorchrunExecutor:
         self._inspection = Inspection(devices, self._timers, clock, self._emit, say)
         self._blame = Blame(devices.blamed, self._timers, clock)
         self.readmit = self._inspection.readmit
-        self._server.start()
+        if epoch > 1:  # trials wait for the daemon that comes back: serve first, then warm up
+            self._timers.after(_WARM_UP_AFTER_S, self._server.want)
+        else:
+            self._server.start()
 
     # ------------------------------------------------------------------ the seam
 
@@ -375,7 +380,7 @@ class TorchrunExecutor:
                     self._launcher.send(it)
                 elif not self._adopt(it):
                     self._timers.after(0.0, partial(self._stopping.shim_gone, it))
-        self._server.start()
+        self._server.want()
 
     # ------------------------------------------------------------------ after a restart of the daemon
 

@@ -25,6 +25,7 @@ MARK = "GPUSCHED_MARK"
 MARK_WIDTH_BYTES = 96
 """A mark is padded to this width, so that a forked process can put its own in the place of its parent's."""
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _GONE = frozenset("ZXx")
 
@@ -70,6 +71,11 @@ def become_subreaper() -> None:
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def end_with_parent(wanted: bool) -> None:
+    """Whether this process is killed when the thread that made it ends. Best effort: forks do not inherit it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if wanted else 0, 0, 0, 0)
 
 
 def mark_of(folder: Path | str, trial: int | str, incarnation: int | str) -> str:

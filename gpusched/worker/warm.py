@@ -37,6 +37,7 @@ from gpusched.trees.processes import (
     become_subreaper,
     children,
     descendants,
+    end_with_parent,
     identify,
     kill_each,
     reap_all,
@@ -105,6 +106,7 @@ class WarmServer:
     def serve(self) -> None:
         """Until the daemon has let go and no shim is left."""
         become_subreaper()
+        end_with_parent(False)  # shims will need it, whatever becomes of the daemon
         self._bell.setblocking(False)
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
@@ -346,6 +348,7 @@ def _import_agent() -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     given = _arguments(words)
+    end_with_parent(True)  # imports take seconds of processor time: none of it for a daemon that is dead
     line = socket.socket(fileno=given.descriptor)
     line.set_inheritable(False)
     preload = [name for name in given.preload.split(",") if name]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -224,6 +226,48 @@ def test_servers_end_with_their_last_shim_when_the_daemon_has_gone(own_lab: Lab)
     wait_for(lab.trial_folder(trial) / "tidied")
     wait_until(lambda: marked(lab.folder) == [])
     lab.executor = lab.build()
+
+
+def test_a_daemon_that_took_over_serves_first_and_warms_up_later(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, launch="cold")
+    try:
+        lab.executor.close()
+        lab.executor = lab.build(epoch=2)
+        assert lab.executor._server.pid is None
+        wait_until(lambda: not lab.executor.poll(0.0) and lab.executor._server.pid is not None)
+        lab.executor.close()
+        lab.executor = lab.build(epoch=3)
+        assert lab.executor._server.pid is None
+        lab.rig.launch(lab.rig.new_trial(), steps=1)
+        assert lab.executor._server.pid is not None, "who launches does not wait"
+    finally:
+        lab.clean()
+
+
+def test_a_server_does_not_import_on_for_a_dead_daemon(tmp_path: Path) -> None:
+    importing = tmp_path / "importing"
+    (tmp_path / "torch.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(importing)!r}).write_text('1')\ntime.sleep(600)\n"
+    )
+    daemon = f"""
+import os, socket, subprocess, sys, time
+ours, theirs = socket.socketpair()
+words = [sys.executable, "-m", "gpusched.worker.warm", str(theirs.fileno())]
+server = subprocess.Popen(words, pass_fds=[theirs.fileno()], start_new_session=True)
+print(server.pid, flush=True)
+while not os.path.exists({str(importing)!r}):
+    time.sleep(0.01)
+os.kill(os.getpid(), 9)
+"""
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(
+        [sys.executable, "-c", daemon],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": path},
+        timeout=60,
+    )
+    assert done.returncode == -signal.SIGKILL
+    wait_until(lambda: start_time(int(done.stdout)) is None)
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
