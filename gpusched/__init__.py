@@ -1,24 +1,27 @@
 """gpusched: deadline-aware multi-GPU hyperparameter search on one workstation.
 
-A training script needs one name of this package::
-
-    import gpusched
+A training script needs one name of this package, whoever uses the model that was found another::
 
     trial = gpusched.init()
 
-Importing it costs nothing: torch and everything else is loaded when ``init`` is called and needs it.
+    best = gpusched.load("runs/train-20260101-120000")
+    net.load_state_dict(best.state["model"])
+
+Importing it costs nothing: torch and everything else is loaded when ``init`` or ``load`` is called and needs it.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gpusched.result import Best
     from gpusched.worker.trial import Trial
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "init"]
+__all__ = ["__version__", "init", "load"]
 
 
 def init(defaults: Mapping[str, object] | None = None) -> Trial:
@@ -37,3 +40,17 @@ def init(defaults: Mapping[str, object] | None = None) -> Trial:
     from gpusched.worker.start import start
 
     return start(defaults)
+
+
+def load(experiment: str | os.PathLike[str] | None = None) -> Best:
+    """The best model of an experiment: ``state`` (what ``track`` was given, by name), ``hparams``, ``value``, ``step``.
+
+    Args:
+        experiment: A folder, a name, or None for the newest in ``runs/``. It may still be running.
+
+    Raises:
+        GpuschedError: There is no such experiment, no model yet, or the model on disk is damaged.
+    """
+    from gpusched import result
+
+    return result.load(experiment)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.cli import best as best_command
+from gpusched import result
 from gpusched.daemon_storage import checksums, require_unchanged
 from gpusched.errors import DamagedState
 from gpusched.executors.best import keep_best
@@ -88,11 +88,11 @@ def _named(paths: ExperimentPaths, error: DamagedState) -> Outcome:
 
 def _best(paths: ExperimentPaths) -> Outcome:
     try:
-        found = best_command.read(paths)
+        found = result.describe(paths)
     except DamagedState as error:
         return _named(paths, error)
-    assert (found["trial"], found["step"], found["value"], found["atoms"]) == (3, 2, 0.875, 2)
-    assert (found["metric"], found["hparams"]) == ("accuracy", {"lr": 0.25, "act": "relu"})
+    assert (found.trial, found.step, found.value, found.atoms) == (3, 2, 0.875, 2)
+    assert (found.metric, found.hparams) == ("accuracy", {"lr": 0.25, "act": "relu"})
     return "same"
 
 

@@ -24,6 +24,8 @@ def test_a_search_ends_with_the_best_model_on_disk(sandbox: Sandbox) -> None:
     assert len(scores) == 3
     assert best["hparams"]["x"] == max(scores)
     assert (Path(best["checkpoint"]) / "manifest.json").exists()
+    told = sandbox.gpusched("best").out
+    assert f"counted.py --x {best['hparams']['x']}" in told, "how to train it without gpusched"
 
 
 def test_status_and_ls_and_logs_of_a_finished_experiment(sandbox: Sandbox) -> None:
