@@ -62,6 +62,8 @@ def records(
     event: Event, commands: Sequence[Command], state: State, metric: str = ""
 ) -> list[Record]:
     """The event as flat objects, in the order in which things followed from each other."""
+    if type(event) is Reported and not commands:
+        return []  # nearly all events are such, and a busy daemon has thousands a second
     at = round(state.now, 3)
     told = [*_of_event(event, commands, state), *_of_commands(event, commands, state, metric)]
     return [{"at": at, **record} for record in told]
