@@ -48,7 +48,7 @@ def make_experiment(
         write_durably(paths.resolved, json.dumps(kept.resolved()).encode())
     except OSError as error:
         raise InputError(
-            f"{runs}: an experiment cannot be written here ({error.strerror})"
+            f"{runs}: an experiment cannot be written here ({error.strerror}); '--dir' names another folder"
         ) from None
     return paths
 

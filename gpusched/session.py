@@ -130,6 +130,10 @@ def _from_daemon(paths: ExperimentPaths, verb: str, **arguments: Any) -> dict[st
 def ask(paths: ExperimentPaths, verb: str, **arguments: Any) -> Any:
     """Ask the daemon of an experiment. Raises InputError if none lives."""
     client = Client.connect(paths.socket)
+    if client is None and paths.final_view.exists():
+        raise InputError(
+            f"{paths.root.name} is over; 'gpusched best {paths.root.name}' shows its model"
+        )
     if client is None:
         raise InputError(
             f"{paths.root.name} is not running; 'gpusched resume {paths.root.name}' goes on with it"

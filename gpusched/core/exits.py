@@ -16,6 +16,11 @@ from gpusched.core.trial import After, Trial, TrialState
 
 S = TrialState
 
+NO_REPORT = (
+    "the script ended without a report: it must call trial = gpusched.init(), and trial.report(..) once "
+    "an epoch"
+)
+
 
 def after_exit(state: State, trial: Trial, event: TrialExited) -> After:
     """What follows. For a relaunch ``atoms`` is what it should have; there may be fewer left."""
@@ -24,7 +29,7 @@ def after_exit(state: State, trial: Trial, event: TrialExited) -> After:
         case "finished" if trial.step > 0:
             return After(S.COMPLETED, f"finished at step {trial.step}")
         case "finished":
-            why = event.error or "the script ended without a report"
+            why = event.error or NO_REPORT
             return told_to_end or After(S.FAILED, why)
         case "failed":
             return told_to_end or After(S.FAILED, event.error or "failed")
