@@ -1,4 +1,4 @@
-"""Trains nothing: reports a metric that follows from configuration and step alone. Without torch, so it starts at once.
+"""Trains nothing: reports what follows from configuration and step alone. Imports nothing large: it starts at once.
 
 ``step_s``: how long a step takes. What a report says can be computed again by whoever knows ``x`` and the step.
 """
