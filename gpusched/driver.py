@@ -20,11 +20,13 @@ from gpusched.core.decisions import (
     Forecast,
     KeepBest,
     Kill,
+    Launch,
     SetTimer,
     Yield,
 )
 from gpusched.core.events import DaemonResumed, Event, Reported, TimerFired
 from gpusched.core.experiment import Experiment
+from gpusched.core.moves import expected_launch
 from gpusched.core.trial import InvalidTransition
 from gpusched.errors import ReplayDiverged
 from gpusched.executors.base import FOREVER, Executor, LiveTrial
@@ -79,6 +81,8 @@ class Driver:
         self._uncommitted_since: float | None = None
         self._effects: list[Command] = []
         self._waiting: list[Reported] = []
+        #: Launches that the executor was told to expect, by trial.
+        self._expected: dict[int, Launch] = {}
         #: Why nothing can be journaled at present; None: all is well.
         self.stalled: str | None = None
 
@@ -121,6 +125,8 @@ class Driver:
                 self.journal.append(event, commands)
             if self._observer is not None:
                 self._observer(event, commands)
+        if self._expected:
+            self._expect_what_is_left()
         if self._effects:
             self._settle()
         elif self.journal is not None and events and self._uncommitted_since is None:
@@ -173,8 +179,32 @@ class Driver:
             if self._forecaster is not None:
                 self._forecaster.submit(command)
         else:
+            if type(command) is Yield:
+                self._expect(command.trial)
             self.executor.execute(command)
         failpoints.reach(f"{name}.after")
+
+    def _expect(self, number: int) -> None:
+        """Have the executor prepare the launch that a trial's yield is for, if it is for one."""
+        trial = self.experiment.state.trials[number]
+        launch = expected_launch(self.experiment.state, trial)
+        if launch is not None and self._expected.get(number) != launch:
+            self._expected[number] = launch
+            self.executor.expect(number, launch, trial.usual_interval_s)
+
+    def _expect_what_is_left(self) -> None:
+        """What has been launched is not expected any more; what will not be, or otherwise, is said to the executor."""
+        for number, launch in list(self._expected.items()):
+            trial = self.experiment.state.trials[number]
+            if trial.incarnation == launch.incarnation:
+                del self._expected[number]
+                continue
+            now = expected_launch(self.experiment.state, trial)
+            if now is None:
+                del self._expected[number]
+                self.executor.expect(number, None, 0.0)
+            elif now != launch:
+                self._expect(number)
 
     def _due(self) -> Iterator[Event]:
         now = self.executor.now()

@@ -50,6 +50,7 @@ WORKER = (
     "exit.told",
     "report.written",
     "report.answered",
+    "handover.told",
     "checkpoint.staged",
     "checkpoint.renamed",
     "lastword.before",

@@ -32,6 +32,11 @@ class TrialPaths:
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:08d}"
 
+    @property
+    def waits(self) -> Path:
+        """There while an incarnation waits for the one before it to leave: which, and for which devices."""
+        return self.root / "waits"
+
     def logs(self, incarnation: int) -> Path:
         return self.root / "logs" / str(incarnation)
 

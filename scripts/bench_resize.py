@@ -37,8 +37,12 @@ trial = gpusched.init()
 model = trial.wrap(torch.nn.Linear(1024, {rows}, bias=False))
 trial.track(model=model)
 x = torch.ones(1, 1024)
+stamps = open("stamps", "a", buffering=1) if trial.rank == 0 else None
 for step in trial.steps():
+    began = time.time()
     time.sleep(0.05)
+    if stamps:
+        print(began, time.time(), trial.world_size, file=stamps)
     trial.report(score=step)
 """
 
@@ -122,23 +126,16 @@ def entries(experiment: Path) -> Iterator[Entry]:
         yield at, kind, json.loads(body), json.loads(commands or "[]")
 
 
-def resizes(experiment: Path) -> list[Move]:
-    """(``1->2``, seconds from the last report before it to the first after it, less a step) of every resize."""
-    found, size, last_at, incarnation = [], 0, 0.0, 0
-    sizes: dict[int, int] = {}
-    for at, kind, report, commands in entries(experiment):
-        for name, fields in commands:
-            if name == "Launch":
-                sizes[fields["incarnation"]] = len(fields["devices"])
-        if kind != "Reported":
-            continue
-        if report["incarnation"] != incarnation:
-            if incarnation:
-                after = sizes[report["incarnation"]]
-                found.append((f"{size}->{after}", at - last_at - report.get("step_time_s", 0.0)))
-            incarnation = report["incarnation"]
-            size = sizes[incarnation]
-        last_at = at
+def resizes(stamps: Path) -> list[Move]:
+    """(``1->2``, seconds from the end of the last step before it to the beginning of the first after it) of every
+    resize, as rank 0 has stamped its steps."""
+    found: list[Move] = []
+    before, ended = 0, 0.0
+    for line in stamps.read_text().splitlines():
+        began_at, ended_at, size = line.split()
+        if before not in (0, int(size)):
+            found.append((f"{before}->{size}", float(began_at) - ended))
+        before, ended = int(size), float(ended_at)
     return found
 
 
@@ -146,7 +143,8 @@ def ours(state_mb: int, sizes: list[int]) -> list[Move]:
     with tempfile.TemporaryDirectory() as folder:
         policy = f"{{name: profile, sizes: {sizes}, steps: 12}}"
         script = TRIAL.format(rows=state_mb * 2**20 // ROW_BYTES)
-        return resizes(run(Path(folder), script, policy, max(sizes)))
+        run(Path(folder), script, policy, max(sizes))
+        return resizes(Path(folder) / "stamps")
 
 
 def pause_and_resume(state_mb: int) -> float:

@@ -173,6 +173,7 @@ class Script:
         seq: int | None = None,
         step_time_s: float | None = 1.0,
         incarnation: int | None = None,
+        stays: bool = False,
     ) -> Self:
         known = self.experiment.state.trials.get(trial)
         event = ev.Reported(
@@ -183,6 +184,7 @@ class Script:
             step=step if step is not None else (known.step if known else 0) + 1,
             metric=metric,
             step_time_s=step_time_s,
+            stays=stays,
         )
         return self.feed(event)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpusched.core.codec import commands_from
-from gpusched.core.decisions import Command
+from gpusched.core.decisions import Command, Launch
 from gpusched.core.events import Event, Reported
 from gpusched.executors.base import Device, LiveTrial
 
@@ -32,6 +32,9 @@ class Notebook:
 
     def execute(self, command: Command) -> None:
         self.told.append(command)
+
+    def expect(self, trial: int, launch: Launch | None, interval_s: float) -> None:
+        self.told.append(("expect", trial, launch))
 
     def acknowledge(self, report: Reported) -> None:
         self.told.append(("go on", report.trial, report.seq))

@@ -13,17 +13,22 @@ from gpusched.core.decisions import (
     ConfirmRelease,
     Finish,
     Forecast,
+    Launch,
     Pause,
+    Resize,
     SetTimer,
     Start,
     WakeAt,
     Yield,
 )
 from gpusched.core.events import (
+    DeviceQuarantined,
+    DevicesReleased,
     Event,
     Forecasted,
     TrialExited,
     UserAsked,
+    Verb,
 )
 from gpusched.driver import COMMIT_EVERY_S, Driver
 from gpusched.journal import Journal
@@ -116,6 +121,39 @@ def test_observers_see_events_with_what_they_caused(journal: Journal) -> None:
         observer=lambda event, commands: seen.append((event, list(commands))),
     ).turn()
     assert seen == [(report(), [Yield(0, 1, save=True)])]
+
+
+# ---------------------------------------------------------------- what to expect
+
+
+def test_what_a_resize_will_launch_is_said_before_the_yield_and_comes_so() -> None:
+    script = stages.running().decides(Resize(0, 2))
+    executor = Notebook([[report()]])
+    driver = Driver(script.experiment, executor)
+    driver.turn()
+    launch = Launch(0, 2, ("d0", "d1"), {"n": 0})
+    assert executor.told[:2] == [("expect", 0, launch), Yield(0, 1, save=True)]
+    driver.handle([TrialExited(at=3.0, trial=0, incarnation=1, outcome="yielded", saved_step=2)])
+    driver.handle([DevicesReleased(at=3.0, devices=("d0",))])
+    assert executor.told[-1] == Launch(0, 2, ("d0", "d1"), {"n": 0})
+    assert executor.told.count(("expect", 0, None)) == 0
+
+
+@pytest.mark.parametrize("verb", ["stop", "pause"])
+def test_a_launch_that_will_not_come_is_said_at_once(verb: Verb) -> None:
+    executor = Notebook([[report()]])
+    driver = Driver(stages.running().decides(Resize(0, 2)).experiment, executor)
+    driver.turn()
+    driver.handle([UserAsked(at=2.5, verb=verb, trial=0)])
+    assert ("expect", 0, None) in executor.told
+
+
+def test_other_devices_than_expected_are_said() -> None:
+    executor = Notebook([[report()]])
+    driver = Driver(stages.running().decides(Resize(0, 2)).experiment, executor)
+    driver.turn()
+    driver.handle([DeviceQuarantined(at=2.5, device="d1", reason="lost")])
+    assert executor.told[-1] == ("expect", 0, Launch(0, 2, ("d0",), {"n": 0}))
 
 
 # ---------------------------------------------------------------- timers, forecasts, the end

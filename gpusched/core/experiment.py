@@ -148,8 +148,11 @@ class Experiment:
         else:
             state.set_score(trial, event.metric * state.rules.sign)
             trial.curve.append((event.step, event.metric))
-        if trial.state is S.RUNNING and not trial.is_doomed:
+        stays = event.stays and trial.is_resizing
+        if (trial.state is S.RUNNING or stays) and not trial.is_doomed:
             self._enact(self.policy.on_report(state, trial), out)
+        if stays:
+            trial.decided_at = state.now  # it trained until now: that is no overhead
         moves.save_if_better(state, trial, out)
 
     def _measure(self, trial: Trial, event: Reported) -> None:

@@ -106,7 +106,7 @@ def _begin(state: State, trial: Trial, atoms: int, why: str, out: list[Command])
 
 def launch(state: State, trial: Trial, out: list[Command]) -> None:
     """Launch the next incarnation of a STARTING trial; all of its devices are clean."""
-    trial.incarnation = max(trial.incarnation, trial.skip_to) + 1
+    trial.incarnation = trial.next_incarnation
     trial.steps_of_incarnation = 0
     trial.steps_since_resize = 0
     trial.launched_at = state.now
@@ -243,19 +243,41 @@ def drain(state: State, trial: Trial, keep: int, out: list[Command]) -> None:
     What was reserved for a resize has not been used: it is clean, and stays with the trial or is free at once. Where
     devices were lost the trial keeps the largest allowed size that is left, or nothing.
     """
+    used = trial.devices
+    kept, clean = _kept(state, trial, keep)
+    state.devices.drain(kept, trial.id)
+    state.devices.drain(used[len(kept) :], None)
+    state.devices.give_back(trial.reserved[len(clean) :])
+    trial.devices, trial.reserved = kept + clean, ()
+    if used:
+        out.append(ConfirmRelease(used))
+
+
+def _kept(state: State, trial: Trial, keep: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What a trial keeps of the devices it used, and of those reserved for it, to go on with ``keep`` atoms."""
     used, reserved = trial.devices, trial.reserved
     if keep:
         left = len(used) + len(reserved)
         keep = state.rules.fit(min(keep, left))
         keep = keep if keep <= left else 0
     clean = reserved[:keep]
-    kept = used[: keep - len(clean)]
-    state.devices.drain(kept, trial.id)
-    state.devices.drain(used[len(kept) :], None)
-    state.devices.give_back(reserved[len(clean) :])
-    trial.devices, trial.reserved = kept + clean, ()
-    if used:
-        out.append(ConfirmRelease(used))
+    return used[: keep - len(clean)], clean
+
+
+def expected_launch(state: State, trial: Trial) -> Launch | None:
+    """The launch that ends the resize a trial is in, if nothing comes between; None if it is in none."""
+    if state.stopping is not None:
+        return None
+    if trial.is_resizing and trial.after is not None:
+        kept, clean = _kept(state, trial, trial.after.atoms)
+        devices = kept + clean
+    elif trial.state is S.STARTING and not trial.has_processes:
+        devices = trial.devices
+    else:
+        return None
+    if not devices:
+        return None
+    return Launch(trial.id, trial.next_incarnation, devices, trial.hparams)
 
 
 def is_new_best(state: State, trial: Trial) -> bool:

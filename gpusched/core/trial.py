@@ -173,6 +173,15 @@ class Trial:
         return self.incarnation > self.gone
 
     @property
+    def next_incarnation(self) -> int:
+        return max(self.incarnation, self.skip_to) + 1
+
+    @property
+    def is_resizing(self) -> bool:
+        """Whether it leaves to go on at another size."""
+        return self.after is not None and self.after.is_resize
+
+    @property
     def is_doomed(self) -> bool:
         """Its incarnation has been told to die and has not done so yet."""
         return self.kill_grace_s is not None

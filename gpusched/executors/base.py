@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from gpusched.core.decisions import Command
+from gpusched.core.decisions import Command, Launch
 from gpusched.core.events import Event, Reported
 
 FOREVER = float("inf")
@@ -172,6 +172,14 @@ class Executor(Protocol):
 
     def execute(self, command: Command) -> None:
         """Begin to carry out a command; never waits for its outcome. Twice is as good as once."""
+        ...
+
+    def expect(self, trial: int, launch: Launch | None, interval_s: float) -> None:
+        """What the next launch of a trial that leaves for a resize will be, so that it may be prepared meanwhile.
+
+        None: it will not come. Said again whenever it changes, until it is executed. Nobody relies on it. The trial
+        reports every ``interval_s`` seconds; it may be answered "go on" until its next ranks are ready.
+        """
         ...
 
     def acknowledge(self, report: Reported) -> None:

@@ -23,8 +23,11 @@ class Incarnation:
 
     __slots__ = (
         "awaiting",
+        "counts",
         "devices",
         "fault",
+        "handed",
+        "is_ready",
         "is_up",
         "last_seq",
         "launched_by",
@@ -32,14 +35,18 @@ class Incarnation:
         "paths",
         "pidfd",
         "rank_peer",
+        "restored_step",
         "saved_step",
         "saves",
+        "sent_at",
         "shim",
         "shim_peer",
         "spec",
         "stacks",
+        "stays",
         "stop_grace_s",
         "trial",
+        "waits",
         "yields",
     )
 
@@ -65,6 +72,17 @@ class Incarnation:
         self.shim: Identity | None = None
         self.pidfd: int | None = None
         self.launched_by: int | None = None
+        #: Of a resize (``preparing.py``). It is to yield, and is answered "go on" for now.
+        self.stays = False
+        #: What it told of a checkpoint in memory.
+        self.handed: dict[str, Any] | None = None
+        #: It was launched before it was due: it does not count yet; its ranks are set up; what they went on from.
+        self.waits = False
+        self.is_ready = False
+        self.restored_step: int | None = None
+        self.sent_at = 0.0
+        #: Its shim is to be told that it counts now.
+        self.counts = False
 
     # ------------------------------------------------------------------ reports
 
@@ -85,6 +103,8 @@ class Incarnation:
 
     def reply_to(self, seq: int) -> bytes:
         """The answer to a report: what was asked for it, or to go on."""
+        if self.stays:
+            return b'{"seq": %d, "go": "continue", "soon": true}\n' % seq
         if self.yields is not None:
             go = "yield" if self.saves else self.yields
         elif self.saves:
@@ -137,6 +157,11 @@ class Incarnation:
         if self.stop_grace_s is not None and self.shim_peer is not None:
             stacks = {"stacks": True} if self.stacks else {}
             self.shim_peer.send({"stop": self.stop_grace_s, **stacks})
+
+    def tell_that_it_counts(self) -> None:
+        """It was launched before it was due, and now it is; a shim that is not on the line hears when it connects."""
+        if self.counts and self.shim_peer is not None:
+            self.shim_peer.send({"counts": True})
 
     def signal_shim(self, number: int) -> bool:
         return self.shim is not None and send_signal(self.shim, number)

@@ -25,6 +25,9 @@ class Intake:
         fail: Callable[[Incarnation, str], None],
         say: Callable[[str], None] = lambda _text: None,
     ) -> None:
+        #: Called with what rank 0 handed over, and when it has reported after that.
+        self.handed: Callable[[Incarnation, Frame], None] = lambda _it, _frame: None
+        self.taken_back: Callable[[Incarnation], None] = lambda _it: None
         self._metric = metric
         self._now = now
         self._emit = emit
@@ -37,6 +40,8 @@ class Intake:
             self._take_report(it, peer, frame)
         elif "saved" in frame:
             self._take_saved(it, frame)
+        elif type(frame.get("handed")) is int:
+            self.handed(it, frame)
 
     def catch_up(self, it: Incarnation, before: int | None = None) -> None:
         """Take from the trial's own file what did not come in."""
@@ -97,6 +102,9 @@ class Intake:
             self._fail(it, f"it sent {problem}")
             return False
         it.last_seq = report.seq
+        report.stays = it.stays
+        if it.handed is not None:
+            self.taken_back(it)
         self._emit(report)
         return True
 

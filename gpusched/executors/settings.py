@@ -49,6 +49,8 @@ class LaunchSettings:
     launch: Literal["warm", "cold"] = "warm"
     python: str | None = None
     preload: tuple[str, ...] = ()
+    #: Whether the next ranks of a resize are set up beside those that train.
+    prestart: bool = True
     seed: int = 0
     release_limit_s: float = 60.0
     kill_margin_s: float = 15.0

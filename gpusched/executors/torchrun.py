@@ -39,6 +39,7 @@ from gpusched.executors.inspection import Inspection
 from gpusched.executors.intake import Intake
 from gpusched.executors.launching import Launcher
 from gpusched.executors.peer import Client, Frame, Peer
+from gpusched.executors.preparing import Preparing
 from gpusched.executors.server import Server
 from gpusched.executors.settings import LaunchSettings
 from gpusched.executors.stopping import Stopping
@@ -50,6 +51,7 @@ from gpusched.trees.processes import Identity
 
 OnClient = Callable[[Frame, Client], None]
 _BEST_AGAIN_S = 2.0
+_UNBEGUN = "it had not begun when the daemon ended"
 _WARM_UP_AFTER_S = 1.0
 """How long a daemon that took over leaves the processors to those who come back to it, unless it launches something."""
 
@@ -95,6 +97,21 @@ class TorchrunExecutor:
         self._server = Server(self.hub, paths, settings, self._server_said, self._server_gone)
         self._launcher = Launcher(paths, devices, settings, self._server, epoch)
         self._stopping = Stopping(self, paths, settings, self._timers, self._draining)
+        self._preparing = Preparing(
+            self,
+            paths,
+            settings,
+            self._server,
+            self._launcher,
+            self._stopping,
+            self._timers,
+            clock,
+            say,
+            enabled=settings.prestart and devices.kind == "cpu",
+        )
+        self.expect = self._preparing.expect
+        self._intake.handed = self._preparing.handed
+        self._intake.taken_back = self._preparing.taken_back
         self._inspection = Inspection(devices, self._timers, clock, self._emit, say)
         self._blame = Blame(devices.blamed, self._timers, clock)
         self.readmit = self._inspection.readmit
@@ -157,8 +174,9 @@ class TorchrunExecutor:
         return events
 
     def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
+        uncounted = self._preparing.find_abandoned({(one.trial, one.incarnation) for one in live})
         for one in live:
-            self._reconcile(one)
+            self._reconcile(one, counts=(one.trial, one.incarnation) not in uncounted)
         events, self._events = self._events, []
         return events
 
@@ -167,7 +185,8 @@ class TorchrunExecutor:
         for it in self._live.values():
             it.unwatch_shim(self.hub)
             it.hang_up()
-        self._server.close(idle=not self._live)
+        self._preparing.close()
+        self._server.close(idle=not self._live and not self._preparing.is_busy)
         self.hub.close()
         self._devices.close()
 
@@ -180,6 +199,8 @@ class TorchrunExecutor:
     def _launch(self, command: Launch) -> None:
         known = self._live.get(command.trial)
         if known is not None and known.number >= command.incarnation:
+            return
+        if self._preparing.launch(command):
             return
         paths = self._paths.trial(command.trial)
         it = Incarnation(command.trial, command.incarnation, command.devices, paths)
@@ -239,10 +260,17 @@ class TorchrunExecutor:
         peer.send(self._greeting)
         peer.on_frame = partial(self._intake.said, it, peer)
         peer.on_end = partial(self._rank_left, it, peer)
-        if not it.is_up:
-            it.is_up = True
-            self._emit(TrialUp(at=self.now(), trial=it.trial, incarnation=it.number))
+        if it.waits:
+            self._preparing.is_ready(it)
+        elif not it.is_up:
+            self._is_up(it)
+            if it.counts:
+                self._preparing.go_on_from_disk(it)
         return True
+
+    def _is_up(self, it: Incarnation) -> None:
+        it.is_up = True
+        self._emit(TrialUp(at=self.now(), trial=it.trial, incarnation=it.number))
 
     def take_shim(self, hello: Frame, peer: Peer) -> bool:
         it = self._spoken_for(hello)
@@ -259,6 +287,7 @@ class TorchrunExecutor:
         if it.pidfd is None:
             it.watch_shim(self.hub, shim, partial(self._stopping.shim_gone, it))
         it.ask_to_stop()
+        it.tell_that_it_counts()
         return True
 
     def take_client(self, peer: Peer) -> bool:
@@ -276,7 +305,7 @@ class TorchrunExecutor:
     def _spoken_for(self, hello: Frame) -> Incarnation | None:
         trial, incarnation = hello.get("trial"), hello.get("incarnation")
         if type(trial) is int and type(incarnation) is int:
-            return self._current(trial, incarnation)
+            return self._current(trial, incarnation) or self._preparing.find(trial, incarnation)
         return None
 
     def _rank_left(self, it: Incarnation, peer: Peer) -> None:
@@ -293,7 +322,19 @@ class TorchrunExecutor:
 
     def is_live(self, it: Incarnation) -> bool:
         """Whether it is current and has not ended."""
-        return self._live.get(it.trial) is it
+        return self._live.get(it.trial) is it or self._preparing.knows(it)
+
+    def live(self, trial: int) -> Incarnation | None:
+        return self._live.get(trial)
+
+    def go_live(self, it: Incarnation) -> None:
+        """It was launched before it was due, and now it is."""
+        self._live[it.trial] = it
+        if it.is_ready:
+            self._is_up(it)
+
+    def number_of_last_report(self, trial: int) -> int:
+        return self.seq_of(trial)
 
     def withdraw(self, it: Incarnation) -> bool:
         """True if its launch had not begun, and now will not."""
@@ -310,6 +351,11 @@ class TorchrunExecutor:
 
     def end(self, it: Incarnation, ending: Ending) -> None:
         """The one place where an incarnation ends: now, or when its GPUs have been looked at."""
+        if self._preparing.knows(it):
+            self._preparing.ended(it, ending)
+            return
+        if it.waits:
+            ending = Ending("lost", error=_UNBEGUN, unbegun=True)
         if it.fault is None:
             ending = blame_memory(it, ending, self._devices.strangers)
             settled = self._blame.settle(ending, it.devices, partial(self._end, it))
@@ -328,6 +374,7 @@ class TorchrunExecutor:
         it.unwatch_shim(self.hub)
         it.hang_up()
         del self._live[it.trial]
+        self._preparing.left(it, ending.saved_step)
         if it.fault is not None:
             ending = Ending("failed", step=ending.step, error=it.fault)
         self._emit(
@@ -373,6 +420,7 @@ class TorchrunExecutor:
     def _server_gone(self) -> None:
         """Start another. What it had been asked to launch is asked again, unless a shim has claimed it."""
         self._say("the warm server ended; starting another")
+        self._preparing.server_gone()
         for it in self._live.values():
             it.launched_by = None
             if it.shim is None and it.spec is not None:
@@ -384,14 +432,17 @@ class TorchrunExecutor:
 
     # ------------------------------------------------------------------ after a restart of the daemon
 
-    def _reconcile(self, one: LiveTrial) -> None:
+    def _reconcile(self, one: LiveTrial, *, counts: bool) -> None:
+        """``counts``: false if it was launched before it was due, and was not told that it was due now."""
         paths = self._paths.trial(one.trial)
         it = Incarnation(one.trial, one.incarnation, one.devices, paths)
         it.last_seq, it.saved_step = one.last_seq, one.saved_step
         self._live[it.trial] = it
+        it.waits = not counts
         if not it.claim_or_forbid():
-            why = "it had not begun when the daemon ended"
-            self.end(it, Ending("lost", error=why, unbegun=True))
+            self.end(it, Ending("lost", error=_UNBEGUN, unbegun=True))
+        elif not counts:
+            self._stopping.hunt(it)
         elif (record := it.exit_record()) is not None:
             self.end(it, how_it_ended(it, record))
         elif self._adopt(it):

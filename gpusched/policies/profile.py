@@ -43,7 +43,7 @@ class Profile(base.Policy):
         self._place = 0
 
     def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
-        if trial.steps_since_resize < self.options.steps:
+        if trial.is_resizing or trial.steps_since_resize < self.options.steps:
             return base.NOTHING
         while self._place + 1 < len(self.options.sizes):
             self._place += 1

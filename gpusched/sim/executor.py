@@ -121,6 +121,9 @@ class SimExecutor:
             case _:
                 pass  # timers and forecasts are the driver's; at the end nothing is left to do
 
+    def expect(self, trial: int, launch: Launch | None, interval_s: float) -> None:
+        """The delays of a workload are what a resize takes, all told."""
+
     def acknowledge(self, report: Reported) -> None:
         run = self._run(report.trial, report.incarnation)
         if run is not None and run.waiting and run.story.seq == report.seq:

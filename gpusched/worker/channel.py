@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from gpusched.epoch import read_epoch
 
@@ -25,6 +25,8 @@ GO: tuple[Go, ...] = ("continue", "save", "yield", "leave")
 
 REPLY_WAIT_S = 30.0
 """A daemon that says nothing for so long is taken for dead. It answers within milliseconds."""
+
+FOREVER = float("inf")
 
 _LOOK_S = 1.0
 """How often, while it says nothing, it is looked whether another daemon has taken over."""
@@ -54,6 +56,8 @@ class Channel:
         self._epoch = 0
         self._mute_pause_s = REPLY_WAIT_S
         self._lock = threading.Lock()  # checkpoints may be told of by another thread
+        #: The daemon has said that this trial is to leave soon.
+        self.leaves_soon = False
         os.register_at_fork(after_in_child=self.close)
 
     def connect(self) -> bool:
@@ -95,6 +99,7 @@ class Channel:
                     self._epoch = max(self._epoch, int(reply["epoch"]))
                 elif reply["seq"] == seq:
                     self._mute_pause_s = REPLY_WAIT_S
+                    self.leaves_soon = "soon" in reply
                     return cast(Go, reply["go"]) if reply["go"] in GO else "continue"
         return self._alone()
 
@@ -120,6 +125,24 @@ class Channel:
             if not self.connect() or not self._send(frame):
                 self._unsent = frame
 
+    def handed(self, parcel: Mapping[str, int]) -> None:
+        """Tell of a checkpoint that the next incarnation may restore from; of no use to anybody later."""
+        with self._lock:
+            if self.connect():
+                self._send(_frame(parcel))
+
+    def told(self, key: str) -> Any:
+        """Wait for the frame with ``key``, for as long as it takes; None if the daemon is away or goes."""
+        if not self.connect():
+            return None
+        while (line := self._line(FOREVER)) is not None:
+            with suppress(ValueError, TypeError, RecursionError):
+                frame = json.loads(line)
+                if key in frame:
+                    return frame[key]
+                self._epoch = max(self._epoch, int(frame.get("epoch", 0)))
+        return None
+
     def close(self) -> None:
         """Close this process's copy of the line."""
         if self._socket is not None:
@@ -137,9 +160,9 @@ class Channel:
             return False
         return True
 
-    def _line(self) -> bytes | None:
+    def _line(self, patience_s: float = REPLY_WAIT_S) -> bytes | None:
         """The next whole line; None when the line to the daemon is gone (and closed)."""
-        until_s = time.monotonic() + REPLY_WAIT_S
+        until_s = time.monotonic() + patience_s
         while b"\n" not in self._buffer:
             connection = self._socket
             try:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from gpusched import failpoints
 from gpusched.errors import DamagedState
@@ -75,6 +75,26 @@ class HashingFile:
         return self._hash.hexdigest()
 
 
+class Restorable(Protocol):
+    """What a trial can go on from. ``lasting``: what is loaded from it may live in its memory for good."""
+
+    @property
+    def step(self) -> int: ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]: ...
+
+    @property
+    def files(self) -> tuple[str, ...]: ...
+
+    @property
+    def lasting(self) -> bool: ...
+
+    def load(self, name: str) -> Any: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A committed checkpoint whose files were found to be what its manifest says."""
@@ -83,6 +103,10 @@ class Checkpoint:
     step: int
     facts: Mapping[str, Any] = field(default_factory=dict)
     files: tuple[str, ...] = ()
+    lasting: bool = True
+
+    def close(self) -> None:
+        """It stays on disk."""
 
     def load(self, name: str) -> Any:
         """What ``torch.save`` wrote to a file of it; tensors on the CPU, mapped from the file and private."""

@@ -54,6 +54,8 @@ class Context:
     settings: Settings
     #: Of the last report that the daemon has, where the trial's own file has fewer.
     known_seq: int = 0
+    #: The incarnation before this one still trains: the file that is there until this one counts.
+    waits: Path | None = None
 
     @property
     def scheduled(self) -> bool:
@@ -99,6 +101,7 @@ def _scheduled(environment: Mapping[str, str], defaults: Mapping[str, object] | 
         seed=int(drawn.get("seed", settings.seed)),
         settings=settings,
         known_seq=int(drawn.get("seq", 0)),
+        waits=paths.waits if environment.get("GPUSCHED_WAITS") else None,
     )
 
 

@@ -11,6 +11,7 @@ import atexit
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -75,6 +76,8 @@ class LastWord:
         self.step: int | None = None
         self.saved_step: int | None = None
         self.said: Why | None = None
+        #: Called before it is written.
+        self.before: Callable[[], object] = lambda: None
         if path is not None:
             watch_endings()
             atexit.register(self._at_exit)
@@ -90,6 +93,7 @@ class LastWord:
         if self._path is None:
             self.said = why
             return True
+        self.before()
         word = {"why": why, "step": self.step, "saved_step": saved_step}
         failpoints.reach("lastword.before")
         try:

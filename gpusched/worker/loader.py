@@ -72,10 +72,13 @@ class _TrainingBase(ABC):
         self._position = Position()
         self._running = False
         self._generator = torch.Generator()
+        #: Called before a script sees where this loader stands.
+        self.before_use: Callable[[], None] = lambda: None
 
     @property
     def epoch(self) -> int:
         """Epochs finished; while one is under way, its number."""
+        self.before_use()
         return self._position.epoch
 
     @property
@@ -103,6 +106,7 @@ class _TrainingBase(ABC):
         return self._position
 
     def _begin(self) -> Position:
+        self.before_use()
         if self._running:  # a new iteration while an older one is still held: that epoch is over
             self._position = Position(self._position.epoch + 1)
         self._running = True
@@ -177,6 +181,7 @@ class TrainingLoader(_TrainingBase):
     def batches_done(self) -> int:
         """Batches of this epoch that were handed out, before a resize too: ``enumerate(loader,
         loader.batches_done)``."""
+        self.before_use()
         return len(self) - len(self._shares(self._position.consumed))
 
     @property

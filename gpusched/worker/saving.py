@@ -16,29 +16,49 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from gpusched import failpoints
 from gpusched.worker import rng
 from gpusched.worker.channel import Channel
-from gpusched.worker.checkpoint import Checkpoint, CheckpointStore, HashingFile, Source, Writer
+from gpusched.worker.checkpoint import (
+    Checkpoint,
+    CheckpointStore,
+    HashingFile,
+    Restorable,
+    Source,
+    Writer,
+)
 from gpusched.worker.group import Call, Group
+from gpusched.worker.handover import Outbox, memory_name
 from gpusched.worker.say import say
 from gpusched.worker.snapshot import Snapshot
+
+_ROOM_WORTH_MAKING_BYTES = 8 << 20
 
 
 class Saver:
     """Checkpoints of this trial, in step on all ranks. Only rank 0 touches the folder and the channel."""
 
     def __init__(
-        self, group: Group, folder: Path, keep: int, channel: Channel | None, seed: int
+        self,
+        group: Group,
+        folder: Path,
+        keep: int,
+        channel: Channel | None,
+        seed: int,
+        trial: int = 0,
     ) -> None:
         self._group = group
         self._folder = folder
         self._store = CheckpointStore(folder, keep) if group.rank == 0 else None
         self._channel = channel
         self._seed = seed
-        self._snapshot = Snapshot()
+        self._trial = trial
+        self._snapshot = Snapshot(memory_name(trial))
+        self._outbox = Outbox(trial)
         self._writing: threading.Thread | None = None
         #: The last step that is committed; on rank 0 it may come to that while training goes on.
         self.saved_step: int | None = None
@@ -61,14 +81,37 @@ class Saver:
         folder = self._folder / f"step-{step:08d}"
         return Checkpoint(folder, step, facts, _file_names(ranks) if files else ())
 
-    def save(self, step: int, iteration: int, capture: Callable[[], dict[str, Any]]) -> bool:
+    def make_room(self, size: Callable[[], int]) -> None:
+        """Have memory ready for a state of about ``size()`` bytes, beside training; once is enough."""
+        if self._store is None or self._snapshot.file >= 0:
+            return
+        wanted = size()
+        if wanted >= _ROOM_WORTH_MAKING_BYTES:
+            self.wait()
+            work = partial(self._snapshot.make_room, wanted)
+            self._writing = threading.Thread(target=work, name="gpusched-room")
+            self._writing.start()
+
+    def save(
+        self,
+        step: int,
+        iteration: int,
+        capture: Callable[[], dict[str, Any]],
+        *,
+        hand_over: bool = False,
+    ) -> bool:
         """Commit a checkpoint of this step; False, said on stderr, if the disk refuses. All ranks call it.
+
+        ``hand_over``: the next incarnation may have it before it is committed.
 
         Raises:
             TypeError: A tracked object holds something that a checkpoint cannot hold.
         """
         began = time.monotonic()
-        size = self._write(step, *self._collect(step, iteration, capture))
+        files, facts = self._collect(step, iteration, capture)
+        if hand_over:
+            self._hand_over(step, iteration, files)
+        size = self._write(step, files, facts)
         size = int(self._group.share(Call.SAVE, size)[0])
         if size < 0:
             return False
@@ -115,7 +158,7 @@ class Saver:
         self.wait()
         return bool(self._group.share(Call.SAVE, self.saved_step == self.begun_step)[0])
 
-    def restore_rng(self, checkpoint: Checkpoint) -> None:
+    def restore_rng(self, checkpoint: Restorable) -> None:
         """Put this rank's generators back; a rank that did not exist gets a stream of its own."""
         if f"rank-{self._group.rank}.pt" in checkpoint.files:
             rng.restore(checkpoint.load(f"rank-{self._group.rank}.pt"))
@@ -146,8 +189,20 @@ class Saver:
         try:
             return self._snapshot.take(state)
         except MemoryError:
-            self._snapshot = Snapshot()
+            self._snapshot = Snapshot(memory_name(self._trial))
             return _tensors(state)
+
+    def _hand_over(self, step: int, iteration: int, files: Mapping[str, Source]) -> None:
+        """Tell of the copy in memory, where there is one."""
+        contents = list(files.values())
+        views = [content for content in contents if isinstance(content, memoryview)]
+        if self._channel is None or not contents or len(views) < len(contents):
+            return
+        parts = [bytes(part) for part in views[1:]]
+        parcel = self._outbox.pack(step, self._snapshot.file, iteration, parts)
+        if parcel is not None:
+            self._channel.handed(parcel.frame())
+            failpoints.reach("handover.told")
 
     def _committed(self, step: int, began: float, size: int) -> None:
         self.saved_step = step

@@ -102,6 +102,8 @@ class Shim:
                 "start_time": self.me.start_time,
             },
         )
+        #: It was launched before it was due, and does not count until the daemon says so.
+        self._waits = spec.get("waits") is True
         self._bell, self._wake = socket.socketpair()
         self._segments = Segments()
         self._logs: LogCap | None = None
@@ -239,6 +241,8 @@ class Shim:
             self._lease.heard(now)
         elif self._lease.is_over(now):
             self._ask_to_stop(TERM_GRACE_S)
+        if self._waits and not self._link.connected:
+            self._ask_to_stop(0.0)
 
     def _on_frame(self, frame: Mapping[str, Any]) -> None:
         epoch, grace_s = frame.get("epoch"), frame.get("stop")
@@ -247,6 +251,10 @@ class Shim:
                 self._link.close()
             else:
                 self.epoch, self._greet_by_s = epoch, None
+        elif frame.get("counts") is True and self._greet_by_s is None:
+            self._waits = False
+            with suppress(OSError):
+                self.paths.waits.unlink(missing_ok=True)
         elif isinstance(grace_s, int | float) and grace_s >= 0 and self._greet_by_s is None:
             self._hangs = frame.get("stacks") is True
             self._ask_to_stop(float(grace_s))

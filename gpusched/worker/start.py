@@ -49,7 +49,8 @@ def _start(defaults: Mapping[str, object] | None) -> Trial:
         atexit.register(_let_gloo_finish)
     rng.seed_everything(context.seed)
     trial = Trial(context, group)
-    trial.connect()
+    if context.waits is None:
+        trial.connect()
     return trial
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpusched.worker.checkpoint import Checkpoint
+from gpusched.worker import handover
+from gpusched.worker.checkpoint import Restorable
 from gpusched.worker.context import Context
 from gpusched.worker.data import Layout
 from gpusched.worker.resize import Clock, RateScaler
@@ -20,10 +21,10 @@ from gpusched.worker.usage import Usage
 class Training:
     """The parts of a trial's state that live in the script's process."""
 
-    def __init__(self, context: Context, checkpoint: Checkpoint | None) -> None:
+    def __init__(self, context: Context) -> None:
         settings = context.settings
         self._context = context
-        self._checkpoint = checkpoint
+        self._checkpoint: Restorable | None = None
         self._loaded: dict[str, Any] | None = None
         self.layout = Layout(
             rank=context.rank,
@@ -46,6 +47,21 @@ class Training:
         """Whether a training loader is in the middle of its epoch."""
         return any(loader.mid_epoch for loader in self.loaders)
 
+    def goes_on_from(self, checkpoint: Restorable | None) -> None:
+        """What to restore from, once it is known: what was set up before that is put back now."""
+        self._checkpoint = checkpoint
+        for scaler, state in zip(self.scalers, self._saved("scalers") or [], strict=False):
+            scaler.load_state_dict(state)
+        for loader, state in zip(self.loaders, self._saved("loaders") or [], strict=False):
+            loader.load_state_dict(state)
+
+    @property
+    def size_bytes(self) -> int:
+        """About as much as a checkpoint will hold."""
+        from gpusched.worker import state
+
+        return sum(state.size_bytes(value) for value in self.tracked.values())
+
     def track(self, objects: dict[str, Any], step: int) -> None:
         """Remember these, and put them back to where the checkpoint has them.
 
@@ -67,7 +83,9 @@ class Training:
         self.clock.frozen = True  # loading may step an optimizer to make its state
         for name, value in objects.items():
             if name in saved:
-                state.load_object(name, value, saved[name], step, self.tracked.values())
+                state.load_object(
+                    name, value, self._kept(value, saved[name]), step, self.tracked.values()
+                )
             else:
                 known = ", ".join(saved) or "nothing"
                 say(
@@ -110,6 +128,8 @@ class Training:
     def reported(self, step: int) -> None:
         """The script reported: it is set up, and what it was restored from is not needed any more."""
         self.clock.reported(step)
+        if self._checkpoint is not None:
+            self._checkpoint.close()
         self._checkpoint = self._loaded = None
         if not self.mid_epoch:
             self.begin_round()
@@ -132,6 +152,14 @@ class Training:
         saved = self._saved("clock")
         if saved is not None:
             self.clock.load_state_dict(saved)
+
+    def _kept(self, value: Any, saved: Any) -> Any:
+        """``saved`` as ``value`` may keep it: a model copies what it is given, others may not."""
+        from torch import nn
+
+        if self._checkpoint is None or self._checkpoint.lasting or isinstance(value, nn.Module):
+            return saved
+        return handover.own(saved)
 
     def _saved(self, part: str) -> Any:
         """What the checkpoint holds of this part; None without one."""

@@ -10,22 +10,23 @@ Without an experiment behind it (alone, plain torchrun) the same calls work: rep
 
 from __future__ import annotations
 
-import atexit
-import os
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpusched import failpoints
 from gpusched.worker import lastword, rng
 from gpusched.worker.channel import GO, Channel, Go
+from gpusched.worker.checkpoint import Restorable
 from gpusched.worker.context import Context
-from gpusched.worker.errorfile import write_error_file
 from gpusched.worker.group import Call, Group
 from gpusched.worker.hparams import HParams
+from gpusched.worker.leaving import Leaving
+from gpusched.worker.reporter import Reporter
 from gpusched.worker.reports import ReportLog, clean_metrics, shown
 from gpusched.worker.saving import Saver
 from gpusched.worker.say import say
+from gpusched.worker.successor import Successor
 from gpusched.worker.training import Training
 
 if TYPE_CHECKING:
@@ -40,40 +41,38 @@ class Trial:
     def __init__(self, context: Context, group: Group) -> None:
         self._context = context
         self._group = group
-        self._pid = os.getpid()
-        self._log: ReportLog | None = None
         self._channel: Channel | None = None
+        self._reporter: Reporter | None = None
         self._saver: Saver | None = None
+        self._successor: Successor | None = None
         word = None
         if context.paths is not None and context.experiment is not None:
+            paths, number = context.paths, context.incarnation
             if context.rank == 0:
-                self._log = ReportLog(context.paths.reports, context.incarnation, context.known_seq)
-                self._channel = Channel(
-                    context.experiment.root,
-                    context.trial,
-                    context.incarnation,
-                    context.paths.leave(context.incarnation),
-                )
-                word = context.paths.last_word(context.incarnation)
-            keep = context.settings.keep_checkpoints
-            folder = context.paths.checkpoints
-            self._saver = Saver(group, folder, keep, self._channel, context.seed)
+                root, leave = context.experiment.root, paths.leave(number)
+                self._channel = Channel(root, context.trial, number, leave)
+                word = paths.last_word(number)
+            if context.waits is not None:
+                self._successor = Successor(context.waits, group, self._channel, context.trial)
+            if self._channel is not None:
+                log = partial(ReportLog, paths.reports, number, context.known_seq)
+                self._reporter = Reporter(log, self._channel, self._successor)
+            keep, seed = context.settings.keep_checkpoints, context.seed
+            folder = paths.checkpoints
+            self._saver = Saver(group, folder, keep, self._channel, seed, context.trial)
         self._last_word = lastword.LastWord(word)
-        if self._saver is not None:
-            self._saver.on_committed = self._last_word.has_saved
-            if context.world_size > 1:
-                atexit.register(self._end)
-        self._checkpoint = self._saver.newest() if self._saver else None
-        self._training = Training(context, self._checkpoint)
+        self._training = Training(context)
+        self._leaving = Leaving(
+            group, self._training, self._where, self._last_word, self._saver, self._reporter
+        )
+        self._checkpoint: Restorable | None = None
         self._step = self._iteration = 0
-        if self._checkpoint is not None:
-            self._step = self._checkpoint.step
-            self._iteration = self._checkpoint.facts["iteration"]
         self._weight: Any = None
         self._device: torch.device | None = None
-        self._looping = self._in_charge = self._diverged = self._reported = False
-        self._asked: Go = "continue"
+        self._looping = self._diverged = self._reported = self._arrived = False
         self._step_began_s = time.monotonic()
+        if self._successor is None:
+            self._arrive()
 
     def connect(self) -> None:
         """Tell the daemon that all ranks have joined."""
@@ -94,6 +93,7 @@ class Trial:
     @property
     def step(self) -> int:
         """Steps finished so far, which is the last one reported; 0 before the first."""
+        self._arrive()
         return self._step
 
     @property
@@ -210,6 +210,7 @@ class Trial:
             made = StreamLoader(dataset, **common, **options)
         else:
             made = TrainingLoader(dataset, shuffle=shuffle, **common, **options)
+        made.before_use = self._arrive
         self._training.add_loader(made, self._iteration if self._looping else self._step)
         return made
 
@@ -232,6 +233,7 @@ class Trial:
         """
         if self._reported:
             raise RuntimeError("trial.track(...) must be called before the first trial.report(...)")
+        self._arrive()
         self._training.track(objects, self._step)
         self._training.restore_clock()
         self._set_generators()
@@ -245,6 +247,7 @@ class Trial:
         One ``report`` an iteration makes the two count alike. What the scheduler asks for at the end of an epoch is
         done at the end of the loop's body; ``break`` leaves without saving.
         """
+        self._arrive()
         self._set_generators()
         self._looping = True
         try:
@@ -254,13 +257,14 @@ class Trial:
                 before = self._step
                 yield self._iteration
                 self._iteration += 1
-                if self._step == before and self._last_word.said is None:
+                if self._step == before and not self._leaving.has_left:
                     self._group.exchange(
                         Call.STEPS
                     )  # no rank may have reported where this one did not
-                if self._end_of_body():
+                if self._leaving.at_end_of_body():
                     return
-            self._save_final()
+            if self._reported:
+                self._leaving.save_final()
         finally:
             self._looping = False
 
@@ -275,16 +279,18 @@ class Trial:
             ValueError: The recipe's metric is missing, the report is too large, or ``step`` does not go up.
             SystemExit: The scheduler has this trial leave here.
         """
+        self._arrive()
         began_s = self._step_began_s
         now_s = time.monotonic()
-        if self._last_word.said is not None:
-            if not self._in_charge:
+        if self._leaving.has_left:
+            if not self._leaving.in_charge:
                 raise SystemExit(0)
             return
         step = self._next_step(step)
         if not self._reported:
             self._first_report()
-        self._act(self._speak(step, round(now_s - began_s, 6), metrics))
+        go = self._speak(step, round(now_s - began_s, 6), metrics)
+        self._leaving.act(go, in_loop=self._looping)
         self._step_began_s = time.monotonic()
 
     def mean(self, correct: Any, total: Any) -> float:
@@ -299,15 +305,29 @@ class Trial:
         From its first call on the script is in charge: ``report`` does not end it any more, and it must leave when this
         turns true. Every rank calls it.
         """
-        self._in_charge = True
-        if self._last_word.said is not None:
-            return True
-        if self._asked == "leave" or (self._asked == "yield" and self._save_to_leave()):
-            self._say_goodbye()
-            return True
-        return False
+        self._arrive()
+        return self._leaving.when_asked()
 
     # ------------------------------------------------------------------ inside
+
+    def _arrive(self) -> None:
+        """From here on it matters where training stands: a successor waits for the one before it (``successor.py``)."""
+        if self._arrived:
+            return
+        self._arrived = True
+        found: Restorable | None = None
+        if self._successor is not None:
+            found = self._successor.wait()
+        if found is None and self._saver is not None:
+            found = self._saver.newest()
+        self._checkpoint = found
+        if found is not None:
+            self._step, self._iteration = found.step, found.facts["iteration"]
+        self._training.goes_on_from(found)
+        self._step_began_s = time.monotonic()
+
+    def _where(self) -> tuple[int, int]:
+        return self._step, self._iteration
 
     def _next_step(self, step: int | None) -> int:
         if step is None:
@@ -335,11 +355,8 @@ class Trial:
         go: Go = "continue"
         if self.rank == 0:
             clean = clean_metrics(metrics, self._context.settings.metric)
-            if self._log is not None and self._channel is not None:
-                seq, _ = self._log.append(step, step_time_s, clean)
-                failpoints.reach("report.written")
-                go = self._channel.report(seq, step, step_time_s, clean)
-                failpoints.reach("report.answered")
+            if self._reporter is not None:
+                go = self._reporter.report(step, step_time_s, clean)
                 if go == "save" and self._saver is not None and self._saver.is_writing:
                     go = "continue"  # the disk is behind: the next best model is saved, not every one
             else:
@@ -347,71 +364,9 @@ class Trial:
         code, said = self._group.share(Call.REPORT, GO.index(go), step)
         self._step = self._last_word.step = int(said)
         self._training.reported(self._step)
+        if self._channel is not None and self._channel.leaves_soon and self._saver is not None:
+            self._saver.make_room(lambda: self._training.size_bytes)
         return GO[int(code)]
-
-    def _act(self, go: Go) -> None:
-        if go == "continue":
-            return
-        at_boundary = self._looping and not self._training.mid_epoch
-        if at_boundary or (self._in_charge and go != "save"):
-            self._asked = go
-        elif go == "save":
-            self._save_behind()
-        elif go == "leave" or self._save_to_leave():
-            self._say_goodbye()
-            raise SystemExit(0)
-
-    def _end_of_body(self) -> bool:
-        """Do what was asked for at this step; whether to leave the loop."""
-        if self._last_word.said is not None:
-            return True
-        asked, self._asked = self._asked, "continue"
-        if asked == "save":
-            self._save_behind()
-        elif asked == "leave" or (asked == "yield" and self._save_to_leave()):
-            self._say_goodbye()
-            return True
-        return False
-
-    def _save(self) -> bool:
-        if self._saver is None:
-            return False
-        return self._saver.save(self._step, self._iteration, self._training.capture)
-
-    def _save_behind(self) -> None:
-        if self._saver is not None:
-            self._saver.save_behind(self._step, self._iteration, self._training.capture)
-
-    def _save_to_leave(self) -> bool:
-        """Save, twice if need be, and say so. False: the disk refuses one of them, so the trial goes on."""
-        if (self._save() or self._save()) and self._group.share(Call.YIELD, self._say_goodbye())[0]:
-            return True
-        self._asked = "continue"
-        return False
-
-    def _say_goodbye(self) -> bool:
-        if self._saver is not None:
-            self._saver.wait()  # what is being written may be the best model there is
-        saved = self._saver is not None and self._saver.saved_step == self._step
-        return self._last_word.say("yielded", self._step if saved else None)
-
-    def _end(self) -> None:
-        """This rank's script is over: so it must be on the others, or it has made fewer calls than they."""
-        if os.getpid() != self._pid or lastword.has_failed() or self._last_word.said is not None:
-            return
-        why = self._group.end()
-        if why is not None:
-            lastword.mark_failed()
-            write_error_file(why, why)
-            say(why)
-
-    def _save_final(self) -> None:
-        """A script that comes to its own end leaves its last state behind."""
-        saver = self._saver
-        if saver is None or not self._reported or not self._training.tracked:
-            return
-        if saver.begun_step != self._step or not saver.settle():
-            self._save()
 
     def _done(self, limit: int | None) -> bool:
         most = self._context.settings.max_steps

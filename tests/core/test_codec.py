@@ -56,6 +56,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "unusable": st.dictionaries(text, text, max_size=3),
     "launched": st.dictionaries(text, numbers, max_size=3),
     "stacks": st.booleans(),
+    "stays": st.booleans(),
     "unbegun": st.booleans(),
     "what": text,
     "verb": st.sampled_from(["pause", "unpause", "stop_trial", "stop", "cancel"]),

@@ -1,0 +1,138 @@
+"""How a trial leaves, and what it saves on the way: on the scheduler's word, or at its own end.
+
+All ranks do the same; rank 0 alone touches the disk. A trial that cannot save does not leave.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+
+from gpusched.worker import lastword
+from gpusched.worker.channel import Go
+from gpusched.worker.errorfile import write_error_file
+from gpusched.worker.group import Call, Group
+from gpusched.worker.reporter import Reporter
+from gpusched.worker.saving import Saver
+from gpusched.worker.say import say
+from gpusched.worker.training import Training
+
+Where = Callable[[], tuple[int, int]]
+
+
+class Leaving:
+    """``where``: the step and the iteration of the loop. ``saver`` and ``reporter`` are None where nobody listens."""
+
+    def __init__(
+        self,
+        group: Group,
+        training: Training,
+        where: Where,
+        word: lastword.LastWord,
+        saver: Saver | None,
+        reporter: Reporter | None,
+    ) -> None:
+        self._group = group
+        self._training = training
+        self._where = where
+        self._word = word
+        self._saver = saver
+        self._reporter = reporter
+        self._pid = os.getpid()
+        self._asked: Go = "continue"
+        #: The script calls ``should_yield``: it leaves by itself.
+        self.in_charge = False
+        if reporter is not None:
+            word.before = reporter.settle
+        if saver is not None:
+            saver.on_committed = word.has_saved
+            if group.world_size > 1:
+                atexit.register(self._end)
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the last word is said."""
+        return self._word.said is not None
+
+    def act(self, go: Go, *, in_loop: bool) -> None:
+        """Do what the scheduler says, now or (``in_loop``) at the end of the loop's body. May raise SystemExit."""
+        if go == "continue":
+            return
+        at_boundary = in_loop and not self._training.mid_epoch
+        if at_boundary or (self.in_charge and go != "save"):
+            self._asked = go
+        elif go == "save":
+            self._save_behind()
+        elif go == "leave" or self._save_to_leave():
+            self._say_goodbye()
+            raise SystemExit(0)
+
+    def at_end_of_body(self) -> bool:
+        """Do what was asked for at this step; whether to leave the loop."""
+        if self.has_left:
+            return True
+        asked, self._asked = self._asked, "continue"
+        if asked == "save":
+            self._save_behind()
+        elif asked == "leave" or (asked == "yield" and self._save_to_leave()):
+            self._say_goodbye()
+            return True
+        return False
+
+    def when_asked(self) -> bool:
+        """The script asks whether to leave; the checkpoint has been saved then."""
+        self.in_charge = True
+        if self.has_left:
+            return True
+        if self._asked == "leave" or (self._asked == "yield" and self._save_to_leave()):
+            self._say_goodbye()
+            return True
+        return False
+
+    def save_final(self) -> None:
+        """A script that comes to its own end leaves its last state behind."""
+        saver = self._saver
+        if saver is None or not self._training.tracked:
+            return
+        self._count()
+        if saver.begun_step != self._where()[0] or not saver.settle():
+            saver.save(*self._where(), self._training.capture)
+
+    # ------------------------------------------------------------------ inside
+
+    def _count(self) -> None:
+        """Nothing is saved by an incarnation that does not count yet."""
+        if self._reporter is not None:
+            self._reporter.settle()
+
+    def _save_behind(self) -> None:
+        if self._saver is not None:
+            self._saver.save_behind(*self._where(), self._training.capture)
+
+    def _save_to_leave(self) -> bool:
+        """Save, twice if need be, and say so. False: the disk refuses one of them, so the trial goes on."""
+        saver = self._saver
+        if saver is not None:
+            where, capture = self._where(), self._training.capture
+            is_saved = saver.save(*where, capture, hand_over=True) or saver.save(*where, capture)
+            if is_saved and self._group.share(Call.YIELD, self._say_goodbye())[0]:
+                return True
+        self._asked = "continue"
+        return False
+
+    def _say_goodbye(self) -> bool:
+        if self._saver is not None:
+            self._saver.wait()  # what is being written may be the best model there is
+        saved = self._saver is not None and self._saver.saved_step == self._where()[0]
+        return self._word.say("yielded", self._where()[0] if saved else None)
+
+    def _end(self) -> None:
+        """This rank's script is over: so it must be on the others, or it has made fewer calls than they."""
+        if os.getpid() != self._pid or lastword.has_failed() or self.has_left:
+            return
+        why = self._group.end()
+        if why is not None:
+            lastword.mark_failed()
+            write_error_file(why, why)
+            say(why)
