@@ -1,25 +1,30 @@
 """What ``gpusched profile`` measured: s(a) and To of a recipe, from the journal of a profiling run, kept with a hash.
 
 The hash is over the recipe's script and what of the recipe changes how fast a step is; a profile of something else is
-never used.
+never used. Where there is none, an earlier run of the same recipe tells at least what a hand-over takes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gpusched.config import Recipe
-from gpusched.core.events import Event, Reported, TrialUp
-from gpusched.journal import Entry
-from gpusched.paths import private_folder, write_durably
+from gpusched.core.decisions import Launch, Yield
+from gpusched.core.events import Event, Reported, TrialExited, TrialUp
+from gpusched.errors import GpuschedError
+from gpusched.journal import Entry, Journal
+from gpusched.paths import ExperimentPaths, private_folder, write_durably
 
 #: Keys of a recipe that change the speed of a step.
 _SPEED_KEYS = ("script", "args", "space", "batch", "devices", "gpus_per_atom", "env", "launch")
+#: So many of the latest experiments are asked what a hand-over takes.
+_LOOK_AT = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,71 @@ def keep(runs: Path, recipe: Recipe, profile: Profile) -> Path:
 def find(runs: Path, recipe: Recipe) -> Profile | None:
     """The profile of exactly this recipe and script; None if there is none that can be read."""
     return read(_file(runs, recipe))
+
+
+def handover_s(runs: Path, recipe: Recipe) -> float | None:
+    """What it takes to save a trial of this recipe and load the next: profiled, or measured in the latest run of it."""
+    known = find(runs, recipe)
+    if known is not None:
+        return known.overhead_s
+    for paths in _earlier_runs(runs, recipe):
+        with contextlib.suppress(GpuschedError):  # an earlier run that cannot be read tells nothing
+            found = _handover_of(paths)
+            if found is not None:
+                return found
+    return None
+
+
+def _handover_of(paths: ExperimentPaths) -> float | None:
+    journal = Journal.open(paths.journal)
+    try:
+        return measure_handover(journal.entries())
+    finally:
+        journal.close()
+
+
+def _earlier_runs(runs: Path, recipe: Recipe) -> Iterator[ExperimentPaths]:
+    """Experiments of the same recipe that are over, the latest first, while the script was what it is now."""
+    wanted, changed_s = recipe_hash(recipe.for_disk()), recipe.script.stat().st_mtime
+    candidates = [ExperimentPaths(path.parent.resolve()) for path in runs.glob("*/final.json")]
+    candidates.sort(key=lambda paths: paths.final_view.stat().st_mtime, reverse=True)
+    for paths in candidates[:_LOOK_AT]:
+        try:
+            if paths.recipe.stat().st_mtime < changed_s:
+                continue
+            resolved = Recipe.from_resolved(json.loads(paths.resolved.read_bytes()))
+            if recipe_hash(resolved) == wanted and paths.journal.is_file():
+                yield paths
+        except (OSError, ValueError, TypeError, KeyError, GpuschedError):
+            continue
+
+
+def measure_handover(entries: Iterable[Entry]) -> float | None:
+    """Save, exit and load, each the median over a run's trials; None if none was ever loaded again.
+
+    Loading is from the launch of a trial that has run before to its first report, less the time of that step; saving
+    from the yield of a trial to its exit.
+    """
+    launched: dict[int, float] = {}
+    yielded: dict[int, float] = {}
+    loads, leaves = list[float](), list[float]()
+    for entry in entries:
+        event = entry.event
+        if isinstance(event, Reported) and event.trial in launched:
+            loads.append(event.at - launched.pop(event.trial) - (event.step_time_s or 0.0))
+        elif isinstance(event, TrialExited):
+            launched.pop(event.trial, None)
+            began = yielded.pop(event.trial, None)
+            if began is not None and event.outcome == "yielded":
+                leaves.append(event.at - began)
+        for command in entry.commands:
+            if isinstance(command, Launch) and command.incarnation > 1:
+                launched[command.trial] = event.at
+            elif isinstance(command, Yield) and command.save:
+                yielded[command.trial] = event.at
+    if not loads:
+        return None
+    return statistics.median(loads) + (statistics.median(leaves) if leaves else 0.0)
 
 
 def read(path: Path) -> Profile | None:

@@ -45,7 +45,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dashboard": MACHINE,
     "driver": {"driver", "policies", "core", "executors", "journal", "paths", "errors", "space"}
     | {"failpoints"},
-    "profiles": {"config", "core", "journal", "paths"},
+    "profiles": {"config", "core", "errors", "journal", "paths"},
     "assemble": SEARCH | {"profiles"},
     "launchpad": {"config", "clock", "errors", "paths", "profiles"},
     "session": {"assemble", "client", "errors", "paths"},

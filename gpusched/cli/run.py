@@ -10,7 +10,7 @@ import argparse
 from pathlib import Path
 
 from gpusched import launchpad, session
-from gpusched.cli import attach, common
+from gpusched.cli import attach, common, validate
 from gpusched.clock import Beginning
 from gpusched.errors import GpuschedError
 
@@ -41,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
     }
     recipe = load_recipe(args.recipe, args.overrides, **flags)
     runs = session.runs_folder(args.dir)
+    validate.ask_policy(recipe, runs)
     paths = launchpad.make_experiment(runs, recipe, began, args.recipe)
     try:
         pid = launchpad.start_daemon(

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpusched import session
 from gpusched.cli import common
 from gpusched.errors import InputError, RecipeError
 
@@ -35,6 +37,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         dest="overrides",
         help="set a key of the recipe, as in --set policy.R=27; may be repeated",
     )
+    parser.add_argument("--dir", metavar="DIR", help="where experiments are made (default: runs)")
     common.add_json(parser)
 
 
@@ -50,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             policy=args.policy,
             seed=args.seed,
         )
-        foreword = _ask_policy(recipe)
+        foreword = ask_policy(recipe, session.runs_folder(args.dir))
     except InputError as error:
         if not args.json:
             raise
@@ -69,21 +72,24 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _ask_policy(recipe: Recipe) -> Sequence[str]:
+def ask_policy(recipe: Recipe, runs: Path) -> Sequence[str]:
     """What the policy says of this recipe before it starts. Raises InputError if it cannot work with it.
 
     Where the recipe leaves open how many devices there are, it is asked about more than enough of them: what is wrong
-    then is wrong on any machine. ``run`` asks again with what there is.
+    then is wrong on any machine. ``run`` asks again with what there is. ``runs``: where earlier runs and profiles are.
     """
-    from gpusched import policies
+    from gpusched import policies, profiles
     from gpusched.assemble import rules
 
     atoms = recipe.atoms_named
     policy = policies.make(recipe.policy_name, recipe.policy_options)
-    problems = list(policy.problems(rules(recipe), MANY if atoms is None else atoms))
+    known = rules(recipe)
+    if policy.lives_by_handovers:
+        known = replace(known, profiled_overhead_s=profiles.handover_s(runs, recipe))
+    problems = list(policy.problems(known, MANY if atoms is None else atoms))
     if problems:
         raise RecipeError([f"policy.{option}: {message}" for option, message in problems])
-    return () if atoms is None else policy.foreword(rules(recipe), atoms)
+    return () if atoms is None else policy.foreword(known, atoms)
 
 
 def summary(recipe: Recipe) -> dict[str, Any]:

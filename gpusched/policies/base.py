@@ -60,6 +60,8 @@ class Policy:
 
     name: ClassVar[str]
     options_type: ClassVar[type[Any]] = Options
+    #: What a hand-over takes decides whether it can work: earlier runs of the recipe are asked before it starts.
+    lives_by_handovers: ClassVar[bool] = False
 
     def problems(self, rules: Rules, atoms: int) -> Iterator[Problem]:
         """What is wrong with the options in this experiment on so many atoms, before it starts."""
