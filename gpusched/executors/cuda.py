@@ -185,6 +185,7 @@ class CudaDevices:
 
     def released(self, devices: Sequence[str]) -> tuple[Release, ...]:
         """Asked after the trial's tree is empty, again and again: each device for itself."""
+        self._hear()
         return tuple(
             self._release(self._atom(name), [unit.released() for unit in self._atom(name).units])
             for name in devices
@@ -193,6 +194,10 @@ class CudaDevices:
     def readmit(self, device: str) -> Release:
         """Asked again and again when somebody wants a quarantined device back; released means: FREE again."""
         atom = self._atom(device)
+        self._hear()
+        for unit in atom.units:
+            if unit.is_asked_anew and self._xids is not None:
+                self._xids.forget(unit.gpu.board)
         leased = [unit for unit in atom.units if unit.out is not None and unit.out.leased]
         self._take_leases(leased)
         for unit in leased:
@@ -251,8 +256,6 @@ class CudaDevices:
     def _back_in_use(self, atom: Atom) -> None:
         for unit in atom.units:
             unit.back_in_use()
-            if self._xids is not None:
-                self._xids.forget(unit.gpu.board)
 
     def strangers(self, devices: Sequence[str]) -> tuple[str, ...]:
         """Foreign processes seen on these devices since they were last given out, in words."""

@@ -57,6 +57,10 @@ class Draining:
         for device in devices:
             self._waits.setdefault(device, _Wait(now, now))
 
+    def forget(self, device: str) -> None:
+        """It was quarantined, or is in use again: whatever it does from now on is no release any more."""
+        self._waits.pop(device, None)
+
     def step(self, now: float) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
         """Which were released, and which are given up with what reason."""
         due = [device for device, wait in self._waits.items() if wait.next_at <= now]
@@ -67,7 +71,7 @@ class Draining:
             waited_s = now - wait.since
             if answer.released:
                 released.append(answer.device)
-            elif waited_s >= self._limit_s:
+            elif now >= wait.since + self._limit_s:  # not the difference: it may round to less
                 holder = answer.holder or "the driver does not say by what"
                 given_up.append(
                     (answer.device, f"not released after {waited_s:.0f} s: held by {holder}")

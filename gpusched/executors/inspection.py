@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from gpusched.core.events import DeviceQuarantined, DeviceReadmitted, Event
+from gpusched.core.events import DeviceQuarantined, DeviceReadmitted
 from gpusched.executors.base import Devices, Release
 from gpusched.executors.timers import Timers
 
@@ -29,7 +29,7 @@ class Inspection:
         devices: Devices,
         timers: Timers,
         now: Callable[[], float],
-        emit: Callable[[Event], None],
+        emit: Callable[[DeviceQuarantined | DeviceReadmitted], None],
         say: Callable[[str], None],
     ) -> None:
         self._devices = devices
@@ -38,10 +38,12 @@ class Inspection:
         self._emit = emit
         self._say = say
         self._said = 0
+        self._asking: dict[str, list[Answered]] = {}
         timers.after(EVERY_S, self._look)
 
     def _look(self) -> None:
-        for fault in self._devices.faults():
+        # Those of devices that nobody is on first, so that who has to leave another one is not sent there.
+        for fault in sorted(self._devices.faults(), key=lambda fault: not fault.passing):
             self._emit(
                 DeviceQuarantined(
                     at=self._now(),
@@ -63,15 +65,22 @@ class Inspection:
         self._said = len(notes)
 
     def readmit(self, device: str, answered: Answered) -> None:
-        """Ask until the device is clean and well again, or patience ends; ``answered`` gets the last answer."""
-        self._ask_again(device, answered, self._now() + READMIT_PATIENCE_S)
+        """Ask until the device is clean and well again, or patience ends; ``answered`` gets the last answer.
 
-    def _ask_again(self, device: str, answered: Answered, until: float) -> None:
+        Who asks while somebody else's question is open gets the same answer.
+        """
+        if device in self._asking:
+            self._asking[device].append(answered)
+            return
+        self._asking[device] = [answered]
+        self._ask_again(device, self._now() + READMIT_PATIENCE_S)
+
+    def _ask_again(self, device: str, until: float) -> None:
         release = self._devices.readmit(device)
         if release.released:
             self._emit(DeviceReadmitted(at=self._now(), device=device))
         elif self._now() < until:
-            again = partial(self._ask_again, device, answered, until)
-            self._timers.after(READMIT_EVERY_S, again)
+            self._timers.after(READMIT_EVERY_S, partial(self._ask_again, device, until))
             return
-        answered(release)
+        for answered in self._asking.pop(device):
+            answered(release)

@@ -21,6 +21,7 @@ from functools import partial
 from gpusched.core.decisions import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import (
     DeviceQuarantined,
+    DeviceReadmitted,
     DevicesReleased,
     Event,
     Reported,
@@ -112,7 +113,7 @@ class TorchrunExecutor:
         self.expect = self._preparing.expect
         self._intake.handed = self._preparing.handed
         self._intake.taken_back = self._preparing.taken_back
-        self._inspection = Inspection(devices, self._timers, clock, self._emit, say)
+        self._inspection = Inspection(devices, self._timers, clock, self._changed, say)
         self._blame = Blame(devices.blamed, self._timers, clock)
         self.readmit = self._inspection.readmit
         if epoch > 1:  # trials wait for the daemon that comes back: serve first, then warm up
@@ -154,6 +155,11 @@ class TorchrunExecutor:
 
     def _emit(self, event: Event) -> None:
         self._events.append(event)
+
+    def _changed(self, event: DeviceQuarantined | DeviceReadmitted) -> None:
+        """Nobody waits for its release any more: asked about later, its next trial would look like a late one."""
+        self._draining.forget(event.device)
+        self._emit(event)
 
     def acknowledge(self, report: Reported) -> None:
         it = self._live.get(report.trial)

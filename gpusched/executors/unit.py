@@ -35,8 +35,8 @@ CLEAN_FOR_S = 3.0
 """A stranger must have been gone for so long: jobs often come in rows."""
 VITALS_AGE_MAX_S = 5.0
 """Vitals are read every two seconds; older ones say nothing about a GPU that is to be given out."""
-READMIT_FOR_S = 10.0
-"""Who asks again after that asks anew: the GPU may have been reset meanwhile."""
+READMIT_GAP_S = 1.0
+"""Who asks again after such a pause asks anew: the GPU may have been reset meanwhile."""
 XID_PATIENCE_S = 10.0
 """How long to wait for vitals read after an XID that must be judged by them."""
 
@@ -72,7 +72,8 @@ class Unit:
         self._ticket = 0
         self._asked_at: float | None = None
         self._readmit_ticket: int | None = None
-        self._readmit_at = 0.0
+        self._readmit_at = self._readmit_asked_at = 0.0
+        self._condemned = ("", 0.0)
         self._clean_since: float | None = None
         self._xids: list[tuple[int, float]] = []
         self._born = clock.now()
@@ -143,6 +144,7 @@ class Unit:
 
     def released(self) -> Verdict:
         """Asked again and again, after the trial's process tree is empty. Out of use is not released."""
+        self.examine()
         if self.out is not None:
             return Verdict(False, self.out.reason)
         if self.doing is Doing.FREE and self._asked_at is not None:
@@ -254,16 +256,31 @@ class Unit:
             self._clean_since = usage.at
         return usage.at - self._clean_since >= CLEAN_FOR_S
 
+    @property
+    def is_asked_anew(self) -> bool:
+        """Whether the next ``can_readmit`` begins again: what the GPU did before then counts no more."""
+        paused = self._clock.now() - self._readmit_asked_at > READMIT_GAP_S
+        return self._readmit_ticket is None or paused
+
     def can_readmit(self) -> Verdict:
         """Asked again and again for somebody who wants it back: a fresh look-up, a fresh reading, fresh vitals."""
-        now = self._clock.now()
-        if self._readmit_ticket is None or now - self._readmit_at > READMIT_FOR_S:
-            self._readmit_at = now
+        if self.doing is Doing.HELD and self.out is None:
+            return Verdict(False, "it is in use")
+        now, anew = self._clock.now(), self.is_asked_anew
+        self._readmit_asked_at = now
+        if anew:
+            self._readmit_at, self._xids = now, []
             if self.out is not None and not self.out.passing:
                 self.watch.rebind()
             self._readmit_ticket = self.watch.request()
             return Verdict(False, WAITING)
-        verdict = self.verdict(self._readmit_ticket)
+        self.examine()
+        reason, condemned_at = self._condemned
+        if reason and condemned_at >= self._readmit_at:
+            return Verdict(False, reason)
+        if self._xids:
+            return Verdict(False, WAITING)
+        verdict = self.verdict(self._readmit_ticket or 0)
         vitals = self.watch.vitals
         if verdict.clean and (vitals is None or vitals.at < self._readmit_at):
             return Verdict(False, WAITING)
@@ -274,7 +291,7 @@ class Unit:
     def back_in_use(self) -> None:
         """It can recover or be readmitted, and is: FREE again."""
         self.out = self._clean_since = self._readmit_ticket = None
-        self._xids, self._reported = [], False
+        self._reported = False
         self.doing = Doing.FREE
         self.watch.relax()
         self.learn_if_idle()
@@ -314,6 +331,8 @@ class Unit:
             if ill and not said:
                 said = ill.reason
         self._xids = waiting
+        if said:
+            self._condemned = (said, now)
         return said
 
     def _busy(self, now: float) -> str:

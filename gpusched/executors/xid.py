@@ -55,7 +55,7 @@ class XidWatch:
         return notes
 
     def forget(self, uuid: str) -> None:
-        """The GPU was readmitted: what it did before counts no more."""
+        """Somebody wants the GPU back: what it did before counts no more, and is told again if it does it again."""
         with self._lock:
             for key in [key for key in self._counts if key[0] == uuid]:
                 del self._counts[key]

@@ -118,3 +118,21 @@ def test_a_device_is_not_free_while_a_process_of_ours_cannot_be_killed() -> None
     draining.add(["b"], driver.now)
     ((_, given_up),) = play(driver, draining)
     assert given_up == ("b", "not released after 60 s: held by process 77 (train.py)")
+
+
+def test_the_limit_is_reached_whatever_the_figures_round_to() -> None:
+    """A difference of two times may be a little less than the limit that their sum had reached."""
+    driver = Driver(a=FOREVER)
+    draining = Draining(driver.released, 60.0)
+    draining.add(["a"], 4.508171032151748)
+    told = play(driver, draining)
+    assert [what for _, what in told] == [("a", "not released after 60 s: held by pid 12 (python)")]
+
+
+def test_what_is_forgotten_is_not_asked_about() -> None:
+    driver = Driver(a=FOREVER, b=1.0)
+    draining = Draining(driver.released, 60.0)
+    draining.add(["a", "b"], 0.0)
+    draining.forget("a")
+    draining.forget("nobody waits for it")
+    assert [what for _, what in play(driver, draining)] == [("b",)]

@@ -18,6 +18,7 @@ from fake_driver import FakeDriver, FakeGpu, FakeProcesses  # noqa: E402
 from fake_nvml import installed  # noqa: E402
 from virtual_time import VirtualClock  # noqa: E402
 
+from gpusched.executors.base import Release  # noqa: E402
 from gpusched.executors.cuda import CudaDevices  # noqa: E402
 
 
@@ -66,6 +67,13 @@ class Box:
                 return self.clock.now() - begun
             self.clock.advance(0.05)
         return None
+
+    def readmitted(self, devices: CudaDevices, name: str, within_s: float = 4.0) -> Release:
+        """The last answer to somebody who wants it back, asking as the daemon does."""
+        until = self.clock.now() + within_s
+        while not (release := devices.readmit(name)).released and self.clock.now() < until:
+            self.clock.advance(0.1)
+        return release
 
 
 @pytest.fixture

@@ -27,9 +27,7 @@ def test_a_lost_gpu_is_a_fault_at_once_and_returns_only_when_asked(box: Box) -> 
     box.gpus[0].lost_until = box.clock.now()
     box.clock.advance(20)
     assert devices.recovered() == ()
-    assert not devices.readmit(name).released
-    box.clock.advance(3)
-    assert devices.readmit(name).released
+    assert box.readmitted(devices, name).released
     run_trial(box, devices, name, 12)
     assert devices.readings()[1].device == other
 
@@ -39,16 +37,43 @@ def test_readmission_is_refused_while_it_is_still_lost(box: Box) -> None:
     box.gpus[0].lost_from = box.clock.now()
     box.clock.advance(2)
     devices.faults()
-    for _ in range(5):
-        release = devices.readmit(name)
-        box.clock.advance(1)
+    release = box.readmitted(devices, name)
     assert not release.released
     assert "lost" in release.holder
     box.gpus[0].lost_until = box.clock.now()  # somebody has reset it
-    box.clock.advance(60)
-    assert not devices.readmit(name).released
+    box.clock.advance(2)
+    assert not devices.readmit(name).released, "looked up anew first"
+    assert box.readmitted(devices, name).released
+
+
+def test_asked_for_while_a_trial_is_on_it_it_is_not_given_away(box: Box) -> None:
+    devices, (name, _) = begin(box)
+    box.gpus[0].lost_from, box.gpus[0].lost_until = box.clock.now(), box.clock.now() + 2
     box.clock.advance(3)
-    assert devices.readmit(name).released
+    assert devices.faults()
+    assert box.readmitted(devices, name).released
+    run_trial(box, devices, name, 11)
+    release = box.readmitted(devices, name)
+    assert (release.released, release.holder) == (False, "it is in use")
+    assert not devices.released([name])[0].released
+    box.clock.advance(1)
+    assert "pid 11" in devices.released([name])[0].holder
+
+
+def test_an_xid_that_comes_while_it_is_asked_for_keeps_it_out(box: Box) -> None:
+    devices, (name, _) = begin(box)
+    box.driver.xid(box.gpus[0], 79)
+    box.clock.advance(1.2)
+    assert devices.faults()
+    assert not devices.readmit(name).released
+    box.clock.advance(0.5)
+    box.driver.xid(box.gpus[0], 79)  # again, after it was asked for
+    box.clock.advance(0.1)
+    release = box.readmitted(devices, name)
+    assert not release.released
+    assert "XID 79" in release.holder
+    box.clock.advance(5)
+    assert box.readmitted(devices, name).released, "who asks once more takes it as it is"
 
 
 def test_a_late_release_can_be_readmitted(box: Box) -> None:
@@ -56,13 +81,10 @@ def test_a_late_release_can_be_readmitted(box: Box) -> None:
     run_trial(box, devices, name, 11)
     box.driver.end(11, 0.0, 90.0)
     assert box.released(devices, [name], 60) is None
-    assert not devices.readmit(name).released
-    box.clock.advance(5)
-    assert "more in use" in devices.readmit(name).holder
+    assert "more in use" in box.readmitted(devices, name).holder
     box.clock.advance(30)
     assert not devices.readmit(name).released, "asked anew"
-    box.clock.advance(3)
-    assert devices.readmit(name).released
+    assert box.readmitted(devices, name).released
 
 
 @pytest.mark.parametrize(

@@ -89,3 +89,26 @@ def test_what_must_be_said_is_said_once(box: Box) -> None:
     watched.run(10.0)
     assert watched.said == devices.notes
     assert len(watched.said) == len(set(watched.said)) >= 1
+
+
+def test_two_who_ask_at_the_same_time_get_one_answer_and_one_device(box: Box) -> None:
+    devices, names = begin(box)
+    watched = Watched(box, devices)
+    box.driver.xid(box.gpus[0], 79)
+    watched.run(2.0)
+    for _ in range(2):
+        watched.inspection.readmit(names[0], watched.answers.append)
+        watched.run(0.5)
+    told = watched.run(5.0)
+    assert [type(event) for event in told] == [DeviceReadmitted]
+    assert [answer.released for answer in watched.answers] == [True, True]
+
+
+def test_of_two_faults_that_of_the_idle_gpu_is_told_first(box: Box) -> None:
+    """Who has to leave the other one must not be sent there."""
+    devices, names = begin(box)
+    watched = Watched(box, devices)
+    box.driver.start(box.gpus[1], 99, GIB, user="alice", command="python hers.py", ours=False)
+    box.gpus[0].lost_from = box.clock.now()
+    told = [event for event in watched.run(5.0) if isinstance(event, DeviceQuarantined)]
+    assert [event.device for event in told] == [names[1], names[0]]

@@ -1,0 +1,50 @@
+"""Whole experiments on scripted GPUs: nothing is launched on an unclean one, nothing stalls (``whole.py``).
+
+A failing seed is in the test's message; ``Whole(seed, folder).run()`` repeats it exactly.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from whole import Whole
+
+from tests.torture.bed import times
+
+REGRESSIONS = (31, 107, 868, 936)
+"""Seeds that found something. 31: a fatal XID was forgotten that came while its GPU was asked back. 107: two people
+asked for one GPU, and the second got it from under a trial. 868: a trial was moved to a GPU of which was known in the
+same second that a stranger had come. 936: a GPU was lost while it drained, and asked back within the minute; the old
+wait for its release then took its next trial for the last one."""
+
+
+def play(seeds: Iterable[int], folder: Path) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        home = folder / str(seed)
+        home.mkdir(mode=0o700)
+        try:
+            counts += Whole(seed, home).run()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+    return counts
+
+
+def test_whole_experiments_on_scripted_gpus(tmp_path: Path) -> None:
+    counts = play([*range(4), *REGRESSIONS], tmp_path)
+    # They are worth something only if all of this happens in them.
+    for happening in ("launches", "reports", "released", "quarantined", "readmitted"):
+        assert counts[happening] >= 5, counts
+    assert counts["asked back"], counts
+    assert counts["lost by its GPU"], counts
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_ten_thousand_experiments_on_scripted_gpus(tmp_path: Path) -> None:
+    counts = play(range(times(10_000)), tmp_path)
+    print(dict(counts))
+    assert counts["launches"] > times(10_000)
