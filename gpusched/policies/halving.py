@@ -13,7 +13,7 @@ Who does not arrive must not block a halving for ever:
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -59,8 +59,9 @@ class Bracket:
         #: No more configurations: fewer trials than planned take part.
         self.is_full = False
         self.is_over = False
-        #: Winners of the last halving and trials that lost their atoms, in the order in which they go on.
-        self.waiting: deque[int] = deque()
+        #: Who is to be given atoms, in this order: winners of the last halving, and trials that lost theirs. Each is
+        #: in it once, and taking out one that is not in it changes nothing: trials leave by more ways than one.
+        self._line: OrderedDict[int, None] = OrderedDict()
 
     def _open(self) -> Halving:
         halving = Halving(Rung(self.plan.milestones[self._place]))
@@ -87,8 +88,22 @@ class Bracket:
         self.now.coming[trial] = now_s
 
     def launched(self, trial: int, now_s: float) -> None:
-        """A trial that waited was given atoms."""
+        """A trial that waits for atoms was given some, or has them still."""
+        self._line.pop(trial, None)
         self.now.coming[trial] = now_s
+
+    def is_waiting(self, trial: int) -> bool:
+        """Whether it is to be given atoms for the present halving."""
+        return trial in self._line
+
+    @property
+    def has_waiting(self) -> bool:
+        return bool(self._line)
+
+    def comes_first(self, trial: int) -> None:
+        """It goes on as soon as it can."""
+        self._line[trial] = None
+        self._line.move_to_end(trial, last=False)
 
     def takes_part(self, trial: int) -> bool:
         """Whether the present halving is open to this trial."""
@@ -102,9 +117,8 @@ class Bracket:
             self.now.timed += 1
         self.now.left_out.discard(trial.id)
         self.now.rung.record(trial.id, trial.score)
-        if trial.id in self.waiting:
-            # A person let it go on before its turn: it is in, and must not be given atoms for this halving again.
-            self.waiting.remove(trial.id)
+        # A person may have let it go on before its turn: it must not be given atoms for this halving again.
+        self._line.pop(trial.id, None)
 
     def drop(self, trial: int) -> None:
         """The halving goes on without it, unless it comes before the others are in."""
@@ -112,22 +126,18 @@ class Bracket:
             del self.now.coming[trial]
             self.now.left_out.add(trial)
 
-    def goes_on(self, trial: int, now_s: float) -> None:
-        """A winner that was the last to arrive need not wait."""
-        self.waiting.remove(trial)
-        self.launched(trial, now_s)
-
     def next_waiting(self, state: State) -> Trial | None:
         """Who is to be given atoms next. Who cannot run any more, or is held by a person, is dropped."""
-        for _ in range(len(self.waiting)):
-            trial = state.trials[self.waiting[0]]
+        for number in list(self._line):
+            trial = state.trials[number]
             if trial.state is TrialState.PAUSED and not trial.held_by_user:
                 return trial
-            self.waiting.popleft()
             if trial.state is TrialState.YIELDING:
-                self.waiting.append(trial.id)
-            elif not trial.is_live:
-                self.drop(trial.id)
+                self._line.move_to_end(number)
+                continue
+            self._line.pop(number, None)
+            if not trial.is_live:
+                self.drop(number)
         return None
 
     # ------------------------------------------------------------ the end of a halving
@@ -145,12 +155,12 @@ class Bracket:
         winners = [trial for trial in ranked[:count] if rung.score(trial) > NEVER]
         if not winners:
             self.is_over = True
-            self.waiting.clear()
+            self._line.clear()
             return ranked, True
         self._place += 1
         self.now = self._open()
         self.now.coming = dict.fromkeys(winners)
-        self.waiting = deque(winners)
+        self._line = OrderedDict.fromkeys(winners)
         return ranked[len(winners) :], False
 
     # ------------------------------------------------------------ stragglers

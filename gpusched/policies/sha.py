@@ -88,8 +88,8 @@ class Synchronous(base.Policy):
             return (Complete(trial.id, f"complete: {trial.step} steps"), *decisions)
         if any(isinstance(found, Stop) and found.trial == trial.id for found in decisions):
             return decisions
-        if bracket.milestone > milestone:
-            bracket.goes_on(trial.id, state.now)
+        if bracket.is_waiting(trial.id):  # it was the last to arrive, and is among the best
+            bracket.launched(trial.id, state.now)
             return decisions
         rest = len(bracket.now.coming)
         return (Pause(trial.id, f"at {milestone} steps; waits for {rest} others"), *decisions)
@@ -123,7 +123,7 @@ class Synchronous(base.Policy):
             if decision is not None:
                 return (decision,)
             out = self._close(state, bracket)
-            if out or bracket.waiting:
+            if out or bracket.has_waiting:
                 decision = self._next_of(state, bracket)
                 return (*out, decision) if decision is not None else out
         if (not self._brackets or self.options.overlap) and state.can_draw:
@@ -134,7 +134,6 @@ class Synchronous(base.Policy):
         """What a bracket would do with a free atom."""
         trial = bracket.next_waiting(state)
         if trial is not None:
-            bracket.waiting.popleft()
             bracket.launched(trial.id, state.now)
             return Resume(trial.id, 1, f"goes on to {bracket.milestone} steps")
         if bracket.wants_new:
@@ -165,9 +164,8 @@ class Synchronous(base.Policy):
         if trial.id in bracket.now.coming:
             if trial.is_final or trial.held_by_user:
                 bracket.drop(trial.id)
-            elif trial.id not in bracket.waiting:
-                # It left without having been told to: it goes on as soon as it can.
-                bracket.waiting.appendleft(trial.id)
+            elif not bracket.is_waiting(trial.id):
+                bracket.comes_first(trial.id)  # it left without having been told to
         return self._close(state, bracket)
 
     def on_wake(self, state: State) -> Sequence[Decision]:
