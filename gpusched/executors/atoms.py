@@ -84,6 +84,11 @@ def chosen_atoms(
             f"CUDA_VISIBLE_DEVICES={variable} leaves no GPU. There are:\n{listing(machine.entries)}"
         )
     gpus = choose(pool, spec, variable)
+    if not gpus:
+        raise DeviceError(
+            f"devices: {spec}: MIG is on and has no slices. Create some (`sudo nvidia-smi mig -cgi 9,9 -C`; "
+            f"`nvidia-smi mig -lgip` lists the kinds), or switch MIG off (`sudo nvidia-smi -mig 0`)"
+        )
     near = sorted(
         gpus,
         key=lambda g: (

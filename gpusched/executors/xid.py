@@ -17,11 +17,13 @@ import pynvml
 
 from gpusched.executors.clock import Clock
 from gpusched.executors.gpu import Gpu
-from gpusched.executors.nvml import NvmlError, NvmlTimeout, ask
+from gpusched.executors.nvml import NvmlError, NvmlLost, NvmlTimeout, ask, ask_if_supported
 
 WAIT_S = 5.0
 BREATH_S = 1.0
 ERRORS_IN_A_ROW_MAX = 5
+SETS_MAX = 20
+"""A GPU that is lost makes every wait fail at once, of the whole set: a new set without it, so many times."""
 
 WANTED = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
 DOUBLE_BIT_XID = 48
@@ -39,6 +41,7 @@ class XidWatch:
         self._counts: Counter[tuple[str, int]] = Counter()
         self._news: list[tuple[str, int]] = []
         self._notes: list[str] = []
+        self._said: set[str] = set()
         self._closing = False
         clock.spawn(self._run, "gpusched-xid")
 
@@ -68,15 +71,18 @@ class XidWatch:
     # ---------------------------------------------------------------- the thread
 
     def _run(self) -> None:
-        try:
-            events = ask("nvmlEventSetCreate")
-        except NvmlError as error:
-            self._say(f"no GPU error events: {error}. Faults are found by polling alone")
-            return
-        if self._register(events):
-            self._listen(events)
-        with contextlib.suppress(NvmlError):
-            ask("nvmlEventSetFree", events)
+        for _ in range(SETS_MAX):
+            try:
+                events = ask("nvmlEventSetCreate")
+            except NvmlError as error:
+                self._say(f"no GPU error events: {error}. Faults are found by polling alone")
+                return
+            again = self._register(events) and self._listen(events)
+            with contextlib.suppress(NvmlError):
+                ask("nvmlEventSetFree", events)
+            if not again:
+                return
+        self._say("GPU error events have ended: faults are found by polling alone")
 
     def _register(self, events: Any) -> bool:
         deaf = []
@@ -96,7 +102,8 @@ class XidWatch:
             )
         return len(deaf) < len(self._gpus)
 
-    def _listen(self, events: Any) -> None:
+    def _listen(self, events: Any) -> bool:
+        """Until the end; true if another set of events should be tried, since a GPU of this one is lost."""
         failures = 0
         while not self._closing:
             try:
@@ -105,17 +112,21 @@ class XidWatch:
                 self._hear(event)
             except NvmlTimeout:
                 failures = 0
+            except NvmlLost:
+                self._clock.wait(self._never, BREATH_S)
+                return not self._closing
             except NvmlError as error:
                 failures += 1
                 if failures == ERRORS_IN_A_ROW_MAX:
                     self._say(
                         f"GPU error events have ended ({error}): faults are found by polling alone"
                     )
-                    return
+                    return False
                 self._clock.wait(self._never, BREATH_S)
+        return False
 
     def _hear(self, event: Any) -> None:
-        gpu = self._gpus.get(address(event.device))
+        gpu = self._gpus.get(address(event.device)) or self._by_name(event.device)
         if gpu is None:
             return
         is_xid = event.eventType == pynvml.nvmlEventTypeXidCriticalError
@@ -125,9 +136,16 @@ class XidWatch:
             if self._counts[key] == 1:
                 self._news.append(key)
 
+    def _by_name(self, handle: Any) -> Gpu | None:
+        """After a reset NVML may know a GPU by another handle."""
+        uuid = ask_if_supported("nvmlDeviceGetUUID", handle)
+        return next((gpu for gpu in self._gpus.values() if gpu.uuid == uuid), None)
+
     def _say(self, note: str) -> None:
         with self._lock:
-            self._notes.append(note)
+            if note not in self._said:
+                self._said.add(note)
+                self._notes.append(note)
 
 
 def address(handle: Any) -> int:

@@ -109,6 +109,8 @@ class FakeDriver:
         self.inits = 0
         self.events: list[tuple[FakeGpu, int, int]] = []
         self.bell = threading.Event()
+        #: In the set of events.
+        self.heard: list[FakeGpu] = []
         self.event_failure = 0
         self.table: dict[int, FakeProcess] = {}
         self.calls: dict[str, int] = {}

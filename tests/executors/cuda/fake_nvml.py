@@ -273,6 +273,7 @@ class FakeLibrary:
 
     def nvmlEventSetCreate(self, reference: Any) -> int:
         _set_pointer(reference, 0x9000)
+        self._driver.heard.clear()
         return self._driver.event_failure
 
     def nvmlEventSetFree(self, events: Any) -> int:
@@ -284,13 +285,19 @@ class FakeLibrary:
 
     def nvmlDeviceRegisterEvents(self, handle: Any, types: Any, events: Any) -> int:
         wanted = _number(types)
-        return 0 if wanted & self._gpu(handle).event_types == wanted else 3
+        if wanted & self._gpu(handle).event_types != wanted:
+            return pynvml.NVML_ERROR_NOT_SUPPORTED
+        self._driver.heard.append(self._gpu(handle))
+        return 0
 
     def nvmlEventSetWait_v2(self, events: Any, reference: Any, timeout_ms: Any) -> int:
         driver = self._driver
         if not driver.events:
             driver.bell.clear()
             driver.time.wait(driver.bell, _number(timeout_ms) / 1000)
+        now = driver.time.now()
+        if any(gpu.lost_from <= now < gpu.lost_until for gpu in driver.heard):
+            return pynvml.NVML_ERROR_GPU_IS_LOST  # of the whole set
         if driver.events:
             gpu, kind, number = driver.events.pop(0)
             ctypes.c_void_p.from_buffer(reference._obj).value = gpu.address

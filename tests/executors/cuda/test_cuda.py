@@ -249,3 +249,9 @@ def test_the_load_of_the_last_minute_is_remembered(box: Box) -> None:
     box.clock.advance(200.0)
     (reading,) = devices.readings()
     assert reading.history == (0.5,) * 30
+
+
+def test_mig_without_slices_says_what_to_do(make_box: MakeBox) -> None:
+    box = make_box(gpu(0, mig=True))
+    with pytest.raises(DeviceError, match=r"MIG is on and has no slices.*nvidia-smi -mig 0"):
+        box.devices("auto")

@@ -171,6 +171,28 @@ def test_no_events_is_said_once(make_box: MakeBox) -> None:
     assert len(devices.notes) == 1
 
 
+def test_the_events_of_the_others_are_heard_after_one_gpu_is_lost(box: Box) -> None:
+    devices, names = begin(box)
+    box.clock.advance(1)
+    box.gpus[0].lost_from = box.clock.now()
+    box.clock.advance(7)
+    assert [fault.device for fault in devices.faults()] == [names[0]]
+    box.driver.xid(box.gpus[1], 48)
+    box.clock.advance(1)
+    (fault,) = devices.faults()
+    assert fault.device == names[1]
+    assert "XID 48" in fault.reason
+
+
+def test_an_event_under_a_new_handle_is_the_same_gpus(box: Box) -> None:
+    devices, (name, _) = begin(box)
+    box.clock.advance(1)
+    box.gpus[0].address = 0x77770
+    box.driver.xid(box.gpus[0], 79)
+    box.clock.advance(1)
+    assert [fault.device for fault in devices.faults()] == [name]
+
+
 # ------------------------------------------------------------ a driver that hangs or fails
 
 

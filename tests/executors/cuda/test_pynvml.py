@@ -1,0 +1,108 @@
+"""What the product asks of ``nvidia-ml-py`` is there, under that name and with as many arguments.
+
+The fake driver stands below the library, so a call that the tests make is a call that exists. This finds the others:
+every name of NVML in the source, whether a test gets there or not.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+
+import gpusched
+
+ROOT = Path(gpusched.__file__).parent
+ASKING = {"ask": 1, "ask_if_supported": 1, "health": 1}
+"""Our functions whose first argument names NVML's; ``health`` puts the handle before the rest."""
+
+
+def sources() -> Iterator[tuple[Path, ast.Module]]:
+    for path in sorted([*ROOT.rglob("*.py"), *ROOT.parent.joinpath("scripts").rglob("*.py")]):
+        text = path.read_text()
+        if "nvml" in text:
+            yield path, ast.parse(text)
+
+
+def functions() -> dict[str, set[int]]:
+    """Every NVML function that is named, with how many arguments it is called (empty: by way of a table)."""
+    found: dict[str, set[int]] = {}
+    for _, tree in sources():
+        for node in ast.walk(tree):
+            value = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(value, str) and value.startswith("nvml") and value.isidentifier():
+                found.setdefault(value, set())
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+                name, first = node.func.id, node.args[0]
+                if name in ASKING and isinstance(first, ast.Constant):
+                    given = len(node.args) - 1 + (name == "health")
+                    found.setdefault(str(first.value), set()).add(given)
+    return found
+
+
+def constants() -> set[str]:
+    return {
+        node.attr
+        for _, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "pynvml"
+    }
+
+
+FUNCTIONS = functions()
+
+
+def test_they_are_found() -> None:
+    assert len(FUNCTIONS) > 30
+    assert len(constants()) > 40
+    assert FUNCTIONS["nvmlDeviceGetMemoryInfo"] == {2}
+    assert FUNCTIONS["nvmlDeviceGetTotalEccErrors"] == {3}
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_a_function_is_there_and_takes_what_it_is_given(name: str) -> None:
+    signature = inspect.signature(getattr(pynvml, name))
+    for count in FUNCTIONS[name] or {1}:  # those in tables get the handle
+        signature.bind(*range(count))
+
+
+def test_constants_are_there_and_are_numbers() -> None:
+    for name in sorted(constants() - {"NVMLError"}):
+        assert type(getattr(pynvml, name)) is int, name
+
+
+def test_figures_that_are_not_in_the_library_under_a_good_name() -> None:
+    """``NVML_P2P_CAPS_INDEX_READ`` is a tuple by a stray comma; the header says 0."""
+    read = pynvml.NVML_P2P_CAPS_INDEX_READ
+    assert (read[0] if isinstance(read, tuple) else read) == 0
+    assert pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION == 230
+
+
+@pytest.mark.parametrize(
+    ("structure", "fields", "size"),
+    [
+        ("c_nvmlMemory_v2_t", {"version", "total", "reserved", "used", "free"}, 40),
+        ("c_nvmlMemory_t", {"total", "used", "free"}, 24),
+        ("c_nvmlProcessInfo_v3_t", {"pid", "usedGpuMemory"}, 24),
+        ("c_nvmlProcessInfo_v2_t", {"pid", "usedGpuMemory"}, 24),
+        ("c_nvmlEventData_t", {"device", "eventType", "eventData"}, 32),
+        ("c_nvmlFieldValue_t", {"fieldId", "valueType", "nvmlReturn", "value"}, 40),
+    ],
+)
+def test_structures_are_as_the_c_header_has_them(
+    structure: str, fields: set[str], size: int
+) -> None:
+    kind = getattr(pynvml, structure)
+    assert {field[0] for field in kind._fields_} >= fields
+    assert ctypes.sizeof(kind) == size
+
+
+def test_the_version_of_the_memory_structure_is_its_size_and_number() -> None:
+    assert pynvml.nvmlMemory_v2 == ctypes.sizeof(pynvml.c_nvmlMemory_v2_t) | 2 << 24
