@@ -25,11 +25,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from gpusched.core.decisions import Command, Launch
+from gpusched.core.decisions import Launch
 from gpusched.executors.endings import Ending
 from gpusched.executors.hub import Hub
 from gpusched.executors.incarnation import Incarnation
 from gpusched.executors.launching import Launcher
+from gpusched.executors.reporting import last_seq_in
 from gpusched.executors.server import Server
 from gpusched.executors.settings import LaunchSettings
 from gpusched.executors.stopping import Stopping
@@ -42,7 +43,7 @@ MOST_AT_ONCE = 4
 FAILURES_MAX = 2
 """After so many that could not be prepared none is tried any more: the script is not made for it."""
 SETUP_GUESS_S = 0.5
-SETUP_LIMIT_S = 20.0
+SETUP_LIMIT_S = 60.0
 MEMORY_FACTOR = 2.0
 
 
@@ -54,8 +55,6 @@ class Owner(Protocol):
     def live(self, trial: int) -> Incarnation | None: ...
 
     def go_live(self, it: Incarnation) -> None: ...
-
-    def execute(self, command: Command) -> None: ...
 
     def number_of_last_report(self, trial: int) -> int: ...
 
@@ -89,7 +88,7 @@ class Preparing:
         self._enabled = enabled
         self._due: dict[int, Incarnation] = {}
         self._leaving: list[Incarnation] = []
-        self._held: list[Launch] = []
+        self._held: list[tuple[Incarnation, Callable[[], None]]] = []
         self._failures = 0
         self._setup_s = SETUP_GUESS_S
 
@@ -133,8 +132,7 @@ class Preparing:
             self._put_aside(it)
             return
         before.stays = interval_s <= self._setup_s
-        limit_s = SETUP_LIMIT_S + 5 * self._setup_s
-        self._timers.after(limit_s, partial(self._overdue, it))
+        self._timers.after(SETUP_LIMIT_S, partial(self._overdue, it))
 
     def _may_prepare(self, before: Incarnation, launch: Launch) -> bool:
         return (
@@ -164,27 +162,36 @@ class Preparing:
             del self._due[it.trial]
             raise OSError("the warm server has gone")
 
-    def launch(self, command: Launch) -> bool:
-        """A launch is due: take the one that was prepared for it, or see to it that it can be begun. True: done."""
+    def take(self, command: Launch) -> bool:
+        """A launch is due: whether there is one that was prepared for it, which it is now."""
         it = self._due.get(command.trial)
-        if it is not None:
-            if _fits(it, command) and self._owner.number_of_last_report(it.trial) <= it.last_seq:
-                del self._due[it.trial]
-                self._go_live(it)
-                return True
+        if it is None:
+            return False
+        if not (_fits(it, command) and self._owner.number_of_last_report(it.trial) <= it.last_seq):
             self._drop(it)
-        taken = set(command.devices)
-        if any(it.trial == command.trial or taken & set(it.devices) for it in self._leaving):
-            self._held.append(command)
-            return True
-        return False
-
-    def _go_live(self, it: Incarnation) -> None:
+            return False
+        del self._due[it.trial]
         it.waits, it.counts = False, True
         it.tell_that_it_counts()
         self._owner.go_live(it)
         if it.is_ready and it.restored_step is None:
             self.go_on_from_disk(it)
+        return True
+
+    def hold(self, it: Incarnation, begin: Callable[[], None]) -> bool:
+        """Whether what is to be launched must wait until something dropped is gone; ``begin`` is called then."""
+        taken = set(it.devices)
+        if not any(one.trial == it.trial or taken & set(one.devices) for one in self._leaving):
+            return False
+        it.last_seq, it.saved_step = last_seq_in(it.paths.reports), it.newest_checkpoint()
+        self._held.append((it, begin))
+        return True
+
+    def withdraw(self, it: Incarnation) -> bool:
+        """True if it was held, and now will not be launched."""
+        held = [entry for entry in self._held if entry[0] is not it]
+        held, self._held = self._held, held
+        return len(held) > len(self._held)
 
     def go_on_from_disk(self, it: Incarnation) -> None:
         """Its ranks wait, and nothing was handed over."""
@@ -273,8 +280,9 @@ class Preparing:
         it.hang_up()
         self._put_aside(it)
         held, self._held = self._held, []
-        for command in held:
-            self._owner.execute(command)
+        for waiting, begin in held:
+            if not self.hold(waiting, begin):
+                begin()
 
     def forget_mark(self, it: Incarnation) -> None:
         """It was live, so it counted, whether its shim knew or not."""

@@ -206,11 +206,16 @@ class TorchrunExecutor:
         known = self._live.get(command.trial)
         if known is not None and known.number >= command.incarnation:
             return
-        if self._preparing.launch(command):
+        if self._preparing.take(command):
             return
         paths = self._paths.trial(command.trial)
         it = Incarnation(command.trial, command.incarnation, command.devices, paths)
         self._live[it.trial] = it
+        begin = partial(self._begin, it, command)
+        if not self._preparing.hold(it, begin):
+            begin()
+
+    def _begin(self, it: Incarnation, command: Launch) -> None:
         try:
             self._launcher.prepare(it, command, self.seq_of(it.trial))
         except (OSError, GpuschedError) as problem:
@@ -311,7 +316,7 @@ class TorchrunExecutor:
     def _spoken_for(self, hello: Frame) -> Incarnation | None:
         trial, incarnation = hello.get("trial"), hello.get("incarnation")
         if type(trial) is int and type(incarnation) is int:
-            return self._current(trial, incarnation) or self._preparing.find(trial, incarnation)
+            return self._preparing.find(trial, incarnation) or self._current(trial, incarnation)
         return None
 
     def _rank_left(self, it: Incarnation, peer: Peer) -> None:
@@ -344,7 +349,7 @@ class TorchrunExecutor:
 
     def withdraw(self, it: Incarnation) -> bool:
         """True if its launch had not begun, and now will not."""
-        return self._launcher.withdraw(it)
+        return self._preparing.withdraw(it) or self._launcher.withdraw(it)
 
     def has_server(self, it: Incarnation) -> bool:
         """Whether the server that forked its shim is there to clean up after it."""

@@ -279,7 +279,11 @@ class Trial:
             ValueError: The recipe's metric is missing, the report is too large, or ``step`` does not go up.
             SystemExit: The scheduler has this trial leave here.
         """
-        self._arrive()
+        if not self._arrived:
+            raise RuntimeError(
+                "trial.report(...) before trial.track(...) or trial.steps(): what came before it was "
+                "trained without knowing where this trial stands"
+            )
         began_s = self._step_began_s
         now_s = time.monotonic()
         if self._leaving.has_left:
