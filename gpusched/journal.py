@@ -349,6 +349,12 @@ class _explained:
             raise GpuschedError(
                 f"{self._path}: the disk is full; make room and try again"
             ) from error
+        if code == sqlite3.SQLITE_IOERR:
+            raise DamagedState(
+                f"{self._path}: the disk answers with an error ({error}); nothing was changed. See what the kernel "
+                "says of it (dmesg) and try again; where it stays so, 'gpusched resume --salvage' goes on from what "
+                "can be read"
+            ) from error
         if isinstance(error, sqlite3.Error | ValueError | KeyError | TypeError):
             raise DamagedState(
                 f"{self._path}: the journal is damaged ({error}). 'gpusched resume --salvage' goes on from what "
