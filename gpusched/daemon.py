@@ -27,6 +27,7 @@ from gpusched.clock import Beginning, Clock
 from gpusched.config_env import filled_in
 from gpusched.core.events import ExperimentStarted
 from gpusched.daemon_equipment import devices_of, launch_settings
+from gpusched.daemon_log import Logs, write_unfailingly
 from gpusched.daemon_people import People
 from gpusched.daemon_storage import Storage, checksums, require_unchanged
 from gpusched.driver import Driver, replay
@@ -71,6 +72,7 @@ class Daemon:
         self._notes: list[str] = []
         self._foreword: list[str] = []
         self._next_look_at = 0.0
+        self._logs = Logs(paths.root)
         recipe = read_recipe(paths)
         recipe = replace(recipe, env=filled_in(recipe.env, environment or {}))
         self.assembled: Assembled = assemble(recipe, paths)
@@ -270,6 +272,7 @@ class Daemon:
         if now < self._next_look_at:
             return
         self._next_look_at = now + FENCE_EVERY_S
+        self._logs.look(now)
         self.epoch.check()
         complaints = self._forecaster.complaints if self._forecaster is not None else ()
         while complaints:
@@ -298,6 +301,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--env-fd", type=int)
     args = parser.parse_args(argv)
     os.umask(0o077)
+    write_unfailingly()
 
     def ready(message: dict[str, Any]) -> None:
         if args.ready_fd is not None:

@@ -28,6 +28,7 @@ SEARCH = MACHINE | {"policies", "space", "config", "driver"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "failpoints": set(),
+    "logcap": set(),
     "epoch": {"errors", "failpoints", "paths"},
     "paths": {"errors"},
     "reserve": set(),
@@ -56,7 +57,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "sim": SEARCH | {"sim", "assemble", "forecaster", "clock"},
     "daemon": SEARCH
     | {"daemon", "assemble", "clock", "lock", "forecaster", "recovery", "reserve"}
-    | {"garbage", "report"},
+    | {"garbage", "report", "logcap"},
     "cli": SEARCH
     | {
         "cli",
@@ -74,7 +75,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "session",
     },
     "__main__": {"cli"},
-    "worker": {"worker", "trees", "core", "errors", "paths", "failpoints", "epoch"},
+    "worker": {"worker", "trees", "core", "errors", "paths", "failpoints", "epoch", "logcap"},
 }
 
 PURE_PARTS = ("core", "policies")

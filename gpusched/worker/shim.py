@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 from gpusched import failpoints
 from gpusched.epoch import read_epoch
+from gpusched.logcap import LogCap
 from gpusched.paths import TrialPaths, write_all
 from gpusched.trees import outcome
 from gpusched.trees.claim import add_ranks, make_claim
@@ -48,7 +49,6 @@ from gpusched.trees.processes import (
 from gpusched.worker import stacks
 from gpusched.worker.lease import LEASE_S, Lease
 from gpusched.worker.link import DaemonLink
-from gpusched.worker.logcap import LogCap
 from gpusched.worker.mark import put_mark, put_title
 from gpusched.worker.segments import Segments
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpusched.cli.logfile import read_from
 from gpusched.core.decisions import Launch
-from gpusched.worker.logcap import FIRST_BYTES, LAST_BYTES, STEP_BYTES
+from gpusched.logcap import FIRST_BYTES, LAST_BYTES, STEP_BYTES
 from tests.executors.conftest import Lab, wait_for
 from tests.executors.contract import the_exit
 from tests.executors.test_ranks import play

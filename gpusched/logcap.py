@@ -1,4 +1,4 @@
-"""A cap on what a rank prints: of each stream the first and the last part stay, the middle gives its blocks back.
+"""A cap on what is printed: of each stream the first and the last part stay, the middle gives its blocks back.
 
     rank ──O_APPEND──▶ rank-0.out        size 1 GiB, on disk 40 MiB:  [first 8 MiB][ hole ][last 24 to 32 MiB]
 
@@ -6,7 +6,8 @@ The shim punches a hole into the file (``fallocate``) while the rank goes on wri
 never slowed, and knows nothing of it; the shim outlives the daemon, so a flood is capped without one. The kernel says
 when something was written (inotify on the folder of the logs), so a quiet rank costs nothing; a look is taken at most
 every ``LOOK_S``, so what a rank can write in that time comes on top of the cap for a moment. Where a file system cannot
-punch holes, a stream that is too long is cut back to its first part instead.
+punch holes, a stream that is too long is cut back to its first part instead. The daemon does the same with its own log
+and the warm server's.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ _CANNOT = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 class LogCap:
-    """Watches the streams of one incarnation in ``folder``; made by the shim. Never raises."""
+    """Caps the streams in ``folder``; for a rank's the shim does. ``watched``: have the kernel say when to look.
+
+    Never raises.
+    """
 
     def __init__(
         self,
@@ -43,6 +47,7 @@ class LogCap:
         first: int = FIRST_BYTES,
         last: int = LAST_BYTES,
         step: int = STEP_BYTES,
+        watched: bool = True,
     ) -> None:
         self._folder = folder
         self._first, self._last, self._step = _down(first), last, step
@@ -50,7 +55,7 @@ class LogCap:
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._punch: Callable[[int, int, int], bool] = self._punch_hole
         self._next_look_s = 0.0
-        self.descriptor = self._watch()
+        self.descriptor = self._watch() if watched else -1
         """Readable when something was written; -1 where the kernel grants no watch: then it is looked now and then."""
 
     def wait_s(self, now_s: float) -> float:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.cli.logfile import read_from
-from gpusched.worker.logcap import LogCap
+from gpusched.logcap import LogCap
 
 KIB = 1 << 10
 
