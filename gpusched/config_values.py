@@ -112,8 +112,8 @@ def devices(value: object) -> str | list[str]:
             f"should be auto, cpu, cpu:4, cuda, cuda:0,2 or GPU UUIDs; not {show(value)}"
         )
     kind, _, rest = value.replace(" ", "").partition(":")
-    if _UUID.fullmatch(value):
-        return [value]
+    if kind.startswith(("GPU-", "MIG-")) and not rest:
+        return _uuids([*kind.split(",")])
     if kind == "cpu" and re.fullmatch(r"[0-9]{1,6}", rest):
         slots = int(rest)
         if not 1 <= slots <= MAX_CPU_SLOTS:

@@ -1,7 +1,8 @@
 """What a real GPU does: how long processes and memory take to go, starts, resizes, turns. JSON lines; < 9 minutes.
 
-    python scripts/gpu_check.py                # on one GPU; says so and ends with 0 where there is none
+    python scripts/gpu_check.py                # on one free GPU; says so and ends with 0 where there is none
     python scripts/gpu_check.py --cpu          # a rehearsal on one CPU slot: the same code, other figures
+    python scripts/gpu_check.py --only cifar10 --search-seconds 600
 
 Every launch, end and release goes through gpusched's own executor. What is measured and how to read it:
 docs/gpu-release.md. A part that cannot be measured says why in a line of its own, and the exit code is 1.
@@ -27,20 +28,22 @@ from gpu_parts import lives, searches  # noqa: E402
 from gpusched.errors import GpuschedError  # noqa: E402
 from gpusched.executors.devices import gpus_here  # noqa: E402
 
+# What is started from here finds this gpusched, installed or not.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+
 PARTS = ("starts", "resize", "turns", "cifar10", "endings")
 VGG19_ROWS = 140_000  # x 1024 float32: 573 MB, as VGG19 has
 
 
 def parts(
-    args: argparse.Namespace, began_s: float
+    args: argparse.Namespace, device: str, began_s: float
 ) -> dict[str, Callable[[], Iterator[dict[str, Any]]]]:
     """Endings come last: they take what time is left."""
-    cpu, short = args.cpu, args.cpu
-    device = "cpu:1" if cpu else "cuda:0"
+    short = args.cpu
     rows = 2000 if short else VGG19_ROWS
     return {
-        "starts": lambda: lives.starts(cpu=cpu, rounds=2 if short else 5),
-        "resize": lambda: lives.resizes(cpu=cpu, rounds=2 if short else 5, rows=rows),
+        "starts": lambda: lives.starts(device=device, rounds=2 if short else 5),
+        "resize": lambda: lives.resizes(device=device, rounds=2 if short else 5, rows=rows),
         "turns": lambda: searches.turns(
             device=device,
             rows=rows,
@@ -51,18 +54,31 @@ def parts(
             device=device,
             images_a_file=32 if short else 10_000,
             model="shufflenet_v2" if short else "resnet18",
-            deadline_s=50.0 if short else 60.0,
+            deadline_s=args.search_seconds or (50.0 if short else 60.0),
         ),
         "endings": lambda: lives.endings(
-            cpu=cpu, rounds=args.rounds, until_s=began_s + args.seconds
+            device=device, rounds=args.rounds, until_s=began_s + args.seconds
         ),
     }
 
 
+def a_free_gpu() -> str:
+    """The UUID of the first GPU that may be used now, among those of CUDA_VISIBLE_DEVICES. Raises DeviceError."""
+    from gpusched.executors.cuda import CudaDevices
+
+    devices = CudaDevices.from_spec("cuda")
+    try:
+        return next(device.id for device in devices.inventory() if device.usable)
+    finally:
+        devices.close()
+
+
 def about(cpu: bool) -> dict[str, Any]:
-    """The machine, for whoever reads the figures."""
+    """The machine, for whoever reads the figures. Raises Failed where torch cannot use a GPU."""
     import torch
 
+    if not cpu and not torch.backends.cuda.is_built():
+        raise lives.Failed(f"torch {torch.__version__} here is built for CPUs only")
     found: dict[str, Any] = {
         "part": "machine",
         "rehearsal": cpu,
@@ -75,7 +91,12 @@ def about(cpu: bool) -> dict[str, Any]:
         from gpusched.executors.gpus import gpu_states
 
         states, notes = gpu_states()
-        found.update(gpus=[state.reading.label for state in states], notes=notes)
+        found.update(
+            cuda=torch.version.cuda,
+            gpus=[state.reading.label for state in states],
+            busy={state.reading.label: state.busy for state in states if state.busy},
+            notes=notes,
+        )
     return found
 
 
@@ -84,6 +105,7 @@ def main() -> int:
     parser.add_argument("--cpu", action="store_true", help="rehearse on one CPU slot")
     parser.add_argument("--rounds", type=int, default=50, help="endings of each kind (default 50)")
     parser.add_argument("--seconds", type=float, default=500.0, help="no more endings after this")
+    parser.add_argument("--search-seconds", type=float, help="of part cifar10 (default 60)")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), metavar="PART")
     args = parser.parse_args()
     if not args.cpu and not gpus_here():
@@ -91,17 +113,23 @@ def main() -> int:
         print(json.dumps({"part": "machine", "gpus": [], "message": message}))
         return 0
     began_s = time.monotonic()
-    print(json.dumps(about(args.cpu)), flush=True)
+    try:
+        device = "cpu:1" if args.cpu else a_free_gpu()
+        print(json.dumps({**about(args.cpu), "device": device}), flush=True)
+    except (lives.Failed, GpuschedError) as error:
+        print(json.dumps({"part": "machine", "error": str(error)}))
+        return 1
     failed = False
-    for name, measure in parts(args, began_s).items():
+    for name, measure in parts(args, device, began_s).items():
         if name not in args.only:
             continue
         try:
             for line in measure():
                 print(json.dumps(line), flush=True)
-        except (lives.Failed, GpuschedError, OSError) as error:
+        except Exception as error:  # whatever it is, the other parts are worth having
             failed = True
-            print(json.dumps({"part": name, "error": str(error)}), flush=True)
+            text = str(error) if isinstance(error, lives.Failed | GpuschedError) else repr(error)
+            print(json.dumps({"part": name, "error": text}), flush=True)
     print(json.dumps({"part": "end", "seconds": round(time.monotonic() - began_s, 1)}))
     return 1 if failed else 0
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -67,6 +69,21 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], right: Sequence
         return "  ".join(parts).rstrip()
 
     return "\n".join([line(list(head)), *(line(row) for row in texts)])
+
+
+def paragraph(text: str, first: str = "", rest: str = "") -> str:
+    """``text`` as wide as the terminal, after ``first`` and then ``rest``; in a pipe one line."""
+    if not sys.stdout.isatty():
+        return first + text
+    columns = max(40, shutil.get_terminal_size().columns)
+    return textwrap.fill(
+        text,
+        columns,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def duration(seconds: float) -> str:

@@ -30,8 +30,9 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             common.print_json(check.to_json())
             continue
-        print(f"{SIGNS[check.state]}  {check.name}: {check.detail}")
+        said = f"{check.name}: {check.detail}"
+        print(common.paragraph(said, f"{SIGNS[check.state]}  ", " " * 6))
         if check.advice:
-            print(f"        {check.advice}")
+            print(common.paragraph(check.advice, " " * 8, " " * 8))
     failed = sum(check.state == "fail" for check in checks)
     return DeviceError.exit_code if failed else 0

@@ -46,10 +46,14 @@ def run(args: argparse.Namespace) -> int:
         for row in rows:
             common.print_json(row)
         return 0
-    head = ("gpu", "name", "use", "memory", "temp", "power", "state", "held by")
-    print(
-        common.table(head, [_row(row) for row in rows], ("gpu", "use", "memory", "temp", "power"))
-    )
+    head = ("gpu", "name", "use", "memory", "temp", "power", "state")
+    lines = common.table(head, map(_row, rows), ("gpu", "use", "memory", "temp", "power"))
+    first, *others = lines.splitlines()
+    print(first)
+    for line, row in zip(others, rows, strict=True):
+        print(line)
+        for detail in _details(row):
+            print(common.paragraph(detail, " " * 5, " " * 7))
     for note in notes:
         common.note(note)
     return 0
@@ -79,23 +83,32 @@ def _state(row: dict[str, Any]) -> str:
     if standing is None:
         return "busy" if row["busy"] or row["leased_by"] else "free"
     trial = f" (trial {standing['trial']})" if standing["trial"] is not None else ""
-    reason = f": {standing['reason']}" if standing["reason"] else ""
-    return f"{standing['state']}{trial}{reason}"
+    return f"{standing['state']}{trial}"
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
     use, temp, power = row["utilisation"], row["temperature_c"], row["power_w"]
     return (
-        str(row["index"]),
+        row["place"],
         row["name"],
         "-" if use is None else f"{100 * use:.0f}%",
         _memory(row["memory_used_bytes"], row["memory_total_bytes"]),
         "-" if temp is None else f"{temp:.0f} C",
         "-" if power is None else f"{power:.0f} W",
         _state(row),
-        "; ".join(filter(None, (row["leased_by"], row["busy"], *row["holders"], *row["notes"])))
-        or "nobody",
     )
+
+
+def _details(row: dict[str, Any]) -> list[str]:
+    """Who has it and what is wrong with it, each thing once."""
+    standing = row["standing"] or {}
+    told = [f"leased by {row['leased_by']}"] if row["leased_by"] else []
+    told += [standing["reason"]] if standing.get("reason") else []
+    for text in (row["busy"], *(f"held by {holder}" for holder in row["holders"]), *row["notes"]):
+        known = text.removeprefix("held by ")
+        if text and not any(known in one for one in told):
+            told.append(text)
+    return told
 
 
 def _memory(used_bytes: int | None, total_bytes: int | None) -> str:

@@ -15,7 +15,7 @@ from gpusched.executors.clock import Clock
 from gpusched.executors.gpu import Gpu
 from gpusched.executors.machine import Machine
 from gpusched.executors.topology import bundle
-from gpusched.executors.unit import Unit
+from gpusched.executors.unit import Doing, Unit
 from gpusched.executors.visible import choose, listing, visible
 
 JOINT = "+"
@@ -30,6 +30,12 @@ class Atom:
     units: tuple[Unit, ...]
     island: int = 0
     missing: tuple[str, ...] = ()
+
+    @property
+    def use(self) -> int:
+        """0: nobody is on it; 1: a GPU of it drains; 2: one is held."""
+        order = (Doing.FREE, Doing.DRAINING, Doing.HELD)
+        return max((order.index(unit.doing) for unit in self.units), default=0)
 
     def why_not(self) -> str:
         """Why it may not be used; empty if it may."""

@@ -111,7 +111,10 @@ class Devices(Protocol):
         ...
 
     def faults(self) -> tuple[Fault, ...]:
-        """Devices that went bad since the last call."""
+        """Devices that went bad since the last call.
+
+        Those that nobody is on first, so that who has to leave another one is not sent there.
+        """
         ...
 
     def recovered(self) -> tuple[str, ...]:

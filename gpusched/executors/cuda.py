@@ -215,10 +215,13 @@ class CudaDevices:
         return Release(atom.id, released=not why, holder=why)
 
     def faults(self) -> tuple[Fault, ...]:
-        """Devices that went bad since the last call: broken, lost or, while they should be free, in use by others."""
+        """Devices that went bad since the last call: broken, lost or, while they should be free, in use by others.
+
+        The free ones first, then those that drain: who has to leave another one must not be sent there.
+        """
         self._hear()
         found = []
-        for atom in self._atoms.values():
+        for atom in sorted(self._atoms.values(), key=lambda atom: atom.use):
             reasons = [f"{unit.gpu.label}: {why}" for unit in atom.units if (why := unit.check())]
             if atom.missing and atom.id not in self._missed:
                 self._missed.add(atom.id)

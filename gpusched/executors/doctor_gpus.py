@@ -50,7 +50,8 @@ def driver_checks(
     try:
         yield driver_check(machine, torch_cuda)
         names = ", ".join(entry.gpu.name for entry in machine.entries)
-        yield Check("NVML", "ok", f"{len(machine.entries)} GPUs: {names}")
+        count = len(machine.entries)
+        yield Check("NVML", "ok", f"{count} {'GPU' if count == 1 else 'GPUs'}: {names}")
         for note in machine.notes:
             yield Check("NVML", "warn", note, "look at `nvidia-smi` and `dmesg`; reset or reboot")
         yield from _asked_in_thread(machine, clock)

@@ -22,12 +22,15 @@ READING_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """One GPU or MIG slice. ``leased_by``: the experiment that has it, in words; ``experiment``: its folder, if known;
-    ``busy``: why nobody else could use it now.
+    """One GPU or MIG slice.
+
+    ``place``: as ``--readmit`` takes it, ``3`` or ``3/1``. ``leased_by``: the experiment that has it, in words;
+    ``experiment``: its folder, if known; ``busy``: why nobody else could use it now.
     """
 
     uuid: str
     index: int
+    place: str
     name: str
     reading: Reading
     numa_node: int | None
@@ -41,6 +44,7 @@ class GpuState:
         return {
             "uuid": self.uuid,
             "index": self.index,
+            "place": self.place,
             "name": self.name,
             "label": reading.label,
             "utilisation": reading.utilisation,
@@ -100,6 +104,7 @@ def _state(
     return GpuState(
         uuid=unit.gpu.uuid,
         index=unit.gpu.index,
+        place=unit.gpu.label.removeprefix("GPU "),
         name=unit.gpu.name,
         reading=read_atom(maker.of_unit(unit)),
         numa_node=unit.gpu.numa_node,

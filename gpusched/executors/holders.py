@@ -67,7 +67,7 @@ class Holder:
             return f"pid {self.pid} outside this container{size}"
         if self.whose != "gone":
             return f"pid {self.pid} ({self.user}: {self.command}{size})"
-        known = f" ({self.user}: {self.command}{size})" if self.user else size
+        known = f" ({self.user}: {self.command}{size})" if self.user else size and f" ({size[2:]})"
         return f"pid {self.pid}{known}, which has ended but still has a context"
 
 

@@ -42,8 +42,7 @@ class Inspection:
         timers.after(EVERY_S, self._look)
 
     def _look(self) -> None:
-        # Those of devices that nobody is on first, so that who has to leave another one is not sent there.
-        for fault in sorted(self._devices.faults(), key=lambda fault: not fault.passing):
+        for fault in self._devices.faults():
             self._emit(
                 DeviceQuarantined(
                     at=self._now(),

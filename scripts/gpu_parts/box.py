@@ -36,19 +36,19 @@ class Failed(Exception):
     """A part could not be measured; the text says why."""
 
 
-def one_device(folder: Path, *, cpu: bool) -> Devices:
-    """One CPU slot, or one GPU: the first that can be used."""
-    if cpu:
+def one_device(folder: Path, device: str) -> Devices:
+    """One CPU slot, or the GPU of this UUID."""
+    if device == "cpu:1":
         return CpuDevices(1)
     from gpusched.executors.cuda import CudaDevices
 
-    return CudaDevices.from_spec("cuda:0", experiment=folder)
+    return CudaDevices.from_spec(device, experiment=folder)
 
 
 class Box:
     """Use as a context manager: at the end nothing of it is left."""
 
-    def __init__(self, *, cpu: bool, launch: Any = "warm", hparams: Mapping[str, object]) -> None:
+    def __init__(self, *, device: str, launch: Any = "warm", hparams: Mapping[str, object]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="gpusched-check-"))
         (self.folder / "worker.json").write_text(
             json.dumps({"metric": "loss", "mode": "min", "seed": 0})
@@ -56,7 +56,7 @@ class Box:
         self.paths = ExperimentPaths(self.folder)
         self.hparams = dict(hparams)
         settings = LaunchSettings(script=SCRIPT, metric="loss", cwd=self.folder, launch=launch)
-        devices = one_device(self.folder, cpu=cpu)
+        devices = one_device(self.folder, device)
         self.executor = TorchrunExecutor(self.paths, devices, settings, clock=time.monotonic)
         self.devices = tuple(device.id for device in self.executor.inventory()[:1])
         self._numbers = itertools.count()
@@ -100,7 +100,7 @@ class Box:
                 if isinstance(event, Reported) and (answer or event is not found):
                     self.executor.acknowledge(event)
                 if isinstance(event, TrialExited) and event.outcome == "failed" and found is None:
-                    raise Failed(f"the trial failed: {(event.error or '').splitlines()[:1]}")
+                    raise Failed(f"the trial failed: {(event.error or '').partition(chr(10))[0]}")
             if found is not None:
                 return found
         raise Failed(f"nothing happened for {PATIENCE_S:.0f} s")

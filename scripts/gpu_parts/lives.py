@@ -18,7 +18,7 @@ HANG_GRACE_S = 0.5
 TERM_GRACE_S = 5.0
 
 
-def endings(*, cpu: bool, rounds: int, until_s: float) -> Iterator[dict[str, Any]]:
+def endings(*, device: str, rounds: int, until_s: float) -> Iterator[dict[str, Any]]:
     """End a trial in each way, ``rounds`` times: seconds until its processes are gone, and until its device is free.
 
     The ways take turns, so that all have as many rounds when time runs out (``until_s``, on the monotonic clock).
@@ -26,7 +26,7 @@ def endings(*, cpu: bool, rounds: int, until_s: float) -> Iterator[dict[str, Any
     exits: dict[str, list[float]] = {how: [] for how in ENDINGS}
     releases: dict[str, list[float]] = {how: [] for how in ENDINGS}
     outcomes: dict[str, set[str]] = {how: set() for how in ENDINGS}
-    with Box(cpu=cpu, hparams={"fill": 0.7}) as box:
+    with Box(device=device, hparams={"fill": 0.7}) as box:
         for _ in range(rounds):
             if time.monotonic() > until_s:
                 break
@@ -68,11 +68,11 @@ def _exit(box: Box, trial: int) -> str:
     return box.exit(trial).outcome
 
 
-def starts(*, cpu: bool, rounds: int) -> Iterator[dict[str, Any]]:
+def starts(*, device: str, rounds: int) -> Iterator[dict[str, Any]]:
     """From the launch to the script, the device's context, the process group and the first step, warm and cold."""
     for launch in ("warm", "cold"):
         found: dict[str, list[float]] = {}
-        with Box(cpu=cpu, launch=launch, hparams={}) as box:
+        with Box(device=device, launch=launch, hparams={}) as box:
             for _ in range(rounds):
                 began_s = time.monotonic()
                 trial = box.launch()
@@ -92,10 +92,10 @@ def starts(*, cpu: bool, rounds: int) -> Iterator[dict[str, Any]]:
         yield {"part": "starts", "launch": launch, "first_round_s": round(first, 4), **later}
 
 
-def resizes(*, cpu: bool, rounds: int, rows: int) -> Iterator[dict[str, Any]]:
+def resizes(*, device: str, rounds: int, rows: int) -> Iterator[dict[str, Any]]:
     """Yield with a checkpoint, confirm the release, relaunch and restore: what HyperSched calls To, on one rank."""
     found: dict[str, list[float]] = {}
-    with Box(cpu=cpu, hparams={"rows": rows}) as box:
+    with Box(device=device, hparams={"rows": rows}) as box:
         for _ in range(rounds):
             trial = box.launch()
             report = box.first_report(trial, answer=False)
@@ -108,7 +108,7 @@ def resizes(*, cpu: bool, rounds: int, rows: int) -> Iterator[dict[str, Any]]:
             again = box.first_report(trial, 2, answer=False)
             whole_s = time.monotonic() - began_s - (again.step_time_s or 0.0)
             if again.step != (ending.saved_step or 0) + 1:
-                raise AssertionError(f"restored at step {again.step}, saved {ending.saved_step}")
+                raise Failed(f"restored at step {again.step}, saved {ending.saved_step}")
             for name, value in (
                 ("save_s", save_s),
                 ("exit_s", exited_s - began_s - save_s),

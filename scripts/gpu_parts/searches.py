@@ -23,7 +23,14 @@ def run(folder: Path, recipe: Path, device: str, *options: str, timeout_s: float
     """Run a recipe to its end; the experiment's folder. Raises Failed."""
     command = [sys.executable, "-m", "gpusched", "run", str(recipe), "--json"]
     command += ["--devices", device, "--dir", str(folder / "runs"), *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout_s)
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=timeout_s
+        )
+    except subprocess.TimeoutExpired:
+        end = [sys.executable, "-m", "gpusched", "cancel", "--dir", str(folder / "runs")]
+        subprocess.run(end, capture_output=True, timeout=60, check=False)
+        raise Failed(f"gpusched run did not end within {timeout_s:.0f} s") from None
     if done.returncode:
         raise Failed(f"gpusched run: exit code {done.returncode}: {done.stderr.strip()[-500:]}")
     (experiment,) = (folder / "runs").iterdir()

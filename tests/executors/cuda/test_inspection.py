@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from conftest import Box, begin
+from conftest import Box, begin, run_trial
 from fake_driver import GIB
 
 from gpusched.core.events import DeviceQuarantined, DeviceReadmitted, Event
@@ -107,6 +107,7 @@ def test_two_who_ask_at_the_same_time_get_one_answer_and_one_device(box: Box) ->
 def test_of_two_faults_that_of_the_idle_gpu_is_told_first(box: Box) -> None:
     """Who has to leave the other one must not be sent there."""
     devices, names = begin(box)
+    run_trial(box, devices, names[0], 11)
     watched = Watched(box, devices)
     box.driver.start(box.gpus[1], 99, GIB, user="alice", command="python hers.py", ours=False)
     box.gpus[0].lost_from = box.clock.now()
