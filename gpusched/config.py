@@ -57,6 +57,7 @@ class Recipe:
     startup_limit_s: float | None
     hang_limit_s: float | None
     target: float | None
+    prestart: bool = True
 
     def resolved(self) -> dict[str, Any]:
         """Every key of the recipe as plain values: JSON-able, and a recipe that loads back as an equal one."""

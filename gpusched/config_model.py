@@ -156,6 +156,10 @@ class RecipeModel(Strict):
     preload: list[Module] = Field(
         default=[], max_length=1000, description="Modules that the warm interpreter imports once."
     )
+    prestart: bool = Field(
+        default=True,
+        description="Whether a resize sets its new ranks up beside those that train; CPU slots only.",
+    )
     env: Environment = Field(default={}, description="Environment variables for the script.")
     seed: int = Field(
         default=0, ge=0, lt=2**63, description="Seed of the configurations and of training."

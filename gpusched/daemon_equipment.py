@@ -27,6 +27,7 @@ def launch_settings(recipe: Recipe) -> LaunchSettings:
         launch=recipe.launch,
         python=str(recipe.python) if recipe.python else None,
         preload=recipe.preload,
+        prestart=recipe.prestart,
         seed=recipe.seed,
         orphan_lease_s=float(os.environ.get("GPUSCHED_ORPHAN_LEASE_S", LEASE_S)),
     )
