@@ -5,7 +5,8 @@ process is killed (action ``kill``, SIGKILL, the default) or stopped (``stop``, 
 after each step that another process, or the next daemon, may find done or not done. ``NAMES`` has them all.
 
 Without the variable a point is a call of an empty function. It is read once, when this module is imported, so it is the
-daemon's alone: what starts trials does not pass variables of ours on (recipes may, with ``env``).
+daemon's alone: what starts trials does not pass variables of ours on. A module that a recipe preloads may arm one for
+shims and ranks, as the torture's does.
 """
 
 from __future__ import annotations

@@ -1,0 +1,125 @@
+"""Failpoints that a search passes seldom, or that are not the daemon's: best/, salvage, the end, shims and ranks.
+
+With ``test_daemon_kills.py`` every name in ``failpoints.NAMES`` is died at.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpusched.failpoints import SALVAGE, WORKER
+from gpusched.journal import Journal
+from gpusched.trees.outcome import read_json
+from tests.torture.bed import SCRIPTS, Bed, wait_until
+from tests.torture.test_daemon_kills import AT_THE_END, finish
+
+MakeBed = Callable[..., Bed]
+
+BEST = ("KeepBest.before", "best.built", "best.renamed", "best.pointed", "KeepBest.after")
+SHORT = {
+    "devices": "cpu:2",
+    "max_trials": 2,
+    "space": {"x": {"uniform": [0, 1]}, "step_s": 0.03},
+}
+#: At which pass a shim or a rank dies; otherwise at the first.
+PASS = {"report.written": 12, "report.answered": 12, "checkpoint.staged": 2}
+NEVER_UP = "claim"
+"""Every launch ends there, so the trial must fail, with the cause."""
+
+
+def require_whole_best(bed: Bed) -> None:
+    """``best/`` is not there yet, or all of it is."""
+    if not bed.paths.best.exists():
+        return
+    facts = read_json(bed.paths.best / "metric.json")
+    assert facts is not None
+    manifest = json.loads((bed.paths.best / "checkpoint" / "manifest.json").read_text())
+    for name in manifest["files"]:
+        assert (bed.paths.best / "checkpoint" / name).is_file()
+    assert facts["step"] >= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BEST)
+@pytest.mark.parametrize("count", [1, 2])
+def test_killed_while_the_best_is_kept(make_bed: MakeBed, name: str, count: int) -> None:
+    bed = make_bed(**SHORT, policy={"name": "fifo", "R": 100_000})
+    assert "ok" in bed.start(failpoint=f"{name}:{count}")
+    assert bed.wait_for_death() == -9, f"{name} was not reached\n{bed.log()}"
+    require_whole_best(bed)
+    bed.resume()
+    bed.wait_for_reports(10)
+    require_whole_best(bed)
+    finish(bed)
+    best = bed.check().state.best
+    kept = read_json(bed.paths.best / "metric.json")
+    assert best is not None
+    assert kept is not None
+    assert (kept["trial"], kept["step"]) == (best.trial, best.step)
+    assert len(list(bed.paths.bests.iterdir())) == 1, "older ones go"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", AT_THE_END)
+def test_killed_at_the_end(make_bed: MakeBed, name: str) -> None:
+    bed = make_bed(**SHORT, policy={"name": "fifo", "R": 6})
+    assert "ok" in bed.start(failpoint=name)
+    assert bed.wait_for_death() == -9
+    answer = bed.start(resume=True)
+    assert bed.wait_for_death() == 2
+    assert "is over" in answer["error"]
+    require_whole_best(bed)
+    assert bed.paths.final_view.is_file()
+    bed.check_all_is_told(bed.check())
+    wait_until(lambda: not bed.processes(), "no process left")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SALVAGE)
+def test_killed_while_it_salvages(make_bed: MakeBed, name: str) -> None:
+    bed = make_bed(**SHORT, policy={"name": "fifo", "R": 100_000})
+    assert "ok" in bed.start()
+    bed.wait_for_reports(10)
+    bed.kill()
+    journal = Journal.open(bed.paths.journal)
+    last = [entry.seq for entry in journal.entries()][-2]
+    journal._connection.execute("UPDATE events SET at = at + 1 WHERE seq >= ?", (last,))
+    journal._connection.close()
+    assert bed.start(resume=True, salvage=True, failpoint=name) is None
+    assert bed.wait_for_death() == -9, f"{name} was not reached"
+    bed.resume(salvage=True)
+    bed.wait_for_reports(5)
+    finish(bed)
+    assert bed.paths.journal.with_name("journal.db.damaged").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORKER)
+def test_shim_or_rank_dies_at_its_point(make_bed: MakeBed, tmp_path: Path, name: str) -> None:
+    """In every incarnation: the trial gets on, or fails and says why; nothing is lost or told twice."""
+    scripts = tmp_path / "scripts"
+    shutil.copytree(SCRIPTS, scripts)
+    (scripts / "failpoint").write_text(f"{name}:{PASS.get(name, 1)}")
+    bed = make_bed(
+        **SHORT,
+        script=str(scripts / "load.py"),
+        preload=["armed"],
+        policy={"name": "fifo", "R": 40},
+    )
+    assert "ok" in bed.start()
+    assert bed.wait_for_death(180) in (0, 3), bed.log()
+    again = bed.check()
+    bed.check_all_is_told(again)
+    wait_until(lambda: not bed.processes(), "no process left")
+    for trial in again.state.trials.values():
+        print(f"{name}: trial {trial.id}: {trial.state.value}, {trial.incarnation} incarnations")
+        if name.startswith(NEVER_UP):
+            assert trial.state.value == "failed"
+        elif name.startswith("exit"):
+            assert trial.state.value == "completed"
+        assert trial.state.value == "completed" or trial.error, "it says why"
