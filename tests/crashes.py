@@ -148,6 +148,7 @@ class Daemons:
                 pass
             finally:
                 journal._connection.close()  # without a commit: it died
+                journal._mark.close()
         raise AssertionError("a thousand daemons")
 
     def _serve(self, journal: Journal) -> None:
