@@ -62,6 +62,8 @@ class Bed:
     daemon: subprocess.Popen[bytes] | None = None
     #: Seconds from the start of each resumed daemon until it served.
     resumed_s: list[float] = field(default_factory=list)
+    #: Seconds of processor time that each of them took for it: the same whatever else the machine does.
+    resumed_cpu_s: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         recipe = {
@@ -107,6 +109,7 @@ class Bed:
             line = pipe.readline()
         if line and resume:
             self.resumed_s.append(time.monotonic() - began)
+            self.resumed_cpu_s.append(cpu_s(self.daemon.pid))
         return json.loads(line) if line else None
 
     def resume(self, **options: Any) -> Any:
@@ -269,6 +272,12 @@ def _finite(value: float | str) -> float | None:
 def count(folder: str) -> int:
     """How many entries a folder has."""
     return sum(1 for _ in Path(folder).iterdir())
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time that a process has had so far; 0 if it is gone."""
+    words = (read_file(f"/proc/{pid}/stat") or b"").rpartition(b")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK") if words else 0.0
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -200,7 +200,8 @@ LOAD = {
 """Sixteen and more trials at once, pauses at the rungs and by hand; what becomes free goes to the best."""
 
 BACK_S: list[float] = []
-"""Of all runs under load in this session: how long it took to be back to serving."""
+CPU_S: list[float] = []
+"""Of all runs under load in this session: how long it took to be back to serving, and how much of it was work."""
 
 
 @pytest.mark.slow
@@ -210,9 +211,11 @@ def test_killed_at_random_instants_under_load(make_bed: MakeBed, seed: int) -> N
     """Fifty a seed: a thousand. After hundreds in one experiment most trials would be over."""
     bed = random_kills(make_bed, 50, seed, **LOAD)
     BACK_S.extend(bed.resumed_s)
+    CPU_S.extend(bed.resumed_cpu_s)
     print(
         f"so far {len(BACK_S)}: median {percentile(BACK_S, 0.5):.2f} s, p99 {percentile(BACK_S, 0.99):.2f} s, "
-        f"longest {max(BACK_S):.2f} s; load {os.getloadavg()[0]:.1f} on {os.cpu_count()}",
+        f"longest {max(BACK_S):.2f} s; of it work {percentile(CPU_S, 0.5):.2f} s, p99 {percentile(CPU_S, 0.99):.2f} s; "
+        f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()}",
         flush=True,
     )
 
