@@ -51,12 +51,11 @@ class Owner(Protocol):
     """What this part needs of the executor."""
 
     hub: Hub
+    seq_of: Callable[[int], int]
 
     def live(self, trial: int) -> Incarnation | None: ...
 
     def go_live(self, it: Incarnation) -> None: ...
-
-    def number_of_last_report(self, trial: int) -> int: ...
 
 
 class Preparing:
@@ -150,7 +149,7 @@ class Preparing:
     def _begin(self, it: Incarnation, launch: Launch) -> None:
         it.waits = True
         it.sent_at = self._clock()
-        self._launcher.prepare(it, launch, self._owner.number_of_last_report(it.trial))
+        self._launcher.prepare(it, launch, self._owner.seq_of(it.trial))
         assert it.spec is not None
         it.spec["waits"] = True
         it.spec["env"] = {**it.spec["env"], "GPUSCHED_WAITS": "1"}
@@ -167,7 +166,7 @@ class Preparing:
         it = self._due.get(command.trial)
         if it is None:
             return False
-        if not (_fits(it, command) and self._owner.number_of_last_report(it.trial) <= it.last_seq):
+        if not (_fits(it, command) and self._owner.seq_of(it.trial) <= it.last_seq):
             self._drop(it)
             return False
         del self._due[it.trial]

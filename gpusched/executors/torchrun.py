@@ -30,7 +30,6 @@ from gpusched.core.events import (
 )
 from gpusched.errors import GpuschedError
 from gpusched.executors.base import Device, Devices, LiveTrial
-from gpusched.executors.best import keep_best
 from gpusched.executors.blame import Blame
 from gpusched.executors.draining import Draining
 from gpusched.executors.endings import Ending, blame_memory, how_it_ended, lost
@@ -38,20 +37,19 @@ from gpusched.executors.hub import Hub
 from gpusched.executors.incarnation import Incarnation
 from gpusched.executors.inspection import Inspection
 from gpusched.executors.intake import Intake
+from gpusched.executors.keeping import Keeping
 from gpusched.executors.launching import Launcher
-from gpusched.executors.peer import Client, Frame, Peer
+from gpusched.executors.peer import Frame
 from gpusched.executors.preparing import Preparing
 from gpusched.executors.server import Server
 from gpusched.executors.settings import LaunchSettings
+from gpusched.executors.speakers import OnClient, Speakers
 from gpusched.executors.stopping import Stopping
 from gpusched.executors.timers import Timers
 from gpusched.paths import ExperimentPaths
-from gpusched.reserve import FULL
 from gpusched.trees.outcome import sane_exit
 from gpusched.trees.processes import Identity
 
-OnClient = Callable[[Frame, Client], None]
-_BEST_AGAIN_S = 2.0
 _UNBEGUN = "it had not begun when the daemon ended"
 _WARM_UP_AFTER_S = 1.0
 """How long a daemon that took over leaves the processors to those who come back to it, unless it launches something."""
@@ -78,23 +76,18 @@ class TorchrunExecutor:
         self._devices = devices
         self._settings = settings
         self._clock = clock
-        self._greeting = {"epoch": epoch}
-        self._on_client = on_client
         self._say = say
         self._events: list[Event] = []
         self._live: dict[int, Incarnation] = {}
         self._timers = Timers(clock)
         self._inventory: tuple[Device, ...] | None = None
-        self._client_spoke = False
-        #: Asked for room on a full disk, for ``best/``; False: there is none.
-        self.spare: Callable[[], bool] = lambda: False
         #: Asked for the number of the last report that the search has of a trial.
         self.seq_of: Callable[[int], int] = lambda _trial: 0
-        self._best: KeepBest | None = None
-        self._best_again_at: float | None = None
         self._draining = Draining(devices.released, settings.release_limit_s)
         self._intake = Intake(settings.metric, clock, self._emit, self._fail, say)
-        self.hub = Hub(paths.socket, self)
+        self._speakers = Speakers(self, self._intake, epoch, on_client)
+        self.hub = Hub(paths.socket, self._speakers)
+        self._keeping = Keeping(paths, settings.metric, self._timers, clock, say, self._atoms_of)
         self._server = Server(self.hub, paths, settings, self._server_said, self._server_gone)
         self._launcher = Launcher(paths, devices, settings, self._server, epoch)
         self._stopping = Stopping(self, paths, settings, self._timers, self._draining)
@@ -148,10 +141,22 @@ class TorchrunExecutor:
             case ConfirmRelease():
                 self._draining.add(command.devices, self.now())
             case KeepBest():
-                self._best = command
-                self._keep_best()
+                self._keeping.keep(command)
             case _:
                 pass  # timers, forecasts and the end are the driver's and the daemon's
+
+    @property
+    def spare(self) -> Callable[[], bool]:
+        """Asked for room on a full disk, for ``best/``; False: there is none."""
+        return self._keeping.spare
+
+    @spare.setter
+    def spare(self, give: Callable[[], bool]) -> None:
+        self._keeping.spare = give
+
+    def _atoms_of(self, trial: int) -> int | None:
+        it = self._live.get(trial)
+        return len(it.devices) if it is not None else None
 
     def _emit(self, event: Event) -> None:
         self._events.append(event)
@@ -171,10 +176,10 @@ class TorchrunExecutor:
         self._tick()
         while not self._events:
             next_at = min(until, self._draining.next_at, self._timers.next_at)
-            self._client_spoke = False
+            self._speakers.client_spoke = False
             rung = self.hub.turn(min(max(0.0, next_at - self.now()), 3600.0))
             self._tick()
-            if rung or self._client_spoke or self.now() >= until:
+            if rung or self._speakers.client_spoke or self.now() >= until:
                 break
         events, self._events = self._events, []
         return events
@@ -223,106 +228,28 @@ class TorchrunExecutor:
             return
         self._launcher.send(it)
 
-    def _keep_best_again(self) -> None:
-        if self._best_again_at is not None:
-            self._keep_best()
+    # ------------------------------------------------------------------ who speaks
 
-    def _keep_best(self) -> None:
-        """Make ``best/`` what was asked for last; where the disk refuses, try until it does not."""
-        command = self._best
-        if command is None:
-            return
-        it = self._live.get(command.trial)
-        try:
-            kept = keep_best(
-                self._paths,
-                command.trial,
-                command.step,
-                metric=self._settings.metric,
-                value=command.metric,
-                atoms=len(it.devices) if it is not None else None,
-            )
-        except OSError as problem:
-            if problem.errno in FULL and self.spare():
-                self._keep_best()
-                return
-            if self._best_again_at is None:
-                self._say(f"best/ stays as it was: {problem}; trying again")
-            if self._best_again_at is None or self._best_again_at <= self.now():
-                self._best_again_at = self.now() + _BEST_AGAIN_S
-                self._timers.after(_BEST_AGAIN_S, self._keep_best_again)
-            return
-        self._best = self._best_again_at = None
-        if not kept:
-            self._say(
-                f"best/ stays: trial {command.trial} has no checkpoint of step {command.step}"
-            )
+    def known(self, trial: int, incarnation: int) -> Incarnation | None:
+        """Who may be named; while something of the same number that was dropped is left, that."""
+        return self._preparing.find(trial, incarnation) or self._current(trial, incarnation)
 
-    # ------------------------------------------------------------------ who speaks (Switchboard)
-
-    def take_rank(self, hello: Frame, peer: Peer) -> bool:
-        it = self._spoken_for(hello)
-        if it is None:
-            return False
-        if it.rank_peer is not None:
-            it.rank_peer.close()
-        it.rank_peer = peer
-        it.awaiting = None
-        peer.send(self._greeting)
-        peer.on_frame = partial(self._intake.said, it, peer)
-        peer.on_end = partial(self._rank_left, it, peer)
+    def joined(self, it: Incarnation) -> None:
+        """All of its ranks have."""
         if it.waits:
             self._preparing.is_ready(it)
         elif not it.is_up:
             self._is_up(it)
             if it.counts:
                 self._preparing.go_on_from_disk(it)
-        return True
 
     def _is_up(self, it: Incarnation) -> None:
         it.is_up = True
         self._emit(TrialUp(at=self.now(), trial=it.trial, incarnation=it.number))
 
-    def take_shim(self, hello: Frame, peer: Peer) -> bool:
-        it = self._spoken_for(hello)
-        match hello:
-            case {"pid": int(pid), "start_time": int(began)} if it is not None:
-                shim = Identity(pid, began)
-            case _:
-                return False
-        if it.shim is not None and it.shim != shim:
-            return False
-        it.shim_peer = peer
-        peer.send(self._greeting)
-        peer.on_frame = partial(self._shim_said, it)
-        if it.pidfd is None:
-            it.watch_shim(self.hub, shim, partial(self._stopping.shim_gone, it))
-        it.ask_to_stop()
-        it.tell_that_it_counts()
-        return True
-
-    def take_client(self, peer: Peer) -> bool:
-        if self._on_client is None:
-            return False
-        client = Client(peer)
-        peer.on_frame = partial(self._client_said, client)
-        return True
-
-    def _client_said(self, client: Client, frame: Frame) -> None:
-        self._client_spoke = True
-        if self._on_client is not None:
-            self._on_client(frame, client)
-
-    def _spoken_for(self, hello: Frame) -> Incarnation | None:
-        trial, incarnation = hello.get("trial"), hello.get("incarnation")
-        if type(trial) is int and type(incarnation) is int:
-            return self._preparing.find(trial, incarnation) or self._current(trial, incarnation)
-        return None
-
-    def _rank_left(self, it: Incarnation, peer: Peer) -> None:
-        if it.rank_peer is peer:
-            it.rank_peer = None
-            it.awaiting = None
+    def watch(self, it: Incarnation, shim: Identity) -> bool:
+        """Notice when its shim ends. False if it has ended."""
+        return it.watch_shim(self.hub, shim, partial(self._stopping.shim_gone, it))
 
     def _fail(self, it: Incarnation, why: str) -> None:
         """The trial did what it must not: it is ended, and failed for this reason."""
@@ -344,9 +271,6 @@ class TorchrunExecutor:
         if it.is_ready:
             self._is_up(it)
 
-    def number_of_last_report(self, trial: int) -> int:
-        return self.seq_of(trial)
-
     def withdraw(self, it: Incarnation) -> bool:
         """True if its launch had not begun, and now will not."""
         return self._preparing.withdraw(it) or self._launcher.withdraw(it)
@@ -355,7 +279,7 @@ class TorchrunExecutor:
         """Whether the server that forked its shim is there to clean up after it."""
         return it.launched_by is not None and it.launched_by == self._server.pid
 
-    def _shim_said(self, it: Incarnation, frame: Frame) -> None:
+    def shim_said(self, it: Incarnation, frame: Frame) -> None:
         record = sane_exit(frame.get("exited"))
         if record is not None and self.is_live(it):
             self.end(it, how_it_ended(it, record))
@@ -410,17 +334,16 @@ class TorchrunExecutor:
             case {"ready": _}:
                 self._launcher.flush()
             case {"launched": {"pid": int(pid), "start_time": int(began)}}:
-                if (it := self._spoken_for(who)) is not None:
+                if (it := self._speakers.spoken_for(who)) is not None:
                     it.launched_by = self._server.pid
-                    gone = partial(self._stopping.shim_gone, it)
-                    if not it.watch_shim(self.hub, Identity(pid, began), gone):
-                        self._timers.after(0.0, gone)
+                    if not self.watch(it, Identity(pid, began)):
+                        self._timers.after(0.0, partial(self._stopping.shim_gone, it))
             case {"shim_died": {"pid": int(pid)}}:
-                it = self._spoken_for(who)
+                it = self._speakers.spoken_for(who)
                 if it is not None and it.shim is not None and it.shim.pid == pid:
                     self.end(it, how_it_ended(it, None, status=who.get("status")))
             case {"failed": {"message": message}}:
-                if (it := self._spoken_for(who)) is not None:
+                if (it := self._speakers.spoken_for(who)) is not None:
                     self.end(it, lost(f"it could not be launched: {message}"))
             case {"preload_failed": {"module": str(module), "message": message}}:
                 self._say(f"preload: {module} is not preloaded: {message}")
@@ -467,7 +390,7 @@ class TorchrunExecutor:
         claim = it.claim()
         if claim is None or claim.shim is None or not claim.is_alive:
             return False
-        return it.watch_shim(self.hub, claim.shim, partial(self._stopping.shim_gone, it))
+        return self.watch(it, claim.shim)
 
     # ------------------------------------------------------------------ time
 

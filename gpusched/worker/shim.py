@@ -50,6 +50,7 @@ from gpusched.worker import stacks
 from gpusched.worker.lease import LEASE_S, Lease
 from gpusched.worker.link import DaemonLink
 from gpusched.worker.mark import put_mark, put_title
+from gpusched.worker.orders import Orders
 from gpusched.worker.segments import Segments
 
 Launcher = Callable[["Shim"], None]
@@ -60,9 +61,6 @@ LEAVE_GRACE_S = {"yielded": 2.0, "finished": 30.0}
 FAILURE_GRACE_S = 2.0
 LEFTOVER_GRACE_S = 1.0
 ABORT_GRACE_S = 2.0
-TERM_GRACE_S = 10.0
-GREETING_S = 2.0
-"""How long a daemon may take to say who it is; one that is stopped says nothing."""
 
 EXIT_FENCED = 75
 EXIT_BROKEN = 70
@@ -79,34 +77,35 @@ class Shim:
         self.paths = TrialPaths(Path(spec["dir"]))
         self.me = Identity(os.getpid(), start_time(os.getpid()) or 0)
         self.codes: dict[int, int] = {}
-        self.stop_grace_s: float | None = None
         self.launch_error: str | None = None
-        #: The highest epoch of a daemon that is known: an older one's word does not count.
-        self.epoch = int(spec.get("epoch", 0))
-        self._lease = Lease(self.paths.leave(self.incarnation), float(spec.get("lease_s", LEASE_S)))
-        self._greet_by_s: float | None = None
-        self._hangs = False
         self._stuck = ""
         self._rank_of: dict[int, int] = {}
         self._word: dict[str, Any] | None = None
         self._leave_by_s = self._abort_by_s = float("inf")
-        self._next_connect_s = 0.0
         self._oom_kills = 0
-        self._link = DaemonLink(
-            Path(spec["experiment_dir"]),
-            {
-                "hello": "shim",
-                "trial": self.trial,
-                "incarnation": self.incarnation,
-                "pid": self.me.pid,
-                "start_time": self.me.start_time,
-            },
+        hello = {
+            "hello": "shim",
+            "trial": self.trial,
+            "incarnation": self.incarnation,
+            "pid": self.me.pid,
+            "start_time": self.me.start_time,
+        }
+        experiment = Path(spec["experiment_dir"])
+        self._orders = Orders(
+            experiment,
+            int(spec.get("epoch", 0)),
+            DaemonLink(experiment, hello),
+            Lease(self.paths.leave(self.incarnation), float(spec.get("lease_s", LEASE_S))),
+            self.paths.waits if spec.get("waits") is True else None,
         )
-        #: It was launched before it was due, and does not count until the daemon says so.
-        self._waits = spec.get("waits") is True
         self._bell, self._wake = socket.socketpair()
         self._segments = Segments()
         self._logs: LogCap | None = None
+
+    @property
+    def stop_grace_s(self) -> float | None:
+        """It is to stop: the grace that its ranks have. None: it is not."""
+        return self._orders.stop_grace_s
 
     @property
     def environment(self) -> dict[str, str]:
@@ -117,7 +116,7 @@ class Shim:
         """Become the tree's root; False if this incarnation was claimed before."""
         with suppress(PermissionError):
             os.setsid()
-        if read_epoch(self.spec["experiment_dir"]) > self.epoch:
+        if read_epoch(self.spec["experiment_dir"]) > self._orders.epoch:
             return False  # the daemon that asked for it is not the one any more
         failpoints.reach("claim.before")
         if not make_claim(self.paths.shim(self.incarnation), self.me):
@@ -143,7 +142,7 @@ class Shim:
     def started(self, rank_pids: Mapping[int, int]) -> None:
         """The ranks (cold: the one process that runs them, as rank -1) have been started."""
         self._rank_of = {pid: rank for rank, pid in rank_pids.items()}
-        self._connect()
+        self._orders.connect()
         self._logs = LogCap(self.paths.logs(self.incarnation))
         self._oom_kills = _oom_kills()
         with suppress(OSError):
@@ -194,7 +193,7 @@ class Shim:
 
     def _pass(self, timeout_s: float) -> None:
         """One turn of the loop: children that end, the daemon's line, at most ``timeout_s``."""
-        self._mind_the_daemon()
+        self._orders.mind_the_daemon()
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
         logs = self._logs
@@ -206,8 +205,8 @@ class Shim:
                 logs.look(time.monotonic())
             else:
                 poll.register(logs.descriptor, select.POLLIN)
-        if self._link.connected:
-            poll.register(self._link.fileno(), select.POLLIN)
+        if self._orders.fileno() >= 0:
+            poll.register(self._orders.fileno(), select.POLLIN)
         for descriptor, _ in poll.poll(max(0.0, timeout_s) * 1000):
             if descriptor == self._bell.fileno():
                 with suppress(BlockingIOError):
@@ -215,57 +214,10 @@ class Shim:
             elif logs is not None and descriptor == logs.descriptor:
                 logs.look(time.monotonic())
             else:
-                for frame in self._link.read():
-                    self._on_frame(frame)
-
-    def _connect(self) -> None:
-        now = time.monotonic()
-        if not self._link.connected and now >= self._next_connect_s:
-            self._next_connect_s = now + TICK_S
-            if self._link.connect():
-                self._greet_by_s = now + GREETING_S
-
-    def _mind_the_daemon(self) -> None:
-        """Keep a line to the newest daemon there is; without one for too long, the trial is to leave."""
-        now = time.monotonic()
-        if self._link.connected and now >= self._next_connect_s:
-            self._next_connect_s = now + TICK_S
-            newest = read_epoch(self.spec["experiment_dir"])
-            mute = self._greet_by_s is not None and now > self._greet_by_s
-            if newest > self.epoch or mute:
-                self.epoch = max(newest, self.epoch)
-                self._link.close()
-                self._next_connect_s = now
-        self._connect()
-        if self._link.connected and self._greet_by_s is None:
-            self._lease.heard(now)
-        elif self._lease.is_over(now):
-            self._ask_to_stop(TERM_GRACE_S)
-        if self._waits and not self._link.connected:
-            self._ask_to_stop(0.0)
-
-    def _on_frame(self, frame: Mapping[str, Any]) -> None:
-        epoch, grace_s = frame.get("epoch"), frame.get("stop")
-        if isinstance(epoch, int):
-            if epoch < self.epoch:
-                self._link.close()
-            else:
-                self.epoch, self._greet_by_s = epoch, None
-        elif frame.get("counts") is True and self._greet_by_s is None:
-            self._waits = False
-            with suppress(OSError):
-                self.paths.waits.unlink(missing_ok=True)
-        elif isinstance(grace_s, int | float) and grace_s >= 0 and self._greet_by_s is None:
-            self._hangs = frame.get("stacks") is True
-            self._ask_to_stop(float(grace_s))
+                self._orders.read()
 
     def _on_signal(self, number: int, _frame: object) -> None:
-        self._ask_to_stop(TERM_GRACE_S)
-
-    def _ask_to_stop(self, grace_s: float) -> None:
-        self.stop_grace_s = (
-            grace_s if self.stop_grace_s is None else min(grace_s, self.stop_grace_s)
-        )
+        self._orders.stop()
 
     def _reap(self) -> bool:
         """True if the tree is empty."""
@@ -285,7 +237,7 @@ class Shim:
         if self._reap():
             return
         self._segments.note(self.me.pid)
-        if self._hangs:
+        if self._orders.hangs:
             self._look_where_it_hangs()
         began = time.monotonic()
         deadline = began + grace_s
@@ -307,7 +259,7 @@ class Shim:
             self._pass(min(TICK_S, left_s))
 
     def _look_where_it_hangs(self) -> None:
-        self._hangs = False
+        self._orders.hangs = False
         running = {rank: pid for pid, rank in self._rank_of.items() if rank not in self.codes}
         running.pop(-1, None)
         try:
@@ -335,6 +287,11 @@ class Shim:
         except Exception:
             traceback.print_exc()
 
+    def abandon(self) -> None:
+        """Something is wrong with this process itself: its tree is ended, and nothing is told."""
+        self._orders.stop(0.0)
+        self.end(0.0)
+
     def finish(self) -> None:
         """The tree is empty: leave ``exit.json``, tell the daemon."""
         self._clean_up()
@@ -358,7 +315,7 @@ class Shim:
             traceback.print_exc()
             descriptor = None
         failpoints.reach("exit.written")
-        self._link.send({"exited": record})
+        self._orders.tell({"exited": record})
         failpoints.reach("exit.told")
         if descriptor is not None:
             with suppress(OSError):
@@ -416,7 +373,6 @@ def run_shim(spec: Mapping[str, Any], launcher: Launcher) -> int:
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        shim.stop_grace_s = 0.0
-        shim.end(0.0)
+        shim.abandon()
         return EXIT_BROKEN
     return 0

@@ -26,6 +26,9 @@ class Server:
         self.lives = True
         self.told: list[Mapping[str, Any]] = []
 
+    def want(self) -> None:
+        """It has been started."""
+
     def launch(self, spec: Mapping[str, Any]) -> bool:
         if self.lives:
             self.told.append(spec)
