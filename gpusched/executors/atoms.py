@@ -32,8 +32,13 @@ class Atom:
     missing: tuple[str, ...] = ()
 
     @property
-    def use(self) -> int:
-        """0: nobody is on it; 1: a GPU of it drains; 2: one is held."""
+    def is_held(self) -> bool:
+        """A trial is on it."""
+        return any(unit.doing is Doing.HELD for unit in self.units)
+
+    @property
+    def order(self) -> int:
+        """Free ones first, then those that drain, then those in use."""
         order = (Doing.FREE, Doing.DRAINING, Doing.HELD)
         return max((order.index(unit.doing) for unit in self.units), default=0)
 

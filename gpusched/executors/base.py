@@ -121,8 +121,11 @@ class Devices(Protocol):
         """Devices that were out of use for a passing reason that has passed, proven clean: FREE again."""
         ...
 
-    def readmit(self, device: str) -> Release:
-        """Asked again and again when somebody wants a quarantined device back; released means: FREE again."""
+    def readmit(self, device: str, *, anew: bool = False) -> Release:
+        """Asked again and again when somebody wants a quarantined device back; released means: FREE again.
+
+        ``anew``: this is the first time that this person asks; what the device did before counts no more.
+        """
         ...
 
     def keep_out(self, device: str, reason: str) -> None:

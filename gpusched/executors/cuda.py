@@ -191,12 +191,15 @@ class CudaDevices:
             for name in devices
         )
 
-    def readmit(self, device: str) -> Release:
+    def readmit(self, device: str, *, anew: bool = False) -> Release:
         """Asked again and again when somebody wants a quarantined device back; released means: FREE again."""
         atom = self._atom(device)
+        if atom.is_held and not any(unit.out for unit in atom.units):
+            return Release(device, released=False, holder="it is in use")
         self._hear()
-        for unit in atom.units:
-            if unit.is_asked_anew and self._xids is not None:
+        for unit in atom.units if anew else ():
+            unit.begin_readmission()
+            if self._xids is not None:
                 self._xids.forget(unit.gpu.board)
         leased = [unit for unit in atom.units if unit.out is not None and unit.out.leased]
         self._take_leases(leased)
@@ -221,7 +224,7 @@ class CudaDevices:
         """
         self._hear()
         found = []
-        for atom in sorted(self._atoms.values(), key=lambda atom: atom.use):
+        for atom in sorted(self._atoms.values(), key=lambda atom: atom.order):
             reasons = [f"{unit.gpu.label}: {why}" for unit in atom.units if (why := unit.check())]
             if atom.missing and atom.id not in self._missed:
                 self._missed.add(atom.id)

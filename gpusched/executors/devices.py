@@ -95,7 +95,7 @@ class CpuDevices:
     def recovered(self) -> tuple[str, ...]:
         return ()
 
-    def readmit(self, device: str) -> Release:
+    def readmit(self, device: str, *, anew: bool = False) -> Release:
         return Release(device, released=True)
 
     def keep_out(self, device: str, reason: str) -> None:

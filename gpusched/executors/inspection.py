@@ -72,14 +72,14 @@ class Inspection:
             self._asking[device].append(answered)
             return
         self._asking[device] = [answered]
-        self._ask_again(device, self._now() + READMIT_PATIENCE_S)
+        self._ask(device, self._now() + READMIT_PATIENCE_S, anew=True)
 
-    def _ask_again(self, device: str, until: float) -> None:
-        release = self._devices.readmit(device)
+    def _ask(self, device: str, until: float, *, anew: bool = False) -> None:
+        release = self._devices.readmit(device, anew=anew)
         if release.released:
             self._emit(DeviceReadmitted(at=self._now(), device=device))
         elif self._now() < until:
-            self._timers.after(READMIT_EVERY_S, partial(self._ask_again, device, until))
+            self._timers.after(READMIT_EVERY_S, partial(self._ask, device, until))
             return
         for answered in self._asking.pop(device):
             answered(release)

@@ -35,8 +35,6 @@ CLEAN_FOR_S = 3.0
 """A stranger must have been gone for so long: jobs often come in rows."""
 VITALS_AGE_MAX_S = 5.0
 """Vitals are read every two seconds; older ones say nothing about a GPU that is to be given out."""
-READMIT_GAP_S = 1.0
-"""Who asks again after such a pause asks anew: the GPU may have been reset meanwhile."""
 XID_PATIENCE_S = 10.0
 """How long to wait for vitals read after an XID that must be judged by them."""
 
@@ -72,7 +70,7 @@ class Unit:
         self._ticket = 0
         self._asked_at: float | None = None
         self._readmit_ticket: int | None = None
-        self._readmit_at = self._readmit_asked_at = 0.0
+        self._readmit_at = 0.0
         self._condemned = ("", 0.0)
         self._clean_since: float | None = None
         self._xids: list[tuple[int, float]] = []
@@ -256,19 +254,14 @@ class Unit:
             self._clean_since = usage.at
         return usage.at - self._clean_since >= CLEAN_FOR_S
 
-    @property
-    def is_asked_anew(self) -> bool:
-        """Whether the next ``can_readmit`` begins again: what the GPU did before then counts no more."""
-        paused = self._clock.now() - self._readmit_asked_at > READMIT_GAP_S
-        return self._readmit_ticket is None or paused
+    def begin_readmission(self) -> None:
+        """Somebody wants it back and has not asked before: what it did until now counts no more."""
+        self._readmit_ticket = None
 
     def can_readmit(self) -> Verdict:
         """Asked again and again for somebody who wants it back: a fresh look-up, a fresh reading, fresh vitals."""
-        if self.doing is Doing.HELD and self.out is None:
-            return Verdict(False, "it is in use")
-        now, anew = self._clock.now(), self.is_asked_anew
-        self._readmit_asked_at = now
-        if anew:
+        now = self._clock.now()
+        if self._readmit_ticket is None:
             self._readmit_at, self._xids = now, []
             if self.out is not None and not self.out.passing:
                 self.watch.rebind()
@@ -280,7 +273,7 @@ class Unit:
             return Verdict(False, reason)
         if self._xids:
             return Verdict(False, WAITING)
-        verdict = self.verdict(self._readmit_ticket or 0)
+        verdict = self.verdict(self._readmit_ticket)
         vitals = self.watch.vitals
         if verdict.clean and (vitals is None or vitals.at < self._readmit_at):
             return Verdict(False, WAITING)

@@ -71,8 +71,10 @@ class Box:
     def readmitted(self, devices: CudaDevices, name: str, within_s: float = 4.0) -> Release:
         """The last answer to somebody who wants it back, asking as the daemon does."""
         until = self.clock.now() + within_s
-        while not (release := devices.readmit(name)).released and self.clock.now() < until:
+        release = devices.readmit(name, anew=True)
+        while not release.released and self.clock.now() < until:
             self.clock.advance(0.1)
+            release = devices.readmit(name)
         return release
 
 

@@ -265,11 +265,11 @@ class Schedule(World):
         kept_out = [name for name, atom in self.atoms.items() if atom.state == "QUARANTINED"]
         whole_for: Counter[str] = Counter()
         answers: dict[str, Any] = {}
-        for _ in range(60):
+        for turn in range(60):
             for name in list(kept_out):
                 wrong = [self.dirty(gpu) or self.ill(gpu) for gpu in self.atoms[name].gpus]
                 whole_for[name] = 0 if any(wrong) else whole_for[name] + 1
-                answers[name] = self.devices.readmit(name)
+                answers[name] = self.devices.readmit(name, anew=turn % 20 == 0)
                 if answers[name].released:
                     assert not any(wrong), f"{name} readmitted: {wrong}"
                     kept_out.remove(name)

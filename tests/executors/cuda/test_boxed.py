@@ -1,0 +1,185 @@
+"""The promises of ``docs/gpus.md`` from outside: command line, daemon and trials are real, the driver is scripted."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from boxed import Boxed, name_of, running_on, state_of
+
+pytestmark = pytest.mark.slow
+
+MakeBoxed = Callable[..., Boxed]
+ONE_STEP: dict[str, Any] = {"policy": {"name": "fifo", "R": 1}}
+FOR_LONG: dict[str, Any] = {"policy": {"name": "fifo", "R": 100000}, "max_trials": 50}
+OUT_OF_MEMORY = (
+    "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.11 GiB "
+    "of which 3.21 GiB is free. Process 7 has 75.90 GiB memory in use."
+)
+
+
+@pytest.fixture
+def boxed(tmp_path: Path) -> Iterator[MakeBoxed]:
+    made: list[Boxed] = []
+
+    def make(*gpus: dict[str, Any]) -> Boxed:
+        tmp_path.chmod(0o700)
+        made.append(Boxed(tmp_path, *gpus))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.end()
+
+
+def test_every_way_to_name_gpus(boxed: MakeBoxed) -> None:
+    """A trial a GPU, one step each: which GPUs they got, and how they were told."""
+    box = boxed({}, {}, {}, {})
+    ways: list[tuple[dict[str, Any], str | None, list[int]]] = [
+        ({"devices": "auto"}, None, [0, 1, 2, 3]),
+        ({"devices": "cuda:0,2,3"}, None, [0, 2, 3]),
+        ({"devices": [name_of(3), name_of(1)]}, None, [1, 3]),
+        ({"devices": "GPU-2a00,GPU-0a00"}, None, [0, 2]),
+        ({"devices": "cuda"}, "3,1", [1, 3]),
+        ({"devices": "cuda:1"}, f"GPU-3a00,{name_of(1)}", [1]),
+        ({"devices": "cuda:1,2", "gpu_ids": "index"}, None, [1, 2]),
+    ]
+    for number, (keys, visible, wanted) in enumerate(ways):
+        environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+        by_index = keys.get("gpu_ids") == "index"
+        names = [str(index) if by_index else name_of(index) for index in wanted]
+        box.runs_to_its_end(
+            f"way{number}",
+            environ,
+            **keys,
+            policy={"name": "fifo", "R": 20},
+            max_trials=len(wanted),
+        )
+        ranks = box.ranks()
+        assert sorted(rank["CUDA_VISIBLE_DEVICES"] for rank in ranks) == names, keys
+        assert {rank["CUDA_DEVICE_ORDER"] for rank in ranks} == {"PCI_BUS_ID"}
+    assert not (box.box / "collision").exists()
+
+
+def test_what_cannot_be_named_is_refused_with_what_there_is(boxed: MakeBoxed) -> None:
+    box = boxed({}, {})
+    for devices, visible, says in (
+        ("cuda:0,7", None, "there is no GPU 7. There are:"),
+        ("GPU-9999", None, "there is no GPU-9999. There are:"),
+        ("cuda:1", "1", "there is no GPU 1 (inside CUDA_VISIBLE_DEVICES=1)"),
+        ("cuda", "7", "CUDA_VISIBLE_DEVICES=7 leaves no GPU"),
+    ):
+        environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+        refused = box.runs_it("wrong", environ, devices=devices)
+        assert refused.code == 4
+        assert says in refused.err
+        assert name_of(1) in refused.err, "what there is"
+    assert box.runs_it("three", None, gpus_per_atom=3).code == 4
+
+
+def test_atoms_of_two_gpus_are_pairs_that_nvlink_joins(boxed: MakeBoxed) -> None:
+    joined = {0: 2, 1: 3, 2: 0, 3: 1}
+    box = boxed(*({"nvlinked": [name_of(other)], "cpus": 3} for other in joined.values()))
+    view = box.runs_to_its_end("pairs", gpus_per_atom=2, max_atoms=1, max_trials=2, **ONE_STEP)
+    assert [device["id"] for device in view["devices"]] == [
+        f"{name_of(0)}+{name_of(2)}",
+        f"{name_of(1)}+{name_of(3)}",
+    ]
+    ranks = box.ranks()
+    assert len(ranks) == 4, "a rank a GPU"
+    assert {rank["CUDA_VISIBLE_DEVICES"] for rank in ranks} == {
+        f"{name_of(0)},{name_of(2)}",
+        f"{name_of(1)},{name_of(3)}",
+    }
+    for rank in ranks:
+        assert int(rank["OMP_NUM_THREADS"]) >= 1
+        assert int(rank["GPUSCHED_LOADER_WORKERS"]) >= 1
+        assert set(rank["cores"]) <= {0, 1}
+
+
+def test_mig_slices_serve_trials_of_one_atom(boxed: MakeBoxed) -> None:
+    box = boxed({"slices": 2})
+    for keys, says in (
+        ({}, "max_atoms: 2: these devices include MIG slices"),
+        ({"gpus_per_atom": 2}, "gpus_per_atom: 2: GPU 0/0 is a MIG slice"),
+        ({"gpu_ids": "index", "max_atoms": 1}, "gpu_ids: index: GPU 0/0 is a MIG slice"),
+    ):
+        refused = box.runs_it("more", None, **keys)
+        assert refused.code == 4
+        assert says in refused.err
+    assert not box.ranks(), "nothing was begun"
+    slices = [f"MIG-{n}c-{name_of(0)}" for n in range(2)]
+    box.runs_to_its_end("one", max_atoms=1, policy={"name": "fifo", "R": 20})
+    assert sorted(rank["CUDA_VISIBLE_DEVICES"] for rank in box.ranks()) == slices
+    rows = [json.loads(line) for line in box.asks("gpus", "--json").out.splitlines()]
+    assert [row["place"] for row in rows] == ["0/0", "0/1"]
+
+
+def test_a_strangers_gpu_is_shown_left_alone_and_taken_up_again(boxed: MakeBoxed) -> None:
+    box = boxed({}, {})
+    stranger = subprocess.Popen(["sleep", "600"])
+    try:
+        (box.box / name_of(1) / str(stranger.pid)).touch()
+        shown = box.asks("gpus").out
+        assert f"held by pid {stranger.pid} ({getpass.getuser()}: sleep 600, 3.00 GiB)" in shown
+        box.begin("mine", **FOR_LONG)
+        view = box.until("mine", lambda view: name_of(0) in running_on(view))
+        state, reason = state_of(view, name_of(1))
+        assert state == "quarantined"
+        assert f"pid {stranger.pid} ({getpass.getuser()}: sleep 600" in reason
+        assert stranger.poll() is None, "nobody touched it"
+    finally:
+        stranger.kill()
+        stranger.wait()
+    box.until("mine", lambda view: len(running_on(view)) == 2)
+    assert f"{name_of(1)} is in use again" in box.log()
+    assert not (box.box / "collision").exists()
+
+
+def test_a_lost_gpu_costs_its_trial_a_move_and_comes_back_when_asked_for(boxed: MakeBoxed) -> None:
+    box = boxed({}, {})
+    box.begin("search", **{**FOR_LONG, "max_trials": 1})
+    (name,) = running_on(box.until("search", running_on))
+    other = name_of(1) if name == name_of(0) else name_of(0)
+    lost = box.box / name / "lost"
+    lost.touch()
+    view = box.until("search", lambda view: other in running_on(view))
+    (trial,) = view["trials"]
+    assert trial["state"] in ("starting", "running")
+    assert trial["incarnation"] == 2
+    state, reason = state_of(view, name)
+    assert state == "quarantined"
+    assert "the GPU is lost" in reason
+    assert "its GPU is to blame, not the trial" in box.asks("explain", "0").out
+    refused = box.asks("gpus", "--readmit", name)
+    assert "the GPU is lost" in refused.text
+    lost.unlink()
+    answered = box.asks("gpus", "--readmit", name)
+    assert answered.code == 0, answered.text
+    box.until("search", lambda view: state_of(view, name)[0] != "quarantined")
+    shown = [json.loads(line) for line in box.asks("gpus", "--json").out.splitlines()]
+    assert {row["standing"]["state"] for row in shown} == {"held", "free"}
+
+
+def test_out_of_memory_is_said_with_its_size_and_not_tried_again(boxed: MakeBoxed) -> None:
+    box = boxed({}, {})
+    view = box.runs_to_its_end(
+        "big",
+        space={"fails": {"choice": ["", OUT_OF_MEMORY]}},
+        policy={"name": "fifo", "R": 3},
+        max_atoms=1,
+        max_trials=8,
+    )
+    failed = [trial for trial in view["trials"] if trial["state"] == "failed"]
+    whole = [trial for trial in view["trials"] if trial["state"] == "completed"]
+    # Two may have been begun before the first of them had failed.
+    assert 1 <= len(failed) <= 2
+    assert len(whole) >= 2
+    said = box.asks("explain", str(failed[0]["id"])).out
+    assert "out of GPU memory: 20.00 GiB wanted, 3.21 GiB free of 79.11 GiB on 1 atom" in said
+    assert "is not tried again" in said
