@@ -27,6 +27,10 @@ TORCHRUN = -1
 """The place of torchrun's own process among the ranks a shim watches."""
 
 
+class TorchrunKilled(Exception):
+    """Not the trial's fault: nothing is said of how it ended, so it is relaunched from its last checkpoint."""
+
+
 def run_torchrun(shim: Shim) -> None:
     """Run the incarnation's ranks under torchrun until none is left (a ``Launcher``)."""
     codes = shim.paths.logs(shim.incarnation) / "codes.json"
@@ -42,6 +46,9 @@ def run_torchrun(shim: Shim) -> None:
     else:
         shim.end(LEFTOVER_GRACE_S)
     process.returncode = shim.codes.get(TORCHRUN, 0)  # the shim has reaped it
+    code = shim.codes.get(TORCHRUN, 0)
+    if code < 0 and news == "left" and shim.word is None:
+        raise TorchrunKilled(f"torchrun was killed by {outcome.signal_name(-code)}")
     _take_codes(shim, codes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ import pytest
 
 from gpusched.core.decisions import Launch
 from gpusched.core.events import Reported
+from gpusched.trees.claim import read_claim
+from gpusched.trees.processes import send_signal
 from tests.executors.conftest import Lab, listening_addresses, of_trial, wait_for
 from tests.executors.contract import steps_of, the_exit
 from tests.executors.test_ranks import play
@@ -65,6 +68,20 @@ def test_a_tree_that_does_not_want_to_go(cold_lab: Lab) -> None:
     wait_for(cold_lab.trial_folder(trial) / "ready-0")
     ending, _ = kill(cold_lab, trial, 0.3)
     assert ending.outcome == "killed"
+    assert cold_lab.left_of(trial) == []
+
+
+def test_a_killed_torchrun_is_no_fault_of_its_trial(cold_lab: Lab) -> None:
+    """Found by the torture: the trial failed, and its story said nothing of a signal."""
+    trial = begin(cold_lab, "stubborn")
+    wait_for(cold_lab.trial_folder(trial) / "ready-0")
+    claim = read_claim(cold_lab.paths.trial(trial).shim(1))
+    assert claim is not None
+    (torchrun,) = claim.ranks
+    assert send_signal(torchrun, signal.SIGKILL)
+    ending = the_exit(cold_lab.rig.run(trial), trial)
+    assert ending.outcome == "lost"
+    assert "torchrun was killed by SIGKILL" in (ending.error or "")
     assert cold_lab.left_of(trial) == []
 
 
