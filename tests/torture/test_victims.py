@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import random
 import signal
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from gpusched.trees.processes import Identity, send_signal, start_time
+from gpusched.trees.processes import Identity, read_file, send_signal, start_time
 from tests.torture.bed import Bed, times, wait_until
 
 MakeBed = Callable[..., Bed]
@@ -21,6 +23,8 @@ FINAL = ("completed", "stopped", "failed")
 STATES = ("starting", "yielding", "stopping", "running")
 """Transitional ones first."""
 VICTIMS = ("shim", "rank 0", "rank 1", "server")
+"""Where torchrun's agent is forked it is in the shim."""
+COLD_VICTIMS = ("shim", "agent", "rank 0", "rank 1")
 
 
 def trial_of(bed: Bed, number: int) -> dict[str, Any]:
@@ -71,10 +75,25 @@ def pids_of(bed: Bed, number: int, incarnation: int, victim: str) -> Iterator[in
         yield from [claim["pid"]] if claim.get("pid") else []
     elif victim == "server":
         yield from bed.processes().get((-1, -1), ())
+    elif bed.keys.get("launch") == "cold":
+        yield from _of_torchrun(bed, number, incarnation, claim, victim)
     else:
         ranks = claim.get("ranks") or []
         index = int(victim.split()[1])
         yield from [ranks[index][0]] if len(ranks) > index else []
+
+
+def _of_torchrun(
+    bed: Bed, number: int, incarnation: int, claim: dict[str, Any], victim: str
+) -> Iterator[int]:
+    """torchrun's own process is all that the claim knows; its ranks are told by their variables."""
+    if victim == "agent":
+        yield from [pid for pid, _ in claim.get("ranks") or []]
+        return
+    variable = f"LOCAL_RANK={victim.split()[1]}".encode()
+    for pid in bed.processes().get((number, incarnation), ()):
+        if variable in (read_file(f"/proc/{pid}/environ") or b"").split(b"\0"):
+            yield pid
 
 
 def strike(bed: Bed, state: str, victim: str, number: int) -> str:
@@ -87,7 +106,10 @@ def strike(bed: Bed, state: str, victim: str, number: int) -> str:
     for pid in pids:
         began = start_time(pid)
         hit = (began is not None and send_signal(Identity(pid, began), number)) or hit
-    wait_until(lambda: settled(bed, target), f"trial {target} after {victim} in {state}", 120)
+    ended = has_been_ended if hit and victim != "server" else settled
+    wait_until(
+        lambda: ended(bed, target, incarnation), f"trial {target} after {victim} in {state}", 120
+    )
     after = trial_of(bed, target)
     if after["state"] == "failed":
         story = "\n".join(bed.ask("explain", trial=target)["lines"])
@@ -105,7 +127,7 @@ def bring_to_running(bed: Bed) -> int:
     return live(bed)[0]
 
 
-def settled(bed: Bed, number: int) -> bool:
+def settled(bed: Bed, number: int, _incarnation: int) -> bool:
     """It trains, or rests: a paused one goes on when atoms are free, which others have taken meanwhile."""
     return trial_of(bed, number)["state"] in ("running", "paused", *FINAL)
 
@@ -129,25 +151,128 @@ def end(bed: Bed) -> None:
     wait_until(lambda: not bed.processes(), "no process left")
 
 
+TALLY: Counter[str] = Counter()
+"""Of the whole session: what was hit, in which state, and what came of it."""
+
+
+def tally() -> None:
+    print(f"so far {TALLY.total()}", flush=True)
+    for what, count in sorted(TALLY.items()):
+        print(f"  {count:4} {what}")
+
+
+def strike_all(bed: Bed, blows: list[tuple[str, str]], number: int = signal.SIGKILL) -> None:
+    for state, victim in blows:
+        TALLY[f"{state}, {victim}: {strike(bed, state, victim, number)}"] += 1
+    end(bed)
+    tally()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("seed", range(times(1)))
+@pytest.mark.parametrize("seed", range(times(15)))
 def test_killed_in_every_state(make_bed: MakeBed, seed: int) -> None:
     print(f"seed {seed}")
-    rng = random.Random(seed)
-    bed = bed_of_pairs(make_bed)
-    blows = [(state, victim) for state in STATES for victim in VICTIMS] * times(3)
-    for state, victim in blows if seed == 0 else rng.sample(blows, len(blows)):
-        print(state, victim, strike(bed, state, victim, signal.SIGKILL), flush=True)
-    end(bed)
-    print(f"{len(blows)} blows")
+    blows = [(state, victim) for state in STATES for victim in VICTIMS] * 3
+    if seed:  # the first run goes through the states in order, transitional ones first
+        random.Random(seed).shuffle(blows)
+    strike_all(bed_of_pairs(make_bed), blows)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
+@pytest.mark.parametrize("seed", range(times(5)))
+def test_killed_in_every_state_under_torchrun(make_bed: MakeBed, seed: int) -> None:
+    """``launch: cold``: the agent is a process of its own."""
+    print(f"seed {seed}")
+    blows = [(state, victim) for state in STATES for victim in COLD_VICTIMS]
+    random.Random(seed).shuffle(blows)
+    strike_all(bed_of_pairs(make_bed, launch="cold"), blows)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("seed", range(times(5)))
+def test_killed_while_it_is_resized(make_bed: MakeBed, seed: int) -> None:
+    print(f"seed {seed}")
+    rng, left = random.Random(seed), 28
+    while left:
+        bed = bed_that_resizes(make_bed)
+        while left and sum(t["state"] not in FINAL for t in bed.view()["trials"]) >= 3:
+            outcome = strike_a_resize(bed, rng.choice(VICTIMS))
+            if outcome is None:
+                break
+            TALLY[outcome] += 1
+            left -= 1
+        end(bed)
+    tally()
+
+
+def bed_that_resizes(make_bed: MakeBed) -> Bed:
+    bed = make_bed(
+        devices="cpu:6",
+        max_atoms=2,
+        max_trials=5,
+        scaling="linear",
+        space={"x": {"uniform": [0, 1]}, "step_s": 0.1},
+        policy={"name": "hypersched", "r": 100_000, "R": 1_000_000, "eta": 3, "cooldown": 1},
+        grace="1s",
+    )
+    assert "ok" in bed.start()
+    wait_until(lambda: len(live(bed)) >= 3, f"three that train\n{bed.log()}", 120)
+    return bed
+
+
+def strike_a_resize(bed: Bed, victim: str) -> str | None:
+    """One trial rests, so that its atoms go to another, which is hit on its way from one size to the next.
+
+    None where nobody grows: those that are left have all that they may have.
+    """
+    wait_until(lambda: len(live(bed)) >= 2 or unpause_all(bed), f"two that train\n{bed.log()}", 120)
+    training = live(bed)
+    sizes = {number: trial_of(bed, number)["atoms"] for number in training}
+    resting = max(training, key=lambda number: (sizes[number], number))
+    bed.ask("pause", trial=resting)
+    found: list[dict[str, Any]] = []
+
+    def is_resized(trial: dict[str, Any]) -> bool:
+        number = trial["id"]
+        if number == resting or number not in sizes:
+            return False
+        return trial["state"] in ("yielding", "starting") or trial["atoms"] != sizes[number]
+
+    until = time.monotonic() + 15
+    while not found and time.monotonic() < until:
+        found.extend(t for t in bed.view()["trials"] if is_resized(t))
+        time.sleep(0.01)
+    if not found:
+        return None
+    target, incarnation = found[0]["id"], found[0]["incarnation"]
+    pids = list(pids_of(bed, target, incarnation, victim))
+    hit = [pid for pid in pids if send_signal(Identity(pid, start_time(pid) or 0), signal.SIGKILL)]
+    wait_until(
+        lambda: settled(bed, target, incarnation), f"trial {target} after {victim} died", 120
+    )
+    unpause_all(bed)
+    bed.check_one_incarnation_each()
+    after = trial_of(bed, target)["state"]
+    return f"resizing ({found[0]['state']}), {victim}: {'hit' if hit else 'gone already'}: {after}"
+
+
+def unpause_all(bed: Bed) -> bool:
+    """False, for ``wait_until``."""
+    for trial in bed.view()["trials"]:
+        if trial["state"] == "paused":
+            bed.ask("unpause", trial=trial["id"])
+    return False
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("seed", range(times(7)))
 @pytest.mark.parametrize("victim", ["shim", "rank 0", "rank 1"])
 @pytest.mark.parametrize("state", ["starting", "yielding", "running"])
-def test_stopped_in_every_state(make_bed: MakeBed, state: str, victim: str) -> None:
+def test_stopped_in_every_state(make_bed: MakeBed, state: str, victim: str, seed: int) -> None:
     """Found by the watchdog, or by the patience of whoever asked it to go; a stopped shim alone harms nobody."""
     bed = bed_of_pairs(make_bed, hang_limit="3s")
     target = bring_to_running(bed)
@@ -161,3 +286,10 @@ def test_stopped_in_every_state(make_bed: MakeBed, state: str, victim: str) -> N
     if state != "starting" or victim == "shim":  # a start may take ten minutes: a stop ends it here
         wait_until(lambda: has_been_ended(bed, target, incarnation), "the stopped to be ended", 120)
     end(bed)
+    TALLY[f"{state}, {victim}: stopped: {trial_of_journal(bed, target)}"] += 1
+    tally()
+
+
+def trial_of_journal(bed: Bed, number: int) -> str:
+    """What became of it, when no daemon lives any more."""
+    return str(bed.check().state.trials[number].state.value)
