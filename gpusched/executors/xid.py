@@ -11,6 +11,7 @@ import ctypes
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pynvml
@@ -18,10 +19,12 @@ import pynvml
 from gpusched.executors.clock import Clock
 from gpusched.executors.gpu import Gpu
 from gpusched.executors.nvml import NvmlError, NvmlLost, NvmlTimeout, ask, ask_if_supported
+from gpusched.executors.watch import run_in_thread
 
 WAIT_S = 5.0
 BREATH_S = 1.0
 ERRORS_IN_A_ROW_MAX = 5
+REGISTER_TIMEOUT_S = 2.0
 SETS_MAX = 20
 """A GPU that is lost makes every wait fail at once, of the whole set: a new set without it, so many times."""
 
@@ -85,17 +88,15 @@ class XidWatch:
         self._say("GPU error events have ended: faults are found by polling alone")
 
     def _register(self, events: Any) -> bool:
+        """Each GPU in a thread of its own: one that hangs keeps nobody from hearing of the others."""
         deaf = []
         for gpu in self._gpus.values():
-            try:
-                # Asking for an event that a card does not have would refuse the whole request.
-                wanted = WANTED & int(ask("nvmlDeviceGetSupportedEventTypes", gpu.handle))
-                if not wanted & pynvml.nvmlEventTypeXidCriticalError:
-                    deaf.append(gpu.label)
-                elif wanted:
-                    ask("nvmlDeviceRegisterEvents", gpu.handle, wanted, events)
-            except NvmlError as error:
-                deaf.append(f"{gpu.label} ({error.text})")
+            said: list[str] = []
+            work = partial(_register_one, gpu, events, said)
+            if not run_in_thread(self._clock, work, "gpusched-xid-register", REGISTER_TIMEOUT_S):
+                deaf.append(f"{gpu.label} (NVML does not answer)")
+            elif said:
+                deaf.append(f"{gpu.label}{said[0]}")
         if deaf:
             self._say(
                 f"no GPU error events from {', '.join(deaf)}: faults are found by polling alone"
@@ -146,6 +147,19 @@ class XidWatch:
             if note not in self._said:
                 self._said.add(note)
                 self._notes.append(note)
+
+
+def _register_one(gpu: Gpu, events: Any, said: list[str]) -> None:
+    """``said``: gets why there are no events from it, if there are none."""
+    try:
+        # Asking for an event that a card does not have would refuse the whole request.
+        wanted = WANTED & int(ask("nvmlDeviceGetSupportedEventTypes", gpu.handle))
+        if wanted & pynvml.nvmlEventTypeXidCriticalError:
+            ask("nvmlDeviceRegisterEvents", gpu.handle, wanted, events)
+        else:
+            said.append("")
+    except NvmlError as error:
+        said.append(f" ({error.text})")
 
 
 def address(handle: Any) -> int:
