@@ -261,7 +261,10 @@ class CudaDevices:
 
     def _back_in_use(self, atom: Atom) -> None:
         for unit in atom.units:
+            passing = unit.out is None or unit.out.passing
             unit.back_in_use()
+            if not passing and self._xids is not None:
+                self._xids.returned(unit.gpu.board)
 
     def strangers(self, devices: Sequence[str]) -> tuple[str, ...]:
         """Foreign processes seen on these devices since they were last given out, in words."""

@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,8 @@ from gpusched.executors.gpu import Gpu
 from gpusched.executors.nvml import NvmlError, NvmlLost, NvmlTimeout, ask, ask_if_supported
 from gpusched.executors.watch import run_in_thread
 
-WAIT_S = 5.0
+WAIT_S = 1.0
+IDLE_S = 3600.0
 BREATH_S = 1.0
 ERRORS_IN_A_ROW_MAX = 5
 REGISTER_TIMEOUT_S = 2.0
@@ -40,6 +41,8 @@ class XidWatch:
         self._gpus = {address(gpu.handle): gpu for gpu in gpus}
         self._clock = clock
         self._never = threading.Event()
+        self._wake = threading.Event()
+        self._returned: list[Gpu] = []
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, int]] = Counter()
         self._news: list[tuple[str, int]] = []
@@ -67,9 +70,22 @@ class XidWatch:
                 del self._counts[key]
             self._news = [(name, xid) for name, xid in self._news if name != uuid]
 
+    def returned(self, uuid: str) -> None:
+        """The GPU is in use again after it was lost or reset: NVML may have forgotten that we listen to it."""
+        with self._lock:
+            self._returned += [gpu for gpu in self._gpus.values() if gpu.uuid == uuid]
+        self._wake.set()
+
+    def _take_returned(self) -> list[Gpu]:
+        self._wake.clear()
+        with self._lock:
+            returned, self._returned = self._returned, []
+        return returned
+
     def close(self) -> None:
         """The thread ends when its wait does."""
         self._closing = True
+        self._wake.set()
 
     # ---------------------------------------------------------------- the thread
 
@@ -80,17 +96,20 @@ class XidWatch:
             except NvmlError as error:
                 self._say(f"no GPU error events: {error}. Faults are found by polling alone")
                 return
-            again = self._register(events) and self._listen(events)
+            self._take_returned()
+            again = self._register(events, self._gpus.values()) and self._listen(events)
             with contextlib.suppress(NvmlError):
                 ask("nvmlEventSetFree", events)
-            if not again:
+            while not again and not self._closing:  # nobody is heard until somebody is back
+                again = self._clock.wait(self._wake, IDLE_S)
+            if self._closing:
                 return
         self._say("GPU error events have ended: faults are found by polling alone")
 
-    def _register(self, events: Any) -> bool:
+    def _register(self, events: Any, gpus: Collection[Gpu]) -> bool:
         """Each GPU in a thread of its own: one that hangs keeps nobody from hearing of the others."""
         deaf = []
-        for gpu in self._gpus.values():
+        for gpu in gpus:
             said: list[str] = []
             work = partial(_register_one, gpu, events, said)
             if not run_in_thread(self._clock, work, "gpusched-xid-register", REGISTER_TIMEOUT_S):
@@ -101,12 +120,14 @@ class XidWatch:
             self._say(
                 f"no GPU error events from {', '.join(deaf)}: faults are found by polling alone"
             )
-        return len(deaf) < len(self._gpus)
+        return len(deaf) < len(gpus)
 
     def _listen(self, events: Any) -> bool:
         """Until the end; true if another set of events should be tried, since a GPU of this one is lost."""
         failures = 0
         while not self._closing:
+            if returned := self._take_returned():
+                self._register(events, returned)
             try:
                 event = ask("nvmlEventSetWait_v2", events, int(WAIT_S * 1000))
                 failures = 0

@@ -184,6 +184,19 @@ def test_the_events_of_the_others_are_heard_after_one_gpu_is_lost(box: Box) -> N
     assert "XID 48" in fault.reason
 
 
+def test_a_gpu_that_was_lost_and_is_back_is_heard_again(make_box: MakeBox) -> None:
+    box = make_box(gpu(0))
+    devices, (name,) = begin(box)
+    box.gpus[0].lost_from, box.gpus[0].lost_until = box.clock.now(), box.clock.now() + 5
+    box.clock.advance(6)
+    assert devices.faults()
+    assert box.readmitted(devices, name).released
+    box.clock.advance(2)
+    box.driver.xid(box.gpus[0], 79)
+    box.clock.advance(1)
+    assert [fault.device for fault in devices.faults()] == [name]
+
+
 def test_an_event_under_a_new_handle_is_the_same_gpus(box: Box) -> None:
     devices, (name, _) = begin(box)
     box.clock.advance(1)
