@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpusched.executors.incarnation import Incarnation
 from gpusched.trees.processes import Identity, kill_each, mark_of, of_incarnation, read_file
+from gpusched.trees.segments import Segments
 
 
 class Hunt:
@@ -18,6 +19,9 @@ class Hunt:
         self._leaders = claim.leaders if claim is not None else ()
         self._left: list[Identity] = []
         self._began_s = time.monotonic()
+        self._segments = Segments(began_s=_claimed_at(it))
+        for leader in self._leaders:
+            self._segments.reaped(leader.pid)
 
     @property
     def since_s(self) -> float:
@@ -27,7 +31,13 @@ class Hunt:
     def round(self) -> int:
         """Kill all that is there now; how many that were. Zero: nothing is left."""
         self._left = of_incarnation(self._mark, self._leaders)
-        kill_each(self._left)
+        if self._left:
+            self._segments.note_all(lambda: [who.pid for who in self._left])
+            for who in self._left:
+                self._segments.reaped(who.pid)
+            kill_each(self._left)
+        else:
+            self._segments.remove()
         return len(self._left)
 
     def describe(self) -> str:
@@ -36,6 +46,14 @@ class Hunt:
         names = ", ".join(f"{who.pid} ({_name(who.pid)})" for who in left[:5])
         more = f" and {len(left) - 5} more" if len(left) > 5 else ""
         return f"process{'es' * (len(left) > 1)} {names}{more}" if left else "its process tree"
+
+
+def _claimed_at(it: Incarnation) -> float | None:
+    """By the wall clock; None where nothing of it has begun."""
+    try:
+        return it.paths.shim(it.number).stat().st_ctime
+    except OSError:
+        return None
 
 
 def _name(pid: int) -> str:

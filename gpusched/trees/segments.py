@@ -1,12 +1,13 @@
 """Shared memory that a killed trial left behind in ``/dev/shm`` (reliability F18).
 
 A process that is killed cannot remove its segments, and no one else does: pause by pause the memory fills up, and the
-next trial dies of it. The shim, who alone knows its tree, removes a segment when *all* of this holds:
+next trial dies of it. Whoever ends a tree (its shim; the server, or the daemon's hunt, where the shim is dead) removes a
+segment when *all* of this holds:
 
 * its name is one that libraries make up (torch, Python's ``shared_memory``, NCCL), not one that a person chose;
 * it belongs to our user, and was made after this incarnation began;
-* a process of this incarnation made it: its name holds the pid of one that the shim has reaped, or a process of the
-  tree had it mapped when the tree was about to be killed;
+* a process of this incarnation made it: its name holds the pid of one that was seen to end, or a process of the tree
+  had it mapped when the tree was about to be killed;
 * no process that lives has it mapped or open.
 """
 
@@ -15,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,11 +30,11 @@ _SLACK_S = 1.0
 
 
 class Segments:
-    """Of one incarnation; made when it begins. Nothing here raises OSError."""
+    """Of one incarnation; made when it begins, or ``began_s`` by the wall clock. Nothing here raises OSError."""
 
-    def __init__(self, folder: Path = SHARED) -> None:
+    def __init__(self, folder: Path = SHARED, began_s: float | None = None) -> None:
         self._folder = folder
-        self._began_s = time.time() - _SLACK_S
+        self._began_s = (time.time() if began_s is None else began_s) - _SLACK_S
         self._mapped: set[str] = set()
         self._pids: set[int] = set()
 
@@ -44,9 +45,13 @@ class Segments:
 
     def note(self, root: int) -> None:
         """What is below ``root`` is about to be killed: what does it have mapped?"""
+        self.note_all(lambda: descendants(root))
+
+    def note_all(self, doomed: Callable[[], Iterable[int]]) -> None:
+        """These processes are about to be killed. They are asked for only where there is anything to find."""
         there = self._candidates()
         if there:
-            self._mapped |= self._in_use(descendants(root)) & there.keys()
+            self._mapped |= self._in_use(doomed()) & there.keys()
 
     def remove(self) -> list[str]:
         """The tree is empty: remove what it left; return the names."""

@@ -46,12 +46,12 @@ from gpusched.trees.processes import (
     send_signal,
     start_time,
 )
+from gpusched.trees.segments import Segments
 from gpusched.worker import stacks
 from gpusched.worker.lease import LEASE_S, Lease
 from gpusched.worker.link import DaemonLink
 from gpusched.worker.mark import put_mark, put_title
 from gpusched.worker.orders import Orders
-from gpusched.worker.segments import Segments
 
 Launcher = Callable[["Shim"], None]
 News = Literal["running", "left", "failed", "stop", "overdue"]

@@ -43,6 +43,7 @@ from gpusched.trees.processes import (
     reap_all,
     start_time,
 )
+from gpusched.trees.segments import Segments
 from gpusched.worker.image import huge_page_pieces, settle, use_huge_pages
 from gpusched.worker.mark import put_title
 
@@ -99,6 +100,9 @@ class WarmServer:
         self._asked: deque[dict[str, Any]] = deque()
         self._shims: dict[int, dict[str, Any]] = {}
         self._dead: dict[int, int] = {}
+        #: By shim: the shared memory that its trial may leave behind.
+        self._segments: dict[int, Segments] = {}
+        self._orphans: list[int] = []
         self._strays = 0
         self._launches = 0
         self._bell, self._wake = socket.socketpair()
@@ -231,7 +235,7 @@ class WarmServer:
             return
         if pid == 0:
             self._be_shim(spec)
-        self._shims[pid] = who
+        self._shims[pid], self._segments[pid] = who, Segments()
         self._launches += 1
         if self._launches % _TIDY_EVERY == 0:
             self._pieces = huge_page_pieces()
@@ -262,6 +266,8 @@ class WarmServer:
         def note(pid: int, status: int) -> None:
             if pid in self._shims:
                 self._dead[pid] = status
+            else:
+                self._orphans.append(pid)
 
         reap_all(note)
         if not self._dead:
@@ -272,6 +278,9 @@ class WarmServer:
             return
         reap_all(note)
         for pid, status in self._dead.items():
+            segments = self._segments.pop(pid)
+            if status or self._orphans:
+                self._remove(segments)
             frame = {
                 **self._shims.pop(pid),
                 "pid": pid,
@@ -280,7 +289,15 @@ class WarmServer:
             }
             self._say({"shim_died": frame})
         self._dead.clear()
+        self._orphans.clear()
         self._strays = 0
+
+    def _remove(self, segments: Segments) -> None:
+        """A shim that was killed could not remove what its tree left in shared memory."""
+        for pid in self._orphans:
+            segments.reaped(pid)
+        for name in segments.remove():
+            print(f"removed /dev/shm/{name}, which a killed trial left behind", flush=True)
 
     def _kill_strays(self) -> int:
         """A live shim keeps its tree to itself: any other child of ours was a dead one's."""
@@ -288,6 +305,9 @@ class WarmServer:
             pid for pid in children(os.getpid()) if pid not in self._shims or pid in self._dead
         ]
         below = [pid for stray in strays for pid in (stray, *descendants(stray))]
+        if below:
+            for pid in self._dead:
+                self._segments[pid].note_all(lambda: below)
         return kill_each(identify(below))
 
 
@@ -348,7 +368,8 @@ def _import_agent() -> None:
 
 def main(words: Sequence[str] | None = None) -> int:
     given = _arguments(words)
-    end_with_parent(True)  # imports take seconds of processor time: none of it for a daemon that is dead
+    # Imports take seconds of processor time: none of it for a daemon that is dead.
+    end_with_parent(True)
     line = socket.socket(fileno=given.descriptor)
     line.set_inheritable(False)
     preload = [name for name in given.preload.split(",") if name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from gpusched.cli.logfile import read_from
 from gpusched.core.decisions import Launch
 from gpusched.logcap import FIRST_BYTES, LAST_BYTES, STEP_BYTES
+from gpusched.trees.claim import read_claim
+from gpusched.trees.processes import Identity, send_signal, start_time
 from tests.executors.conftest import Lab, wait_for
 from tests.executors.contract import the_exit
 from tests.executors.test_ranks import play
@@ -83,6 +86,33 @@ def test_shared_memory_of_a_killed_trial_goes(
             kill(lab, trial, 0.1)
         assert not (SHARED / torch_like).exists()
         assert (SHARED / python).exists() == dies, "attributed by who has it mapped"
+        assert (SHARED / chosen).exists(), "a name that a person chose"
+        assert all(file.exists() for file in somebody_elses)
+    finally:
+        for name in (python, torch_like, chosen):
+            (SHARED / name).unlink(missing_ok=True)
+
+
+@pytest.mark.skipif(not os.access(SHARED, os.W_OK), reason="no /dev/shm here")
+@pytest.mark.parametrize("server_too", [False, True], ids=["shim", "shim and server"])
+def test_shared_memory_goes_when_the_shim_was_killed(
+    lab: Lab, somebody_elses: list[Path], server_too: bool
+) -> None:
+    """The server that is left ends the tree; where that is dead too, the daemon's hunt does."""
+    trial = begin(lab, "segments")
+    python, torch_like, chosen = wait_for(lab.trial_folder(trial) / "segments")
+    try:
+        claim = read_claim(lab.paths.trial(trial).shim(1))
+        assert claim is not None
+        assert claim.shim is not None
+        if server_too:
+            server = lab.executor._server.pid
+            assert server is not None
+            assert send_signal(Identity(server, start_time(server) or 0), signal.SIGKILL)
+        assert send_signal(claim.shim, signal.SIGKILL)
+        assert the_exit(lab.rig.run(trial), trial).outcome == "lost"
+        assert not (SHARED / torch_like).exists()
+        assert not (SHARED / python).exists()
         assert (SHARED / chosen).exists(), "a name that a person chose"
         assert all(file.exists() for file in somebody_elses)
     finally:
