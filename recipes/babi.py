@@ -97,8 +97,8 @@ def read_data(hp):
             parts.append(read_questions(path.read_text()))
         except FileNotFoundError:
             raise SystemExit(
-                f"There is no {path}: get bAbI tasks 1-20 (v1.2) from https://research.facebook.com/downloads/babi/,\n"
-                "unpack them, and give the folder en or en-10k: with gpusched run, --set space.data=FOLDER; with\n"
+                f"There is no {path}: get bAbI tasks 1-20 (v1.2) from https://research.facebook.com/downloads/babi/, "
+                "unpack them, and give the folder en or en-10k: with gpusched run, --set space.data=FOLDER; with "
                 "the script alone, --data FOLDER. Or leave it out: the script then makes its own text."
             ) from None
         except ValueError as error:

@@ -50,8 +50,8 @@ def read_text(hp, device):
     if len(text) < enough:
         what = f"{source} has {len(text)} bytes" if text else f"There is no text in {source}"
         raise SystemExit(
-            f"{what}: give a plain text of {enough} bytes at least, better of a million, such as a book from\n"
-            "https://www.gutenberg.org. Say where it is: with gpusched run, --set space.text=FILE; with the script\n"
+            f"{what}: give a plain text of {enough} bytes at least, better of a million, such as a book from "
+            "https://www.gutenberg.org. Say where it is: with gpusched run, --set space.text=FILE; with the script "
             "alone, --text FILE."
         )
     return torch.frombuffer(bytearray(text), dtype=torch.uint8).to(device)

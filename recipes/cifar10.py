@@ -65,13 +65,13 @@ def read_images(folder, names):
             parts.append(read_file(path))
         except FileNotFoundError:
             raise SystemExit(
-                f"There is no {path}: get CIFAR-10's python version from https://www.cs.toronto.edu/~kriz/cifar.html\n"
-                f"and unpack it in {folder.parent}. Or say which folder has {folder.name}:\n"
+                f"There is no {path}: get CIFAR-10's python version from https://www.cs.toronto.edu/~kriz/cifar.html "
+                f"and unpack it in {folder.parent}. Or say which folder has {folder.name}: "
                 "with gpusched run, --set space.data=FOLDER; with the script alone, --data FOLDER."
             ) from None
         except Exception as error:
             raise SystemExit(
-                f"{path} is damaged, or no file of CIFAR-10's python version: {error}.\n"
+                f"{path} is damaged, or no file of CIFAR-10's python version: {error}. "
                 "Unpack the archive anew."
             ) from None
     pixels, labels = zip(*parts, strict=True)

@@ -60,15 +60,15 @@ def open_images(folder, side):
     except FileNotFoundError as error:
         why = f"no folder {error.filename}" if error.filename else error
         raise SystemExit(
-            f"There is no ImageNet in {folder} ({why}): get ILSVRC 2012 from https://www.image-net.org\n"
-            "and lay it out there as train/n01440764/*.JPEG and val/n01440764/*.JPEG, one folder a class in both. Or\n"
-            "say which folder has train and val: with gpusched run, --set space.data=FOLDER; with the script alone,\n"
+            f"There is no ImageNet in {folder} ({why}): get ILSVRC 2012 from https://www.image-net.org "
+            "and lay it out there as train/n01440764/*.JPEG and val/n01440764/*.JPEG, one folder a class in both. Or "
+            "say which folder has train and val: with gpusched run, --set space.data=FOLDER; with the script alone, "
             "--data FOLDER."
         ) from None
     if training.classes != validation.classes:
         odd = sorted(set(training.classes) ^ set(validation.classes))
         raise SystemExit(
-            f"{folder}: train and val must have the same classes; {len(odd)} are in one only, such as {odd[0]}.\n"
+            f"{folder}: train and val must have the same classes; {len(odd)} are in one only, such as {odd[0]}. "
             "The validation archive of ILSVRC 2012 is flat: move its images into one folder a class."
         )
     return training, validation

@@ -21,7 +21,7 @@ def imagenet(recipe: Callable[[str], ModuleType]) -> Any:
 def test_a_flat_validation_folder_is_explained(imagenet: Any, tmp_path: Path) -> None:
     made.imagenet(tmp_path, classes=2, images_a_class=1)
     (tmp_path / "val" / "n00000001").rename(tmp_path / "val" / "odd")
-    with pytest.raises(SystemExit, match=r"2 are in one only, such as n00000001\.\n.*is flat"):
+    with pytest.raises(SystemExit, match=r"2 are in one only, such as n00000001\. .*is flat"):
         imagenet.open_images(tmp_path, 32)
 
 
