@@ -134,13 +134,15 @@ class CudaDevices:
             self._ready = True
         devices = tuple(self._device(atom) for atom in self._atoms.values())
         if not any(device.usable for device in devices):
-            reasons = "\n".join(f"  {device.label}: {device.why_not}" for device in devices)
+            reasons = "\n".join(f"  {device.why_not}" for device in devices)
             raise DeviceError(f"no GPU can be used now:\n{reasons}")
         return devices
 
     def _device(self, atom: Atom) -> Device:
         why = atom.why_not()
-        return Device(atom.id, atom.label, atom.island, usable=not why, why_not=why)
+        alone = len(atom.units) == 1 and not atom.missing
+        named = f"{atom.label}: {why}" if why and alone else why
+        return Device(atom.id, atom.label, atom.island, usable=not why, why_not=named)
 
     def _begin(self) -> None:
         units = list(self._units.values())
