@@ -28,6 +28,8 @@ class Intake:
         #: Called with what rank 0 handed over, and when it has reported after that.
         self.handed: Callable[[Incarnation, Frame], None] = lambda _it, _frame: None
         self.taken_back: Callable[[Incarnation], None] = lambda _it: None
+        #: Called when all ranks of one wait for what to go on from.
+        self.waiting: Callable[[Incarnation], None] = lambda _it: None
         self._metric = metric
         self._now = now
         self._emit = emit
@@ -42,6 +44,8 @@ class Intake:
             self._take_saved(it, frame)
         elif type(frame.get("handed")) is int:
             self.handed(it, frame)
+        elif frame.get("waits") is True:
+            self.waiting(it)
 
     def catch_up(self, it: Incarnation, before: int | None = None) -> None:
         """Take from the trial's own file what did not come in."""

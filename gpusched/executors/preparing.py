@@ -174,7 +174,7 @@ class Preparing:
         it.tell_that_it_counts()
         self._owner.go_live(it)
         if it.is_ready and it.restored_step is None:
-            self.go_on_from_disk(it)
+            self._go_on_from_disk(it)
         return True
 
     def hold(self, it: Incarnation, begin: Callable[[], None]) -> bool:
@@ -192,15 +192,18 @@ class Preparing:
         held, self._held = self._held, held
         return len(held) > len(self._held)
 
-    def go_on_from_disk(self, it: Incarnation) -> None:
+    def _go_on_from_disk(self, it: Incarnation) -> None:
         """Its ranks wait, and nothing was handed over."""
         if it.rank_peer is not None:
             it.rank_peer.send({"restore": {}})
 
     # ------------------------------------------------------------------ what they say
 
-    def is_ready(self, it: Incarnation) -> None:
-        """All its ranks wait."""
+    def waiting(self, it: Incarnation) -> None:
+        """All its ranks wait: for the one before it, or, if it counts already, for a word to begin."""
+        if not it.waits:
+            self._go_on_from_disk(it)
+            return
         it.is_ready = True
         self._setup_s = 0.5 * (self._setup_s + self._clock() - it.sent_at)
         before = self._owner.live(it.trial)
@@ -247,8 +250,8 @@ class Preparing:
             self._failed(it, f"they are not set up after {self._clock() - it.sent_at:.0f} s")
             self._drop(it)
 
-    def _failed(self, it: Incarnation, why: str) -> None:
-        self._failures += 1
+    def _failed(self, it: Incarnation, why: str, *, by_itself: bool = True) -> None:
+        self._failures += by_itself
         last = self._failures >= FAILURES_MAX
         then = "from now on resizes wait for it" if last else "this resize waits for it"
         self._say(
@@ -268,7 +271,7 @@ class Preparing:
         """Nothing is left of one that is not live."""
         if self._due.get(it.trial) is it:
             first = (ending.error or ending.outcome).splitlines()[0]
-            self._failed(it, first)
+            self._failed(it, first, by_itself=ending.outcome != "lost")
             del self._due[it.trial]
             before = self._owner.live(it.trial)
             if before is not None:

@@ -106,6 +106,7 @@ class TorchrunExecutor:
         self.expect = self._preparing.expect
         self._intake.handed = self._preparing.handed
         self._intake.taken_back = self._preparing.taken_back
+        self._intake.waiting = self._preparing.waiting
         self._inspection = Inspection(devices, self._timers, clock, self._changed, say)
         self._blame = Blame(devices.blamed, self._timers, clock)
         self.readmit = self._inspection.readmit
@@ -236,12 +237,8 @@ class TorchrunExecutor:
 
     def joined(self, it: Incarnation) -> None:
         """All of its ranks have."""
-        if it.waits:
-            self._preparing.is_ready(it)
-        elif not it.is_up:
+        if not it.waits and not it.is_up:
             self._is_up(it)
-            if it.counts:
-                self._preparing.go_on_from_disk(it)
 
     def _is_up(self, it: Incarnation) -> None:
         it.is_up = True

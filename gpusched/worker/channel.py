@@ -131,9 +131,9 @@ class Channel:
             if self.connect():
                 self._send(_frame(parcel))
 
-    def told(self, key: str) -> Any:
-        """Wait for the frame with ``key``, for as long as it takes; None if the daemon is away or goes."""
-        if not self.connect():
+    def wait_for(self, key: str) -> Any:
+        """Say that all ranks wait for this word, and wait as long as it takes; None if the daemon is not there."""
+        if not self.connect() or not self._send(_frame({"waits": True})):
             return None
         while (line := self._line(FOREVER)) is not None:
             with suppress(ValueError, TypeError, RecursionError):

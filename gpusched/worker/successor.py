@@ -14,15 +14,16 @@ A successor lives by its line to the daemon: where that ends before it is confir
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from gpusched.worker import lastword
 from gpusched.worker.channel import Channel
 from gpusched.worker.group import Call, Group
 from gpusched.worker.handover import Parcel, Received
-from gpusched.worker.say import say
 
 _LOOK_S = 0.005
+_PATIENCE_S = 5.0
 
 
 class Successor:
@@ -47,19 +48,27 @@ class Successor:
         if step < 0:
             return None
         found: Received | None = None
-        try:
+        with suppress(OSError, ValueError, KeyError):
             found = Received(Parcel(step, pid, state, rest), self._trial)
-        except (OSError, ValueError, KeyError) as problem:
-            say(f"what was handed over cannot be opened: {problem}")
-        if not self._group.all_true(Call.RESTORE, found is not None):
-            self._give_up()
-        return found
+        if self._group.all_true(Call.RESTORE, found is not None):
+            return found
+        # The one before has gone already: it has committed this step, or this incarnation will be ended.
+        if found is not None:
+            found.close()
+        if self._channel is not None:
+            self.confirm()
+        self._group.share(Call.RESTORE, step)
+        return None
 
     def _hear(self) -> Parcel:
         assert self._channel is not None
-        word = self._channel.told("restore")
-        if word is None:
-            self._give_up()
+        word = self._channel.wait_for("restore")
+        until_s = time.monotonic() + _PATIENCE_S
+        while word is None and not self.is_confirmed:
+            # The daemon has gone. Either it has told our shim before that this counts, or the shim ends us.
+            if time.monotonic() > until_s:
+                self._give_up()
+            time.sleep(_LOOK_S)
         return Parcel.read(word) or Parcel(-1, 0, 0, 0)
 
     def _give_up(self) -> None:

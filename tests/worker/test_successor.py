@@ -16,6 +16,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import gpusched
+from gpusched.worker import successor
 from gpusched.worker.handover import Outbox, Parcel, Received, memory_name
 from gpusched.worker.snapshot import Snapshot
 from tests.worker.fakes import Bench, Ended, FakeDaemon, run_rank, run_ranks
@@ -161,11 +162,39 @@ def test_what_trains_before_it_can_wait_fails(bench: Bench) -> None:
     assert bench.reports() == []
 
 
-def test_without_a_daemon_it_never_begins(bench: Bench) -> None:
+def test_without_a_daemon_it_never_begins(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(successor, "_PATIENCE_S", 0.1)
     bench.paths.waits.write_text("{}")
     (ended,) = run_ranks(waiting(train), 1, bench, 2)
     assert ended.code == 1
     assert bench.last_word(2) is None
+
+
+def test_told_that_it_counts_before_the_daemon_died_it_goes_on_from_the_disk(bench: Bench) -> None:
+    run_rank(three_epochs, bench)
+    bench.paths.waits.write_text("{}")
+    with relay(bench) as fake:
+        second, after = start(bench, waiting(ask_early), 2)
+        assert fake.arrived.wait(30)
+    bench.paths.waits.unlink()
+    second.join(30)
+    assert after[0].value == [3, 3]
+
+
+def test_where_the_one_before_has_gone_already_it_goes_on_from_what_that_committed(
+    bench: Bench,
+) -> None:
+    run_rank(three_epochs, bench)
+    bench.paths.waits.write_text("{}")
+    with relay(bench) as fake:
+        second, after = start(bench, waiting(ask_early), 2)
+        assert fake.arrived.wait(30)
+        fake.tell(Parcel(3, 2**22 + 1, 5, 6).frame())  # a number that no process has
+        second.join(0.2)
+        assert after == []
+        bench.paths.waits.unlink()
+        second.join(30)
+    assert after[0].value == [3, 3]
 
 
 def test_what_was_handed_over_is_restored_from_memory_alone() -> None:
