@@ -13,14 +13,16 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sortedcontainers import SortedList
-
 
 class DeviceState(enum.Enum):
     FREE = "free"
     HELD = "held"
     DRAINING = "draining"
     QUARANTINED = "quarantined"
+
+
+#: Members of an Enum are slow to look up; these are compared for every device of every launch and release.
+FREE, HELD, DRAINING = DeviceState.FREE, DeviceState.HELD, DeviceState.DRAINING
 
 
 @dataclass(slots=True)
@@ -38,6 +40,19 @@ class DeviceSlot:
     passing: bool = False
 
 
+def _lowest(bits: int, count: int) -> list[int]:
+    """The places of the lowest ``count`` bits that are set, ascending; of all of them if it is negative."""
+    if count == 1 and bits:
+        return [(bits & -bits).bit_length() - 1]
+    digits = format(bits, "b")
+    found, place, last = [], digits.rfind("1"), len(digits) - 1
+    while place >= 0 and count:
+        found.append(last - place)
+        place = digits.rfind("1", 0, place)
+        count -= 1
+    return found
+
+
 class Devices:
     """All devices of the experiment, in a fixed order. Not to be confused with ``executors.base.Devices``."""
 
@@ -47,10 +62,11 @@ class Devices:
         self._order = {name: place for place, name in enumerate(ids)}
         #: Names of the FREE devices; kept so that "how many are free" costs nothing.
         self.free: set[str] = set(ids)
-        #: The same by island, as places in the order, so that the first few are found without sorting all.
-        self._free_on: dict[int, SortedList[int]] = {}
+        #: The same by island, as places in the order: bit n is set where the n-th device is free. So the first few are
+        #: found without sorting all, and a device comes and goes at the cost of a few machine words.
+        self._free_on: dict[int, int] = {slot.island: 0 for slot in self.slots.values()}
         for slot in self.slots.values():
-            self._free_on.setdefault(slot.island, SortedList()).add(self._order[slot.id])
+            self._free_on[slot.island] |= 1 << self._order[slot.id]
         self.quarantined = 0
         self.draining = 0
         #: Devices that changed since the invariants last looked, and who has held or awaited them meanwhile.
@@ -74,7 +90,9 @@ class Devices:
 
     def free_by_island(self) -> set[str]:
         """What ``choose`` takes from: the same as ``free``, or an index is wrong."""
-        return {self._names[place] for free in self._free_on.values() for place in free}
+        return {
+            self._names[place] for free in self._free_on.values() for place in _lowest(free, -1)
+        }
 
     def choose(self, count: int, near: Iterable[str] = ()) -> tuple[str, ...]:
         """``count`` free devices: on the island of ``near`` first, else on the island that they fill best."""
@@ -82,12 +100,13 @@ class Devices:
             raise AssertionError(f"{count} devices wanted, {len(self.free)} free")
         by_island = {island: free for island, free in self._free_on.items() if free}
         home = {self.slots[name].island for name in near}
+        names = self._names
         chosen: list[str] = []
         while len(chosen) < count:
             wanted = count - len(chosen)
 
             def merit(island: int, wanted: int = wanted) -> tuple[bool, bool, int, int]:
-                size = len(by_island[island])
+                size = by_island[island].bit_count()
                 # Home first; then an island that holds them all, the tightest; else the largest.
                 return (
                     island not in home,
@@ -97,29 +116,37 @@ class Devices:
                 )
 
             island = min(by_island, key=merit)
-            chosen += [self._names[place] for place in by_island.pop(island)[:wanted]]
+            chosen += [names[place] for place in _lowest(by_island.pop(island), wanted)]
         return tuple(chosen)
 
-    def take(self, names: Iterable[str], trial: int) -> None:
+    def take(self, names: Sequence[str], trial: int) -> None:
         """FREE -> HELD."""
+        slots, order, free_on = self.slots, self._order, self._free_on
         for name in names:
-            slot = self.slots[name]
-            if slot.state is not DeviceState.FREE:
+            slot = slots[name]
+            if slot.state is not FREE:
                 raise AssertionError(
                     f"device {name} is {slot.state.value}, trial {trial} may not take it"
                 )
-            slot.state, slot.trial = DeviceState.HELD, trial
-            self._unset_free(slot)
-            self._note(slot)
+            slot.state, slot.trial = HELD, trial
+            free_on[slot.island] ^= 1 << order[name]
+        self.free.difference_update(names)
+        self.changed.update(names)
+        self.concerned.add(trial)
 
-    def drain(self, names: Iterable[str], awaited_by: int | None) -> None:
+    def drain(self, names: Sequence[str], awaited_by: int | None) -> None:
         """HELD -> DRAINING; whoever awaits them gets them once they are released."""
+        slots, changed, concerned = self.slots, self.changed, self.concerned
         for name in names:
-            slot = self.slots[name]
-            if slot.state is DeviceState.HELD:
-                slot.state, slot.awaited_by = DeviceState.DRAINING, awaited_by
+            slot = slots[name]
+            if slot.state is HELD:
+                slot.state, slot.awaited_by = DRAINING, awaited_by
                 self.draining += 1
-                self._note(slot)
+                changed.add(name)
+                if slot.trial is not None:
+                    concerned.add(slot.trial)
+        if names and awaited_by is not None:
+            concerned.add(awaited_by)
 
     def unawait(self, names: Iterable[str]) -> None:
         """Who awaited them does not any more: they become free when they are released."""
@@ -132,22 +159,31 @@ class Devices:
         """HELD but never used since it was clean -> FREE."""
         for name in names:
             slot = self.slots[name]
-            if slot.state is DeviceState.HELD:
+            if slot.state is HELD:
                 self._set_free(slot)
 
-    def released(self, name: str) -> int | None:
-        """DRAINING -> HELD by the trial that awaits it (returned), or FREE."""
-        slot = self.slots[name]
-        if slot.state is not DeviceState.DRAINING:
-            return None
-        self.draining -= 1
-        self._note(slot)
-        awaited_by, slot.awaited_by = slot.awaited_by, None
-        if awaited_by is None:
-            self._set_free(slot)
-        else:
-            slot.state, slot.trial = DeviceState.HELD, awaited_by
-        return awaited_by
+    def released(self, names: Sequence[str]) -> set[int]:
+        """DRAINING -> HELD by the trial that awaits it, or FREE. Returns the trials that awaited some of them."""
+        slots, order, free_on = self.slots, self._order, self._free_on
+        freed, waiting, changed = list[str](), set[int](), self.changed
+        for name in names:
+            slot = slots[name]
+            if slot.state is not DRAINING:
+                continue
+            self.draining -= 1
+            changed.add(name)
+            if slot.trial is not None:
+                self.concerned.add(slot.trial)
+            if slot.awaited_by is not None:
+                waiting.add(slot.awaited_by)
+                slot.state, slot.trial, slot.awaited_by = HELD, slot.awaited_by, None
+            else:
+                slot.state, slot.trial = FREE, None
+                free_on[slot.island] |= 1 << order[name]
+                freed.append(name)
+        self.free.update(freed)
+        self.concerned |= waiting
+        return waiting
 
     def quarantine(self, name: str, reason: str, *, passing: bool = False) -> None:
         slot = self.slots[name]
@@ -171,12 +207,12 @@ class Devices:
         slot.reason, slot.passing = "", False
         assert slot.id not in self.free, f"{slot.id} is free twice"
         self.free.add(slot.id)
-        self._free_on[slot.island].add(self._order[slot.id])
+        self._free_on[slot.island] |= 1 << self._order[slot.id]
 
     def _unset_free(self, slot: DeviceSlot) -> None:
         if slot.id in self.free:
             self.free.remove(slot.id)
-            self._free_on[slot.island].remove(self._order[slot.id])
+            self._free_on[slot.island] ^= 1 << self._order[slot.id]
 
     def _note(self, slot: DeviceSlot) -> None:
         """It changes: before it is given to nobody, or after it was given to somebody."""

@@ -95,8 +95,7 @@ class Experiment:
         devices = self.state.devices
         match event:
             case DevicesReleased():
-                for name in event.devices:
-                    devices.released(name)
+                devices.released(event.devices)
             case DeviceQuarantined() if event.device in devices.slots:
                 devices.quarantine(event.device, event.reason, passing=event.passing)
             case _:
@@ -215,9 +214,7 @@ class Experiment:
             moves.set_timer(self.state, WATCH, event.at + WATCH_EVERY_S, out)
 
     def _released(self, event: DevicesReleased, out: list[Command]) -> None:
-        waiting = {self.state.devices.released(name) for name in event.devices}
-        for trial_id in sorted(waiting - {None}, key=lambda trial: trial or 0):
-            assert trial_id is not None
+        for trial_id in sorted(self.state.devices.released(event.devices)):
             moves.launch_if_ready(self.state, self.state.trials[trial_id], out)
 
     def _quarantined(self, event: DeviceQuarantined, out: list[Command]) -> None:

@@ -8,7 +8,7 @@ repaired, since nobody knows what else is wrong then.
 
 from __future__ import annotations
 
-from gpusched.core.allocation import DeviceState
+from gpusched.core.allocation import HELD, DeviceState
 from gpusched.core.state import State
 from gpusched.core.trial import NEVER, Trial, TrialState
 
@@ -64,9 +64,10 @@ class Checks:
             assert trial is not None, f"trial {trial_id} holds devices and does not exist"
             self._check_allocation(state, trial)
             given[trial_id] = {*trial.devices, *trial.reserved}
+        slots = devices.slots
         for name in devices.changed:
-            slot = devices.slots[name]
-            owner = slot.trial if slot.state is DeviceState.HELD else slot.awaited_by
+            slot = slots[name]
+            owner = slot.trial if slot.state is HELD else slot.awaited_by
             if owner is not None:
                 knows = name in given.get(owner, ())
                 assert knows, f"{name} is {slot.state.value} for trial {owner}, which has it not"
@@ -96,13 +97,13 @@ def check_trial(trial: Trial) -> None:
 
 def check_allocation(state: State, trial: Trial) -> None:
     """Assert that its devices are its own, clean if it runs on them, and of an allowed number."""
-    slots, has_processes = state.devices.slots, trial.has_processes
+    slots, has_processes, number = state.devices.slots, trial.has_processes, trial.id
     for name in (*trial.devices, *trial.reserved):
         slot = slots[name]
-        mine = slot.trial == trial.id or slot.awaited_by == trial.id
+        mine = slot.trial == number or slot.awaited_by == number
         assert mine, f"{name} is not the device of {_who(trial)}"
         if has_processes:
-            assert slot.state is DeviceState.HELD, f"{_who(trial)} runs on unclean {name}"
+            assert slot.state is HELD, f"{_who(trial)} runs on unclean {name}"
     if has_processes:
         assert trial.is_doomed or _has_allowed_size(state, trial), (
             f"{_who(trial)} runs on {trial.devices}, which is no allowed size"

@@ -360,19 +360,20 @@ class SimExecutor:
 
     def _confirm(self, names: Sequence[str]) -> None:
         """Asked for twice (by a daemon that was resumed) it is told once."""
-        at = max(self._now, self._pool.clean_at(names))
-        new = tuple(name for name in names if self._confirming.get(name, -1.0) < at)
-        self._confirming.update(dict.fromkeys(new, at))
+        at, confirming = max(self._now, self._pool.clean_at(names)), self._confirming
+        new = tuple([name for name in names if confirming.get(name, -1.0) < at])
+        confirming.update(dict.fromkeys(new, at))
         if new:
             self._push(at, "release", new)
 
     def _released(self, names: tuple[str, ...]) -> Iterator[Event]:
+        confirming, now = self._confirming, self._now
         for name in names:
-            if self._confirming.get(name, _INFINITE) <= self._now:
-                del self._confirming[name]
-        clean = [name for name in names if self._pool.is_clean(name, self._now)]
+            if confirming.get(name, _INFINITE) <= now:
+                del confirming[name]
+        clean = self._pool.clean(names, now)
         stuck = list(self._pool.stuck(clean))
-        free = tuple(name for name in clean if name not in stuck)
+        free = tuple([name for name in clean if name not in stuck]) if stuck else clean
         if free:
             yield DevicesReleased(at=self._now, devices=free)
         for name in stuck:

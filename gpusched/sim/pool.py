@@ -31,26 +31,37 @@ class Pool:
 
     def occupy(self, run: Run, now: float) -> None:
         """Raises AssertionError if one of the run's devices is in use, dirty or broken."""
-        for name in run.devices:
-            assert name not in self._on, f"{run}: {name} is in use by {self._on[name]}"
-            assert self._clean_at[name] <= now, f"{run}: {name} is not clean yet"
-            assert name not in self._broken, f"{run}: {name} is broken"
-            self._on[name] = run
+        names, on = run.devices, self._on
+        if not on.keys().isdisjoint(names):
+            name = next(name for name in names if name in on)
+            raise AssertionError(f"{run}: {name} is in use by {on[name]}")
+        if self.clean_at(names) > now:
+            name = next(name for name in names if self._clean_at[name] > now)
+            raise AssertionError(f"{run}: {name} is not clean yet")
+        broken = self._broken.intersection(names)
+        assert not broken, f"{run}: {min(broken)} is broken"
+        on.update(dict.fromkeys(names, run))
 
     def vacate(self, run: Run, now: float) -> None:
         """Its processes are gone; the devices become clean a little later."""
-        clean_at = now + self._release_s
+        clean_at, on = now + self._release_s, self._on
         for name in run.devices:
-            del self._on[name]
-            self._clean_at[name] = clean_at
+            del on[name]
+        self._clean_at.update(dict.fromkeys(run.devices, clean_at))
         self.used_s += (clean_at - run.launched_at) * len(run.devices)
+
+    def clean(self, names: tuple[str, ...], now: float) -> tuple[str, ...]:
+        """Those that nobody is on and that are clean."""
+        if self._on.keys().isdisjoint(names) and self.clean_at(names) <= now:
+            return names
+        return tuple(name for name in names if self.is_clean(name, now))
 
     def is_clean(self, name: str, now: float) -> bool:
         return name not in self._on and self._clean_at[name] <= now
 
     def clean_at(self, names: Sequence[str]) -> float:
         """When all of them will be clean, as far as that is known."""
-        return max((self._clean_at[name] for name in names), default=0.0)
+        return max(map(self._clean_at.__getitem__, names), default=0.0)
 
     def stuck(self, names: Sequence[str]) -> Iterator[str]:
         """Those of the released that do not come back; they are broken from here on."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -70,9 +73,23 @@ def simulate(setup: Setup, *, observer: Observer | None = None, check: bool = Fa
         observer=observer,
         check=check,
     )
-    start(driver, executor)
-    driver.run()
+    with without_collector():
+        start(driver, executor)
+        driver.run()
     return result(setup, search, executor, time.perf_counter() - began)
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Run without looking for cyclic garbage: a simulation makes none, and all that it keeps would be looked at again
+    and again, the more the longer it is."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def forecaster(setup: Setup, options: Any) -> Forecaster | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+from array import array
 from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Literal, Protocol
@@ -128,6 +129,7 @@ class _Gaussian:
 
 
 @functools.cache
-def _table() -> tuple[float, ...]:
+def _table() -> array[float]:
+    """Close together in memory: a step of another trial looks at another place."""
     random = Random("normal numbers")
-    return tuple(random.gauss(0.0, 1.0) for _ in range(1 << 16))
+    return array("d", (random.gauss(0.0, 1.0) for _ in range(1 << 16)))
