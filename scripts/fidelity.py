@@ -195,11 +195,14 @@ def _launches(launches: list[tuple[float, float, int, int]]) -> tuple[float, dic
     launch_s = statistics.fmean(fresh)
     again = [took_s for _, took_s, n, atoms in launches if n > 1 and atoms == 1] or fresh
     resize_s = statistics.fmean(again)
-    more = [(took_s - resize_s) / (atoms - 1) for _, took_s, _, atoms in launches if atoms > 1]
+    # Of all launches on several atoms together: what they took beyond one atom, over their further atoms. A mean of
+    # each one's own slope would count a slow launch on two atoms threefold on four.
+    more = [(took_s - resize_s, atoms - 1) for _, took_s, _, atoms in launches if atoms > 1]
+    further = sum(count for _, count in more)
     delays = {
         "launch_s": launch_s,
         "resize_s": resize_s,
-        "launch_per_atom_s": max(0.0, statistics.fmean(more or [0.0])),
+        "launch_per_atom_s": max(0.0, sum(took_s for took_s, _ in more) / max(1, further)),
     }
     return max(0.0, begun_s + statistics.fmean(at_once) - launch_s), delays
 
