@@ -24,6 +24,8 @@ STATES = ("starting", "yielding", "stopping", "running")
 """Transitional ones first."""
 VICTIMS = ("shim", "rank 0", "rank 1", "server")
 """Where torchrun's agent is forked it is in the shim."""
+BIRTH_S = 5.0
+"""How long to wait for a rank of a trial that starts; it is hit as soon as it is there."""
 COLD_VICTIMS = ("shim", "agent", "rank 0", "rank 1")
 
 
@@ -102,6 +104,9 @@ def strike(bed: Bed, state: str, victim: str, number: int) -> str:
     others = {n: trial_of(bed, n)["incarnation"] for n in live(bed) if n != target}
     incarnation = bring_to(bed, target, state)
     pids = list(pids_of(bed, target, incarnation, victim))
+    until = time.monotonic() + BIRTH_S
+    while state == "starting" and not pids and time.monotonic() < until:
+        pids = list(pids_of(bed, target, incarnation, victim))
     hit = False
     for pid in pids:
         began = start_time(pid)
