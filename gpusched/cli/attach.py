@@ -150,7 +150,9 @@ def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     wait_for_end(paths)
     view = session.view(paths)
-    has_model = (paths.best / "metric.json").exists()
+    # A simulated run, which no daemon ever drove, has a best trial and no file of it.
+    simulated = not paths.log.exists() and view["best"] is not None
+    has_model = simulated or (paths.best / "metric.json").exists()
     if as_json:
         common.print_json({"over": True, "view": view, "folder": str(paths.root)})
     else:

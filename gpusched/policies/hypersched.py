@@ -246,10 +246,11 @@ class HyperSched(base.Policy):
         if failed is not None:
             promoted = int(len(failed) // self.options.eta)
             until = f"it is among the best {promoted}" if promoted else "more trials have come here"
-            lines.append(
-                f"worse than the cut-off {self._cutoff(state, failed)} of rung {failed.milestone}: it pauses "
-                f"or stays paused until {until}"
+            worse = (
+                f"worse than the cut-off {self._cutoff(state, failed)} of rung {failed.milestone}"
             )
+            follows = "" if trial.is_final else f": it pauses or stays paused until {until}"
+            lines.append(worse + follows)
         if trial.is_live:
             lines.append(
                 f"its share of the {state.atoms_total} atoms is {self._share(state, trial)}"

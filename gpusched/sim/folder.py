@@ -13,15 +13,19 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
+from gpusched.assemble import Assembled
 from gpusched.clock import Beginning
 from gpusched.config import Recipe
 from gpusched.core.decisions import Command, Launch
 from gpusched.core.events import Event, Reported
+from gpusched.dashboard import view as views
 from gpusched.driver import Driver
 from gpusched.errors import InputError
 from gpusched.journal import Journal
 from gpusched.paths import ExperimentPaths, private_folder
+from gpusched.policies.base import Policy
 from gpusched.sim.setup import Setup, experiment, machine, quiet, recipe
 from gpusched.sim.single import Result, forecaster, result, start
 
@@ -93,6 +97,8 @@ def simulate_into(runs: Path, setup: Setup) -> tuple[Result, Path]:
     finally:
         journal.close()
         files.write()
+    view = Assembled(search, cast(Policy, search.policy), of, paths).view(daemon_pid=None)
+    _write(paths.final_view, json.dumps(views.to_json(view)))
     return result(setup, search, executor, time.perf_counter() - began), paths.root
 
 

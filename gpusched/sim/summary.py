@@ -34,7 +34,8 @@ class Mean:
             return "-"
         if math.isnan(self.half_width) or self.half_width < 1e-9 * abs(self.mean):
             return f"{self.mean:.4g}"
-        return f"{self.mean:.4g} ± {self.half_width:.2g}"
+        width = f"{self.half_width:.0f}" if self.half_width >= 10 else f"{self.half_width:.2g}"
+        return f"{self.mean:.4g} ± {width}"
 
 
 def student_t(degrees: int, level: float = 0.95) -> float:

@@ -28,6 +28,10 @@ def load_workload(name: str) -> Workload:
         from gpusched.sim.function import Function
 
         return Function(Path(file), function)
+    if kind == "trace":
+        raise InputError(
+            f"{name}: a trace needs the folder of a recorded experiment, as in trace:runs/NAME"
+        )
     near = difflib.get_close_matches(name, ["synthetic", "trace"], 1)
     hint = f"did you mean {near[0]}? " if near else ""
     raise InputError(

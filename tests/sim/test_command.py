@@ -73,6 +73,10 @@ def test_kept_runs_can_be_read_and_replayed(capsys, tmp_path):
     (folder,) = tmp_path.iterdir()
     with sqlite3.connect(folder / "journal.db") as journal:
         assert journal.execute("SELECT count(*) FROM events").fetchone()[0] > 100
+    assert main(["ls", "--dir", str(tmp_path), "--json"]) == 0
+    assert '"finished"' in capsys.readouterr().out
+    assert main(["watch", str(folder)]) == 0
+    assert "is over" in capsys.readouterr().out
     journal.close()
     code, out, err = simulate(capsys, f"trace:{folder}", "--policy", "fifo", *SHORT)
     assert code == 0

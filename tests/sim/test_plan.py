@@ -147,5 +147,6 @@ def test_intervals():
     assert (mean.mean, mean.count) == (3.0, 5)
     assert mean.half_width == pytest.approx(2.776 * math.sqrt(2.5 / 5), rel=1e-3)
     assert str(Mean.of([0.5])) == "0.5"
+    assert str(Mean.of([800.0, 900.0, 1000.0])) == "900 ± 248"
     assert str(Mean.of([])) == "-"
     assert str(Mean.of([2.0, 2.0])) == "2"
