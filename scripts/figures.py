@@ -2,7 +2,7 @@
 
     python scripts/figures.py [NAME ..] [--quick] [--jobs N] [--out DIR] [--list]
 
-Without names all of them, in about a quarter of an hour on two cores; ``--quick`` has two seeds and tiny grids, a check
+Without names all of them, in less than half an hour on one core; ``--quick`` has two seeds and tiny grids, a check
 that everything runs.
 """
 

@@ -19,7 +19,7 @@ from gpusched.sim.summary import Mean
 from papers import study
 from papers.study import BOUNDS, STEPS, Study, best
 
-SEEDS = 2
+SEEDS = 6
 #: Options beyond HyperSched's r, R and eta. Quanta, stages and boundaries are cut to the short deadlines of the grid.
 POLICIES: dict[str, dict[str, Any]] = {
     "fifo": {},

@@ -20,7 +20,7 @@ from gpusched.sim.single import Result
 from papers import study
 from papers.study import Study, best
 
-SEEDS = 5
+SEEDS = 20
 STEP_MIN = 0.1
 DELAYS = Delays(launch_s=10.0, resize_s=10.0)
 MINUTE_STEPS = {"r": 10, "R": 500, "eta": 4.0}
