@@ -95,11 +95,18 @@ def median(values: list[float]) -> float:
 
 
 def run(
-    folder: Path, script: str, policy: str, atoms: int, *, space: str = "x: {uniform: [0, 1]}"
+    folder: Path,
+    script: str,
+    policy: str,
+    atoms: int,
+    *,
+    space: str = "x: {uniform: [0, 1]}",
+    prestart: bool = True,
 ) -> Path:
     """Run a trial to its end; its experiment's folder."""
     (folder / "trial.py").write_text(script)
     recipe = RECIPE.format(policy=policy, atoms=atoms, space=space, deadline=240)
+    recipe += f"prestart: {str(prestart).lower()}\n"
     (folder / "r.yaml").write_text(recipe)
     done = gpusched(folder, "run", "r.yaml", "--json")
     if done.returncode:
@@ -230,7 +237,8 @@ def launches(sizes: list[int]) -> dict[int, float]:
     """Seconds from a decision to the first step of a trial with no state, by size, on a warm server."""
     with tempfile.TemporaryDirectory() as name:
         policy = f"{{name: profile, sizes: {sizes}, steps: 12}}"
-        experiment = run(Path(name), TRIAL.format(rows=1), policy, max(sizes))
+        script = TRIAL.format(rows=1)
+        experiment = run(Path(name), script, policy, max(sizes), prestart=False)
         launched: dict[int, tuple[float, int]] = {}
         found: dict[int, float] = {}
         for at, kind, event, commands in entries(experiment):
