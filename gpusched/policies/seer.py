@@ -130,9 +130,11 @@ class Seer(base.Policy):
         words = seer_plan.in_words(plan)
         if plan is wanted:
             return plan, words
+        to, budget = f"{plan.budget:.3g}", f"{given.budget:.3g}"
+        less = f"just below {to}" if to == budget else f"{to} of {budget}"
         cut = (
-            f"cut to {plan.budget:.3g} of {given.budget:.3g} atom-minutes, as the plan for those needs "
-            f"{wanted.peak} atoms at once and there are {atoms}"
+            f"cut to {less} atom-minutes, as the plan for those needs {wanted.peak} atoms at once and there are "
+            f"{atoms}"
         )
         return plan, f"{words} ({cut})"
 

@@ -92,7 +92,8 @@ class Synchronous(base.Policy):
             bracket.launched(trial.id, state.now)
             return decisions
         rest = len(bracket.now.coming)
-        return (Pause(trial.id, f"at {milestone} steps; waits for {rest} others"), *decisions)
+        others = "1 other" if rest == 1 else f"{rest} others"
+        return (Pause(trial.id, f"at {milestone} steps; waits for {others}"), *decisions)
 
     def _close(self, state: State, bracket: Bracket) -> Sequence[Stop]:
         """End the halving if all are in; those that are not among the best stop."""

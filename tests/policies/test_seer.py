@@ -221,6 +221,11 @@ def test_a_plan_that_is_cut_says_so_before_it_starts() -> None:
     assert "cut" not in uncut
 
 
+def test_a_plan_that_is_hardly_cut_does_not_say_0_833_of_0_833() -> None:
+    (words,) = Seer(Options()).foreword(Rules(deadline_s=25.0), 2)
+    assert "cut to just below 0.833 atom-minutes, as the plan for those needs 4 atoms" in words
+
+
 def test_a_cut_plan_runs_within_the_box() -> None:
     hand = Hand("seer", EXAMPLE, atoms=5, deadline_s=600.0)
     assert sum(hand.atoms(n) for n in hand.live) <= 5
