@@ -1,8 +1,8 @@
 """Shared memory that a killed trial left behind in ``/dev/shm`` (reliability F18).
 
 A process that is killed cannot remove its segments, and no one else does: pause by pause the memory fills up, and the
-next trial dies of it. Whoever ends a tree (its shim; where that is dead the server, or the daemon's hunt) removes a segment
-when *all* of this holds:
+next trial dies of it. Whoever ends a tree (its shim; where that is dead the server, or the daemon's hunt) removes a
+segment when *all* of this holds:
 
 * its name is one that libraries make up (torch, Python's ``shared_memory``, NCCL), not one that a person chose;
 * it belongs to our user, and was made after this incarnation began;
