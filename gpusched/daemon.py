@@ -103,7 +103,7 @@ class Daemon:
             paths.journal, {"epoch": self.epoch.number, "checksums": checksums(paths)}
         )
         self.storage = Storage(paths)
-        self.executor.spare = self.storage.reserve.give
+        self.executor.keeping.spare = self.storage.reserve.give
         self.executor.seq_of = lambda trial: self.experiment.state.trials[trial].seq
         self._forecaster = make_forecaster(recipe)
         self.driver = Driver(

@@ -87,7 +87,7 @@ class TorchrunExecutor:
         self._intake = Intake(settings.metric, clock, self._emit, self._fail, say)
         self._speakers = Speakers(self, self._intake, epoch, on_client)
         self.hub = Hub(paths.socket, self._speakers)
-        self._keeping = Keeping(paths, settings.metric, self._timers, clock, say, self._atoms_of)
+        self.keeping = Keeping(paths, settings.metric, self._timers, clock, say, self._atoms_of)
         self._server = Server(self.hub, paths, settings, self._server_said, self._server_gone)
         self._launcher = Launcher(paths, devices, settings, self._server, epoch)
         self._stopping = Stopping(self, paths, settings, self._timers, self._draining)
@@ -142,18 +142,9 @@ class TorchrunExecutor:
             case ConfirmRelease():
                 self._draining.add(command.devices, self.now())
             case KeepBest():
-                self._keeping.keep(command)
+                self.keeping.keep(command)
             case _:
                 pass  # timers, forecasts and the end are the driver's and the daemon's
-
-    @property
-    def spare(self) -> Callable[[], bool]:
-        """Asked for room on a full disk, for ``best/``; False: there is none."""
-        return self._keeping.spare
-
-    @spare.setter
-    def spare(self, give: Callable[[], bool]) -> None:
-        self._keeping.spare = give
 
     def _atoms_of(self, trial: int) -> int | None:
         it = self._live.get(trial)
