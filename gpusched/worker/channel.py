@@ -160,9 +160,9 @@ class Channel:
             return False
         return True
 
-    def _line(self, patience_s: float = REPLY_WAIT_S) -> bytes | None:
+    def _line(self, patience_s: float | None = None) -> bytes | None:
         """The next whole line; None when the line to the daemon is gone (and closed)."""
-        until_s = time.monotonic() + patience_s
+        until_s = time.monotonic() + (REPLY_WAIT_S if patience_s is None else patience_s)
         while b"\n" not in self._buffer:
             connection = self._socket
             try:

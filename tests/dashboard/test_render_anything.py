@@ -117,7 +117,7 @@ details = st.builds(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(views, st.integers(20, 200), st.integers(5, 60), choices, details)
 def test_any_view_fits_any_terminal(
     view: View, width: int, height: int, ui: UiState, detail: Detail

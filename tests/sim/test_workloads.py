@@ -227,5 +227,5 @@ def test_a_metric_that_is_not_finite_is_no_crash(tmp_path, returned):
 
 @pytest.mark.parametrize("name", ["synthetik", "trace:", "file.py", "own.py:", "x:y"])
 def test_names_that_are_no_workload(name):
-    with pytest.raises(InputError, match=r"no workload|no such file"):
+    with pytest.raises(InputError, match=r"no workload|no such file|needs the folder"):
         load_workload(name)

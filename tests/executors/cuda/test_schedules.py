@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from schedules import Schedule
 
-SHORT, LONG = 30, 10_000
+SHORT, LONG = 20, 10_000
 
 
 def play(seeds: range, folder: Path) -> Counter[str]:
