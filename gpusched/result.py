@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpusched import session
-from gpusched.errors import DamagedState, NoTrialSucceeded
+from gpusched.errors import DamagedState, GpuschedError, NoTrialSucceeded
 from gpusched.paths import ExperimentPaths
 from gpusched.trees.outcome import is_sound
+
+T = TypeVar("T")
 
 #: How often reading begins again because the search replaced the best model meanwhile.
 TRIES = 5
@@ -57,26 +60,34 @@ def load(experiment: str | os.PathLike[str] | None = None) -> Best:
     paths = session.find(
         None if experiment is None else os.fspath(experiment), session.runs_folder()
     )
-    for attempt in range(TRIES):
-        folder = paths.best.resolve()
+
+    def read(folder: Path) -> Best:
+        known = _read(paths, folder)
         try:
-            known = _read(paths, folder)
-            checkpoint = verify(folder / "checkpoint", known.step)
-            state = checkpoint.load("state.pt")["tracked"]
-        except (Damaged, DamagedState, OSError, ValueError, KeyError) as error:
-            if folder != paths.best.resolve() and attempt + 1 < TRIES:
-                continue
-            if isinstance(error, DamagedState):
-                raise
+            state = verify(folder / "checkpoint", known.step).load("state.pt")["tracked"]
+        except (Damaged, OSError, ValueError, KeyError) as error:
             raise DamagedState(f"{folder}: the best model cannot be loaded: {error}") from None
         fields = {name: getattr(known, name) for name in Description.__slots__}
         return Best(**fields, state=state)
-    raise AssertionError("the last try returns or raises")
+
+    return _undisturbed(paths, read)
 
 
 def describe(paths: ExperimentPaths) -> Description:
     """What is known of the best model so far. Raises NoTrialSucceeded, DamagedState."""
-    return _read(paths, paths.best.resolve())
+    return _undisturbed(paths, lambda folder: _read(paths, folder))
+
+
+def _undisturbed(paths: ExperimentPaths, read: Callable[[Path], T]) -> T:
+    """Read from what ``best`` points to; once more if that failed because another took its place meanwhile."""
+    for _ in range(TRIES - 1):
+        folder = paths.best.resolve()
+        try:
+            return read(folder)
+        except GpuschedError:
+            if folder == paths.best.resolve():
+                raise
+    return read(paths.best.resolve())
 
 
 def _read(paths: ExperimentPaths, folder: Path) -> Description:
