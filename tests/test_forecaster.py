@@ -48,10 +48,15 @@ def wait(
 
 
 def children() -> list[psutil.Process]:
-    """Those of ours that run: what another test has killed and not waited for has no command line any more."""
+    """Those of ours that run: what another test has killed and not waited for has no command line any more.
+
+    A process has none yet for a moment when its parent already goes on: ``exec`` lets go of the parent first.
+    """
     found = []
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+            while not process.cmdline():
+                time.sleep(0.001)
             if "gpusched.forecaster" in process.cmdline():
                 found.append(process)
     return found

@@ -192,11 +192,19 @@ class Processes:
             if not folder.name.isdigit() or int(folder.name) == os.getpid():
                 continue
             with contextlib.suppress(OSError):
-                if any(Path(link).readlink() == path for link in (folder / "fd").iterdir()):
+                if any(_points_to(link, path) for link in (folder / "fd").iterdir()):
                     found.append(self._look_at(int(folder.name)))
             if len(found) == limit:
                 break
         return tuple(found)
+
+
+def _points_to(link: Path, path: Path) -> bool:
+    """False for one that cannot be read, closed since it was listed, say: it must not hide the process's others."""
+    try:
+        return link.readlink() == path
+    except OSError:
+        return False
 
 
 def printable(text: bytes) -> str:

@@ -133,6 +133,16 @@ def test_who_has_a_file_open(tmp_path: Path, started: list[subprocess.Popen[byte
     assert Processes().openers(tmp_path / "nvidia1") == ()
 
 
+def test_a_descriptor_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+    """As when one is closed between the listing and the look at it."""
+    target = tmp_path / "nvidia0"
+    descriptors = tmp_path / "1" / "fd"
+    descriptors.mkdir(parents=True)
+    (descriptors / "0").touch()  # no link: what reading it raises stands for any reason
+    (descriptors / "1").symlink_to(target)
+    assert [found.pid for found in Processes(proc=tmp_path).openers(target)] == [1]
+
+
 def test_sizes() -> None:
     assert gib(300 << 20) == "300 MiB"
     assert gib(5 << 29) == "2.50 GiB"
