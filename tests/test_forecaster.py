@@ -18,6 +18,7 @@ import pytest
 from gpusched.core.decisions import Forecast
 from gpusched.core.events import Forecasted
 from gpusched.forecaster import MAX_DEATHS, InlineForecaster, PooledForecaster, make_forecaster
+from gpusched.trees.processes import Identity, is_alive, send_signal
 
 CURVE = tuple(0.8 - 0.7 * 0.9**step for step in range(20))
 
@@ -74,13 +75,14 @@ def test_the_answer_is_an_event_and_the_same_as_in_a_simulation(pool: PooledFore
 
 
 def test_asking_does_not_wait(pool: PooledForecaster) -> None:
-    began = time.monotonic()
-    for trial in range(50):
+    """Its process is stopped: who waited for anything of it would wait for ever."""
+    pool.submit(ask(0))
+    (process,) = children()
+    process.suspend()
+    for trial in range(1, 50):
         pool.submit(ask(trial))
-    assert (
-        time.monotonic() - began < 0.5
-    )  # one process start; a fit takes longer than that with all imports
     assert pool.pending == 50
+    process.resume()
     assert sorted(event.trial for event in wait(pool, 50)) == list(range(50))
     assert pool.pending == 0
 
@@ -98,26 +100,28 @@ def test_no_process_before_the_first_question_and_none_afterwards() -> None:
 
 
 def test_it_ends_with_the_daemon() -> None:
-    """However the daemon ended, and in the middle of a fit."""
+    """However the daemon ended, and in the middle of a fit: a stopped process cannot see that its pipe has ended."""
     program = (
         "import os, signal, time\n"
         "from gpusched.forecaster import PooledForecaster\n"
         "from gpusched.core.decisions import Forecast\n"
-        "pool = PooledForecaster('mcmc', 0)\n"
-        "curve = tuple(0.8 - 0.5 * 0.9 ** step for step in range(200))\n"
-        "pool.submit(Forecast(0, 200, curve, 400, 0.9))\n"
+        "from gpusched.trees.processes import start_time\n"
+        "pool = PooledForecaster('least_squares', 0)\n"
+        "curve = tuple(0.8 - 0.5 * 0.9 ** step for step in range(20))\n"
+        "pool.submit(Forecast(0, 20, curve, 40, 0.9))\n"
         "while not pool.poll(0.0): time.sleep(0.01)\n"
-        "pool.submit(Forecast(0, 200, curve, 400, 0.9))\n"
-        "print(pool._workers[0]._process.pid, flush=True)\n"
+        "pid = pool._workers[0]._process.pid\n"
+        "os.kill(pid, signal.SIGSTOP)\n"
+        "print(pid, start_time(pid), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=False)
     assert done.returncode == -signal.SIGKILL
-    pid = int(done.stdout)
-    time.sleep(0.1)
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    fitter = Identity(*map(int, done.stdout.split()))
+    until = time.monotonic() + 20
+    while is_alive(fitter) and time.monotonic() < until:
+        time.sleep(0.005)
+    assert not send_signal(fitter, signal.SIGKILL), "it outlived the daemon"
 
 
 def test_of_a_trial_only_the_newest_question_waits(pool: PooledForecaster) -> None:

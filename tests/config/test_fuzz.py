@@ -24,7 +24,8 @@ from gpusched.space_forms import NAMES
 from tests.config.conftest import GOOD
 from tests.config.test_config import EVERYTHING
 
-LONGEST_S = 5.0
+LONGEST_S = 20.0
+"""Of this thread's own work: what else the machine does is no matter. A hundredth of it is usual."""
 SHORT = settings(max_examples=150, deadline=None)
 LONG = settings(max_examples=10_000, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -39,13 +40,13 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def read(file: Path, data: bytes) -> Recipe | InputError:
     """What comes of a recipe of these bytes; anything else that is raised fails the test."""
     file.write_bytes(data)
-    began = time.perf_counter()
+    began = time.thread_time()
     try:
         return load_recipe(file)
     except InputError as error:
         return error
     finally:
-        assert time.perf_counter() - began < LONGEST_S
+        assert time.thread_time() - began < LONGEST_S
 
 
 def check(file: Path, data: bytes) -> Recipe | None:
@@ -279,7 +280,7 @@ LARGE = {
 def test_large(name: str, file: Path) -> None:
     """Near the bounds of size: seconds, not minutes; what grows with the square of the input shows here."""
     file.write_text(LARGE[name])
-    began = time.perf_counter()
+    began = time.thread_time()
     with contextlib.suppress(RecipeError):
         load_recipe(file)
-    assert time.perf_counter() - began < 30
+    assert time.thread_time() - began < 30

@@ -23,7 +23,7 @@ from gpusched.executors.torchrun import TorchrunExecutor
 from gpusched.paths import ExperimentPaths
 from gpusched.trees.claim import read_claim
 from gpusched.trees.processes import MARK, all_pids, read_file
-from tests.executors.contract import Rig, exit_of
+from tests.executors.contract import PATIENCE_S, Rig, exit_of
 
 SCRIPT = Path(__file__).with_name("scenarios.py")
 
@@ -51,9 +51,10 @@ def listening_addresses(pids: Sequence[int]) -> set[str]:
     """Where these processes listen, over all protocols of the internet, as /proc/net writes it."""
     inodes = set()
     for pid in pids:
-        for entry in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):
-                inodes.add(str(entry.readlink()).removeprefix("socket:[").rstrip("]"))
+        with suppress(OSError):  # it may end while it is looked at, or close a descriptor
+            for entry in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):
+                    inodes.add(str(entry.readlink()).removeprefix("socket:[").rstrip("]"))
     found = set()
     for table in ("tcp", "tcp6", "udp", "udp6"):
         for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
@@ -63,17 +64,13 @@ def listening_addresses(pids: Sequence[int]) -> set[str]:
     return found
 
 
-def wait_for(path: Path, patience_s: float = 20.0) -> Any:
-    """What a scenario's ``note`` left."""
-    deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline:
-        if path.exists():
-            return json.loads(path.read_text())
-        time.sleep(0.005)
-    raise AssertionError(f"{path} did not appear")
+def wait_for(path: Path) -> Any:
+    """What a scenario's ``note`` left, or another file that is there whole or not at all."""
+    wait_until(path.exists)
+    return json.loads(path.read_text())
 
 
-def wait_until(true: Callable[[], bool], patience_s: float = 20.0) -> None:
+def wait_until(true: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
     deadline = time.monotonic() + patience_s
     while not true():
         assert time.monotonic() < deadline, "waited in vain"

@@ -21,7 +21,7 @@ RANK = int(os.environ["RANK"])
 
 def note(name: str, content: object = "") -> None:
     """Leave something for the test to find."""
-    aside = FOLDER / f".{name}.{os.getpid()}"
+    aside = FOLDER / f".note.{os.getpid()}"
     aside.write_text(json.dumps(content))
     aside.replace(FOLDER / name)
 
@@ -201,17 +201,20 @@ def abort_at_exit() -> None:
     """Say the last word on rank 0, then die of SIGABRT on all ranks, the others first."""
     if RANK == 0:
         time.sleep(0.3)
-        logs = FOLDER / "logs" / os.environ["GPUSCHED_INCARNATION"]
-        (logs / "last-word.json").write_text('{"why": "yielded", "step": 4, "saved_step": 4}')
+        say_last_word()
     os.abort()
 
 
 def linger_after_last_word() -> None:
     """Rank 0 says its last word; nobody leaves."""
     if RANK == 0:
-        logs = FOLDER / "logs" / os.environ["GPUSCHED_INCARNATION"]
-        (logs / "last-word.json").write_text('{"why": "yielded", "step": 4, "saved_step": 4}')
+        say_last_word()
     time.sleep(600)
+
+
+def say_last_word() -> None:
+    name = f"logs/{os.environ['GPUSCHED_INCARNATION']}/last-word.json"
+    note(name, {"why": "yielded", "step": 4, "saved_step": 4})
 
 
 def speak_nonsense() -> None:

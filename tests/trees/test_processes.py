@@ -54,7 +54,7 @@ def me() -> Identity:
 
 
 def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -113,18 +113,22 @@ def test_sessions(start: Start) -> None:
 
 def test_a_mark_survives_fork_and_exec_and_new_sessions(start: Start, tmp_path: Path) -> None:
     mark = mark_of(tmp_path, 7, 2)
+    grandchild = f"import os; print(os.getpid(), flush=True); {SLEEP}"
     code = (
         "import os, sys, time\n"
         "if os.fork() == 0:\n  os.setsid()\n"
-        f"  if os.fork() == 0: os.execv(sys.executable, ['x', '-S', '-c', {SLEEP!r}])\n"
+        f"  if os.fork() == 0: os.execv(sys.executable, ['x', '-S', '-c', {grandchild!r}])\n"
         "  os._exit(0)\n"
+        "os.wait()\n"
+        "print('alone', flush=True)\n"
         "time.sleep(600)"
     )
-    process = start(code, env={**os.environ, MARK: mark.ljust(96)})
-    until(lambda: len(of_incarnation(mark, ())) >= 2)
-    time.sleep(0.1)
+    process = start(code, env={**os.environ, MARK: mark.ljust(96)}, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout as told:
+        said = {told.readline().strip() for _ in range(2)} - {b"alone"}
     found = of_incarnation(mark, ())
-    assert process.pid in [who.pid for who in found]
+    assert {who.pid for who in found} == {process.pid, *map(int, said)}
     assert len(found) == 2
     assert of_incarnation(mark_of(tmp_path, 7, 1), ()) == []
     assert of_incarnation(mark_of(tmp_path, 72, 2), ()) == []
