@@ -26,7 +26,7 @@ from gpusched.paths import ExperimentPaths, TrialPaths
 from gpusched.worker import lastword, start
 
 Answer = Callable[[dict[str, Any]], "str | bytes | None"]
-PATIENCE_S = 30
+PATIENCE_S = 60
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -168,23 +168,41 @@ def run_ranks(
 ) -> list[Ended]:
     """Run ``body(*arguments)`` in ``world_size`` real processes, as torchrun would; how each ended, by rank."""
     _import_what_ranks_need()
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    running = []
-    for rank in range(world_size):
-        environment = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
-        if bench is not None:
-            environment = bench.environment(incarnation, rank, world_size)
-        environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-        ours, theirs = _FORK.Pipe(duplex=False)
-        stderr = os.memfd_create("stderr")
-        process = _FORK.Process(target=_rank, args=(body, arguments, environment, theirs, stderr))
-        process.start()
-        theirs.close()
-        running.append((process, ours, stderr))
-    return [_wait(*rank) for rank in running]
+    with _port() as port:
+        running = []
+        for rank in range(world_size):
+            environment = {
+                "RANK": str(rank),
+                "LOCAL_RANK": str(rank),
+                "WORLD_SIZE": str(world_size),
+            }
+            if bench is not None:
+                environment = bench.environment(incarnation, rank, world_size)
+            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+            running.append(_begin(body, arguments, environment))
+        return [_wait(*rank) for rank in running]
+
+
+@contextmanager
+def _port() -> Iterator[int]:
+    """A port that nobody else is given: it stays bound and not listening, so that the ranks' store may have it."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+def _begin(
+    body: Callable[..., Any], arguments: tuple[Any, ...], environment: dict[str, str]
+) -> tuple[Any, Any, int]:
+    """A rank's process, the pipe its end comes through, and the descriptor of its errors."""
+    ours, theirs = _FORK.Pipe(duplex=False)
+    stderr = os.memfd_create("stderr")
+    process = _FORK.Process(target=_rank, args=(body, arguments, environment, theirs, stderr))
+    process.start()
+    theirs.close()
+    return process, ours, stderr
 
 
 def _wait(process: Any, pipe: Any, stderr: int) -> Ended:

@@ -11,7 +11,7 @@ import pytest
 
 from gpusched.worker import channel as module
 from gpusched.worker.channel import Channel
-from tests.worker.fakes import Bench, FakeDaemon, at_step, daemon
+from tests.worker.fakes import PATIENCE_S, Bench, FakeDaemon, at_step, daemon
 
 
 @pytest.fixture
@@ -23,11 +23,10 @@ def line(bench: Bench) -> Iterator[Channel]:
 
 def settle(fake: FakeDaemon, count: int) -> None:
     """Wait until the daemon's thread has seen this many frames."""
-    for _ in range(500):
-        if len(fake.frames) >= count:
-            return
+    until = time.monotonic() + PATIENCE_S
+    while len(fake.frames) < count:
+        assert time.monotonic() < until, f"only {fake.frames}"
         time.sleep(0.01)
-    raise AssertionError(f"only {fake.frames}")
 
 
 def test_hello_then_one_reply_a_report(bench: Bench, line: Channel) -> None:

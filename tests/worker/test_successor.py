@@ -19,7 +19,7 @@ import gpusched
 from gpusched.worker import successor
 from gpusched.worker.handover import Outbox, Parcel, Received, memory_name
 from gpusched.worker.snapshot import Snapshot
-from tests.worker.fakes import Bench, Ended, FakeDaemon, run_rank, run_ranks
+from tests.worker.fakes import PATIENCE_S, Bench, Ended, FakeDaemon, run_rank, run_ranks
 
 
 class Relay(FakeDaemon):
@@ -38,7 +38,7 @@ class Relay(FakeDaemon):
                 elif "report" in frame:
                     go = "yield" if frame["step"] == 3 else "continue"
                     if go == "yield":
-                        assert self.arrived.wait(30)
+                        assert self.arrived.wait(PATIENCE_S)
                     line.sendall(json.dumps({"seq": frame["report"], "go": go}).encode() + b"\n")
 
     def __post_init__(self) -> None:
@@ -143,7 +143,7 @@ def test_whatever_depends_on_where_it_stands_waits(bench: Bench) -> None:
     bench.paths.waits.write_text("{}")
     with relay(bench) as fake:
         second, after = start(bench, waiting(ask_early), 2)
-        assert fake.arrived.wait(30)
+        assert fake.arrived.wait(PATIENCE_S)
         assert after == []
         bench.paths.waits.unlink()
         fake.tell({})
@@ -175,7 +175,7 @@ def test_told_that_it_counts_before_the_daemon_died_it_goes_on_from_the_disk(ben
     bench.paths.waits.write_text("{}")
     with relay(bench) as fake:
         second, after = start(bench, waiting(ask_early), 2)
-        assert fake.arrived.wait(30)
+        assert fake.arrived.wait(PATIENCE_S)
     bench.paths.waits.unlink()
     second.join(30)
     assert after[0].value == [3, 3]
@@ -188,7 +188,7 @@ def test_where_the_one_before_has_gone_already_it_goes_on_from_what_that_committ
     bench.paths.waits.write_text("{}")
     with relay(bench) as fake:
         second, after = start(bench, waiting(ask_early), 2)
-        assert fake.arrived.wait(30)
+        assert fake.arrived.wait(PATIENCE_S)
         fake.tell(Parcel(3, 2**22 + 1, 5, 6).frame())  # a number that no process has
         second.join(0.2)
         assert after == []

@@ -1,0 +1,84 @@
+"""Scripts in an interpreter of their own: what they import, how they end, and what is told on their command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.worker.fakes import Bench, at_step, daemon
+
+ROOT = Path(__file__).resolve().parents[2]
+
+SLEEPER = """
+import sys
+import gpusched
+from tests.counting import calls_of
+trial = gpusched.init()
+def train():
+    for _ in trial.steps():
+        trial.report(accuracy=0.5)
+calls = calls_of(train) / trial.step
+print(int("torch" in sys.modules), int("numpy" in sys.modules), calls)
+"""
+
+
+def test_a_script_that_only_reports_never_imports_torch(bench: Bench, tmp_path: Path) -> None:
+    """In an interpreter of its own: yields, resumes, finishes; a report costs little."""
+    script = tmp_path / "sleeper.py"
+    script.write_text(SLEEPER)
+    bench.prepare(max_steps=400)
+    command = [sys.executable, str(script)]
+    with daemon(bench, at_step(**{"yield": 200})):
+        first = run_script(command, bench, 1)
+        assert bench.last_word(1) == {"why": "yielded", "step": 200, "saved_step": 200}
+        second = run_script(command, bench, 2)
+    assert bench.last_word(2) == {"why": "finished", "step": 400, "saved_step": None}
+    assert [line["k"] for line in bench.reports()] == list(range(1, 401))
+    for torch_loaded, numpy_loaded, _ in (first, second):
+        assert (torch_loaded, numpy_loaded) == (0, 0)
+    assert min(first[2], second[2]) < 120, "function calls a report"
+
+
+def run_script(command: list[str], bench: Bench, incarnation: int) -> tuple[int, int, float]:
+    environment = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT), **bench.environment(incarnation)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    torch_loaded, numpy_loaded, calls = done.stdout.split()
+    return int(torch_loaded), int(numpy_loaded), float(calls)
+
+
+@pytest.mark.parametrize(
+    ("ending", "word"),
+    [
+        ("", True),
+        ("sys.exit(0)", True),
+        ("sys.exit(3)", False),
+        ("sys.exit('no data')", False),
+        ("raise ValueError('bad')", False),
+        ("import os; os.kill(os.getpid(), 9)", False),
+    ],
+)
+def test_only_a_good_ending_is_called_finished(
+    bench: Bench, tmp_path: Path, ending: str, word: bool
+) -> None:
+    script = tmp_path / "ends.py"
+    script.write_text(f"import sys, gpusched\ngpusched.init().report(accuracy=1)\n{ending}\n")
+    environment = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT), **bench.environment()}
+    done = subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, check=False
+    )
+    assert (done.returncode == 0) == word
+    expected = {"why": "finished", "step": 1, "saved_step": None}
+    assert bench.last_word() == (expected if word else None)
+
+
+def test_a_wrong_command_line_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    script = tmp_path / "alone.py"
+    script.write_text("import gpusched\ngpusched.init({'width': 3})\n")
+    environment = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(script), "--widht", "4"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "gpusched: --widht: no such hyperparameter; did you mean --width?\n"

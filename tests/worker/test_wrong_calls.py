@@ -1,0 +1,108 @@
+"""What a script does wrong: the trial fails, and the message says which call, and with what."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import gpusched
+from tests.worker.fakes import Bench, at_step, daemon, run_rank, run_ranks
+from tests.worker.test_trial import plain
+
+
+def fails(how: str) -> None:
+    trial = gpusched.init()
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    if how == "wrapped":
+        trial.wrap(model)
+        trial.report(accuracy=1)
+    elif how == "stepped":
+        model(torch.ones(1)).backward()
+        optimizer.step()
+        trial.report(accuracy=1)
+    elif how == "untracked":
+        trial.scale_lr(optimizer)
+        trial.report(accuracy=1)
+    elif how == "lambda":
+        trial.track(model=model, fn=lambda: 0)
+    elif how == "twice":
+        trial.track(model=model)
+        trial.track(model=nn.Linear(1, 1))
+    elif how == "late":
+        trial.report(accuracy=1)
+        trial.track(model=model)
+    elif how == "metric":
+        trial.report(loss=1)
+    elif how == "text":
+        trial.report(accuracy="high")
+    elif how == "huge":
+        trial.report(accuracy=1, **{f"m{n}": n for n in range(10_000)})
+    elif how == "zero":
+        trial.report(step=0, accuracy=1)
+    elif how == "back":
+        trial.report(step=5, accuracy=1)
+        trial.report(step=5, accuracy=1)
+    elif how == "stateful":
+        model.state_dict = lambda: {"fn": print}  # type: ignore[method-assign,assignment]
+        trial.track(model=model)
+        trial.report(accuracy=1)
+    elif how == "change":
+        trial.hparams.lr = 3
+
+
+@pytest.mark.parametrize(
+    ("how", "kind", "told"),
+    [
+        ("wrapped", "RuntimeError", "trains a model (trial.wrap() at test_wrong_calls.py:"),
+        ("stepped", "RuntimeError", "trains a model (it steps SGD)"),
+        ("untracked", "RuntimeError", "add trial.track(model=model, opt=opt) before the loop"),
+        ("lambda", "TypeError", "trial.track(fn=...): a function has no state_dict()"),
+        ("twice", "ValueError", "'model' is tracked already"),
+        ("late", "RuntimeError", "before the first trial.report"),
+        ("metric", "ValueError", "has loss but not 'accuracy'"),
+        ("text", "TypeError", "'accuracy' is str 'high', not a number"),
+        ("huge", "ValueError", "bytes in 10001 metrics"),
+        ("zero", "ValueError", "it counts finished steps, so the first is 1"),
+        ("back", "ValueError", "trial.report(step=5) after step 5: it must go up"),
+        ("stateful", "TypeError", "a checkpoint cannot hold model['fn'], a builtins."),
+        ("change", "AttributeError", "hyperparameters cannot be changed"),
+    ],
+)
+def test_a_wrong_call_fails_the_trial_with_a_readable_message(
+    bench: Bench, how: str, kind: str, told: str
+) -> None:
+    with daemon(bench, at_step(save=1)):
+        (ended,) = run_ranks(fails, 1, bench, arguments=(how,))
+    assert any(line.startswith(kind) for line in ended.error.splitlines())
+    assert told in ended.error
+    assert bench.last_word() is None
+
+
+def test_what_a_checkpoint_lacks_starts_afresh_and_is_said(bench: Bench) -> None:
+    with daemon(bench, at_step(**{"yield": 1})):
+        run_rank(plain, bench)
+
+    def another() -> int:
+        trial = gpusched.init()
+        trial.track(model=nn.Linear(2, 1), extra=nn.Linear(1, 1))
+        return trial.step
+
+    ended = run_rank(another, bench, incarnation=2)
+    assert ended.value == 1
+    assert (
+        "trial.track(extra=...): not in the checkpoint of step 1 (which holds model)"
+        in ended.stderr
+    )
+
+
+def test_a_model_of_another_shape_fails_with_the_line_to_change(bench: Bench) -> None:
+    with daemon(bench, at_step(**{"yield": 1})):
+        run_rank(plain, bench)
+
+    def wider() -> None:
+        gpusched.init().track(model=nn.Linear(3, 1))
+
+    (ended,) = run_ranks(wider, 1, bench, incarnation=2)
+    assert "trial.track(model=...): the checkpoint of step 1 does not fit" in ended.error
