@@ -78,9 +78,18 @@ def measure(bed: Bed) -> dict[str, int]:
         "descriptors": count(f"/proc/{pid}/fd"),
         "processes": sum(map(len, bed.processes().values())),
         "segments": count("/dev/shm"),
-        "staged": len(list(root.rglob(".*.tmp"))) + len(list(root.rglob(".staged-*"))),
+        "staged": staged(root),
         "journal_kib": bed.paths.journal.stat().st_size >> 10,
     }
+
+
+def staged(root: Path) -> int:
+    """Files and folders that are being written. Not ``rglob``: it raises where a folder goes while it is walked."""
+    names = [name for _, *found in os.walk(root) for name in found[0] + found[1]]
+    return sum(
+        (name.startswith(".") and name.endswith(".tmp")) or name.startswith(".staged-")
+        for name in names
+    )
 
 
 def soak(make_bed: MakeBed, length_s: float, every_s: float, seed: int) -> None:
