@@ -21,7 +21,7 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
         if process.poll() is None:
             process.kill()
         process.communicate()
-    left = _wait_until_gone(box, 5.0)
+    left = _wait_until_gone(box, 20.0)
     for process in left:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import psutil
 
 import gpusched
+from gpusched.trees.processes import start_time
 
 PACKAGE = Path(gpusched.__file__).parent
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -105,12 +108,37 @@ class Sandbox:
         """Poll the status until the condition holds; return the view."""
         end = time.monotonic() + timeout_s
         while time.monotonic() < end:
-            if self.runs.is_dir() and list(self.runs.glob("*/daemon.sock")):
+            # Its socket is there while its daemon is, its last view afterwards.
+            if [*self.runs.glob("*/daemon.sock"), *self.runs.glob("*/final.json")]:
                 view = self.view()
                 if condition(view):
                     return view
             time.sleep(0.1)
         raise AssertionError(f"did not happen in {timeout_s} s; the log says:\n{self.log()}")
+
+    def kill_daemon(self) -> None:
+        """As the machine's out-of-memory killer would; returns when it is gone."""
+        daemon = self.daemon()
+        os.kill(daemon, signal.SIGKILL)
+        wait_until(lambda: start_time(daemon) is None, "the daemon's end")
+
+    def kill_everything(self) -> None:
+        """Daemon, servers, shims and ranks; returns when all are gone. The end of one may be the end of another."""
+
+        def none_left() -> bool:
+            left = self.processes()
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            return not left
+
+        wait_until(none_left, "the end of everything")
+
+    def files(self) -> Iterator[Path]:
+        """Every file and folder of the experiment; they may come and go meanwhile."""
+        yield self.experiment
+        for folder, folders, files in os.walk(self.experiment):
+            yield from (Path(folder, name) for name in (*folders, *files))
 
     def log(self) -> str:
         return "".join(path.read_text() for path in self.runs.glob("*/daemon.log"))
@@ -129,3 +157,10 @@ class Sandbox:
             if mine in words or (process.info["cwd"] or "").startswith(mine):
                 found.append(process)
         return found
+
+
+def wait_until(true: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
+    end = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < end, f"waited {patience_s:.0f} s in vain for {what}"
+        time.sleep(0.01)

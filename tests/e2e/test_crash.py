@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sqlite3
+import subprocess
 import time
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import pytest
 from gpusched.daemon_storage import checksums
 from gpusched.journal import Journal
 from gpusched.paths import ExperimentPaths
-from tests.e2e.sandbox import Sandbox
+from tests.e2e.sandbox import PATIENCE_S, Sandbox, wait_until
 
 ENDLESS = {"name": "fifo", "R": 100000}
 
@@ -36,23 +37,30 @@ def _let_pass(sandbox: Sandbox, seconds: float) -> None:
     journal.close()
 
 
-def _kill_daemon(sandbox: Sandbox) -> None:
-    os.kill(sandbox.daemon(), signal.SIGKILL)
-    time.sleep(0.1)
-
-
 def _reports(sandbox: Sandbox, trial: int) -> list[dict]:
+    """Those that are whole; the last may be on its way to the file."""
     path = sandbox.experiment / "trials" / f"{trial:04d}" / "reports.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    lines = path.read_text().splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _told(process: subprocess.Popen[str], word: str) -> str:
+    """What it has written to its standard error, once this is there."""
+    assert process.stderr is not None
+    said = b""
+    while word.encode() not in said:
+        piece = os.read(process.stderr.fileno(), 4096)
+        assert piece, f"it never said {word!r}, but {said!r}"
+        said += piece
+    return said.decode()
 
 
 def test_trials_go_on_without_a_daemon_and_are_adopted(sandbox: Sandbox) -> None:
     _run(sandbox)
     before = {t["id"]: t["incarnation"] for t in sandbox.view()["trials"]}
-    _kill_daemon(sandbox)
+    sandbox.kill_daemon()
     steps = len(_reports(sandbox, 0))
-    time.sleep(1.0)
-    assert len(_reports(sandbox, 0)) > steps + 5
+    wait_until(lambda: len(_reports(sandbox, 0)) > steps + 5, "more reports")
     assert "interrupted" in sandbox.gpusched("ls").out
     assert sandbox.gpusched("resume", "--detach").code == 0
     view = sandbox.wait_for(lambda view: all(t["step"] > steps + 30 for t in view["trials"]))
@@ -66,10 +74,7 @@ def test_trials_go_on_without_a_daemon_and_are_adopted(sandbox: Sandbox) -> None
 
 def test_what_died_meanwhile_is_relaunched_from_its_checkpoint(sandbox: Sandbox) -> None:
     _run(sandbox)
-    pids = [p.pid for p in sandbox.processes()]
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-    time.sleep(0.3)
+    sandbox.kill_everything()
     assert sandbox.gpusched("resume", "--detach").code == 0
     # counted.py asserts that the state continues where the checkpoint was.
     sandbox.wait_for(
@@ -81,7 +86,7 @@ def test_what_died_meanwhile_is_relaunched_from_its_checkpoint(sandbox: Sandbox)
 
 def test_the_deadline_passes_while_nobody_is_there(sandbox: Sandbox) -> None:
     _run(sandbox, steps=0)
-    _kill_daemon(sandbox)
+    sandbox.kill_daemon()
     _let_pass(sandbox, 1000.0)
     result = sandbox.gpusched("resume")
     assert result.code == 0, result.text + sandbox.log()
@@ -111,17 +116,18 @@ def test_ctrl_c_once_twice_three_times(sandbox: Sandbox, times: int) -> None:
     recipe = sandbox.recipe(
         "good.py",
         policy=ENDLESS,
-        space={"x": 1, "step_s": 2.0 if times > 1 else 0.05},
+        space={"x": 1, "step_s": 600.0 if times > 1 else 0.05},
     )
     process = sandbox.start("run", recipe)
     sandbox.wait_for(
         lambda view: view["trials"] and all(t["state"] == "running" for t in view["trials"])
     )
-    time.sleep(0.5)
-    for _ in range(times):
+    said = ""
+    for word in ("stopping", "terminating", "killing")[:times]:
         process.send_signal(signal.SIGINT)
-        time.sleep(0.4)
-    out, err = process.communicate(timeout=20)
+        said += _told(process, word)
+    out, err = process.communicate(timeout=PATIENCE_S)
+    err = said + err
     assert "Traceback" not in out + err
     assert "stopping" in err
     assert ("terminating" in err) == (times > 1)
@@ -154,7 +160,7 @@ def test_damaged_and_newer_journals(sandbox: Sandbox) -> None:
 
 def test_a_damaged_journal_is_refused_and_can_be_salvaged(sandbox: Sandbox) -> None:
     _run(sandbox)
-    _kill_daemon(sandbox)
+    sandbox.kill_daemon()
     with sqlite3.connect(sandbox.experiment / "journal.db") as journal:
         (last,) = journal.execute("SELECT max(seq) FROM events").fetchone()
         journal.execute("UPDATE events SET at = at + 1 WHERE seq = ?", (last - 2,))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.sandbox import Sandbox
+from tests.e2e.sandbox import PATIENCE_S, Sandbox
 
 
 def test_a_search_ends_with_the_best_model_on_disk(sandbox: Sandbox) -> None:
@@ -59,16 +60,19 @@ def test_two_ranks_make_one_process_group(sandbox: Sandbox) -> None:
 def test_nobody_else_can_look(sandbox: Sandbox) -> None:
     process = sandbox.start("run", sandbox.recipe("good.py", policy={"name": "fifo", "R": 200}))
     sandbox.wait_for(lambda view: any(t["step"] for t in view["trials"]))
-    for path in (sandbox.experiment, *sandbox.experiment.rglob("*")):
-        if path.is_symlink():
-            continue
-        assert not path.lstat().st_mode & (stat.S_IRWXG | stat.S_IRWXO), path
+    seen = 0
+    for path in sandbox.files():
+        with suppress(FileNotFoundError):
+            mode = path.lstat().st_mode
+            assert stat.S_ISLNK(mode) or not mode & (stat.S_IRWXG | stat.S_IRWXO), path
+            seen += 1
+    assert seen > 10
     sandbox.gpusched("cancel")
-    process.wait(20)
+    process.wait(PATIENCE_S)
 
 
 def test_cold_launch_gives_the_same(sandbox: Sandbox) -> None:
-    recipe = sandbox.recipe("counted.py", launch="cold", max_trials=1, deadline="40s")
+    recipe = sandbox.recipe("counted.py", launch="cold", max_trials=1)
     assert sandbox.gpusched("run", recipe).code == 0, sandbox.log()
     assert sandbox.gpusched("best", "--json").json()["step"] == 3
 
