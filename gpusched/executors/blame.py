@@ -23,14 +23,15 @@ PATIENCE_S = 5.0
 _OF_A_GPU = re.compile(
     r"""
       CUDA\ (driver\ )?error | \bcuda[A-Z]\w*Error | cudaError[A-Z] | \bCUDA_ERROR_[A-Z]
-    | \bCU(DNN|BLAS|SPARSE|SOLVER|FFT)_STATUS_ | \bNCCL\b | \bnccl[A-Z] | Cuda\ failure | No\ CUDA\ GPUs\ are\ available
+    | \bCU(DNN|BLAS|SPARSE|SOLVER)_STATUS_ | \bCUFFT_[A-Z] | Triton\ Error\ \[CUDA\]
+    | \bNCCL\b | \bnccl[A-Z] | Cuda\ failure | No\ CUDA\ GPUs\ are\ available
     """,
     re.VERBOSE,
 )
 _OF_THE_HARDWARE = re.compile(
     r"""
       uncorrectable\ (ECC|NVLink)\ error        # cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable
-    | hardware\ error                           # cudaErrorContained, cudaErrorTensorMemoryLeak and the like
+    | hardware\ error                           # cudaErrorContained
     | CUDA-capable\ device\(s\)\ is/are\ busy\ or\ unavailable
     | fallen\ off\ the\ bus
     """,

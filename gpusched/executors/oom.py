@@ -20,16 +20,20 @@ _GPU = re.compile(
     r"""
       CUDA\ out\ of\ memory                          # torch's caching allocator
     | torch\.(cuda\.)?OutOfMemoryError
-    | CUDA\ error:\ out\ of\ memory                  # any runtime call, through torch
+    | CUDA\ (driver\ )?error:\ out\ of\ memory       # any call, through torch
+    | Triton\ Error\ \[CUDA\]:\ out\ of\ memory      # a compiled kernel's launch
     | cudaErrorMemoryAllocation
     | CUDA_ERROR_OUT_OF_MEMORY                       # driver API: triton, cupy, numba
     | CUBLAS_STATUS_ALLOC_FAILED
-    | CUDNN_STATUS_ALLOC_FAILED
+    | CUDNN_STATUS_(INTERNAL_ERROR_DEVICE_)?ALLOC(ATION)?_FAILED    # before cuDNN 9, and since
+    | CUFFT_ALLOC_FAILED
     | CUSPARSE_STATUS_ALLOC_FAILED
     | CUSOLVER_STATUS_ALLOC_FAILED
-    | Cuda\ failure\ (2\ )?'out\ of\ memory'         # nccl
+    | Cuda\ failure\ (2\ )?'out\ of\ memory'         # nccl,
+    | Failed\ to\ CUDA\ calloc                       # whose last word may be what it wanted the memory for
     | RESOURCE_EXHAUSTED:\ Out\ of\ memory           # XLA
     | cupy\.cuda\.memory\.OutOfMemoryError
+    | HIP\ out\ of\ memory
     """,
     re.VERBOSE | re.IGNORECASE,
 )
@@ -40,7 +44,8 @@ _HOST = re.compile(
     | (^|:\ )MemoryError\b
     | _ArrayMemoryError\b                            # numpy
     | \[Errno\ 12\]                                  # ENOMEM: fork, mmap
-    | HIP\ out\ of\ memory
+    | CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED
+    | Failed\ to\ CUDA\ host\ alloc                  # nccl: memory that is pinned
     """,
     re.VERBOSE | re.MULTILINE,
 )

@@ -106,6 +106,8 @@ def test_a_driver_that_hangs_proves_nothing_against_the_trial(box: Box) -> None:
         (LAUNCH_FAILURE, True),
         (NCCL, True),
         ("RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", True),
+        ("RuntimeError: cuFFT error: CUFFT_INTERNAL_ERROR", True),
+        ("RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered", True),
         ("RuntimeError: No CUDA GPUs are available", True),
         ("ValueError: expected 3 channels, got 1", False),
         ('KeyError: 0\n    raise RuntimeError("CUDA error: my own")', False),

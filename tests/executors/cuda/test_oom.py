@@ -37,7 +37,14 @@ KILLED = "rank 0: killed by SIGKILL while the kernel was short of memory (out-of
         "torch.cuda.OutOfMemoryError: CUDA out of memory.",
         "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
         "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "RuntimeError: CUDA driver error: out of memory",
+        "RuntimeError: Triton Error [CUDA]: out of memory",
         "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+        "RuntimeError: cuFFT error: CUFFT_ALLOC_FAILED",
+        "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3356, unhandled cuda error (run with "
+        "NCCL_DEBUG=INFO for details), NCCL version 2.29.7\nncclUnhandledCudaError: Call to CUDA library failed.\n"
+        "Last error:\nFailed to CUDA calloc async 608 bytes",
         "torch.distributed.DistBackendError: NCCL error ... unhandled cuda error\n"
         "Last error:\nCuda failure 2 'out of memory'",
         "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,000,000,000 bytes",
@@ -57,6 +64,7 @@ def test_gpu_memory(text: str) -> None:
         KILLED,
         "MemoryError",
         "rank 0: MemoryError: Unable to allocate",
+        "RuntimeError: cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED",
         "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 7.45 GiB for an array with shape (1,)",
         "OSError: [Errno 12] Cannot allocate memory",
     ],
