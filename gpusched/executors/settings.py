@@ -52,6 +52,8 @@ class LaunchSettings:
     #: Whether the next ranks of a resize are set up beside those that train.
     prestart: bool = True
     seed: int = 0
+    #: How long a shim may take until it has forked its ranks; what they then import is no concern of it.
+    birth_limit_s: float = 60.0
     release_limit_s: float = 60.0
     kill_margin_s: float = 15.0
     unkillable_after_s: float = 60.0

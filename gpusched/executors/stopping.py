@@ -73,6 +73,16 @@ class Stopping:
             patience_s + self._settings.unkillable_after_s, partial(self._give_up, it)
         )
 
+    def limit_birth(self, it: Incarnation) -> None:
+        """Its shim has just been forked: one that then sleeps (stopped, say) must not hold devices until a start is
+        overdue, which takes minutes as ranks may import and load for long."""
+        self._timers.after(self._settings.birth_limit_s, partial(self._expect_ranks, it))
+
+    def _expect_ranks(self, it: Incarnation) -> None:
+        claim = it.claim()
+        if it.rank_peer is None and not (claim is not None and claim.ranks):
+            self.kill_shim(it)
+
     def kill_shim(self, it: Incarnation) -> None:
         """A shim that does not do as it was told is ended too; what it owned is then killed as strays are."""
         if self._owner.is_live(it):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -113,6 +114,21 @@ def test_a_stopped_shim_is_killed_when_its_patience_is_over(lab: Lab) -> None:
     assert lab.executor._live[trial] is it, "a stopped shim does not answer"
     lab.executor._stopping.kill_shim(it)  # what the timer does after kill_margin_s
     assert the_exit(lab.rig.run(trial), trial).outcome == "killed"
+    assert lab.left_of(trial) == []
+
+
+def test_a_shim_that_sleeps_before_it_has_ranks_is_killed(lab: Lab) -> None:
+    trial = begin(lab, "stubborn")
+    wait_for(lab.trial_folder(trial) / "ready-0")
+    record = wait_for(lab.logs(trial) / "shim.json")
+    os.kill(record["pid"], signal.SIGSTOP)
+    it = lab.executor._live[trial]
+    lab.executor._stopping._expect_ranks(it)  # what the timer does after birth_limit_s
+    assert start_time(record["pid"]), "it has its ranks: they train on while it sleeps"
+    (lab.logs(trial) / "shim.json").write_text(json.dumps({**record, "ranks": []}))
+    lab.executor._stopping._expect_ranks(it)
+    ending = the_exit(lab.rig.run(trial), trial)
+    assert (ending.outcome, ending.error) == ("lost", "its shim died (SIGKILL)")
     assert lab.left_of(trial) == []
 
 

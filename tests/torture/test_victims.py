@@ -282,17 +282,29 @@ def test_stopped_in_every_state(make_bed: MakeBed, state: str, victim: str, seed
     bed = bed_of_pairs(make_bed, hang_limit="3s")
     target = bring_to_running(bed)
     incarnation = bring_to(bed, target, state)
-    (pid,) = pids_of(bed, target, incarnation, victim) or (0,)
+    pid = born(bed, target, incarnation, victim)
     began = start_time(pid)
     assert began is not None
     send_signal(Identity(pid, began), signal.SIGSTOP)
     if victim == "shim" and state == "running":
         bed.ask("pause", trial=target)  # nothing happens while its shim sleeps, until it is to go
-    if state != "starting" or victim == "shim":  # a start may take ten minutes: a stop ends it here
+    if state == "starting" and victim == "shim":
+        # With its ranks born they train on; without, it is killed after a minute.
+        wait_until(
+            lambda: target in live(bed) or has_been_ended(bed, target, incarnation), "a start", 180
+        )
+    elif state != "starting":  # a start may take ten minutes: a stop ends it here
         wait_until(lambda: has_been_ended(bed, target, incarnation), "the stopped to be ended", 120)
     end(bed)
     TALLY[f"{state}, {victim}: stopped: {trial_of_journal(bed, target)}"] += 1
     tally()
+
+
+def born(bed: Bed, number: int, incarnation: int, victim: str) -> int:
+    """Its pid, as soon as it has one."""
+    pids: list[int] = []
+    wait_until(lambda: pids.extend(pids_of(bed, number, incarnation, victim)) or pids, "a birth")
+    return pids[0]
 
 
 def trial_of_journal(bed: Bed, number: int) -> str:
