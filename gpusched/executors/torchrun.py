@@ -324,6 +324,7 @@ class TorchrunExecutor:
             case {"launched": {"pid": int(pid), "start_time": int(began)}}:
                 if (it := self._speakers.spoken_for(who)) is not None:
                     it.launched_by = self._server.pid
+                    self._stopping.limit_birth(it)
                     if not self.watch(it, Identity(pid, began)):
                         self._timers.after(0.0, partial(self._stopping.shim_gone, it))
             case {"shim_died": {"pid": int(pid)}}:
