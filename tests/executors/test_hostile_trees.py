@@ -32,7 +32,8 @@ class Loop:
         self.turns_s.append(time.thread_time() - worked_s)
 
 
-def kill_trees(lab: Lab, count: int, seed: int) -> None:
+def kill_trees(lab: Lab, count: int, seed: int) -> tuple[float, float]:
+    """The longest it took until a tree had gone, and the longest that one turn of the loop worked, in seconds."""
     print(f"seed {seed}")
     loop, gone_s = Loop(lab), []
     for first in range(0, count, AT_ONCE):
@@ -53,8 +54,7 @@ def kill_trees(lab: Lab, count: int, seed: int) -> None:
         f"{count} trees; no survivor after at most {max(gone_s):.2f} s (median {percentile(gone_s, 0.5):.2f}, "
         f"p99 {percentile(gone_s, 0.99):.2f}); longest work of one turn of the loop {max(loop.turns_s) * 1000:.0f} ms"
     )
-    assert max(gone_s) < 5.0
-    assert max(loop.turns_s) < 0.1
+    return max(gone_s), max(loop.turns_s)
 
 
 def wait_for_all(lab: Lab, loop: Loop, trials: dict[int, int]) -> None:
@@ -80,4 +80,6 @@ def test_hostile_trees(lab: Lab) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_a_thousand_hostile_trees(lab: Lab) -> None:
-    kill_trees(lab, times(1000), seed=10_000)
+    gone_s, turn_s = kill_trees(lab, times(1000), seed=10_000)
+    assert gone_s < 5.0
+    assert turn_s < 0.1

@@ -61,7 +61,7 @@ def test_a_flood_of_a_gigabyte(launch: str, tmp_path: Path) -> None:
 @pytest.fixture
 def somebody_elses() -> Iterator[list[Path]]:
     """Segments that look alike and are not the trial's: of a living process, and of one that is none of its."""
-    files = [SHARED / "psm_0123abcd", SHARED / f"torch_{os.getpid()}_1_1"]
+    files = [SHARED / f"psm_{os.urandom(4).hex()}", SHARED / f"torch_{os.getpid()}_1_1"]
     try:
         for file in files:
             file.write_bytes(b"x")

@@ -85,7 +85,8 @@ def test_a_resumed_daemon_adopts_what_runs(own_lab: Lab) -> None:
     rig.watch(report_of(trial, 3))
     pids = lab.left_of(trial)
     lab.rebuild()
-    time.sleep(0.3)  # it trains on alone
+    told = lab.paths.trial(trial).reports
+    wait_until(lambda: told.read_bytes().count(b"\n") > 6)  # it trains on alone
     events = list(lab.executor.reconcile([alive(lab, trial, last_seq=3)]))
     assert reports(events), "what it reported while nobody listened"
     assert [seq for seq, _ in reports(events)] == list(range(4, 4 + len(events)))
@@ -218,7 +219,7 @@ def test_servers_end_with_their_last_shim_when_the_daemon_has_gone(own_lab: Lab)
     assert claim is not None
     assert claim.shim is not None
     lab.executor.close()
-    time.sleep(0.2)
+    time.sleep(0.2)  # nothing happens
     assert is_alive(claim.shim)
     os.kill(
         claim.shim.pid, signal.SIGTERM

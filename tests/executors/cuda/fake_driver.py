@@ -182,11 +182,14 @@ class RealTime:
 
     def __init__(self) -> None:
         self.released = threading.Event()
+        #: Somebody hangs, or has.
+        self.blocks = threading.Event()
 
     def now(self) -> float:
         return time.monotonic()
 
     def block(self, until: float) -> None:
+        self.blocks.set()
         while self.now() < until and not self.released.wait(min(0.01, until - self.now())):
             pass
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import subprocess
 import sys
 import time
@@ -14,6 +14,7 @@ import pytest
 
 from gpusched.executors.holders import Holder, Processes, gib, in_initial_pid_namespace, printable
 
+ME = pwd.getpwuid(os.getuid()).pw_name
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
@@ -27,9 +28,9 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def wait_for_exec(process: subprocess.Popen[bytes]) -> None:
-    for _ in range(500):
-        if b"time.sleep" in (Path("/proc") / str(process.pid) / "cmdline").read_bytes():
-            return
+    until = time.monotonic() + 60
+    while b"time.sleep" not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+        assert time.monotonic() < until
         time.sleep(0.01)
 
 
@@ -78,7 +79,7 @@ def test_ours_by_descent(tmp_path: Path, started: list[subprocess.Popen[bytes]])
     wait_for_exec(process)
     holder = Processes(tmp_path).who(process.pid)
     assert holder.whose == "ours"
-    assert holder.user == getpass.getuser()
+    assert holder.user == ME
     # Cut where it is long: how much of it is the interpreter's path depends on where this checkout lies.
     assert holder.command.removesuffix("…") in f"{sys.executable} -c import time; time.sleep(60)"
     assert holder.command.startswith(sys.executable[:40])
@@ -93,7 +94,7 @@ def test_gone_and_zombie_keep_their_names(started: list[subprocess.Popen[bytes]]
     process.kill()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     zombie = processes.who(process.pid)
-    assert (zombie.whose, zombie.user) == ("gone", getpass.getuser())
+    assert (zombie.whose, zombie.user) == ("gone", ME)
     process.wait()
     assert str(processes.who(process.pid)).endswith("which has ended but still has a context")
     assert processes.who(2**22 + 1) == Holder(2**22 + 1, "gone")
