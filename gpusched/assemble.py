@@ -97,6 +97,7 @@ def rules(recipe: Recipe, profile: Profile | None = None) -> Rules:
         sizes=recipe.sizes,
         scaling=recipe.scaling,
         max_trials=recipe.max_trials,
+        target=None if "target" in recipe.policy_options else recipe.target,
         max_failures=recipe.max_failures,
         kill_grace_s=recipe.grace_s,
         hang_limit_s=recipe.hang_limit_s,

@@ -58,6 +58,7 @@ class Recipe:
     hang_limit_s: float | None
     target: float | None
     prestart: bool = True
+    try_first: tuple[Mapping[str, Any], ...] = ()
 
     def resolved(self) -> dict[str, Any]:
         """Every key of the recipe as plain values: JSON-able, and a recipe that loads back as an equal one."""
@@ -90,6 +91,7 @@ class Recipe:
                 data[name] = None if data[name] is None else Path(data[name])
             for name in ("args", "sizes", "preload", "devices"):
                 data[name] = _tuples(data[name])
+            data["try_first"] = tuple(data.get("try_first", ()))
             if not isinstance(data["scaling"], str):
                 data["scaling"] = {int(atoms): s for atoms, s in data["scaling"].items()}
             return cls(**data)
@@ -127,7 +129,7 @@ class Recipe:
         """What draws this recipe's configurations."""
         from gpusched.space import parse_space
 
-        return parse_space(self.space, self.seed)
+        return parse_space(self.space, self.seed, self.try_first)
 
     @property
     def atoms_named(self) -> int | None:

@@ -7,6 +7,7 @@ must fit together. A later check looks only at keys that passed the earlier ones
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
@@ -15,15 +16,16 @@ from pydantic import ValidationError
 
 from gpusched import config_checks as checks
 from gpusched import config_messages as messages
-from gpusched import policies
+from gpusched import config_mode, policies, space_first
 from gpusched.config import Recipe
 from gpusched.config_document import Document, Finding, Mark, Path, Problem
 from gpusched.config_model import RecipeModel
 from gpusched.config_policy import DEFAULT, check_policy, option_names
 from gpusched.config_yaml import Unreadable, read_text, read_yaml
+from gpusched.core import arguments
 from gpusched.errors import RecipeError
 from gpusched.space import SpaceError, parse_space
-from gpusched.space_forms import show
+from gpusched.space_forms import nearest, show
 
 MAX_PROBLEMS = 50
 SHORTHANDS = {"policy": "name", "lr_scaling": "power"}
@@ -164,10 +166,12 @@ def _check_keys(document: Document) -> list[Finding]:
 
 
 def _misplaced(path: Path) -> str:
-    """A policy's option at the top of the recipe."""
+    """A policy's option at the top of the recipe, or what another tool calls one of our keys."""
     key = str(path[0])
     if len(path) != 1 or key in RecipeModel.model_fields:
         return ""
+    if key.lower() in messages.ELSEWHERE:
+        return f"unknown key; here it is {messages.ELSEWHERE[key.lower()]}"
     known = any(key in option_names(name) for name in policies.names())
     return f"is an option of the policy; write it as policy: {{{key}: ...}}" if known else ""
 
@@ -192,7 +196,15 @@ def _check_values(good: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list
         findings += found
     findings += checks.check_preload(model.preload, script)
     if "space" in good:
-        findings += _check_space(model.space)
+        found = _check_space(model.space)
+        findings += found
+        if not found:
+            findings += _check_arguments(model)
+        if not found and "try_first" in good:
+            first = space_first.check(model.space, model.seed, model.try_first)
+            findings += [(("try_first", *path), message) for path, message in first]
+    if "mode" not in good and "metric" in good and (why := config_mode.not_said(model.metric)):
+        findings.append((("metric",), why))
     name, options, found = check_policy(_aimed(model.policy, model.target))
     findings += found
     resolved |= {"script": str(script), "cwd": str(cwd), "name": model.name or _name_of(file)}
@@ -218,7 +230,8 @@ def _fill_in(good: Mapping[str, Any]) -> dict[str, Any]:
 
 def _name_of(file: FilePath) -> str:
     """The recipe's file name as a name of an experiment."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", file.stem).strip("._-")
+    plain = unicodedata.normalize("NFKD", file.stem).encode("ascii", "ignore").decode()
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("._-")
     return name[:64] or "experiment"
 
 
@@ -228,6 +241,21 @@ def _check_space(raw: object) -> list[Finding]:
     except SpaceError as error:
         return [(("space", *problem.path), problem.message) for problem in error.problems]
     return []
+
+
+def _check_arguments(model: RecipeModel) -> list[Finding]:
+    """Every ``${name}`` of ``args`` is a key of the space, which is right in itself."""
+    known = [name for name, _ in parse_space(model.space).describe()]
+    findings: list[Finding] = []
+    for place, argument in enumerate(model.args):
+        for name in arguments.names(argument):
+            if name in known or (name == arguments.ALL and argument.strip() == f"${{{name}}}"):
+                continue
+            meant = nearest(name, [*known, arguments.ALL])
+            hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known[:20])}"
+            message = f"${{{name}}}: the space has no such key; {hint} ($${{ stands for ${{)"
+            findings.append((("args", place), message))
+    return findings
 
 
 def _check_together(recipe: Recipe) -> Iterator[Finding]:

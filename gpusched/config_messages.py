@@ -33,6 +33,44 @@ _BOUNDS = {
     "less_than": ("less than", "lt"),
 }
 
+#: What Ray Tune, Optuna, W&B, NNI, Determined and Syne Tune call what a recipe has under another name.
+ELSEWHERE = {
+    **dict.fromkeys(("num_samples", "n_trials", "max_trial_number", "run_cap"), "max_trials"),
+    **dict.fromkeys(
+        (
+            "timeout",
+            "time_budget",
+            "time_budget_s",
+            "max_time",
+            "max_wallclock_time",
+            "max_duration",
+        ),
+        "deadline",
+    ),
+    **dict.fromkeys(
+        ("parameters", "params", "param_space", "search_space", "hyperparameters", "config_space"),
+        "space",
+    ),
+    **dict.fromkeys(
+        ("epochs", "max_epochs", "num_epochs", "max_t", "max_length", "max_iter", "max_steps"),
+        "policy: {R: ..}, the steps of a complete trial",
+    ),
+    **dict.fromkeys(("program", "entrypoint", "entry_point", "trial_command", "command"), "script"),
+    **dict.fromkeys(
+        ("direction", "goal", "optimize_mode", "smaller_is_better"), "mode: max or min"
+    ),
+    **dict.fromkeys(("scheduler", "pruner", "searcher", "method", "tuner", "sampler"), "policy"),
+    **dict.fromkeys(("gpus", "num_gpus", "resources"), "devices"),
+    **dict.fromkeys(
+        ("gpus_per_trial", "resources_per_trial", "slots_per_trial"), "sizes or max_atoms"
+    ),
+    **dict.fromkeys(("points_to_evaluate", "enqueue_trial", "initial_points"), "try_first"),
+    **dict.fromkeys(("objective", "metric_name", "monitor"), "metric"),
+    "reduction_factor": "policy: {eta: ..}",
+    "grace_period": "policy: {r: ..}, the steps to the first rung",
+    "random_seed": "seed",
+}
+
 
 def problems(error: ValidationError, model: type[BaseModel]) -> Iterable[tuple[Path, str]]:
     """Path and message of each finding, with care for the first hundred."""

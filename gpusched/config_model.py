@@ -34,6 +34,11 @@ _SCALING = {
 _POWER = {"enum": [1, 0.5, 0, "linear", "sqrt", "none"]}
 
 Duration = Annotated[float, BeforeValidator(values.duration), WithJsonSchema(_DURATION)]
+Deadline = Annotated[
+    float,
+    BeforeValidator(values.deadline),
+    WithJsonSchema({"type": ["string", "number"], "examples": ["10m", "18:30"]}),
+]
 Argument = Annotated[str, BeforeValidator(values.argument), WithJsonSchema(_ARGUMENT)]
 Environment = Annotated[
     dict[str, str | None],
@@ -92,13 +97,13 @@ class RecipeModel(Strict):
     args: list[Argument] = Field(
         default=[],
         max_length=1000,
-        description="Arguments of the script, the same for every trial.",
+        description="Arguments of the script; ${lr} stands for the trial's value of lr.",
     )
     cwd: FilePath | None = Field(
         default=None, description="Working directory of the script; by default the recipe's folder."
     )
-    deadline: Duration = Field(
-        description="How long the search may take, from the start of the experiment.",
+    deadline: Deadline = Field(
+        description="How long the search may take from the start on, or until when: 18:30.",
         examples=["10m"],
     )
     metric: str = Field(
@@ -114,6 +119,11 @@ class RecipeModel(Strict):
     space: Any = Field(
         description="The search space: each hyperparameter and what it may be.",
         examples=["{lr: {loguniform: [1e-4, 1]}}"],
+    )
+    try_first: list[dict[str, Any]] = Field(
+        default=[],
+        max_length=1000,
+        description="Configurations to begin with; what they leave out is drawn.",
     )
     policy: Any = Field(
         default="hypersched", description="The policy's name, or a map of its name and options."
@@ -189,5 +199,6 @@ class RecipeModel(Strict):
         description="How long a trial may be silent; by default 60 s or five of its steps.",
     )
     target: float | None = Field(
-        default=None, description="A metric that is good enough, for policies that aim at one."
+        default=None,
+        description="A metric that is good enough: the search ends when a trial reaches it.",
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
 
 from gpusched.space_forms import nearest, show
 
@@ -21,6 +22,9 @@ _DURATION = re.compile(
     r"(?:(?P<d>\d+(?:\.\d+)?)d)?\s*(?:(?P<h>\d+(?:\.\d+)?)h)?\s*"
     r"(?:(?P<m>\d+(?:\.\d+)?)m)?\s*(?:(?P<s>\d+(?:\.\d+)?)s)?",
     re.ASCII,
+)
+_CLOCK = re.compile(
+    r"(?:(?P<day>\d{4}-\d\d-\d\d)[ T]\s*)?(?P<hour>\d\d):(?P<minute>\d\d)", re.ASCII
 )
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _UUID = re.compile(r"(GPU|MIG)-[A-Za-z0-9/-]{4,80}", re.ASCII)
@@ -57,6 +61,36 @@ def duration(value: object) -> float:
     if seconds > MAX_DURATION_S:
         raise ValueError(f"{show(value)} is more than ten years")
     return seconds
+
+
+def deadline(value: object, now: datetime | None = None) -> float:
+    """Seconds from ``now`` on: a duration, or when by the clock: ``18:30`` (the next one), ``2026-05-04 08:00``."""
+    text = value.strip().upper() if isinstance(value, str) else ""
+    if not re.match(r"\d{4}-|\d\d:", text):
+        try:
+            return duration(value)
+        except ValueError as error:
+            also = ", or a time of day, 18:30" if "no duration" in str(error) else ""
+            raise ValueError(f"{error}{also}") from None
+    found = _CLOCK.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{show(value)} is no time; write 18:30 or 2026-05-04 08:00")
+    now = datetime.now().astimezone() if now is None else now
+    try:
+        clock = time(int(found["hour"]), int(found["minute"]))
+        day = date.fromisoformat(found["day"]) if found["day"] else now.date()
+        # Without a zone of its own, so that the day on which clocks are put forward has its 23 hours.
+        then = datetime.combine(day, clock).astimezone()
+        if not found["day"] and then <= now:
+            then = datetime.combine(day + timedelta(days=1), clock).astimezone()
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{show(value)}: {error}") from None
+    seconds = (then - now).total_seconds()
+    if seconds <= 0:
+        raise ValueError(f"{show(value)} is past; it is {now:%Y-%m-%d %H:%M} now")
+    if seconds > MAX_DURATION_S:
+        raise ValueError(f"{show(value)} is more than ten years away")
+    return round(seconds, 3)
 
 
 def _parts(found: re.Match[str]) -> list[tuple[str, str | None]]:

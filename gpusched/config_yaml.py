@@ -13,6 +13,7 @@ words and numbers on one line is taken out of the text before (``_take_out``) an
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path as FilePath
@@ -55,13 +56,20 @@ class Unreadable(Exception):
 
 
 def read_text(path: FilePath) -> str:
-    """The text of a recipe file; raises InputError."""
+    """The text of a recipe file, ``-`` for standard input; raises InputError."""
     name = printable(str(path)[:300])
     try:
+        if name == "-":
+            return _decoded(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
         if path.is_dir():
             raise InputError(f"{name}: is a folder; name the recipe inside it")
         if path.exists() and not path.is_file():
             raise InputError(f"{name}: is not a regular file")
+        if path.suffix == ".py":
+            example = f"script: {printable(path.name[:100])}"
+            raise InputError(
+                f"{name}: is a Python script; give the recipe that names it ({example})"
+            )
         with path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
@@ -69,6 +77,10 @@ def read_text(path: FilePath) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"{name}: cannot be read: {reason}") from None
+    return _decoded(data, name)
+
+
+def _decoded(data: bytes, name: str) -> str:
     if len(data) > MAX_BYTES:
         raise InputError(f"{name}: larger than {MAX_BYTES >> 10} KiB; is this a recipe?")
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -128,8 +140,11 @@ def _events(text: str) -> Iterator[Any]:
         yield from YAML(typ="safe", pure=True).parse(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        problem = " ".join(str(error.problem or error.context).split())
-        raise Unreadable(mark.line + 1 if mark else 1, f"not YAML: {problem[:200]}") from None
+        problem = " ".join(str(error.problem or error.context).split())[:200]
+        line = mark.line + 1 if mark else 1
+        if "${" in "".join(text.splitlines()[line - 1 : line]):
+            problem += "; put what has ${..} in quotes"
+        raise Unreadable(line, f"not YAML: {problem}") from None
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise Unreadable(line, "not YAML: a control character; remove it") from None

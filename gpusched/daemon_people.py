@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,6 +25,8 @@ from gpusched.executors.torchrun import TorchrunExecutor
 
 #: How often watchers get a view.
 VIEW_EVERY_S = 0.5
+#: What somebody who begins to follow is told of what was before.
+PAST_LINES = 50
 #: How long people have to take their last view of an experiment that is over.
 FAREWELL_S = 1.0
 
@@ -47,6 +50,7 @@ class People:
         self._asked: list[Event] = []
         self._watchers: list[Any] = []
         self._followers: list[Any] = []
+        self._past: deque[tuple[str, dict[str, Any]]] = deque(maxlen=PAST_LINES)
         self._next_view_at = 0.0
 
     @property
@@ -74,6 +78,9 @@ class People:
                 self._readmit(str(request.get("device")), client)
             else:
                 client.send({"ok": self._answer(request, client)})
+                if request.get("ask") == "follow" and self._past:
+                    lines, records = zip(*self._past, strict=True)
+                    client.send({"lines": lines, "records": records})
         except GpuschedError as error:
             client.send({"error": str(error), "exit_code": error.exit_code})
         except Exception as error:
@@ -119,10 +126,11 @@ class People:
         if verb == "unpause" and not (trial.held_by_user or trial.state.value == "paused"):
             raise InputError(f"trial {number} is {trial.state.value}, not paused")
         self.ask(verb, number)
+        rests = trial.state.value == "paused"
         words = {
-            "pause": "pauses at its next step",
+            "pause": "stays paused until it is unpaused" if rests else "pauses at its next step",
             "unpause": "goes on as soon as an atom is free",
-            "stop_trial": "stops at its next step",
+            "stop_trial": "is stopped" if rests else "stops at its next step",
         }
         return f"trial {number} {words[verb]}"
 
@@ -173,6 +181,7 @@ class People:
             return
         lines = [plain.line(record) for record in records]
         print("\n".join(lines), flush=True)
+        self._past.extend(zip(lines, records, strict=True))
         self._followers = [client for client in self._followers if not client.closed]
         for client in self._followers:
             client.send({"lines": lines, "records": records})

@@ -93,7 +93,8 @@ def view(paths: ExperimentPaths) -> dict[str, Any]:
         except ValueError:
             pass
         else:
-            return kept
+            # The folder may have been moved or copied since.
+            return {**kept, "experiment": paths.root.name, "folder": str(paths.root)}
     from gpusched.assemble import view_from_journal
 
     return view_from_journal(paths)

@@ -4,6 +4,9 @@ The n-th configuration depends on the seed and n alone: not on the order of the 
 before, not on the platform. So every policy sees the same sequence. Each key is drawn from a hash of
 ``seed/n/dotted.key``; the keys that are a grid are enumerated in order (sorted by name, the last one fastest), the
 others are drawn beside it.
+
+A recipe's ``try_first`` comes before all of it, and moves nothing: what is drawn after it is what would have been drawn
+without it.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from gpusched import space_forms as forms
@@ -41,10 +44,17 @@ class SpaceError(InputError):
 class Space:
     """A parsed search space; itself the sampler. Made by ``parse_space``."""
 
-    def __init__(self, leaves: Mapping[Path, Leaf], order: list[Path], seed: int) -> None:
+    def __init__(
+        self,
+        leaves: Mapping[Path, Leaf],
+        order: list[Path],
+        seed: int,
+        first: Sequence[Mapping[Path, object]] = (),
+    ) -> None:
         self.seed = seed
         self._leaves = leaves
         self._order = order
+        self._first = first
         self._grid = sorted(path for path in order if isinstance(leaves[path].form, Grid))
 
     @functools.cached_property
@@ -53,6 +63,11 @@ class Space:
 
         A space is finite if it has a grid or nothing random at all.
         """
+        size = self._size_of_the_rest
+        return None if size is None else len(self._first) + size
+
+    @functools.cached_property
+    def _size_of_the_rest(self) -> int | None:
         if not self._grid:
             fixed = all(isinstance(leaf.form, Const) for leaf in self._leaves.values())
             return 1 if fixed else None
@@ -62,20 +77,30 @@ class Space:
         """The n-th configuration as nested maps; None after a grid's last."""
         if n < 0:
             raise ValueError(f"configurations count from 0, not {n}")
-        if self.size is not None and n >= self.size:
+        if n < len(self._first):
+            return self._complete(f"first {n}", self._first[n])
+        n -= len(self._first)
+        if self._size_of_the_rest is not None and n >= self._size_of_the_rest:
             return None
         cell = self._cell(n) if self._grid else {}
+        given = {path: self._options(path)[place] for path, place in cell.items()}
+        return self._complete(str(n), given)
+
+    def _complete(self, name: str, given: Mapping[Path, object]) -> dict[str, object]:
+        """The configuration of this name: what is ``given``, and everything else drawn."""
         values: dict[Path, object] = {}
         for path in self._order:
             leaf = self._leaves[path]
             if self._holds(leaf, values):
-                form = leaf.form
-                assert form is not None
-                if isinstance(form, Grid):
-                    values[path] = Const(form.options[cell[path]]).draw(0)
-                else:
-                    values[path] = form.draw(_bits(self.seed, n, path))
+                assert leaf.form is not None
+                form = Const(given[path]) if path in given else leaf.form
+                values[path] = form.draw(_bits(self.seed, name, path))
         return _nested({path: values[path] for path in self._leaves if path in values})
+
+    def _options(self, path: Path) -> tuple[object, ...]:
+        form = self._leaves[path].form
+        assert isinstance(form, Grid)
+        return form.options
 
     def describe(self) -> Iterator[tuple[str, str]]:
         """Each hyperparameter's dotted name and, in words, what it may be."""
@@ -130,8 +155,8 @@ class Space:
         )
 
 
-def _bits(seed: int, n: int, path: Path) -> int:
-    text = f"{seed}/{n}/{'.'.join(path)}"
+def _bits(seed: int, name: str, path: Path) -> int:
+    text = f"{seed}/{name}/{'.'.join(path)}"
     digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[: forms.BITS // 8], "big")
 
@@ -148,11 +173,31 @@ def _nested(values: Mapping[Path, object]) -> dict[str, object]:
     return tree
 
 
-def parse_space(raw: object, seed: int = 0) -> Space:
-    """Read a search space from plain maps and lists; raises SpaceError with all its problems."""
+def parse_space(raw: object, seed: int = 0, first: Sequence[Mapping[str, object]] = ()) -> Space:
+    """Read a search space from plain maps and lists; raises SpaceError with all its problems.
+
+    ``first``: configurations that come before the drawn ones, as checked by ``space_first``; what one leaves out is
+    drawn.
+    """
     reader = Reader()
     reader.read(raw)
     order = reader.resolve()
     if reader.problems:
         raise SpaceError(reader.problems)
-    return Space(reader.leaves, order, seed)
+    return Space(reader.leaves, order, seed, [flat(values, reader.leaves) for values in first])
+
+
+def flat(values: Mapping[str, object], leaves: Mapping[Path, Leaf]) -> dict[Path, object]:
+    """Nested values by their paths; a map that a key of the space has as its value is not taken apart."""
+    found: dict[Path, object] = {}
+
+    def walk(path: Path, value: object) -> None:
+        if path in leaves or not isinstance(value, Mapping):
+            found[path] = value
+            return
+        for name, inner in value.items():
+            walk((*path, str(name)), inner)
+
+    for name, value in values.items():
+        walk((str(name),), value)
+    return found

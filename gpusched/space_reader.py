@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpusched import space_elsewhere
 from gpusched import space_forms as forms
 from gpusched.space_forms import Const, Form, FormError, Grid, nearest, show
 
@@ -77,6 +78,8 @@ class Reader:
                 self._read_form(here, value, whens)
             elif not value or set(value) == {"when"}:
                 self.complain(here, "empty; give it a form, as in {choice: [1, 2]}, or keys")
+            elif hint := space_elsewhere.bounds(value):
+                self.complain(here, hint)
             else:
                 self._read_group(here, value, whens)
 
@@ -89,6 +92,8 @@ class Reader:
             hint = f"did you mean the form {meant}? " if meant else ""
             choices = "{choice: [..]} to draw one of it or {const: [..]} to pass it on"
             self.complain(path, f"a list is no value; {hint}write {choices}")
+        elif meant := space_elsewhere.call(value):
+            self.complain(path, meant)
         else:
             self._add(path, "const", value, None, whens)
 

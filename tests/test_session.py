@@ -54,7 +54,9 @@ def test_a_daemon_that_ends_while_it_is_asked_leaves_the_answer_to_its_files(
 
     thread = threading.Thread(target=end)
     thread.start()
-    assert session.view(paths) == {"state": "ended"}
+    view = session.view(paths)
+    assert view["state"] == "ended"
+    assert view["folder"] == str(paths.root), "where it lies now, wherever it was made"
     thread.join()
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpusched import space_first
 from gpusched.space import SpaceError, parse_space
 
 SPACE = {
@@ -392,3 +394,65 @@ PINNED: list[dict[str, object]] = [
         "data": {"augment": True, "noise": 0.9},
     },
 ]
+
+
+# ------------------------------------------------------------ what is tried first
+
+NETS = {
+    "lr": {"loguniform": [1e-4, 1]},
+    "opt": {"choice": ["sgd", "adam"]},
+    "momentum": {"uniform": [0, 0.9], "q": 0.05, "when": {"opt": "sgd"}},
+    "net": {"width": {"int": [1, 9]}},
+}
+
+
+def test_what_is_tried_first_comes_first_and_moves_nothing() -> None:
+    first = [{"lr": 0.1, "opt": "sgd", "momentum": 0.9}, {"net": {"width": 3}}]
+    space, plain = parse_space(NETS, 7, first), parse_space(NETS, 7)
+    begun = space.sample(0)
+    assert begun is not None
+    assert (begun["lr"], begun["opt"], begun["momentum"]) == (0.1, "sgd", 0.9)
+    assert set(begun) == {"lr", "opt", "momentum", "net"}, "the rest is drawn"
+    assert [space.sample(n + 2) for n in range(5)] == [plain.sample(n) for n in range(5)]
+
+
+def test_a_grid_has_what_is_tried_first_beside_it() -> None:
+    space = parse_space({"a": {"grid": [1, 2]}, "b": {"uniform": [0, 1]}}, 0, [{"b": 0.5}])
+    assert space.size == 3
+    assert [(space.sample(n) or {}).get("a") for n in range(1, 4)] == [1, 2, None]
+
+
+@pytest.mark.parametrize(
+    ("values", "path", "told"),
+    [
+        ({"lrr": 0.1}, (0, "lrr"), "no key of the space; did you mean lr?"),
+        ({"lr": 2}, (0, "lr"), "2 is outside the space"),
+        ({"lr": True}, (0, "lr"), "true is outside the space"),
+        ({"net": {"width": 3.5}}, (0, "net", "width"), "outside"),
+        ({"net": 3}, (0, "net"), "did you mean net.width?"),
+        ({"opt": "adam", "momentum": 0.5}, (0, "momentum"), "its 'when' does not hold"),
+        ({}, (0,), "empty"),
+    ],
+)
+def test_what_cannot_be_tried_first(
+    values: dict[str, object], path: tuple[object, ...], told: str
+) -> None:
+    ((where, message),) = space_first.check(NETS, 0, [values])
+    assert where == path
+    assert told in message
+
+
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [
+        ("tune.loguniform(1e-4, 1)", "{loguniform: [1, 10]}"),
+        ("suggest_categorical('x', [1])", "{choice: [1, 2, 3]}"),
+        ({"min": 0.1, "max": 1}, "{uniform: [0.1, 1]}"),
+        ({"low": 1, "high": 9, "log": True, "type": "int"}, "{int: [1, 9]}"),
+        ({"values": [1, 2]}, "{choice: [1, 2]}"),
+    ],
+)
+def test_other_tools_ways_to_write_a_range_are_no_constants(written: object, instead: str) -> None:
+    with pytest.raises(SpaceError, match=re.escape(instead)):
+        parse_space({"x": written})
+    parse_space({"x": {"const": written}, "y": {"min": 1, "max": 2, "other": 3}, "z": "mean (all)"})

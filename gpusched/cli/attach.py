@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -51,10 +52,13 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
     if not as_json and is_screen():
         from gpusched.dashboard.live import watch
 
-        watch(stream.views, folder=paths.root, on_interrupt=interrupts, explain=stream.explain)
+        ended = watch(
+            stream.views, folder=paths.root, on_interrupt=interrupts, explain=stream.explain
+        )
+        stays = ended.why not in ("detached", "terminated")
     else:
-        _follow(stream, as_json, interrupts)
-    if not stream.over and session.has_daemon(paths):
+        stays = _follow(stream, as_json, interrupts)
+    if not stays and session.has_daemon(paths):
         if not as_json:
             common.note(
                 f"detached; {paths.root.name} goes on. 'gpusched watch' shows it, 'gpusched stop' ends it"
@@ -92,8 +96,17 @@ class Stream:
         return list(answer["lines"])
 
     def lines(self) -> Iterator[dict[str, Any] | None]:
-        """Frames with a line or an event; None now and then, so that the caller can look after its keys."""
-        yield from self._frames("follow", silence_s=0.3)
+        """Frames with a line or an event; None now and then, so that the caller can look after its keys.
+
+        Where a daemon ends without a word, this goes on with the next one; until there is none, or it is over.
+        """
+        while True:
+            yield from self._frames("follow", silence_s=0.3)
+            if self.over or not session.has_daemon(self._paths):
+                return
+            # It is about to end, or another has just begun: both take a moment.
+            yield None
+            time.sleep(0.05)
 
     def _frames(self, verb: str, silence_s: float) -> Iterator[dict[str, Any] | None]:
         client = Client.connect(self._paths.socket)
@@ -119,8 +132,8 @@ class Stream:
                 yield frame
 
 
-def _follow(stream: Stream, as_json: bool, interrupts: Callable[[], str] | None) -> None:
-    """One line an event until the experiment is over."""
+def _follow(stream: Stream, as_json: bool, interrupts: Callable[[], str] | None) -> bool:
+    """One line an event until the experiment is over; False if the person detached before."""
     pressed: list[int] = []
     previous = signal.signal(signal.SIGINT, lambda *_: pressed.append(1))
     try:
@@ -128,7 +141,7 @@ def _follow(stream: Stream, as_json: bool, interrupts: Callable[[], str] | None)
             while pressed:
                 pressed.pop()
                 if interrupts is None:
-                    return
+                    return False
                 common.note(interrupts())
             if frame is None:
                 continue
@@ -139,6 +152,7 @@ def _follow(stream: Stream, as_json: bool, interrupts: Callable[[], str] | None)
             sys.stdout.flush()
     finally:
         signal.signal(signal.SIGINT, previous)
+    return True
 
 
 def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False) -> int:

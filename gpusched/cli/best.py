@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import shlex
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from gpusched import result
 from gpusched.assemble import read_recipe
 from gpusched.cli import common
+from gpusched.core import arguments
 from gpusched.paths import ExperimentPaths
 
 
@@ -39,7 +39,8 @@ def run(args: argparse.Namespace) -> int:
 def by_hand(paths: ExperimentPaths, hparams: Mapping[str, Any]) -> str:
     """The command that trains this configuration without gpusched, on one device."""
     recipe = read_recipe(paths)
-    words = [str(recipe.python or "python"), str(recipe.script), *recipe.args]
-    for key, value in common.flat(dict(hparams)):
-        words += [f"--{key}", value if isinstance(value, str) else json.dumps(value)]
+    words = [str(recipe.python or "python"), str(recipe.script)]
+    words += arguments.fill(recipe.args, hparams)
+    for key, value in arguments.unnamed(recipe.args, hparams):
+        words += [f"--{key}", arguments.text(value)]
     return shlex.join(words)

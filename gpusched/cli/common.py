@@ -8,10 +8,17 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from gpusched import session
 from gpusched.paths import ExperimentPaths
+
+
+def add_recipe(parser: argparse.ArgumentParser) -> None:
+    """RECIPE, the file of a recipe."""
+    what = "the recipe, a YAML file (- for standard input)"
+    parser.add_argument("recipe", metavar="RECIPE", type=Path, help=what)
 
 
 def add_experiment(parser: argparse.ArgumentParser, *, option: bool = False) -> None:

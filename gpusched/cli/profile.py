@@ -7,7 +7,7 @@ built-in guess (unless the recipe says ``scaling``), and go on learning.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from dataclasses import replace
 
 from gpusched import launchpad, profiles, session
 from gpusched.cli import common
@@ -18,7 +18,7 @@ from gpusched.journal import Journal
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE", type=Path, help="the recipe, a YAML file")
+    common.add_recipe(parser)
     parser.add_argument(
         "--sizes", metavar="A,B,..", help="numbers of atoms (default: 1, 2, 4, .. all)"
     )
@@ -54,6 +54,7 @@ def run(args: argparse.Namespace) -> int:
         deadline=args.deadline,
         devices=args.devices,
     )
+    recipe = replace(recipe, target=None)  # it measures; how good the model is does not matter
     runs = session.runs_folder(args.dir)
     paths = launchpad.make_experiment(runs, recipe, began)
     launchpad.start_daemon(paths, recipe=recipe)

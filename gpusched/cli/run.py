@@ -7,7 +7,6 @@ model; a second one terminates the trials; a third one kills them.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from gpusched import launchpad, session
 from gpusched.cli import attach, common, validate
@@ -16,7 +15,7 @@ from gpusched.errors import GpuschedError
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE", type=Path, help="the recipe, a YAML file")
+    common.add_recipe(parser)
     parser.add_argument("--deadline", metavar="D", help="how long it may take: 90s, 10m, 1h30m")
     parser.add_argument(
         "--devices", metavar="X", help="auto, cpu, cpu:N, cuda, cuda:0,2, GPU UUIDs"
@@ -41,8 +40,11 @@ def run(args: argparse.Namespace) -> int:
     }
     recipe = load_recipe(args.recipe, args.overrides, **flags)
     runs = session.runs_folder(args.dir)
+    for line in validate.remarks(recipe):
+        common.note(f"note: {line}")
     validate.ask_policy(recipe, runs)
-    paths = launchpad.make_experiment(runs, recipe, began, args.recipe)
+    source = None if str(args.recipe) == "-" else args.recipe
+    paths = launchpad.make_experiment(runs, recipe, began, source)
     try:
         pid = launchpad.start_daemon(
             paths, recipe=recipe, say=lambda line: common.note(f"note: {line}")

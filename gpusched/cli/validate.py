@@ -24,7 +24,7 @@ MANY = 64
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE", type=Path, help="the recipe, a YAML file")
+    common.add_recipe(parser)
     parser.add_argument("--deadline", metavar="D", help="as in gpusched run")
     parser.add_argument("--devices", metavar="X", help="as in gpusched run")
     parser.add_argument("--policy", metavar="P", help="as in gpusched run")
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             policy=args.policy,
             seed=args.seed,
         )
-        foreword = ask_policy(recipe, session.runs_folder(args.dir))
+        foreword = [*remarks(recipe), *ask_policy(recipe, session.runs_folder(args.dir))]
     except InputError as error:
         if not args.json:
             raise
@@ -70,6 +70,15 @@ def run(args: argparse.Namespace) -> int:
         for line in foreword:
             common.note(f"note: {line}")
     return 0
+
+
+def remarks(recipe: Recipe) -> Iterator[str]:
+    """What is not wrong with a recipe, but odd enough to be said before it runs."""
+    from gpusched.config_mode import remark
+
+    odd = remark(recipe.metric, recipe.mode)
+    if odd:
+        yield odd
 
 
 def ask_policy(recipe: Recipe, runs: Path) -> Sequence[str]:

@@ -150,9 +150,17 @@ class Experiment:
         stays = event.stays and trial.is_resizing
         if (trial.state is S.RUNNING or stays) and not trial.is_doomed:
             self._enact(self.policy.on_report(state, trial), out)
+            if state.stopping is None and state.rules.is_reached_by(trial.score):
+                self._end_at_target(trial, out)
         if stays:
             trial.decided_at = state.now  # it trained until now: that is no overhead
         moves.save_if_better(state, trial, out)
+
+    def _end_at_target(self, trial: Trial, out: list[Command]) -> None:
+        """This step is good enough: it is saved as its trial leaves, and nothing else goes on."""
+        reached = f"reached the target {self.state.rules.target:g}"
+        moves.leave(self.state, trial.id, After(S.COMPLETED, reached), out)
+        self._stop_all(f"trial {trial.id} {reached}", out)
 
     def _measure(self, trial: Trial, event: Reported) -> None:
         """Learn the step time and, from an incarnation's first report, the overhead of its launch."""

@@ -20,6 +20,8 @@ class Rules:
     profiled: Mapping[int, float] | None = None
     profiled_overhead_s: float | None = None
     max_trials: int | None = None
+    #: A metric that is good enough: the search is over when a trial reports it (policies that aim at one see to it).
+    target: float | None = None
     #: The experiment ends when this many trials failed before any reported.
     max_failures: int = 3
     #: Relaunches of a trial without progress in between, after faults that were not its own.
@@ -41,6 +43,10 @@ class Rules:
     def sign(self) -> float:
         """Turns a metric into a score (more is better)."""
         return 1.0 if self.mode == "max" else -1.0
+
+    def is_reached_by(self, score: float) -> bool:
+        """Whether this score is good enough to end the search."""
+        return self.target is not None and score >= self.target * self.sign
 
     @property
     def smallest(self) -> int:

@@ -14,6 +14,8 @@ def summary(view: View, here: Path | None = None) -> str:
     """Plain text, some lines. ``here``: paths below it are shown relative to it."""
     lines = [_headline(view), ""]
     lines += _winner(view, view.best, here) if view.best is not None else _no_winner(view)
+    if view.best is not None:
+        lines += _failures(view)
     return "\n".join(lines)
 
 
@@ -49,10 +51,25 @@ def _winner(view: View, best: BestView, here: Path | None) -> Iterator[str]:
         yield f"'gpusched explain {best.trial}' tells its story, 'gpusched status' shows the other trials."
 
 
+def _failures(view: View) -> Iterator[str]:
+    """A search that found a model says all the same that trials failed, and why the first did."""
+    failed = [trial for trial in view.trials if trial.error]
+    if failed:
+        first = min(failed, key=lambda trial: trial.id)
+        count = words.count(view.trial_counts.get("failed", len(failed)), "trial")
+        yield f"{count} failed; the first, trial {first.id} at step {first.step}: {first.error}"
+
+
 def _shown(path: Path, here: Path | None) -> str:
     if here is not None and path.is_relative_to(here):
         return str(path.relative_to(here))
     return str(path)
+
+
+def _has_begun(experiment: Path, trial: int) -> bool:
+    """Whether a rank of its first launch was ever started: it has a log then, which may be empty."""
+    logs = ExperimentPaths(experiment).trial(trial).logs(1)
+    return not logs.parent.is_dir() or any(logs.glob("rank-*"))
 
 
 def _no_winner(view: View) -> Iterator[str]:
@@ -67,9 +84,12 @@ def _no_winner(view: View) -> Iterator[str]:
         yield "No daemon runs it; 'gpusched resume' goes on with it, as long as there is time left."
     elif not view.trials_total:
         yield "No trial was started; 'gpusched gpus' shows the devices and who holds them."
+    elif view.folder and not any(_has_begun(Path(view.folder), trial.id) for trial in view.trials):
+        yield "No script had been started before the end: importing what trials need took all the time there was."
+        yield "Give a longer --deadline."
     elif all(trial.step == 0 for trial in view.trials):
-        yield "No trial reported a step before the end. If a step takes longer than that, give a longer --deadline;"
-        yield "'gpusched logs 0' shows how far the first trial came."
+        yield "No trial reported a step before the end. The script must call trial.report(..) after each; if a step"
+        yield "takes longer than that, give a longer --deadline. 'gpusched logs 0' shows how far the first trial came."
     elif all(trial.metric is None for trial in view.trials):
         yield f"No report of {view.metric} was a finite number, so there is no best trial; diverging training is the"
         yield "usual cause: try smaller learning rates."

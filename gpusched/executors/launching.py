@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gpusched.core import arguments
 from gpusched.core.decisions import Launch
 from gpusched.executors.base import Devices, Placement
 from gpusched.executors.incarnation import Incarnation
@@ -60,7 +61,8 @@ class Launcher:
             it.last_seq = content["seq"] = known_seq
         _write_hparams(it.paths.hparams, json.dumps(content).encode() + b"\n")
         placement = self._devices.placement(command.devices)
-        it.spec = self._frame(it, logs, placement)
+        args = arguments.fill(self._settings.args, command.hparams)
+        it.spec = self._frame(it, logs, placement, args)
 
     def send(self, it: Incarnation) -> None:
         """Now, or as soon as the server is up."""
@@ -85,7 +87,9 @@ class Launcher:
             "hparams": dict(command.hparams),
         }
 
-    def _frame(self, it: Incarnation, logs: Path, placement: Placement) -> dict[str, Any]:
+    def _frame(
+        self, it: Incarnation, logs: Path, placement: Placement, args: list[str]
+    ) -> dict[str, Any]:
         settings = self._settings
         return {
             "trial": it.trial,
@@ -94,7 +98,7 @@ class Launcher:
             "dir": str(it.paths.root),
             "experiment_dir": str(self._paths.root),
             "script": str(settings.absolute_script),
-            "args": list(settings.args),
+            "args": args,
             "cwd": str(settings.cwd),
             "env": self._environment(it, placement),
             "rank_env": [self._of_rank(one) for one in placement.rank_env],

@@ -108,9 +108,9 @@ def complete_options(policy: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def quiet(setup: Setup) -> dict[str, Any]:
-    """``QUIET``, but with the watchdog where something can hang."""
+    """``QUIET``, but with the watchdog where something can hang. Reaching the target is counted, and ends nothing."""
     hangs = setup.faults.hang > 0 or any(incident.kind == "hang" for incident in setup.incidents)
-    return {**QUIET, "watch": hangs}
+    return {**QUIET, "watch": hangs, "target": None}
 
 
 def rules_of(setup: Setup, of: Recipe) -> Rules:

@@ -45,13 +45,14 @@ def _is_ours(file: str) -> bool:
 def headline(error: BaseException, script: str) -> str:
     """The error in a line; a SyntaxError with file, line and caret.
 
-    Where a call of gpusched's was refused, the script's line that made it comes first.
+    The script's line comes first: the one that made a call of gpusched's that was refused, else the last one that was
+    the user's own, which is where people look.
     """
     if isinstance(error, FileNotFoundError) and error.filename == script:
         return f"FileNotFoundError: there is no script {script}"
     text = "".join(traceback.format_exception_only(error)).strip()
-    where = _refused_at(error.__traceback__)
-    if not where or where in text:
+    where = _refused_at(error.__traceback__) or _last_own_line(error.__traceback__, script)
+    if not where or where in text or isinstance(error, SyntaxError):
         return text
     kind, colon, message = text.partition(": ")
     return f"{kind}: {where}: {message}" if colon else f"{text} ({where})"
@@ -66,6 +67,18 @@ def _refused_at(trace: TracebackType | None) -> str | None:
             where = f"{Path(trace.tb_frame.f_code.co_filename).name}:{trace.tb_lineno}"
         trace = trace.tb_next
     return where if ours else None
+
+
+def _last_own_line(trace: TracebackType | None, script: str) -> str | None:
+    """The last line in the traceback of a file in the script's folder, or below it, that is no installed package."""
+    folder = f"{Path(script).parent}/"
+    where = None
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file.startswith(folder) and "/site-packages/" not in file:
+            where = f"{file.removeprefix(folder)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return where
 
 
 def write_error_file(message: str, trace: str) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from gpusched import config_mode
+from gpusched.config import load_recipe
+from gpusched.errors import InputError
 from tests.config.conftest import GOOD, Load, Problems
 
 
@@ -110,3 +114,47 @@ def test_a_home_folder_is_understood(
 ) -> None:
     monkeypatch.setenv("HOME", os.fspath(folder))
     assert load(whole=GOOD.replace("train.py", "~/train.py")).script == folder / "train.py"
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("n_trials: 3\n", "n_trials: unknown key; here it is max_trials"),
+        ("direction: minimize\n", "direction: unknown key; here it is mode: max or min"),
+        ("epochs: 3\n", "epochs: unknown key; here it is policy: {R: ..}"),
+        ("args: ['${lrr}']\n", "args[0]: ${lrr}: the space has no such key; did you mean lr?"),
+        ("args: ['x${hparams}']\n", "args[0]: ${hparams}: the space has no such key"),
+        ("args: [${lr}]\n", "put what has ${..} in quotes"),
+        ("try_first: [{lr: 0.1}, {lr: 7}]\n", "try_first[1].lr: 7 is outside the space"),
+    ],
+)
+def test_what_people_bring_along_from_elsewhere(problems: Problems, more: str, told: str) -> None:
+    assert told in problems(more)[0]
+
+
+def test_a_loss_is_not_searched_for_its_most_unasked(load: Load, problems: Problems) -> None:
+    worse = GOOD.replace("accuracy", "val_loss")
+    assert "metric: less val_loss sounds better" in problems(whole=worse)[0]
+    assert load(whole=worse + "mode: max\n").mode == "max"
+
+
+@pytest.mark.parametrize(
+    ("metric", "better"),
+    [("valLoss", "min"), ("top1_error", "min"), ("loss/acc", "max"), ("bits", None)],
+)
+def test_what_a_metrics_name_says(metric: str, better: str | None) -> None:
+    assert config_mode.sounds_like(metric) == better
+    assert bool(config_mode.remark(metric, "max")) == (better == "min")
+
+
+def test_a_script_is_no_recipe(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"is a Python script; give the recipe"):
+        load_recipe(folder / "train.py")
+
+
+def test_a_recipe_from_standard_input(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(GOOD.encode())))
+    recipe = load_recipe(Path("-"), ["try_first=[{lr: 0.5}]"])
+    assert (recipe.name, recipe.script) == ("experiment", folder / "train.py")
+    assert recipe.sampler().sample(0) == {"lr": 0.5}

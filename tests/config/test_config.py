@@ -272,7 +272,13 @@ def test_a_byte_order_mark_is_no_part_of_the_first_key(folder: Path, load: Load)
 
 @pytest.mark.parametrize(
     ("stem", "name"),
-    [("my recipe", "my-recipe"), ("_x_", "x"), ("ö", "experiment"), ("a" * 80, "a" * 64)],
+    [
+        ("my recipe", "my-recipe"),
+        ("_x_", "x"),
+        ("réc ö", "rec-o"),
+        ("字", "experiment"),
+        ("a" * 80, "a" * 64),
+    ],
 )
 def test_the_name_is_made_from_the_file_name(stem: str, name: str, folder: Path) -> None:
     file = folder / f"{stem}.yaml"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -109,3 +111,42 @@ def test_a_scaling_table_is_sorted_and_of_floats() -> None:
 def test_no_scaling(written: object) -> None:
     with pytest.raises(ValueError, match=r"should be|no number of atoms|by definition"):
         values.scaling(written)
+
+
+NOON = datetime(2026, 5, 4, 12, 0).astimezone()
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("18:30", 23400.0),
+        ("12:01", 60.0),
+        ("2026-05-05 08:00", 72000.0),
+        ("2026-05-04t12:01", 60.0),
+        ("10m", 600.0),
+        (5, 5.0),
+    ],
+)
+def test_deadlines_by_the_clock(written: object, seconds: float) -> None:
+    assert values.deadline(written, NOON) == seconds
+
+
+def test_a_time_of_day_that_has_been_is_tomorrows() -> None:
+    tomorrow = datetime(2026, 5, 5, 12, 0).astimezone()
+    assert values.deadline("12:00", NOON) == (tomorrow - NOON).total_seconds()
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("2026-05-04 08:00", "is past; it is 2026-05-04 12:00 now"),
+        ("2026-05-04", "no time; write 18:30"),
+        ("25:00", "hour must be in"),
+        ("1:30", "or a time of day, 18:30"),
+        ("9999-12-31 23:59", "more than ten years away"),
+        (0, "more than 0 seconds, not 0$"),
+    ],
+)
+def test_no_deadlines(written: object, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        values.deadline(written, NOON)

@@ -361,3 +361,22 @@ def test_after_the_end_nothing_follows_from_anything() -> None:
     script.timer("deadline").expect_nothing()
     script.released("d1").expect_nothing()
     assert script.trial(0).step == 2
+
+
+def test_the_search_is_over_when_the_target_is_reached() -> None:
+    script = Script(devices=2, target=0.9).wants(Start(1), Start(1)).start().drop()
+    script.report(0, 0.89).drop().saved(0, 1).drop().report(1, 0.5).drop()
+    yields = [command for command in script.report(0, 0.9).take() if isinstance(command, Yield)]
+    assert yields == [Yield(0, 1, save=True), Yield(1, 1, save=False)]
+    script.exited(0, saved=2).drop().exited(1).drop()
+    assert script.state.stopping == "trial 0 reached the target 0.9"
+    assert script.state.finished
+    assert [t.state for t in script.state.trials.values()] == [S.COMPLETED, S.STOPPED]
+    assert script.state.best is not None
+    assert script.state.best.metric == 0.9
+
+
+def test_in_mode_min_the_target_is_reached_from_above() -> None:
+    script = Script(mode="min", target=0.1).wants(Start(1)).start().drop()
+    assert script.report(0, 0.2).drop().state.stopping is None
+    assert script.report(0, 0.1).state.stopping == "trial 0 reached the target 0.1"

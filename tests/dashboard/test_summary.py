@@ -72,3 +72,21 @@ def test_stopped_by_a_person_is_said() -> None:
     scene = Scene().play(10)
     scene.tell(UserAsked(at=10.1, verb="stop"))
     assert "is over (stopped by the user) after" in summary(scene.play().view(daemon_pid=None))
+
+
+def test_a_winner_does_not_hide_that_others_failed() -> None:
+    view = recorded("finished")
+    broken = replace(view.trials[1], error="ValueError: train.py:3: bad")
+    told = summary(replace(view, trials=(view.trials[0], broken), trial_counts={"failed": 4}))
+    assert f"4 trials failed; the first, trial {broken.id} at step" in told
+    assert "train.py:3: bad" in told
+
+
+def test_no_script_was_ever_started(tmp_path: Path) -> None:
+    shown = {"trials": (trial(),), "trial_counts": {"stopped": 1}, "folder": str(tmp_path)}
+    view = View(experiment="x", state="finished", **shown)  # type: ignore[arg-type]
+    logs = tmp_path / "trials" / "0000" / "logs" / "1"
+    logs.mkdir(parents=True)
+    assert "No script had been started before the end" in summary(view)
+    (logs / "rank-0.out").touch()
+    assert "The script must call trial.report(..)" in summary(view)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
@@ -59,7 +60,8 @@ def test_an_error_and_its_exit_code(cold_lab: Lab) -> None:
     trial, ending = play(cold_lab, "no_such_scenario")
     assert ending.outcome == "failed"
     assert ending.error is not None
-    assert ending.error.startswith("rank 0: KeyError: 'no_such_scenario'\nTraceback")
+    head = r"rank 0: KeyError: scenarios\.py:\d+: 'no_such_scenario'\nTraceback"
+    assert re.match(head, ending.error)
     assert wait_for(cold_lab.logs(trial) / "exit.json")["codes"] == {"0": 1}
 
 

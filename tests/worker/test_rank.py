@@ -89,7 +89,7 @@ def test_an_exception_shows_the_scripts_frames_alone(stage: Stage) -> None:
     ended = stage.run(RAISES)
     assert ended.code == 1
     message, trace = stage.error()
-    assert message == "ValueError: bad 3"
+    assert message == "ValueError: train.py:4: bad 3"
     assert trace.startswith("Traceback (most recent call last):\n")
     assert "line 9, in <module>\n    main()" in trace
     assert 'raise ValueError(f"bad {value}")' in trace
@@ -109,7 +109,7 @@ def test_where_a_call_of_ours_was_refused_the_call_is_the_last_frame(stage: Stag
 def test_a_chain_of_exceptions_is_kept(stage: Stage) -> None:
     stage.run("try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError('x') from e\n")
     message, trace = stage.error()
-    assert message == "KeyError: 'x'"
+    assert message == "KeyError: train.py:4: 'x'"
     assert "ZeroDivisionError" in trace
 
 
@@ -120,12 +120,15 @@ def test_a_chain_of_exceptions_is_kept(stage: Stage) -> None:
         (b"x = '\xff'\n", ("SyntaxError", "utf-8")),
         (b"x = 1\0\n", ("null bytes",)),
         (None, ("FileNotFoundError: there is no script", "train.py")),
-        ("import beside_that_is_not_there\n", ("ModuleNotFoundError: No module named", "beside")),
+        (
+            "import beside_that_is_not_there\n",
+            ("ModuleNotFoundError: train.py:1: No module named", "beside"),
+        ),
         ("import gpusched\nraise SystemExit('no data')", ("SystemExit: no data",)),
         ("import sys; sys.exit(3)", ("SystemExit: the script ended with exit code 3",)),
         ("assert False", ("AssertionError",)),
         ("class E(Exception):\n  def __str__(self): 1/0\nraise E", ("E",)),
-        ("raise Exception('x' * 100_000)", ("Exception: xxx",)),
+        ("raise Exception('x' * 100_000)", ("Exception: train.py:1: xxx",)),
         ("def f(): f()\nf()", ("RecursionError",)),
     ],
 )

@@ -1,0 +1,59 @@
+"""Hyperparameters on the script's command line: ``${lr}`` in the recipe's ``args`` stands for the trial's value.
+
+For scripts that read their options themselves (argparse, hydra, a shell script). ``${net.width}`` is a nested one,
+``${hparams}`` as an argument of its own stands for all, ``--lr=0.1 --net.width=32``, and ``$${`` for ``${`` itself. An
+argument with a hyperparameter that this configuration has not (its ``when`` does not hold) is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+ALL = "hparams"
+_PLACE = re.compile(r"\$(\$\{|\{([^{}]*)\})")
+
+
+def names(argument: str) -> list[str]:
+    """What is named in an argument, ``hparams`` included."""
+    return [found[2].strip() for found in _PLACE.finditer(argument) if found[2] is not None]
+
+
+def fill(arguments: Sequence[str], hparams: Mapping[str, object]) -> list[str]:
+    """The arguments of the trial with these hyperparameters."""
+    values = dict(flat(hparams))
+    filled: list[str] = []
+    for argument in arguments:
+        named = names(argument)
+        if named == [ALL] and ALL not in values and _PLACE.fullmatch(argument.strip()):
+            filled += [f"--{name}={text(value)}" for name, value in values.items()]
+        elif all(name in values for name in named):
+            filled.append(_PLACE.sub(lambda found: _value(found, values), argument))
+    return filled
+
+
+def unnamed(
+    arguments: Sequence[str], hparams: Mapping[str, object]
+) -> Iterator[tuple[str, object]]:
+    """Hyperparameters that these arguments do not pass on, by their dotted names."""
+    named = {name for argument in arguments for name in names(argument)}
+    return ((name, value) for name, value in flat(hparams) if not named & {name, ALL})
+
+
+def flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Nested values by their dotted names."""
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value:
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def text(value: object) -> str:
+    """As a program reads it: text as it is, anything else as JSON (``true``, ``null``, ``[1, 2]``)."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _value(found: re.Match[str], values: Mapping[str, object]) -> str:
+    return "${" if found[2] is None else text(values[found[2].strip()])
