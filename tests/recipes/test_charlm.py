@@ -69,5 +69,5 @@ def test_a_text_that_is_too_short_is_named(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("too short")
     (ended,) = start("charlm", "--text", str(tmp_path / "short.txt"))
     assert ended.code == 1
-    assert "short.txt has 9 bytes: give a plain text of 2580 bytes at least" in ended.stderr
+    assert "short.txt has 9 bytes: give a plain text of 1300 bytes at least" in ended.stderr
     assert "Traceback" not in ended.stderr
