@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import signal
 import subprocess
@@ -60,8 +59,7 @@ def test_an_error_and_its_exit_code(cold_lab: Lab) -> None:
     trial, ending = play(cold_lab, "no_such_scenario")
     assert ending.outcome == "failed"
     assert ending.error is not None
-    head = r"rank 0: KeyError: scenarios\.py:\d+: 'no_such_scenario'\nTraceback"
-    assert re.match(head, ending.error)
+    assert ending.error.startswith("rank 0: KeyError: 'no_such_scenario'\nTraceback")
     assert wait_for(cold_lab.logs(trial) / "exit.json")["codes"] == {"0": 1}
 
 
