@@ -5,11 +5,17 @@ from __future__ import annotations
 import functools
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# Two cores shared with process-group tests: an example may be slow without being wrong.
-settings.register_profile("gpusched", deadline=None)
-settings.load_profile("gpusched")
+# An example may be slow, or slow to make, without being wrong: the machine may be busy with something else. The short
+# tests take the same examples in every run, so that what fails has been made to fail; the long ones take new ones.
+EXAMPLES = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("new", EXAMPLES)
+settings.register_profile("same", EXAMPLES, derandomize=True)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("new" if config.option.markexpr == "slow" else "same")
 
 
 @functools.cache
