@@ -198,22 +198,27 @@ class Daemon:
         if ready is not None:
             ready({"ok": os.getpid(), "foreword": self._foreword})
         while not self.experiment.finished or self.driver.stalled:
-            self.driver.turn(min(self._limit(), self._next_look_at))
-            self._look_around()
-            self._take_signals()
-            events = self.people.asked()
-            change = self.storage.look(self.clock(), self.experiment.state)
-            if change is not None:
-                events.append(change)
-            if events:
-                self.driver.handle(events)
-            self.people.show()
+            self.driver.turn(self._due_at())
+            if self.clock() >= self._due_at():
+                self._do_what_is_due()
         self._finish()
 
-    def _limit(self) -> float:
+    def _due_at(self) -> float:
+        """When there is something to do beside the trials; in the past: now."""
         if self._signals:
-            return self.clock()
-        return min(self.people.due_at, self.storage.next_at)
+            return 0.0
+        return min(self.people.due_at, self.storage.next_at, self._next_look_at)
+
+    def _do_what_is_due(self) -> None:
+        self._look_around()
+        self._take_signals()
+        events = self.people.asked()
+        change = self.storage.look(self.clock(), self.experiment.state)
+        if change is not None:
+            events.append(change)
+        if events:
+            self.driver.handle(events)
+        self.people.show()
 
     def _finish(self) -> None:
         until = self.clock() + DRAIN_S

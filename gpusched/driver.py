@@ -104,9 +104,11 @@ class Driver:
         if self._forecaster is not None:
             events += self._forecaster.poll(self.executor.now())
         self.handle(events)
-        self.handle(list(self._due()))
+        now = self.executor.now()
+        if now >= min(self._timers.values(), default=FOREVER):
+            self.handle(list(self._due(now)))
         since = self._uncommitted_since
-        if since is not None and self.executor.now() >= since + COMMIT_EVERY_S:
+        if since is not None and now >= since + COMMIT_EVERY_S:
             self._settle()
 
     def handle(self, events: Sequence[Event]) -> None:
@@ -206,8 +208,7 @@ class Driver:
             elif now != launch:
                 self._expect(number)
 
-    def _due(self) -> Iterator[Event]:
-        now = self.executor.now()
+    def _due(self, now: float) -> Iterator[Event]:
         for timer, at in sorted(self._timers.items(), key=lambda item: item[1]):
             if at <= now:
                 del self._timers[timer]

@@ -11,10 +11,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpusched.core import compact
 from gpusched.core.decisions import COMMAND_TYPES, Command
 from gpusched.core.events import EVENT_TYPES, Event
-
-_ENCODER = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
 
 
 def _defaults(kind: type) -> dict[str, Any]:
@@ -27,33 +26,35 @@ def _defaults(kind: type) -> dict[str, Any]:
     return found
 
 
+_MISSING = object()
+#: Of each kind of event the fields but ``at``, each with its default.
 _EVENT_FIELDS = {
-    name: tuple(field.name for field in dataclasses.fields(kind) if field.name != "at")
-    for name, kind in EVENT_TYPES.items()
+    kind: [
+        (field.name, _defaults(kind).get(field.name, _MISSING))
+        for field in dataclasses.fields(kind)
+        if field.name != "at"
+    ]
+    for kind in EVENT_TYPES.values()
 }
-_EVENT_DEFAULTS = {name: _defaults(kind) for name, kind in EVENT_TYPES.items()}
 _COMMAND_FIELDS = {
     name: tuple(field.name for field in dataclasses.fields(kind))
     for name, kind in COMMAND_TYPES.items()
 }
-_MISSING = object()
 
 
 def event_fields(event: Event) -> dict[str, Any]:
     """The fields of an event but ``at``, and but those that are at their default."""
-    name = type(event).__name__
-    defaults = _EVENT_DEFAULTS[name]
     body = {}
-    for field in _EVENT_FIELDS[name]:
-        value = getattr(event, field)
-        if value != defaults.get(field, _MISSING):
-            body[field] = value
+    for name, default in _EVENT_FIELDS[type(event)]:
+        value = getattr(event, name)
+        if value != default:
+            body[name] = value
     return body
 
 
 def event_body(event: Event) -> str:
     """The same as a JSON object in text."""
-    return _ENCODER.encode(event_fields(event))
+    return compact.encode(event_fields(event))
 
 
 def event_from(kind: str, at: float, body: str) -> Event:
@@ -76,7 +77,7 @@ def commands_text(commands: Sequence[Command]) -> str:
     """Commands as a JSON list of [name, fields]; nothing at all for none."""
     if not commands:
         return ""
-    return _ENCODER.encode([[type(c).__name__, command_fields(c)] for c in commands])
+    return compact.encode([[type(c).__name__, command_fields(c)] for c in commands])
 
 
 def commands_from(text: str) -> list[Command]:

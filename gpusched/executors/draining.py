@@ -50,7 +50,9 @@ class Draining:
     @property
     def next_at(self) -> float:
         """When ``step`` has something to do."""
-        return min((wait.next_at for wait in self._waits.values()), default=FOREVER)
+        if not self._waits:
+            return FOREVER
+        return min(wait.next_at for wait in self._waits.values())
 
     def add(self, devices: Sequence[str], now: float) -> None:
         """Begin to wait for these; those waited for already go on as they were."""

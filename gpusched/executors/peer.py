@@ -11,6 +11,8 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from gpusched.core import compact
+
 WORKER_FRAME_BYTES = 64 << 10
 CLIENT_FRAME_BYTES = 1 << 20
 _READ_BYTES = 4096
@@ -123,7 +125,7 @@ class Peer:
         end = data.find(b"\n")
         while end >= 0:
             try:
-                frame = json.loads(data[at:end])
+                frame = compact.decode(data[at:end].decode())
             except (ValueError, RecursionError):
                 self.close()
                 return True

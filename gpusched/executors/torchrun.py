@@ -165,13 +165,14 @@ class TorchrunExecutor:
 
     def poll(self, until: float) -> Sequence[Event]:
         """Also returns when ``hub.wake()`` was called or a client has spoken."""
-        self._tick()
+        self._tick(self.now())
         while not self._events:
             next_at = min(until, self._draining.next_at, self._timers.next_at)
             self._speakers.client_spoke = False
             rung = self.hub.turn(min(max(0.0, next_at - self.now()), 3600.0))
-            self._tick()
-            if rung or self._speakers.client_spoke or self.now() >= until:
+            now = self.now()
+            self._tick(now)
+            if rung or self._speakers.client_spoke or now >= until:
                 break
         events, self._events = self._events, []
         return events
@@ -383,12 +384,13 @@ class TorchrunExecutor:
 
     # ------------------------------------------------------------------ time
 
-    def _tick(self) -> None:
+    def _tick(self, now: float) -> None:
         """Do what is due."""
-        self._timers.run_due()
-        if self._draining.next_at > self.now():
+        if now >= self._timers.next_at:
+            self._timers.run_due()
+        if now < self._draining.next_at:
             return
-        released, given_up = self._draining.step(self.now())
+        released, given_up = self._draining.step(now)
         if released:
             self._emit(DevicesReleased(at=self.now(), devices=released))
         for device, reason in given_up:

@@ -1,0 +1,29 @@
+"""JSON on the path of a report: compact and in ASCII, by an encoder and a decoder that are made once.
+
+``json.dumps`` with options, and ``JSONEncoder.encode`` too, make the C encoder anew for each value, which costs more
+than encoding a report. ``json.loads`` looks at bytes for their encoding, which is UTF-8 here.
+"""
+
+from __future__ import annotations
+
+import json
+import json.encoder
+from collections.abc import Callable
+from typing import Any
+
+
+def _encoder() -> Callable[[Any], str]:
+    plain = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+    make = getattr(json.encoder, "c_make_encoder", None)
+    if make is None:
+        return plain.encode
+    escape = json.encoder.encode_basestring_ascii
+    chunks = make(None, plain.default, escape, None, ":", ",", False, False, False)
+    return lambda value: "".join(chunks(value, 0))
+
+
+#: A value of dicts, lists, tuples, strings, finite numbers, truths and None as text. Raises TypeError, ValueError.
+encode = _encoder()
+
+#: The value of a text. Raises ValueError; RecursionError where it is nested too deeply.
+decode: Callable[[str], Any] = json.JSONDecoder().decode
