@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from gpusched.core import compact
 from gpusched.epoch import read_epoch
 
 Go = Literal["continue", "save", "yield", "leave"]
@@ -74,6 +76,7 @@ class Channel:
                 line.connect(f"/proc/self/fd/{folder}/daemon.sock")
             finally:
                 os.close(folder)
+            _let_the_kernel_time(line)
             line.sendall(self._hello + (self._unsent or b""))
         except OSError:
             line.close()
@@ -94,7 +97,7 @@ class Channel:
                 return self._alone()
         while (line := self._line()) is not None:
             with suppress(ValueError, TypeError, KeyError, RecursionError):
-                reply = json.loads(line)
+                reply = compact.decode(line.decode())
                 if "epoch" in reply:
                     self._epoch = max(self._epoch, int(reply["epoch"]))
                 elif reply["seq"] == seq:
@@ -167,7 +170,7 @@ class Channel:
             connection = self._socket
             try:
                 data = connection.recv(_FRAME_LIMIT_BYTES) if connection else b""
-            except TimeoutError:
+            except BlockingIOError:  # nothing for _LOOK_S
                 if self._is_worth_waiting_for(until_s):
                     continue
                 data = b""
@@ -181,5 +184,13 @@ class Channel:
         return line
 
 
+def _let_the_kernel_time(line: socket.socket) -> None:
+    """``settimeout`` asks the kernel twice for each call: may I, and do it."""
+    line.settimeout(None)
+    limit = struct.pack("@ll", int(_LOOK_S), 0)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+
 def _frame(values: Mapping[str, object]) -> bytes:
-    return json.dumps(values, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    return compact.encode(values).encode() + b"\n"

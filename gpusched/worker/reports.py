@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpusched.core import compact
 from gpusched.trees.outcome import is_sound, sealed
 from gpusched.worker.say import say
 
@@ -46,6 +47,8 @@ def clean_metrics(metrics: Mapping[str, object], wanted: str | None) -> dict[str
 
 
 def _number(name: str, value: object) -> Metric:
+    if type(value) is float and math.isfinite(value):
+        return value
     plain: Any = value
     if not isinstance(value, numbers.Real):
         item = getattr(value, "item", None)
@@ -108,7 +111,7 @@ class ReportLog:
         """
         seq = self.last_seq + 1
         line = {"i": self._incarnation, "n": seq, "k": step, "s": step_time_s, "m": metrics}
-        text = json.dumps(line, separators=(",", ":"), allow_nan=False).encode()
+        text = compact.encode(line).encode()
         data = sealed(text) + b"\n"
         if len(data) > REPORT_LIMIT_BYTES:
             largest = max(metrics, key=len, default="")
