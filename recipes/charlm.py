@@ -6,7 +6,7 @@
 Without a text it takes the source code of Python's own standard library. The last tenth of the text is held back; the
 search goes by how many bits the model needs for a byte of it (fewer is better; 8 is knowing nothing).
 
-A step is ``updates`` optimizer steps, not an epoch, so that a text may have any length. As it stands it is meant for CPUs,
+A step is ``updates`` optimizer steps, not an epoch, so that a text may have any length. The sizes are meant for CPUs,
 where a step takes a few seconds; a GPU has room for widths of 256 to 512 and a context of 256.
 """
 
