@@ -1,11 +1,18 @@
-"""Shared by all tests: skipping of GPU tests where there is no GPU, and hypothesis profiles."""
+"""Shared by all tests: skipping of GPU tests where there is no GPU, hypothesis profiles, folders and journals."""
 
 from __future__ import annotations
 
 import functools
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from gpusched.journal import Journal
 
 # An example may be slow, or slow to make, without being wrong: the machine may be busy with something else. The short
 # tests take the same examples in every run, so that what fails has been made to fail; the long ones take new ones.
@@ -38,3 +45,28 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and why_no_gpu():
             item.add_marker(pytest.mark.skip(reason=why_no_gpu()))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """In memory where there is room: syncs would be most of the time, and no test lets the power fail in earnest."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK) or shutil.disk_usage(memory).free < 256 << 20:
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as made:
+        yield Path(made)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Of a journal that is not there yet."""
+    return tmp_path / "journal.db"
+
+
+@pytest.fixture
+def journal(path: Path) -> Iterator[Journal]:
+    """An empty one. It ends as a daemon that is killed does: what was not committed is lost."""
+    journal = Journal.create(path, {})
+    yield journal
+    journal._connection.close()

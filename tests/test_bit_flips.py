@@ -9,8 +9,7 @@ import json
 import os
 import random
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,12 +30,10 @@ Check = Callable[[ExperimentPaths], Outcome]
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """In memory where that can be had. Time has passed since the checkpoints were written: they are hashed again."""
+def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Time has passed since the checkpoints were written: they are hashed again."""
     monkeypatch.setattr(checkpoint, "FRESH_S", -1.0)
-    memory = Path("/dev/shm")
-    with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as made:
-        yield Path(made)
+    return folder
 
 
 def _contents(step: int) -> bytes:

@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import signal
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -213,17 +212,6 @@ def play(folder: Path, name: str, faults: Faults) -> bool:
         assert attempt(do, scene, Faults()), "the disk is well again"
         check(scene, True, True)
     return bool(faults.failed)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory where that can be had: syncs are most of the time, and here they fail on purpose."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as made:
-        yield Path(made)
 
 
 def every_call(folder: Path, name: str, errors: tuple[str, ...]) -> None:

@@ -6,10 +6,7 @@ twice, no incarnation is launched twice, and the rungs hold the same scores for 
 
 from __future__ import annotations
 
-import os
 import random
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -70,17 +67,6 @@ def run(setup: Setup, folder: Path, armed: set[int]) -> Daemons:
         error.add_note(f"{setup.policy}, armed {sorted(armed)}, last instant: {points.last}")
         raise
     return daemons
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory where that can be had: it is processes that die here, not power, and a sync is most of the time."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as made:
-        yield Path(made)
 
 
 @pytest.fixture(params=list(SETUPS))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,19 +37,6 @@ from gpusched.journal import Entry, Journal
 from tests.core import stages
 from tests.helpers import Script, launch, snapshot
 from tests.notebook import Notebook, on_disk, report
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "journal.db"
-
-
-@pytest.fixture
-def journal(path: Path) -> Iterator[Journal]:
-    journal = Journal.create(path, {})
-    yield journal
-    journal._connection.close()
-
 
 # ---------------------------------------------------------------- what the state implies
 

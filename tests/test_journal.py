@@ -13,12 +13,6 @@ from gpusched.errors import DamagedState, InputError
 from gpusched.journal import Entry, Journal
 from tests.journal_samples import META, read, run_program, sample, write
 
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "journal.db"
-
-
 # ---------------------------------------------------------------- the good way
 
 

@@ -14,8 +14,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -248,17 +247,6 @@ def run(library: Path, folder: Path, phases: tuple[str, ...], errors: tuple[str,
     assert done.returncode == 0, done.stderr
     print(done.stdout)
     return done.stdout
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """In memory where that can be had: syncs are most of the time, and here they fail on purpose."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as made:
-        yield Path(made)
 
 
 def test_every_call_of_a_commit_fails(library: Path, folder: Path) -> None:

@@ -14,12 +14,6 @@ from gpusched.errors import GpuschedError
 from gpusched.journal import Journal
 from tests.journal_samples import META, read, run_program, sample, start_program
 
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "journal.db"
-
-
 # ---------------------------------------------------------------- kill -9
 
 WRITER = """

@@ -6,8 +6,6 @@ import itertools
 import json
 import os
 import random
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,17 +20,6 @@ from tests.powerloss import JournalStates, Recorder
 
 TIMES = int(os.environ.get("GPUSCHED_TORTURE", "1"))
 TRIAL = 7
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    """States are made in memory: their number is what counts."""
-    memory = Path("/dev/shm")
-    if not os.access(memory, os.W_OK):
-        yield tmp_path
-        return
-    with tempfile.TemporaryDirectory(dir=memory) as made:
-        yield Path(made)
 
 
 # ---------------------------------------------------------------- the journal

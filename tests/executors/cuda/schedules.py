@@ -8,6 +8,7 @@ releases, quarantines after 60 s, and obeys faults, recoveries and re-admissions
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -293,3 +294,16 @@ class _Child:
 
     def close(self) -> None:
         self._schedule.driver.end(self.pid, 0.2, 0.3)
+
+
+def play(kind: type[Schedule], seeds: Iterable[int], folder: Path) -> Counter[str]:
+    """What happened in a run for each seed. A failure names its seed: ``kind(seed, folder).run()`` repeats it."""
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        home = folder / str(seed)
+        home.mkdir(mode=0o700)
+        try:
+            counts += kind(seed, home).run()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+    return counts

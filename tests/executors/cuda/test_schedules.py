@@ -5,29 +5,16 @@ A failing seed is in the test's message; ``Schedule(seed, folder).run()`` repeat
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from schedules import Schedule
+from schedules import Schedule, play
 
 SHORT, LONG = 20, 10_000
 
 
-def play(seeds: range, folder: Path) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for seed in seeds:
-        home = folder / str(seed)
-        home.mkdir(mode=0o700)
-        try:
-            counts += Schedule(seed, home).run()
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
-    return counts
-
-
 def test_random_schedules(tmp_path: Path) -> None:
-    counts = play(range(SHORT), tmp_path)
+    counts = play(Schedule, range(SHORT), tmp_path)
     # The schedules are worth something only if all of this happens in them.
     for happening in ("launches", "released", "timed out", "fault", "recovered", "readmitted"):
         assert counts[happening] >= 4, counts
@@ -37,6 +24,6 @@ def test_random_schedules(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_ten_thousand_random_schedules(tmp_path: Path) -> None:
-    counts = play(range(SHORT, SHORT + LONG), tmp_path)
+    counts = play(Schedule, range(SHORT, SHORT + LONG), tmp_path)
     print(dict(counts))
     assert counts["released"] > LONG

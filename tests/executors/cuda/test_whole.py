@@ -5,11 +5,10 @@ A failing seed is in the test's message; ``Whole(seed, folder).run()`` repeats i
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from schedules import play
 from whole import Whole
 
 from tests.torture.bed import times
@@ -23,20 +22,8 @@ drained, and asked back within the minute; the old wait for its release then too
 nobody heard it any more."""
 
 
-def play(seeds: Iterable[int], folder: Path) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for seed in seeds:
-        home = folder / str(seed)
-        home.mkdir(mode=0o700)
-        try:
-            counts += Whole(seed, home).run()
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}: {error}") from error
-    return counts
-
-
 def test_whole_experiments_on_scripted_gpus(tmp_path: Path) -> None:
-    counts = play([*range(4), *REGRESSIONS], tmp_path)
+    counts = play(Whole, [*range(4), *REGRESSIONS], tmp_path)
     # They are worth something only if all of this happens in them.
     for happening in ("launches", "reports", "released", "quarantined", "readmitted"):
         assert counts[happening] >= 5, counts
@@ -47,6 +34,6 @@ def test_whole_experiments_on_scripted_gpus(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_ten_thousand_experiments_on_scripted_gpus(tmp_path: Path) -> None:
-    counts = play(range(times(10_000)), tmp_path)
+    counts = play(Whole, range(times(10_000)), tmp_path)
     print(dict(counts))
     assert counts["launches"] > times(10_000)
