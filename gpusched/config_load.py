@@ -115,9 +115,7 @@ def _set(document: Document, path: Path, text: str, mark: Mark) -> None:
     branch: dict[str, Any] = document.data
     for depth, name in enumerate(path[:-1], 1):
         inner = branch.get(str(name))
-        shorthand = (
-            {"policy": "name", "lr_scaling": "power"}.get(str(path[0])) if depth == 1 else None
-        )
+        shorthand = SHORTHANDS.get(str(path[0])) if depth == 1 else None
         if inner is None:
             inner = {}
         elif shorthand and isinstance(inner, str | int | float):

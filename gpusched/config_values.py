@@ -97,17 +97,6 @@ def _parts(found: re.Match[str]) -> list[tuple[str, str | None]]:
     return list(found.groupdict().items())
 
 
-def show_duration(seconds: float) -> str:
-    """``5400`` -> ``1h30m``."""
-    if seconds < 60:
-        return f"{seconds:g}s"
-    rest, text = round(seconds), ""
-    for unit, size in UNITS_S.items():
-        count, rest = divmod(rest, size)
-        text += f"{count}{unit}" if count else ""
-    return text
-
-
 def argument(value: object) -> str:
     """Text for a command line or an environment variable, from text or a number."""
     if isinstance(value, bool) or value is None or not isinstance(value, str | int | float):

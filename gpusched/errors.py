@@ -60,9 +60,3 @@ class Fenced(GpuschedError):
 
     def __init__(self, mine: int, newest: int) -> None:
         super().__init__(f"daemon {newest} has taken over; this one, daemon {mine}, leaves")
-
-
-class Interrupted(GpuschedError):
-    """The user interrupted the experiment before it had a result."""
-
-    exit_code = 130

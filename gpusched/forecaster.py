@@ -66,11 +66,6 @@ class PooledForecaster:
         self.complaints: deque[str] = deque(maxlen=20)
 
     @property
-    def filenos(self) -> tuple[int, ...]:
-        """Descriptors that become readable when a forecast is done, for whoever waits in ``select``."""
-        return tuple(w.fileno for w in self._workers if w.fileno is not None)
-
-    @property
     def pending(self) -> int:
         """Requests that have no answer yet."""
         busy = sum(worker.job is not None for worker in self._workers)
@@ -130,11 +125,6 @@ class _Worker:
     @property
     def usable(self) -> bool:
         return self._deaths < MAX_DEATHS
-
-    @property
-    def fileno(self) -> int | None:
-        process = self._process
-        return process.stdout.fileno() if process is not None and process.stdout else None
 
     def give(self, job: Forecast) -> None:
         self.job = job

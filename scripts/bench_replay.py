@@ -19,8 +19,6 @@ from gpusched.driver import Driver, replay
 from gpusched.journal import Journal
 from gpusched.sim.setup import Setup, experiment, machine, recipe
 
-#: The goal for 100,000 reports of 1,000 trials.
-GOAL_S = 5.0
 ATOMS = 50
 
 

@@ -144,10 +144,3 @@ class Ladder:
             if not self._grow():
                 break
         return self._by_step.get(step)
-
-    def up_to(self, step: int) -> Iterator[Rung]:
-        """Every rung at or below this step, lowest first."""
-        for rung in self.rungs:
-            if rung.milestone > step:
-                return
-            yield rung

@@ -34,11 +34,6 @@ def test_no_durations(written: object) -> None:
         values.duration(written)
 
 
-@given(st.integers(1, 3600 * 24 * 400))
-def test_a_duration_shown_reads_back(seconds: int) -> None:
-    assert values.duration(values.show_duration(seconds)) == seconds
-
-
 @given(st.text(alphabet="0123456789dhms. -", max_size=30))
 def test_any_duration_is_within_bounds_or_refused(text: str) -> None:
     try:

@@ -182,9 +182,8 @@ def test_a_ladder_knows_its_rungs_in_any_order_of_questions(
         if rung is not None:
             assert rung.milestone == step
             assert rung is ladder.at(step)
-    for step in steps:
-        ladder.at(step)
-        assert [g.milestone for g in ladder.up_to(step)] == [m for m in expected if m <= step]
+    made = [rung.milestone for rung in ladder.rungs]
+    assert made == expected[: len(made)]
 
 
 def test_rungs_are_made_as_they_are_reached() -> None:

@@ -11,7 +11,6 @@ from gpusched.policies.seer import Options, Seer
 from tests.policies.hand import Hand
 
 EXAMPLE: dict[str, Any] = {"B": 80.0, "eta": 2.0, "t_min": 1.0, "use_rest": False}
-MINUTE = 60.0
 #: Just after the end of each stage.
 ENDS = [60.0 * 10 / 7 + 1e-6, 60.0 * 30 / 7 + 1e-6, 600.0]
 
