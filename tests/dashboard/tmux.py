@@ -54,7 +54,7 @@ class Terminal:
             capture_output=True,
             text=True,
             check=True,
-            timeout=20,
+            timeout=60,
         )
         return done.stdout
 
@@ -79,7 +79,7 @@ class Terminal:
     def resize(self, columns: int, rows: int) -> None:
         self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
 
-    def wait(self, pattern: str, limit_s: float = 30.0) -> str:
+    def wait(self, pattern: str, limit_s: float = 60.0) -> str:
         """The screen once it matches; AssertionError with the screen if it never does."""
         deadline = time.monotonic() + limit_s
         shown = ""
@@ -89,6 +89,14 @@ class Terminal:
                 return shown
             time.sleep(0.05)
         raise AssertionError(f"{pattern!r} never came up:\n{shown}")
+
+    def settled(self, pattern: str) -> str:
+        """The same once all of it is drawn: it may be looked at in the middle of that."""
+        shown, before = self.wait(pattern), ""
+        while shown != before:
+            time.sleep(0.1)
+            before, shown = shown, self.wait(pattern)
+        return shown
 
     def close(self) -> None:
         subprocess.run(
