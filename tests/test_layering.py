@@ -6,6 +6,7 @@ A new module of gpusched needs a line in ``MAY_IMPORT``; think about which befor
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -187,6 +188,20 @@ def test_only_the_worker_imports_torch(source: Path) -> None:
         return
     for found in imports_of(source):
         assert found.top not in ("torch", "torchvision"), f"{found.where}: imports {found.module}"
+
+
+@pytest.mark.parametrize(
+    "package", ["core", "dashboard", "executors", "report", "sim", "trees", "worker"]
+)
+def test_a_package_says_what_is_where(package: str) -> None:
+    folder = PACKAGE / package
+    told = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    named = set(re.findall(r"``(\w+)[^`]*``|(\w+)\.py", told))
+    for file in set(folder.glob("*.py")) - {folder / "__init__.py"}:
+        stem = file.stem
+        assert (stem, "") in named or ("", stem) in named, (
+            f"say in {package}/__init__.py what {stem} is"
+        )
 
 
 def test_the_rules_catch_what_they_should(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ commands say what an executor must do. Everything else in this package is a part
                    ├─ exits.py       where a trial goes whose incarnation is gone
                    ├─ moves.py       from decisions (atoms) to state changes and commands (devices)
                    ├─ state.py       everything that is true now, and the questions a policy may ask
+                   │    ├─ rules.py       what the recipe asks for
                    │    ├─ trial.py       one trial; the transition table
                    │    ├─ allocation.py  devices: FREE, HELD, DRAINING, QUARANTINED
                    │    ├─ rung.py        scores at milestones
@@ -20,7 +21,8 @@ commands say what an executor must do. Everything else in this package is a part
 
 The same events give the same commands, in any process and at any time. Resume is built on that: a journal of events is
 replayed through ``handle``, and there is no second interpreter of it that could drift away. ``codec.py`` writes events
-and commands down; ``explain.py`` tells a person why a trial is where it is.
+and commands down (``compact.py``: quickly); ``explain.py`` tells a person why a trial is where it is; ``arguments.py``
+puts hyperparameters on a command line.
 
 States of a trial
 -----------------

@@ -3,6 +3,7 @@
 * ``processes``: processes by identity; what belongs to a tree; how it is killed
 * ``claim``: who a tree's shim and ranks are (``shim.json``); there is one claim at most
 * ``outcome``: what became of it, judged from what it left on disk
+* ``segments``: shared memory that it leaves behind
 
 Standard library only: shims without torch and the daemon import it.
 """
