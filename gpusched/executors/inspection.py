@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from gpusched.core.events import DeviceQuarantined, DeviceReadmitted
-from gpusched.executors.base import Devices, Release
+from gpusched.executors.base import Device, Devices, Release
 from gpusched.executors.timers import Timers
 
 EVERY_S = 1.0
@@ -39,10 +39,18 @@ class Inspection:
         self._say = say
         self._said = 0
         self._asking: dict[str, list[Answered]] = {}
+        self._known: dict[str, str] = {}
         timers.after(EVERY_S, self._look)
+
+    def listed(self, inventory: Sequence[Device]) -> None:
+        """What cannot be used from the beginning, and why, was told with the inventory: not once more."""
+        self._known = {device.id: device.why_not for device in inventory if not device.usable}
+        self.say_news()
 
     def _look(self) -> None:
         for fault in self._devices.faults():
+            if self._known.pop(fault.device, None) == fault.reason:
+                continue
             self._emit(
                 DeviceQuarantined(
                     at=self._now(),

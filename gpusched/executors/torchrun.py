@@ -123,7 +123,7 @@ class TorchrunExecutor:
     def inventory(self) -> tuple[Device, ...]:
         if self._inventory is None:
             self._inventory = self._devices.inventory()
-            self._inspection.say_news()
+            self._inspection.listed(self._inventory)
         return self._inventory
 
     def execute(self, command: Command) -> None:

@@ -48,6 +48,18 @@ def test_a_stranger_comes_and_goes(box: Box) -> None:
     assert went.device == names[0]
 
 
+def test_what_the_inventory_has_told_is_not_told_again(box: Box) -> None:
+    box.driver.start(box.gpus[0], 99, GIB, user="alice", command="python hers.py", ours=False)
+    devices, names = begin(box)
+    watched = Watched(box, devices)
+    watched.inspection.listed(devices.inventory())
+    assert watched.run(5.0) == []
+    box.gpus[0].lost_from = box.clock.now()
+    (lost,) = watched.run(5.0)
+    assert isinstance(lost, DeviceQuarantined)
+    assert (lost.device, lost.passing) == (names[0], False)
+
+
 def test_a_lost_gpu_comes_back_only_for_whoever_asks(box: Box) -> None:
     devices, names = begin(box)
     watched = Watched(box, devices)
