@@ -65,8 +65,10 @@ class Daemon:
         resuming: bool,
         salvage: bool = False,
         environment: Mapping[str, str] | None = None,
+        deadline: Mapping[str, float] | None = None,
     ) -> None:
         self.paths = paths
+        self._moved_deadline = deadline
         self._lock = Lock.take(paths.lock)
         self._signals: list[int] = []
         self._notes: list[str] = []
@@ -153,6 +155,8 @@ class Daemon:
                 if slot.passing:
                     self.devices.keep_out(slot.id, slot.reason)
             self._resume(inventory)
+            if self._moved_deadline:  # before the old one is noticed to be over
+                self.driver.handle([self.people.moved_deadline(self._moved_deadline)])
             return
         self.storage.require_room()
         if not any(device.usable for device in inventory):
@@ -304,6 +308,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--salvage", action="store_true")
     parser.add_argument("--ready-fd", type=int)
     parser.add_argument("--env-fd", type=int)
+    parser.add_argument("--deadline", type=json.loads, help="as the request of this name")
     args = parser.parse_args(argv)
     os.umask(0o077)
     write_unfailingly()
@@ -321,6 +326,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             resuming=args.resume,
             salvage=args.salvage,
             environment=_given_environment(args.env_fd),
+            deadline=args.deadline,
         )
         daemon.run(resuming=args.resume, ready=ready)
     except Fenced as error:

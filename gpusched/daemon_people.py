@@ -6,16 +6,17 @@ between two turns; every other is answered at once.
 
 from __future__ import annotations
 
+import math
 import os
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpusched.assemble import Assembled
 from gpusched.clock import Clock
 from gpusched.core.decisions import Command, Kill
-from gpusched.core.events import Event, UserAsked
+from gpusched.core.events import DeadlineMoved, Event, UserAsked
 from gpusched.daemon_equipment import quarantined_device
 from gpusched.dashboard import lines as plain
 from gpusched.dashboard import view as views
@@ -108,6 +109,10 @@ class People:
             case "stop" | "cancel" as verb:
                 self.ask(verb)
                 return f"{self._assembled.paths.root.name} is asked to {verb}"
+            case "deadline":
+                moved = self.moved_deadline(request)
+                self._asked.append(moved)
+                return {"deadline_s": moved.deadline_s, "time_left_s": moved.deadline_s - moved.at}
             case "kill":
                 self.ask("cancel")
                 for trial in self._assembled.experiment.state.live.values():
@@ -115,6 +120,18 @@ class People:
                 return "killed"
             case other:
                 raise InputError(f"the daemon knows no request {other!r}")
+
+    def moved_deadline(self, request: Mapping[str, Any]) -> DeadlineMoved:
+        """``in_s``: so many seconds from now; ``add_s``: so many more than there were. Raises InputError."""
+        state, now = self._assembled.experiment.state, self._clock()
+        if state.stopping is not None:
+            raise InputError(f"{self._assembled.paths.root.name} is ending ({state.stopping})")
+        by_s, since_s = request.get("in_s"), now
+        if by_s is None:
+            by_s, since_s = request.get("add_s"), state.rules.deadline_s
+        if not isinstance(by_s, int | float) or not math.isfinite(by_s):
+            raise InputError("to when is the deadline to be moved?")
+        return DeadlineMoved(at=now, deadline_s=since_s + by_s)
 
     def _ask_of_trial(self, verb: str, number: int) -> str:
         trials = self._assembled.experiment.state.trials

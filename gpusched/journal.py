@@ -31,7 +31,7 @@ from gpusched.journal_mark import Mark
 from gpusched.paths import sync_folder
 from gpusched.reserve import is_full
 
-FORMAT = 3
+FORMAT = 4
 APPLICATION_ID = 0x67707363  # "gpsc"
 #: How long to wait for a quick command that reads the journal of a dead daemon at the same time.
 _LOCK_TIMEOUT_S = 2.0

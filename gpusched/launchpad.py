@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gpusched import config_env, profiles
@@ -70,9 +70,12 @@ def start_daemon(
     recipe: Recipe | None = None,
     resume: bool = False,
     salvage: bool = False,
+    deadline: Mapping[str, float] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> int:
     """Start the daemon and wait until it serves; return its pid. Raises what kept it from coming up.
+
+    ``deadline``: where a resumed experiment's is moved to, as in ``gpusched deadline``.
 
     ``say`` is told what the policy wants a person to know before the search starts.
 
@@ -82,6 +85,7 @@ def start_daemon(
     reading, writing = os.pipe()
     command = [sys.executable, "-m", "gpusched.daemon", str(paths.root), "--ready-fd", str(writing)]
     command += ["--resume"] * resume + ["--salvage"] * salvage
+    command += ["--deadline", json.dumps(deadline)] if deadline else []
     passed = os.memfd_create("gpusched-env")
     os.write(passed, json.dumps(hidden).encode())
     os.lseek(passed, 0, os.SEEK_SET)

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from gpusched.core.events import ExperimentStarted, UserAsked, Verb
+from gpusched.core.events import DeadlineMoved, ExperimentStarted, UserAsked, Verb
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.driver import Driver
@@ -115,6 +115,7 @@ def record(path: Path) -> Experiment:
         while executor.now() < at:
             driver.turn(at)
         driver.handle([UserAsked(at=executor.now(), verb=verb, trial=trial)])
+    driver.handle([DeadlineMoved(at=executor.now(), deadline_s=SETUP["rules"]["deadline_s"] + 1)])
     driver.resume(epoch=2)
     driver.run()
     journal.set_meta({"outcome": outcome(made)})

@@ -32,6 +32,7 @@ COMMANDS: dict[str, str] = {
     "unpause": "let a paused trial go on",
     "stop": "stop an experiment (or one trial) in good order; the best model stays",
     "cancel": "end an experiment now",
+    "deadline": "move the deadline of a running experiment",
     "validate": "check a recipe without running it",
     "profile": "measure how a trial scales, s(a), and what a resize costs, To",
     "gpus": "the devices, their state and who holds them",

@@ -1,7 +1,7 @@
 """Go on with an experiment whose daemon is gone: killed, crashed, or lost with the machine.
 
 The journal is replayed, trials that still run are adopted, the dead are relaunched from their last checkpoint. The
-deadline stays where it was.
+deadline stays where it was, unless --deadline moves it.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ from __future__ import annotations
 import argparse
 
 from gpusched import launchpad
-from gpusched.cli import attach, common
+from gpusched.cli import attach, common, deadline
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     common.add_experiment(parser)
+    parser.add_argument(
+        "--deadline", metavar="WHEN", help="move it: +30m (more), 45m (from now on) or 18:30"
+    )
     parser.add_argument("--detach", action="store_true", help="do not stay to watch")
     parser.add_argument(
         "--salvage",
@@ -25,7 +28,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
-    pid = launchpad.start_daemon(paths, resume=True, salvage=args.salvage)
+    moved = None if args.deadline is None else deadline.read(args.deadline)
+    pid = launchpad.start_daemon(paths, resume=True, salvage=args.salvage, deadline=moved)
     if args.detach:
         if args.json:
             common.print_json(

@@ -160,6 +160,13 @@ class UserAsked(Event):
     trial: int | None = None
 
 
+@dataclass(slots=True, kw_only=True)
+class DeadlineMoved(Event):
+    """A person has moved the deadline to ``deadline_s``, seconds since the experiment began."""
+
+    deadline_s: float
+
+
 EVENT_TYPES: dict[str, type[Event]] = {
     kind.__name__: kind
     for kind in (
@@ -176,5 +183,6 @@ EVENT_TYPES: dict[str, type[Event]] = {
         Forecasted,
         DaemonResumed,
         UserAsked,
+        DeadlineMoved,
     )
 }

@@ -17,6 +17,7 @@ from gpusched.core.decisions import Command, Decision, Finish, Resume
 from gpusched.core.events import (
     CheckpointSaved,
     DaemonResumed,
+    DeadlineMoved,
     DeviceQuarantined,
     DeviceReadmitted,
     DevicesReleased,
@@ -63,6 +64,7 @@ class Experiment:
             UserAsked: self._user_asked,
             ExperimentStarted: self._started,
             DaemonResumed: self._resumed,
+            DeadlineMoved: self._deadline_moved,
         }
 
     @property
@@ -340,6 +342,12 @@ class Experiment:
                 moves.leave(state, trial.id, After(S.STOPPED, "stopped by the user"), out)
             case _:
                 pass
+
+    def _deadline_moved(self, event: DeadlineMoved, out: list[Command]) -> None:
+        state = self.state
+        if state.stopping is None:
+            state.move_deadline(event.deadline_s)
+            moves.set_timer(state, DEADLINE, state.rules.deadline_s, out)
 
     def _resumed(self, event: DaemonResumed, out: list[Command]) -> None:
         state = self.state

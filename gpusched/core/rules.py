@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Fixed for the life of an experiment. Times in seconds since it began."""
+    """Fixed for the life of an experiment, but for the deadline, which a person may move. Times since it began."""
 
     deadline_s: float
     mode: str = "max"

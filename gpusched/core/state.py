@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sortedcontainers import SortedList
@@ -148,6 +148,12 @@ class State:
             self._barred.append(hparams)
         if self._next_hparams == hparams:
             self._next_hparams = None
+
+    def move_deadline(self, to_s: float) -> None:
+        """It is then, in seconds since the beginning; not before now."""
+        before_s, to_s = self.rules.deadline_s, max(to_s, self.now)
+        self.rules = replace(self.rules, deadline_s=to_s)
+        self.say(None, f"the deadline is moved by {to_s - before_s:+.0f} s")
 
     def draw(self) -> Trial:
         """Make the next trial. The caller has asked ``can_draw``."""

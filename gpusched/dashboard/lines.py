@@ -9,12 +9,14 @@ second are not news.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpusched.core.decisions import Command, Finish, KeepBest, Kill, Launch, Yield
 from gpusched.core.events import (
     DaemonResumed,
+    DeadlineMoved,
     DeviceQuarantined,
     DeviceReadmitted,
     Event,
@@ -100,6 +102,11 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
             what = verb.replace("_trial", "")
             whom = "the experiment" if asked is None else f"trial {asked}"
             yield _record("asked", f"asked to {what} {whom}", asked, verb=verb)
+        case DeadlineMoved() if state.stopping is None:
+            left = words.duration(state.time_left_s)
+            yield _record(
+                "moved", f"the deadline is moved: {left} from now", left_s=state.time_left_s
+            )
         case TimerFired(timer="deadline"):
             yield _record("deadline", "the deadline: every trial leaves at its next step")
         case _:
@@ -108,7 +115,9 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
 
 def _quarantined(device: str, why: str) -> Record:
     reason = words.clean(why)
-    text = f"{device} is quarantined: {reason}"
+    label, _, rest = reason.partition(": ")
+    named = rest and re.fullmatch(r"GPU [\d/+]+", label)
+    text = f"{label} is quarantined: {rest}" if named else f"{device} is quarantined: {reason}"
     return _record("quarantined", text, device=device, reason=reason)
 
 

@@ -9,6 +9,11 @@ from gpusched.dashboard import words
 from gpusched.dashboard.model import BestView, View
 from gpusched.paths import ExperimentPaths
 
+INTERRUPTED = (
+    "No daemon runs it; 'gpusched resume' goes on with it while there is time left, "
+    "'gpusched resume --deadline 30m' gives it more."
+)
+
 
 def summary(view: View, here: Path | None = None) -> str:
     """Plain text, some lines. ``here``: paths below it are shown relative to it."""
@@ -46,7 +51,7 @@ def _winner(view: View, best: BestView, here: Path | None) -> Iterator[str]:
         yield f"  {name:<{column}}  {value}"
     yield ""
     if view.state == "interrupted":
-        yield "No daemon runs it; 'gpusched resume' goes on with it, as long as there is time left."
+        yield INTERRUPTED
     else:
         yield f"'gpusched explain {best.trial}' tells its story, 'gpusched status' shows the other trials."
 
@@ -81,7 +86,7 @@ def _no_winner(view: View) -> Iterator[str]:
         yield f"  trial {first.id}, step {first.step}: {first.error}"
         yield f"'gpusched logs {first.id}' shows what it printed. Mend the script or the recipe and run it again."
     elif view.state == "interrupted":
-        yield "No daemon runs it; 'gpusched resume' goes on with it, as long as there is time left."
+        yield INTERRUPTED
     elif not view.trials_total:
         yield "No trial was started; 'gpusched gpus' shows the devices and who holds them."
     elif view.folder and not any(_has_begun(Path(view.folder), trial.id) for trial in view.trials):

@@ -135,6 +135,12 @@ class Anything(RuleBasedStateMachine):
         self.one_report(self.process(data), metric, takes_s)
 
     @precondition(lambda self: self.goes_on)
+    @rule(by_s=st.sampled_from([-30.0, -1.0, 5.0]))
+    def the_deadline_is_moved(self, by_s: float) -> None:
+        deadline_s = self.experiment.state.rules.deadline_s + by_s
+        self.feed(ev.DeadlineMoved(at=self.now, deadline_s=deadline_s))
+
+    @precondition(lambda self: self.goes_on)
     @rule(rounds=st.integers(1, 6), seed=st.integers(0, 99))
     def all_goes_well_for_a_while(self, rounds: int, seed: int) -> None:
         self.all_goes_well(rounds, 0.1, seed)

@@ -46,6 +46,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "outcome": st.sampled_from(["yielded", "finished", "failed", "lost", "killed"]),
     "reason": text,
     "save": st.booleans(),
+    "deadline_s": floats,
     "save_s": floats,
     "saved_step": st.none() | numbers,
     "seq": numbers,

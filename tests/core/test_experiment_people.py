@@ -18,6 +18,7 @@ from gpusched.core.decisions import (
     Start,
     Yield,
 )
+from gpusched.core.events import DeadlineMoved
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Script, launch
@@ -309,3 +310,16 @@ def test_unknown_timers_and_early_ones_do_no_harm() -> None:
     script = stages.running().timer("tea").expect_nothing().timer("last call").expect(KILL)
     script.exited(0, "killed").expect(ConfirmRelease(("d0",)))
     script.released("d0").expect(Launch(0, 2, ("d0",), {"n": 0}))
+
+
+@pytest.mark.parametrize(("to_s", "then_s"), [(2000.0, 2000.0), (3.0, 7.0)])
+def test_a_moved_deadline_is_not_before_now(to_s: float, then_s: float) -> None:
+    script = Script().wants(Start(1)).start().drop().wait(7.0)
+    script.feed(DeadlineMoved(at=script.now, deadline_s=to_s)).expect(SetTimer("deadline", then_s))
+    assert script.state.time_left_s == then_s - 7.0
+
+
+def test_the_deadline_of_what_is_ending_stays() -> None:
+    script = Script().wants(Start(1)).start().drop().asked("stop").drop()
+    script.feed(DeadlineMoved(at=0.0, deadline_s=9.0)).expect_nothing()
+    assert script.state.rules.deadline_s == 1000.0

@@ -94,6 +94,8 @@ def test_detach_and_come_back(sandbox: Sandbox) -> None:
     sandbox.wait_for(lambda view: {t["id"]: t["state"] for t in view["trials"]}[1] == "paused")
     assert sandbox.gpusched("unpause", "1").code == 0
     sandbox.wait_for(lambda view: {t["id"]: t["state"] for t in view["trials"]}[1] == "running")
+    assert sandbox.gpusched("deadline", "+1h", "--json").json()["time_left_s"] > 3600
+    assert sandbox.view()["deadline_s"] == pytest.approx(3700, abs=1)
     assert sandbox.gpusched("stop", "--trial", "1").code == 0
     sandbox.wait_for(lambda view: {t["id"]: t["state"] for t in view["trials"]}[1] == "stopped")
     assert sandbox.gpusched("stop").code == 0

@@ -34,7 +34,7 @@ from gpusched.core.decisions import (
     Stop,
     WakeAt,
 )
-from gpusched.core.events import Event, ExperimentStarted, UserAsked
+from gpusched.core.events import DeadlineMoved, Event, ExperimentStarted, UserAsked
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.core.state import State
@@ -317,7 +317,10 @@ def _executor(random: Random, seed: int, rules: Rules, atoms: int) -> SimExecuto
     )
 
 
-def _request(random: Random, experiment: Experiment, now: float) -> UserAsked:
+def _request(random: Random, experiment: Experiment, now: float) -> UserAsked | DeadlineMoved:
+    if random.random() < 0.1:
+        moved_s = random.choice([-1.0, 0.5, 2.0])
+        return DeadlineMoved(at=now, deadline_s=experiment.state.rules.deadline_s + moved_s)
     verb: Any = random.choice(["pause", "pause", "unpause", "unpause", "stop_trial"])
     trial = random.choice(list(experiment.state.trials) or [0])
     return UserAsked(at=now, verb=verb, trial=trial)

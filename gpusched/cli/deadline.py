@@ -1,0 +1,39 @@
+"""Move the deadline of a running experiment: there is more time than was thought, or less.
+
+WHEN is ``+30m`` for half an hour more, ``45m`` for that long from now on, or a time of day, ``18:30``. What the policy
+has planned in advance (seer) stays as it was planned; all others go by the new deadline at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from gpusched import config_values, session
+from gpusched.cli import common
+from gpusched.errors import InputError
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("when", metavar="WHEN", help="+30m (more), 45m (from now on) or 18:30")
+    common.add_experiment(parser, option=True)
+    common.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    paths = common.experiment(args)
+    answer = session.ask(paths, "deadline", **read(args.when))
+    if args.json:
+        common.print_json({"experiment": paths.root.name, **answer})
+    else:
+        print(f"{paths.root.name} has {common.duration(answer['time_left_s'])} left")
+    return 0
+
+
+def read(when: str) -> dict[str, float]:
+    """What the daemon is asked: ``add_s`` more than there is, or ``in_s`` from now. Raises InputError."""
+    try:
+        if when.strip().startswith("+"):
+            return {"add_s": config_values.duration(when.strip()[1:])}
+        return {"in_s": config_values.deadline(when)}
+    except ValueError as error:
+        raise InputError(f"{error}, or +30m for more of it") from None
