@@ -10,9 +10,9 @@
 * what survives it: ``training`` (what was set up), ``state``, ``sharded`` and ``rng`` (what a checkpoint holds),
   ``snapshot`` (its copy in memory), ``checkpoint`` (how it lies on disk), ``saving``
 * how it goes on at another size without a pause: ``successor`` (waits until it may), ``handover`` (gets the state)
-* what runs it: ``warm`` (the server, with its memory's ``image``) forks a ``shim``, with a ``link`` to the daemon,
-  whose ``orders`` it follows, and a ``lease`` without one; it runs torchrun's ``agent`` (with ``rendezvous``), or
-  ``alone`` where torch is not used; ``birth`` and ``mark`` make a rank of a fork, ``rank`` runs the script as
-  ``__main__``, and ``stacks`` says where it hangs
+* what runs it: ``warm`` (the server, with its ``imports`` and its memory's ``image``) forks a ``shim``, with a ``link``
+  to the daemon, whose ``orders`` it follows, and a ``lease`` without one; it runs torchrun's ``agent`` (with
+  ``rendezvous``), or ``alone`` where torch is not used; ``birth`` and ``mark`` make a rank of a fork, ``rank`` runs the
+  script as ``__main__``, and ``stacks`` says where it hangs
 * ``launch: cold``: ``cold`` (the shim), ``torchrun`` (as a process), ``coldrank``
 """

@@ -30,7 +30,6 @@ import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from gpusched.trees.processes import (
@@ -45,32 +44,8 @@ from gpusched.trees.processes import (
 )
 from gpusched.trees.segments import Segments
 from gpusched.worker.image import huge_page_pieces, settle, use_huge_pages
+from gpusched.worker.imports import HEAVY, LIGHT, Imports, import_agent
 from gpusched.worker.mark import put_title
-
-LIGHT = ("gpusched.worker.alone", "gpusched.worker.rank", "gpusched.worker.start")
-"""What a rank without torch needs."""
-
-NEEDED = (
-    "gpusched.worker.agent",
-    "gpusched.worker.rank",
-    "gpusched.worker.start",
-    "gpusched.worker.loader",
-    "gpusched.worker.state",
-    "gpusched.worker.weights",
-)
-"""Before anything can be launched: torchrun's agent, and what ``gpusched.init`` and a trial's methods import."""
-
-HEAVY = (
-    "sympy",
-    "torch.fx.experimental.symbolic_shapes",
-    "torch.distributed.tensor",
-    "torch.distributed.fsdp",
-    "torch._inductor",
-    "torch._dynamo",
-    "torch.nn.parallel",
-    "torch.utils.serialization.config",
-)
-"""What DDP, FSDP and every torch optimizer import at first use, in pieces that each take a fraction of a second."""
 
 _STRAY_PATIENCE_S = 0.02
 _TIDY_EVERY = 64
@@ -78,25 +53,15 @@ _TIDY_EVERY = 64
 
 
 class WarmServer:
-    """``lazy``: modules still to be imported; those among them that are in ``preload`` are missed if they cannot be."""
+    """``imports``: what is still to be imported; ``light``: without torch until several ranks are asked for."""
 
-    def __init__(
-        self,
-        line: socket.socket,
-        lazy: Sequence[str],
-        preload: Sequence[str],
-        *,
-        cold: bool,
-        light: bool,
-    ) -> None:
+    def __init__(self, line: socket.socket, imports: Imports, *, cold: bool, light: bool) -> None:
         self._line: socket.socket | None = line
         self._buffer = b""
-        self._lazy = deque(lazy)
+        self._imports = imports
         self._pieces: Iterator[tuple[int, int]] | None = None
-        self._preload = frozenset(preload)
         self._cold = cold
         self._light = light
-        self._tainted = False
         self._asked: deque[dict[str, Any]] = deque()
         self._shims: dict[int, dict[str, Any]] = {}
         self._dead: dict[int, int] = {}
@@ -120,9 +85,9 @@ class WarmServer:
             self._reap()
             if self._line is None and not self._shims and not self._dead:
                 return
-            unfinished = self._asked or self._lazy or self._pieces is not None
+            unfinished = self._asked or self._imports.are_due or self._pieces is not None
             self._listen(_STRAY_PATIENCE_S if self._dead else 0.0 if unfinished else None)
-            if self._lazy:
+            if self._imports.are_due:
                 self._import_next()
             elif self._asked:
                 self._launch_next()
@@ -164,7 +129,7 @@ class WarmServer:
             self._line.close()
         self._line = None
         self._asked.clear()
-        self._lazy.clear()
+        self._imports.forget()
         self._pieces = None
 
     def _say(self, frame: Mapping[str, Any]) -> None:
@@ -177,17 +142,10 @@ class WarmServer:
     # ------------------------------------------------------------------ imports
 
     def _import_next(self) -> None:
-        module = self._lazy.popleft()
-        try:
-            importlib.import_module(module)
-        except BaseException as problem:
-            self._preload_failed(module, f"{type(problem).__name__}: {problem}")
-        else:
-            if module in self._preload and _uses_cuda():
-                self._tainted = True
-                why = "importing it initialises CUDA, which forked ranks could then not use"
-                self._preload_failed(module, why)
-        if not self._lazy:
+        missed = self._imports.next()
+        if missed is not None:
+            self._say({"preload_failed": missed})
+        if not self._imports.are_due:
             settle()
             self._pieces = huge_page_pieces()
             self._say({"whole": True})
@@ -199,35 +157,27 @@ class WarmServer:
         else:
             use_huge_pages(*piece)
 
-    def _preload_failed(self, module: str, message: str) -> None:
-        """Said once for a module the recipe asked for; of torch's own parts, any may be missing in some version."""
-        if module in self._preload:
-            frame = {"module": module, "message": message, "tainted": self._tainted}
-            self._say({"preload_failed": frame})
-
     # ------------------------------------------------------------------ launching
 
     def _launch_next(self) -> None:
         spec = self._asked.popleft()
         self._listen(0.0)  # a launch for a daemon that has gone meanwhile must not begin
-        if self._line is None or self._tainted:
+        if self._line is None or self._imports.taint:
             return
         who = {"trial": spec["trial"], "incarnation": spec["incarnation"]}
         if self._light and spec["ranks"] > 1:
             self._light = False
             try:
-                _import_agent()
+                import_agent()
             except BaseException as problem:
                 self._light = True
                 message = f"{type(problem).__name__}: {problem}"
                 self._say({"failed": {**who, "message": f"several ranks need torch: {message}"}})
                 return
             settle()
-        for stream in (
-            sys.stdout,
-            sys.stderr,
-        ):  # what an import printed must not end up in every rank's log
-            stream.flush()
+        # What an import printed must not end up in every rank's log.
+        sys.stdout.flush()
+        sys.stderr.flush()
         try:
             pid = os.fork()
         except OSError as problem:
@@ -327,18 +277,6 @@ def _run(spec: Mapping[str, Any], cold: bool, light: bool) -> int:
     return agent.be_shim(spec, run_script)
 
 
-def _uses_cuda() -> bool:
-    """By torch, or by anything that has mapped the driver's memory manager."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return True
-    for entry in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):
-            if str(entry.readlink()).startswith("/dev/nvidia-uvm"):
-                return True
-    return False
-
-
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m gpusched.worker.warm")
     parser.add_argument("descriptor", type=int)
@@ -353,19 +291,6 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def _import_agent() -> None:
-    """What a launch needs. OpenBLAS starts threads when it is loaded, which must not be there when a shim is forked."""
-    alone = "OPENBLAS_NUM_THREADS" not in os.environ
-    if alone:
-        os.environ["OPENBLAS_NUM_THREADS"] = "1"
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    for module in NEEDED:
-        importlib.import_module(module)
-    importlib.import_module("gpusched.worker.birth").openblas_controls()
-    if alone:
-        del os.environ["OPENBLAS_NUM_THREADS"]
-
-
 def main(words: Sequence[str] | None = None) -> int:
     given = _arguments(words)
     # Imports take seconds of processor time: none of it for a daemon that is dead.
@@ -378,13 +303,13 @@ def main(words: Sequence[str] | None = None) -> int:
         for module in LIGHT:
             importlib.import_module(module)
     elif not given.cold:
-        _import_agent()
+        import_agent()
     settle()
     put_title(f"gpusched: {'cold' if given.cold else 'warm'} server")
     if given.path:
         sys.path.insert(0, given.path)
     lazy = [] if given.cold else [*([] if given.light else HEAVY), *preload]
-    WarmServer(line, lazy, preload, cold=given.cold, light=given.light).serve()
+    WarmServer(line, Imports(lazy, preload), cold=given.cold, light=given.light).serve()
     return 0
 
 
