@@ -101,7 +101,7 @@ def test_below_the_mark_nothing_is_begun_and_what_runs_goes_on() -> None:
     script.wants(Start(1)).wait(2.0).report(0, 0.5)
     assert not any(isinstance(command, Launch) for command in script.take())
     assert script.trial(0).state.value == "running"
-    script.exited(0, "finished").drop()
+    script.exited(0, "finished").drop().released("d0").drop()
     assert not script.state.finished, "there may be room again"
     script.feed(StorageChanged(at=3.0, low=False, what="room"))
     (begun,) = (command for command in script.take() if isinstance(command, Launch))
