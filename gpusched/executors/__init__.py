@@ -18,6 +18,5 @@ Devices (``Devices``; ``devices`` has CPU slots and chooses the kind, ``cuda`` i
   (threads that ask, so that nothing waits for it) on a ``clock``; ``machine`` (all GPUs), ``unit`` (one in use)
 * whether it is free: ``release`` (the rule), ``baseline`` (what it uses when idle), ``holders`` and ``pidcheck`` (who
   is on it), ``opening`` (the first look); whether it is well: ``health``
-* for people: ``gpus`` and ``reading`` (what is shown), ``doctor``, ``doctor_gpus``, ``torchbuild`` and ``checking`` (what
-  is wrong)
+* for people: ``gpus`` and ``reading`` (what is shown), ``doctor`` with ``doctor_gpus``, ``torchbuild`` and ``checking``
 """
