@@ -26,6 +26,9 @@ IDLE_S = 3600.0
 BREATH_S = 1.0
 ERRORS_IN_A_ROW_MAX = 5
 REGISTER_TIMEOUT_S = 2.0
+NAME_TIMEOUT_S = 1.0
+UNKNOWN_FOR_S = 10.0
+"""A handle that is nobody's, or that no name was to be had for in time, is not asked about again for so long."""
 SETS_MAX = 20
 """A GPU that is lost makes every wait fail at once, of the whole set: a new set without it, so many times."""
 
@@ -48,6 +51,7 @@ class XidWatch:
         self._news: list[tuple[str, int]] = []
         self._notes: list[str] = []
         self._said: set[str] = set()
+        self._unknown: dict[int, float] = {}
         self._closing = False
         clock.spawn(self._run, "gpusched-xid")
 
@@ -159,9 +163,20 @@ class XidWatch:
                 self._news.append(key)
 
     def _by_name(self, handle: Any) -> Gpu | None:
-        """After a reset NVML may know a GPU by another handle."""
-        uuid = ask_if_supported("nvmlDeviceGetUUID", handle)
-        return next((gpu for gpu in self._gpus.values() if gpu.uuid == uuid), None)
+        """After a reset NVML may know a GPU by another handle. One that hangs keeps nobody from being heard."""
+        now = self._clock.now()
+        if now < self._unknown.get(address(handle), now):
+            return None
+        uuids: list[str | None] = []
+
+        def look_up() -> None:
+            uuids.append(ask_if_supported("nvmlDeviceGetUUID", handle))
+
+        run_in_thread(self._clock, look_up, "gpusched-xid-name", NAME_TIMEOUT_S)
+        gpu = next((gpu for gpu in self._gpus.values() if gpu.uuid in uuids), None)
+        if gpu is None:
+            self._unknown[address(handle)] = self._clock.now() + UNKNOWN_FOR_S
+        return gpu
 
     def _say(self, note: str) -> None:
         with self._lock:

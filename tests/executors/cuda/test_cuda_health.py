@@ -206,6 +206,19 @@ def test_an_event_under_a_new_handle_is_the_same_gpus(box: Box) -> None:
     assert [fault.device for fault in devices.faults()] == [name]
 
 
+def test_an_event_of_a_gpu_that_cannot_be_named_keeps_nobody_from_being_heard(box: Box) -> None:
+    """Schedule 4875: the driver of a GPU under a new handle hung, and with it who heard the others."""
+    devices, names = begin(box)
+    box.clock.advance(1)
+    box.gpus[0].address = 0x77770
+    box.gpus[0].hangs.append((box.clock.now(), box.clock.now() + 60))
+    for _ in range(3):
+        box.driver.xid(box.gpus[0], 79)
+    box.driver.xid(box.gpus[1], 48)
+    box.clock.advance(2)
+    assert names[1] in [fault.device for fault in devices.faults()]
+
+
 # ------------------------------------------------------------ a driver that hangs or fails
 
 
