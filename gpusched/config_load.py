@@ -31,6 +31,7 @@ MAX_PROBLEMS = 50
 SHORTHANDS = {"policy": "name", "lr_scaling": "power"}
 """Maps for which a plain value will do, and the key that it stands for."""
 
+_MEANT = re.compile(r"^unknown key; (?:did you mean|here it is) (\w+)")
 EMPTY = "is empty; a recipe has at least script, deadline, metric and space"
 
 
@@ -156,9 +157,18 @@ def _check_keys(document: Document) -> list[Finding]:
     try:
         RecipeModel.model_validate(document.data)
     except ValidationError as error:
-        return [
+        found = [
             (path, _misplaced(path) or message)
             for path, message in messages.problems(error, RecipeModel)
+        ]
+        meant = {
+            name for path, message in found if len(path) == 1 for name in _MEANT.findall(message)
+        }
+        # A key under another name is not missing as well.
+        return [
+            (path, message)
+            for path, message in found
+            if not (message.startswith("missing") and path[0] in meant)
         ]
     return []
 

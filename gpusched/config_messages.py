@@ -35,7 +35,7 @@ _BOUNDS = {
 
 #: What Ray Tune, Optuna, W&B, NNI, Determined and Syne Tune call what a recipe has under another name.
 ELSEWHERE = {
-    **dict.fromkeys(("num_samples", "n_trials", "max_trial_number", "run_cap"), "max_trials"),
+    **dict.fromkeys(("num_samples", "n_trials", "maxtrialnumber", "run_cap"), "max_trials"),
     **dict.fromkeys(
         (
             "timeout",
@@ -66,7 +66,13 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(("points_to_evaluate", "enqueue_trial", "initial_points"), "try_first"),
     **dict.fromkeys(("objective", "metric_name", "monitor"), "metric"),
+    **dict.fromkeys(("early_terminate", "early_stop", "assessor"), "policy"),
+    **dict.fromkeys(("stop", "stopping_criterion", "metric_threshold"), "target"),
+    **dict.fromkeys(("searchspace", "searchspacefile"), "space"),
+    **dict.fromkeys(("maxexperimentduration", "max_runtime"), "deadline"),
+    **dict.fromkeys(("trialcommand",), "script"),
     "reduction_factor": "policy: {eta: ..}",
+    "experimentname": "name",
     "grace_period": "policy: {r: ..}, the steps to the first rung",
     "random_seed": "seed",
 }
@@ -93,6 +99,10 @@ def in_words(details: ErrorDetails, model: type[BaseModel] | None, path: Path) -
         return f"no value;{wanted}"
     if kind == "literal_error":
         return _not_one_of(str(context.get("expected", "")), given)
+    if path == ("metric",) and isinstance(given, Mapping) and isinstance(given.get("name"), str):
+        return (
+            f"should be text; write metric: {show(given['name'])}, and beside it mode: max or min"
+        )
     if kind in _EXPECTED:
         return f"should be {_EXPECTED[kind]}, not {show(given)}{_quotes(kind, given)}"
     if kind in _BOUNDS:

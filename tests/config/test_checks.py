@@ -132,6 +132,13 @@ def test_what_people_bring_along_from_elsewhere(problems: Problems, more: str, t
     assert told in problems(more)[0]
 
 
+def test_a_key_under_another_name_is_not_missing_as_well(problems: Problems) -> None:
+    lines = problems(whole="metrik: a\nprogram: train.py\ntimeout: 5m\nparameters: {x: 1}\n")
+    assert [line.partition(": ")[0][-1] for line in lines] == ["1", "2", "3", "4"]
+    (line,) = problems(whole=GOOD.replace("accuracy", "{name: loss, goal: minimize}"))
+    assert "write metric: 'loss', and beside it mode" in line
+
+
 def test_a_loss_is_not_searched_for_its_most_unasked(load: Load, problems: Problems) -> None:
     worse = GOOD.replace("accuracy", "val_loss")
     assert "metric: less val_loss sounds better" in problems(whole=worse)[0]
