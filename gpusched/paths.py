@@ -168,19 +168,31 @@ def private_folder(path: Path) -> Path:
 
 def write_durably(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``: temporary file, fsync, rename, fsync of the folder."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    aside = write_aside(path, data, sync=True)
     try:
-        write_all(descriptor, data)
-        os.fsync(descriptor)
-        temporary.replace(path)
+        aside.replace(path)
     except OSError:
         with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            aside.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_aside(path: Path, data: bytes, *, sync: bool = False) -> Path:
+    """Write ``data`` to a file beside ``path``, to be renamed to it; its name. Raises OSError, and leaves nothing."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        write_all(descriptor, data)
+        if sync:
+            os.fsync(descriptor)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
         raise
     finally:
         os.close(descriptor)
-    sync_folder(path.parent)
+    return aside
 
 
 def write_all(descriptor: int, data: bytes) -> None:

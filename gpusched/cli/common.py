@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,15 @@ def ask_of_trial(args: argparse.Namespace, verb: str) -> int:
     paths = experiment(args)
     number = session.trial_number(args.trial)
     answer = session.ask(paths, verb, trial=number)
+    return tell_answer(args, {"trial": number, "answer": answer})
+
+
+def tell_answer(args: argparse.Namespace, told: Mapping[str, object]) -> int:
+    """``told`` as it is with ``--json``, else its ``answer`` alone; 0."""
     if args.json:
-        print_json({"trial": number, "answer": answer})
+        print_json(told)
     else:
-        print(answer)
+        print(told["answer"])
     return 0
 
 

@@ -29,11 +29,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.no_wait:
             wait_for_end(paths)
             answer = f"{paths.root.name} has stopped"
-    if args.json:
-        common.print_json({"experiment": paths.root.name, "answer": answer})
-    else:
-        print(answer)
-    return 0
+    return common.tell_answer(args, {"experiment": paths.root.name, "answer": answer})
 
 
 def wait_for_end(paths: ExperimentPaths) -> None:

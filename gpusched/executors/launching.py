@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,7 +17,7 @@ from gpusched.executors.incarnation import Incarnation
 from gpusched.executors.reporting import last_seq_in
 from gpusched.executors.server import Server
 from gpusched.executors.settings import LaunchSettings
-from gpusched.paths import ExperimentPaths, private_folder, write_all
+from gpusched.paths import ExperimentPaths, private_folder, write_aside
 
 _DEVICES = re.compile(r"CUDA_|GPUSCHED_")
 
@@ -138,13 +137,4 @@ def _write_hparams(path: Path, data: bytes) -> None:
     with suppress(OSError):
         if path.read_bytes() == data:
             return
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        write_all(descriptor, data)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(descriptor)
-    aside.replace(path)
+    write_aside(path, data).replace(path)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpusched.paths import write_all
+from gpusched.paths import write_aside
 from gpusched.trees.outcome import read_json
 from gpusched.trees.processes import Identity, boot_id, is_alive
 
@@ -48,22 +48,9 @@ def _text(shim: Identity | None, ranks: Iterable[Identity]) -> bytes:
     return json.dumps(record).encode() + b"\n"
 
 
-def _write_aside(path: Path, data: bytes) -> Path:
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        write_all(descriptor, data)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(descriptor)
-    return aside
-
-
 def make_claim(path: Path, shim: Identity | None) -> bool:
     """False if there is a claim already."""
-    aside = _write_aside(path, _text(shim, ()))
+    aside = write_aside(path, _text(shim, ()))
     try:
         os.link(aside, path)
     except FileExistsError:
@@ -75,7 +62,7 @@ def make_claim(path: Path, shim: Identity | None) -> bool:
 
 def add_ranks(path: Path, shim: Identity, ranks: Iterable[Identity]) -> None:
     """Complete one's own claim."""
-    _write_aside(path, _text(shim, ranks)).replace(path)
+    write_aside(path, _text(shim, ranks)).replace(path)
 
 
 def _identity(found: object) -> Identity | None:
