@@ -245,6 +245,7 @@ def test_a_folder_that_cannot_be_written(anybodys: Path) -> None:
         "UPDATE events SET body = x'00' WHERE seq = 7",
         "DELETE FROM events WHERE seq = 7",
         "UPDATE events SET seq = -1 WHERE seq = 7",
+        "UPDATE events SET seq = 99 WHERE seq = 12",
     ],
 )
 def test_a_changed_row_is_named(path: Path, change: str) -> None:
@@ -253,7 +254,7 @@ def test_a_changed_row_is_named(path: Path, change: str) -> None:
     other.execute(change)
     other.close()
     journal = Journal.open(path)
-    with pytest.raises(DamagedState, match=r"event [17] is damaged or missing; the [06] before it"):
+    with pytest.raises(DamagedState, match=r"event (1|7|12) is damaged or missing; the (0|6|11) bef"):
         list(journal.entries())
     journal.close()
 
