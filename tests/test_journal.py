@@ -254,7 +254,9 @@ def test_a_changed_row_is_named(path: Path, change: str) -> None:
     other.execute(change)
     other.close()
     journal = Journal.open(path)
-    with pytest.raises(DamagedState, match=r"event (1|7|12) is damaged or missing; the (0|6|11) bef"):
+    with pytest.raises(
+        DamagedState, match=r"event (1|7|12) is damaged or missing; the (0|6|11) bef"
+    ):
         list(journal.entries())
     journal.close()
 
