@@ -11,9 +11,10 @@ from gpusched.config import Recipe
 from gpusched.core.allocation import Devices as Allocated
 from gpusched.core.allocation import DeviceState
 from gpusched.errors import InputError
+from gpusched.executors import torchbuild
 from gpusched.executors.base import Device, Devices
 from gpusched.executors.devices import parse_devices
-from gpusched.executors.settings import LEASE_S, LaunchSettings
+from gpusched.executors.settings import LEASE_S, LaunchSettings, uses_torch
 
 
 def launch_settings(recipe: Recipe) -> LaunchSettings:
@@ -41,7 +42,15 @@ def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Device
         spec = f"cpu:{len(known)}"  # the machine may have fewer cores now
     elif known:
         spec, options["known"] = "cuda", known
+    else:
+        options["why_no_gpu"] = lambda: why_no_gpu(recipe)
     return parse_devices(spec, gpus_per_atom=recipe.gpus_per_atom, **options)
+
+
+def why_no_gpu(recipe: Recipe) -> str:
+    """Why the recipe's script can use no GPU, whatever the machine has; empty if it can."""
+    ours = recipe.python is None and uses_torch(recipe.cwd / recipe.script)
+    return torchbuild.why_no_gpu() if ours else ""
 
 
 def quarantined_device(wanted: str, allocated: Allocated, inventory: Sequence[Device]) -> str:

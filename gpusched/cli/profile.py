@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from pathlib import Path
 
 from gpusched import launchpad, profiles, session
 from gpusched.cli import common
 from gpusched.cli.stop import wait_for_end
 from gpusched.clock import Beginning
+from gpusched.config import Recipe
 from gpusched.errors import NoTrialSucceeded
 from gpusched.journal import Journal
 
@@ -41,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from gpusched.config import load_recipe
 
     asked = load_recipe(args.recipe, args.overrides, devices=args.devices)
-    sizes = [int(s) for s in args.sizes.split(",")] if args.sizes else _sizes(asked.devices)
+    sizes = [int(s) for s in args.sizes.split(",")] if args.sizes else _sizes(asked)
     recipe = load_recipe(
         args.recipe,
         [
@@ -91,11 +93,11 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _sizes(devices: str | tuple[str, ...]) -> list[int]:
+def _sizes(recipe: Recipe) -> list[int]:
     """1, 2, 4, .. and all atoms."""
-    from gpusched.executors.devices import parse_devices
+    from gpusched.daemon_equipment import devices_of
 
-    found = parse_devices(devices if isinstance(devices, str) else ",".join(devices))
+    found = devices_of(recipe, Path.cwd() / "profile", ())
     try:
         total = len(found.inventory())
     finally:

@@ -12,7 +12,7 @@ import os
 import re
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
@@ -24,14 +24,16 @@ _SYNTAX = 'use "auto", "cpu", "cpu:4", "cuda", "cuda:0,2,3" or GPU UUIDs separat
 
 
 class CpuDevices:
-    """``slots`` slots on the cores of this process's affinity mask; None: one a core.
+    """``slots`` slots on the cores of this process's affinity mask; None: one a core. ``note``: what must be said once.
 
     Raises ``InputError`` for a number of slots that makes no sense.
     """
 
     kind: Literal["cpu", "cuda"] = "cpu"
 
-    def __init__(self, slots: int | None = None, cores: Sequence[int] | None = None) -> None:
+    def __init__(
+        self, slots: int | None = None, cores: Sequence[int] | None = None, *, note: str = ""
+    ) -> None:
         self._cores = tuple(sorted(os.sched_getaffinity(0) if cores is None else cores))
         count = len(self._cores) if slots is None else slots
         if not 1 <= count <= _MOST_SLOTS:
@@ -40,6 +42,7 @@ class CpuDevices:
             f"cpu:{slot}": self._cores[slot % len(self._cores)] for slot in range(count)
         }
         self._sharers = Counter(self._core_of.values())
+        self._note = note
 
     @property
     def is_oversubscribed(self) -> bool:
@@ -48,11 +51,12 @@ class CpuDevices:
 
     @property
     def notes(self) -> tuple[str, ...]:
+        said = (self._note,) if self._note else ()
         if not self.is_oversubscribed:
-            return ()
+            return said
         slots, cores = len(self._core_of), len(self._cores)
         shared = f"{slots} CPU slots share {cores} core{'s' * (cores > 1)}"
-        return (f"{shared}: steps take longer the more run",)
+        return (*said, f"{shared}: steps take longer the more run")
 
     def check_sizes(self, atoms_max: int) -> None:
         """Any size will do."""
@@ -115,16 +119,27 @@ class CpuDevices:
         """Nothing is held."""
 
 
-def parse_devices(text: str, gpus_per_atom: int = 1, **cuda_options: Any) -> Devices:
+def parse_devices(
+    text: str,
+    gpus_per_atom: int = 1,
+    *,
+    why_no_gpu: Callable[[], str] = lambda: "",
+    **cuda_options: Any,
+) -> Devices:
     """The devices that ``devices:`` of a recipe or ``--devices`` names.
 
-    ``auto`` means the GPUs where the driver shows any, else CPU slots. ``cuda_options``: for ``CudaDevices.from_spec``.
+    ``auto`` means the GPUs where the driver shows any, else CPU slots; so it does where ``why_no_gpu`` says why the
+    script could not use them. ``cuda_options``: for ``CudaDevices.from_spec``.
     Raises ``InputError`` where the text cannot be understood, ``DeviceError`` where such devices are not there.
     """
     spec = text.strip()
     kind, _, rest = spec.partition(":")
+    note = ""
     if spec == "auto":
         spec = "cuda" if gpus_here() else "cpu"
+        if spec == "cuda" and (why := why_no_gpu()):
+            spec = "cpu"
+            note = f"the GPUs here are not used: {why}. Trials run on CPU slots (devices: cuda insists)"
         kind, rest = spec, ""
     if kind == "cpu":
         if gpus_per_atom != 1:
@@ -132,7 +147,7 @@ def parse_devices(text: str, gpus_per_atom: int = 1, **cuda_options: Any) -> Dev
                 "gpus_per_atom: CPU slots cannot be bundled; leave it at 1, or use GPUs"
             )
         if spec == "cpu":
-            return CpuDevices()
+            return CpuDevices(note=note)
         if re.fullmatch(r"[0-9]{1,6}", rest):
             return CpuDevices(int(rest))
         raise InputError(f"devices: {text!r}: after cpu: comes the number of slots; {_SYNTAX}")

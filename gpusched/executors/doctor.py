@@ -6,7 +6,6 @@ here, those that ask the driver are in ``doctor_gpus.py``.
 
 from __future__ import annotations
 
-import ast
 import os
 import resource
 import shutil
@@ -20,6 +19,7 @@ from gpusched.executors.clock import Clock
 from gpusched.executors.doctor_gpus import driver_checks
 from gpusched.executors.holders import Processes, gib, in_initial_pid_namespace
 from gpusched.executors.leases import lease_folder
+from gpusched.executors.torchbuild import installed_torch_cuda
 
 __all__ = ["Check", "doctor_checks"]
 
@@ -59,33 +59,6 @@ def doctor_checks(
 
 
 # ---------------------------------------------------------------- what is installed
-
-
-def installed_torch_cuda() -> tuple[str, str] | None:
-    """(torch's version, the CUDA version it was built for or "") without importing it; None if it is not installed."""
-    try:
-        version = metadata.version("torch")
-    except metadata.PackageNotFoundError:
-        return None
-    found = util.find_spec("torch")
-    if found is None or not found.submodule_search_locations:
-        return None
-    try:
-        source = (Path(found.submodule_search_locations[0]) / "version.py").read_text()
-        tree = ast.parse(source)
-    except (OSError, SyntaxError):
-        return version, ""
-    for node in tree.body:  # `cuda: Optional[str] = '12.8'`, or None
-        target = (
-            node.target
-            if isinstance(node, ast.AnnAssign)
-            else (node.targets[0] if isinstance(node, ast.Assign) else None)
-        )
-        if isinstance(target, ast.Name) and target.id == "cuda":
-            value = node.value if isinstance(node, ast.AnnAssign | ast.Assign) else None
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                return version, value.value
-    return version, ""
 
 
 def torch_check(torch_cuda: tuple[str, str] | None, *, has_gpus: bool) -> Check:

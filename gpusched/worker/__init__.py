@@ -2,7 +2,8 @@
 
 ``trial.py`` is what ``gpusched.init()`` returns; the files beside it hold one idea each:
 
-* where this rank stands: ``start`` (what ``init`` does), ``context``, ``hparams``, ``group`` (the ranks of this trial)
+* where this rank stands: ``start`` (what ``init`` does), ``context``, ``hparams``, ``group`` (the ranks of this trial),
+  ``gpu`` (this rank's)
 * what it says: ``reporter``, to ``reports`` (its own file) and ``channel`` (the daemon); ``leaving``, ``lastword``; to
   the user: ``say``, ``errorfile`` (in which line it failed), ``usage`` (which call is wrong or missing)
 * what it trains on: ``data`` (who gets which sample), ``loader``; ``weights`` and ``resize`` keep the gradient and the

@@ -17,6 +17,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpusched.worker.gpu import require_cuda
+
 if TYPE_CHECKING:
     import torch
 
@@ -83,8 +85,9 @@ class Group:
         import torch.distributed as dist
 
         if not dist.is_initialized():
-            backend = "cpu:gloo,cuda:nccl" if device_kind == "cuda" else "gloo"
-            dist.init_process_group(backend)
+            if device_kind == "cuda":
+                require_cuda()
+            dist.init_process_group("cpu:gloo,cuda:nccl" if device_kind == "cuda" else "gloo")
             _tolerate_a_second_join()
         self._control = dist.new_group(backend="gloo", timeout=_LONG)
 

@@ -19,6 +19,7 @@ from gpusched.worker import lastword, rng
 from gpusched.worker.channel import GO, Channel, Go
 from gpusched.worker.checkpoint import Restorable
 from gpusched.worker.context import Context
+from gpusched.worker.gpu import take_gpu
 from gpusched.worker.group import Call, Group
 from gpusched.worker.hparams import HParams
 from gpusched.worker.leaving import Leaving
@@ -118,12 +119,8 @@ class Trial:
             kind = self._context.device_kind
             if kind is None:
                 kind = "cuda" if torch.cuda.is_available() else "cpu"
-            if kind == "cuda":
-                index = self._context.local_rank % max(1, torch.cuda.device_count())
-                self._device = torch.device("cuda", index)
-                torch.cuda.set_device(self._device)
-            else:
-                self._device = torch.device(kind)
+            on_gpu = kind == "cuda"
+            self._device = take_gpu(self._context.local_rank) if on_gpu else torch.device(kind)
         return self._device
 
     # ------------------------------------------------------------------ setting up

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpusched.executors.devices import gpus_here
-from gpusched.executors.doctor import installed_torch_cuda
+from gpusched.executors.torchbuild import installed_torch_cuda
 from tests.e2e.sandbox import Sandbox
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]

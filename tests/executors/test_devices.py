@@ -134,3 +134,30 @@ def test_what_is_not_understood_is_answered_with_what_is(text: str) -> None:
 def test_slots_cannot_be_bundled() -> None:
     with pytest.raises(InputError, match="gpus_per_atom"):
         parse_devices("cpu:4", gpus_per_atom=2)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "why", "kind"),
+    [
+        (True, "", "cuda"),
+        (True, "torch 2.13.0+cpu is built for CPUs only", "cpu"),
+        (False, "?", "cpu"),
+    ],
+)
+def test_auto_leaves_gpus_alone_that_the_script_cannot_use(
+    monkeypatch: pytest.MonkeyPatch, gpus: bool, why: str, kind: str
+) -> None:
+    from gpusched.executors import cuda, devices
+
+    class Made:
+        kind = "cuda"
+        notes = ()
+
+    monkeypatch.setattr(devices, "gpus_here", lambda: gpus)
+    monkeypatch.setattr(cuda.CudaDevices, "from_spec", lambda spec, **_: Made())
+    found = parse_devices("auto", why_no_gpu=lambda: why)
+    assert found.kind == kind
+    said = [note for note in found.notes if "not used" in note]
+    assert bool(said) == (gpus and bool(why))
+    assert all(why in note for note in said)
+    assert parse_devices("cuda", why_no_gpu=lambda: why).kind == "cuda", "who insists gets them"

@@ -23,8 +23,9 @@ import pytest
 
 from gpusched.executors.baseline import tolerance_bytes
 from gpusched.executors.cuda import CudaDevices
-from gpusched.executors.doctor import doctor_checks, installed_torch_cuda
+from gpusched.executors.doctor import doctor_checks
 from gpusched.executors.gpus import gpu_states
+from gpusched.executors.torchbuild import installed_torch_cuda
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

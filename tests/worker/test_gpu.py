@@ -1,0 +1,44 @@
+"""A rank and its GPU, where there is none: which one it would take, and what it says of a torch that can use none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import gpusched
+from gpusched.worker.gpu import take_gpu
+from tests.worker.fakes import Bench, run_ranks
+
+on_cpu_torch = pytest.mark.skipif(
+    torch.backends.cuda.is_built(), reason="this torch is built for CUDA"
+)
+
+
+@pytest.mark.parametrize(("local_rank", "gpus", "taken"), [(0, 1, 0), (1, 2, 1), (1, 1, 0)])
+def test_each_rank_takes_the_gpu_of_its_number(
+    monkeypatch: pytest.MonkeyPatch, local_rank: int, gpus: int, taken: int
+) -> None:
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    assert take_gpu(local_rank) == torch.device("cuda", taken)
+    assert current == [torch.device("cuda", taken)]
+
+
+@on_cpu_torch
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_gpu_under_a_torch_for_cpus_is_explained(tmp_path: Path, ranks: int) -> None:
+    def body() -> None:
+        import os
+
+        os.environ["GPUSCHED_DEVICE"] = "cuda"
+        gpusched.init().wrap(torch.nn.Linear(1, 1))
+
+    bench = Bench(tmp_path)
+    bench.prepare()
+    for ended in run_ranks(body, ranks, bench):
+        assert "this trial was given a GPU, but torch" in ended.error
+        assert "is built for CPUs only: install a torch that is built for CUDA" in ended.error
