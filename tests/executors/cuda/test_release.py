@@ -75,6 +75,13 @@ def test_strangers_alone_or_not() -> None:
     assert judge(GPU, one, IDLE, ALL, nobody).foreign_only
 
 
+def test_who_lived_on_it_when_it_was_idle_is_no_holder() -> None:
+    """By its pid: a server of the machine's own that carries no name that is known."""
+    lived = Baseline(4 * MIB, None, residents=(7,))
+    assert judge(GPU, usage(processes=(GpuProcess(7, MIB),)), lived, ALL, nobody).clean
+    assert not judge(GPU, usage(processes=(GpuProcess(8, MIB),)), lived, ALL, nobody).clean
+
+
 def test_many_holders_are_counted_not_listed() -> None:
     crowd = usage(processes=tuple(GpuProcess(pid, MIB) for pid in range(1, 8)))
     assert judge(GPU, crowd, IDLE, ALL, nobody).why.endswith("and 4 more")
