@@ -1,4 +1,4 @@
-"""What a trial printed. ``-f`` follows; Ctrl-C then only ends the following.
+"""What a trial printed. ``-f`` follows until the trial is over; Ctrl-C ends only the following.
 
 Without --rank, rank 0's output; with --all, every rank's, each line behind its rank. The latest incarnation counts
 unless --incarnation names another. Of a rank that printed more than 40 MiB the middle is gone, and a line says so.
@@ -16,6 +16,10 @@ from gpusched.cli import common
 from gpusched.cli.logfile import read_from
 from gpusched.errors import InputError
 from gpusched.paths import ExperimentPaths, TrialPaths
+
+FINAL = ("completed", "stopped", "failed")
+#: How often ``-f`` asks whether its trial is over.
+FINAL_EVERY_S = 2.0
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -79,9 +83,10 @@ def _files(folder: Path, args: argparse.Namespace) -> list[tuple[int, str, Path]
 
 
 def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Namespace) -> None:
-    """Everything there is; then, with ``-f``, what is added until the experiment has no daemon any more."""
+    """Everything there is; then, with ``-f``, what is added until its trial or the daemon has come to its end."""
     offsets: dict[Path, int] = {}
-    first = True
+    first, ended = True, False
+    next_look_at = 0.0
     while True:
         for rank, stream, path in _files(folder, args):
             lines, offsets[path] = read_from(path, offsets.get(path, 0))
@@ -92,14 +97,24 @@ def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Nam
                     common.print_json({"rank": rank, "stream": stream, "line": line})
                 else:
                     print(f"[{rank}] {line}" if args.all else line, flush=args.follow)
-        if not args.follow or (not first and not session.has_daemon(paths)):
+        if not args.follow or ended:
             return
         first = False
+        ended = not session.has_daemon(paths)
+        if not ended and time.monotonic() >= next_look_at:
+            next_look_at = time.monotonic() + FINAL_EVERY_S
+            ended = _is_final(paths, number)
         time.sleep(0.3)
         latest = _incarnation(paths.trial(number), args.incarnation)
         if latest != folder:
             folder = latest
             common.note(f"-- incarnation {folder.name} --")
+
+
+def _is_final(paths: ExperimentPaths, number: int) -> bool:
+    """Whether nothing more will be printed by this trial."""
+    states = {trial["id"]: trial["state"] for trial in session.view(paths)["trials"]}
+    return states.get(number) in FINAL
 
 
 def _ranges(numbers: list[int]) -> str:

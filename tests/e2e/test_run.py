@@ -98,6 +98,7 @@ def test_detach_and_come_back(sandbox: Sandbox) -> None:
     assert sandbox.view()["deadline_s"] == pytest.approx(3700, abs=1)
     assert sandbox.gpusched("stop", "--trial", "1").code == 0
     sandbox.wait_for(lambda view: {t["id"]: t["state"] for t in view["trials"]}[1] == "stopped")
+    assert sandbox.gpusched("logs", "1", "-f").code == 0, "its trial is over, the search is not"
     assert sandbox.gpusched("stop").code == 0
     assert sandbox.view()["state"] != "running"
 
