@@ -76,7 +76,7 @@ def test_strangers_alone_or_not() -> None:
 
 
 def test_who_lived_on_it_when_it_was_idle_is_no_holder() -> None:
-    """By its pid: a server of the machine's own that carries no name that is known."""
+    """By its pid alone: in a container nobody can name it."""
     lived = Baseline(4 * MIB, None, residents=(7,))
     assert judge(GPU, usage(processes=(GpuProcess(7, MIB),)), lived, ALL, nobody).clean
     assert not judge(GPU, usage(processes=(GpuProcess(8, MIB),)), lived, ALL, nobody).clean

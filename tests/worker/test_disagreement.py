@@ -1,0 +1,77 @@
+"""Ranks of one trial that are not in the same call, or are gone: each says which, and in which line."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch.distributed as dist
+
+import gpusched
+from tests.worker.fakes import Bench, run_ranks
+
+
+def test_a_report_on_one_rank_alone_names_the_line(bench: Bench) -> None:
+    def script() -> None:
+        trial = gpusched.init()
+        trial.report(accuracy=0)
+        if trial.rank == 0:
+            trial.report(accuracy=1)  # the line to be named
+        else:
+            trial.mean(1, 1)
+
+    ended = run_ranks(script, 2, bench)
+    for rank in ended:
+        assert (
+            "RanksDisagree: the ranks of this trial make different calls (test_disagreement.py)"
+            in rank.error
+        )
+        assert "rank 0 is in trial.report() at line" in rank.error
+        assert "rank 1 is in trial.mean() at line" in rank.error
+    assert bench.last_word() is None
+
+
+def test_ranks_that_do_not_come_or_have_gone_are_told(bench: Bench) -> None:
+    def waits() -> None:
+        trial = gpusched.init()
+        trial._group.patience_s = 0.3
+        if trial.rank == 0:
+            trial.report(accuracy=1)
+        else:
+            dist.barrier()
+
+    def gone() -> None:
+        trial = gpusched.init()
+        if trial.rank == 0:
+            trial.report(accuracy=1)
+
+    first = run_ranks(waits, 2, bench)[0]
+    assert "rank 0 has waited 0 s in trial.report() (test_disagreement.py:" in first.error
+    assert "move it out of any `if rank == 0`" in first.error
+    first = run_ranks(gone, 2, bench, incarnation=2)[0]
+    assert "rank 0 is in trial.report() at line" in first.error
+    assert "rank 1 has come to its end" in first.error
+
+
+@pytest.mark.parametrize("fewer", [0, 1])
+def test_a_rank_that_reports_less_often_ends_the_trial_badly(bench: Bench, fewer: int) -> None:
+    def script() -> None:
+        trial = gpusched.init()
+        for _ in range(1 if trial.rank == fewer else 2):
+            trial.report(accuracy=1)
+
+    ended = run_ranks(script, 2, bench)
+    assert f"rank {fewer} has come to its end" in ended[1 - fewer].error
+    assert "trial.report() at line" in ended[1 - fewer].error
+    assert bench.last_word() is None
+
+
+def test_a_rank_that_is_killed_is_told_by_the_others(bench: Bench) -> None:
+    def script() -> None:
+        trial = gpusched.init()
+        if trial.rank == 1:
+            os._exit(1)
+        trial.report(accuracy=1)
+
+    first = run_ranks(script, 2, bench)[0]
+    assert "another rank has gone while rank 0 was in trial.report()" in first.error
