@@ -76,6 +76,13 @@ def test_two_generations_stay(store: CheckpointStore) -> None:
     assert found.files == ("state.pt", "rank-0.pt")
 
 
+def test_a_course_of_training_that_was_given_up_does_not_come_back(store: CheckpointStore) -> None:
+    """Training went back to step 2 and has come to 3: what it had made of 9 is not the newest."""
+    for step in (1, 2, 9, 3):
+        commit(store, step)
+    assert names(store.folder) == ["step-00000002", "step-00000003"]
+
+
 def test_the_same_step_again_replaces_it(store: CheckpointStore) -> None:
     commit(store, 3, size=100)
     commit(store, 3, size=200)
