@@ -139,18 +139,22 @@ def _load(history: Sequence[float | None], width: int) -> Text:
 # ---------------------------------------------------------------- footer
 
 
-def remarks(view: View, ui: UiState, width: int) -> list[Text]:
-    """What must not be overlooked: warnings of the daemon, what a key press did. Whole, over several lines."""
+def remarks(view: View, ui: UiState, width: int, rows: int) -> list[Text]:
+    """What must not be overlooked: warnings of the daemon, what a key press did. Where room is short, the newest."""
     said = [(f"! {warning}", "bold yellow") for warning in view.warnings]
     if view.state == "interrupted":
         said.append(("! no daemon runs it; 'gpusched resume' goes on with it", "bold yellow"))
     if ui.note:
         said.append((f"» {words.clean(ui.note)}", "bold cyan"))
-    return [
-        styled(part, style)
-        for text, style in said
-        for part in textwrap.wrap(text, max(20, width), subsequent_indent="  ")
-    ]
+    shown: list[Text] = []
+    for text, style in reversed(said):
+        left = rows - len(shown)
+        parts = textwrap.wrap(text, max(20, width), subsequent_indent="  ")
+        if len(parts) > left > 0:
+            rest = " ".join([parts[left - 1], *map(str.strip, parts[left:])])
+            parts = [*parts[: left - 1], marks.fit(Text(rest), width).plain]
+        shown = [styled(part, style) for part in parts[:left]] + shown
+    return shown
 
 
 def footer(view: View, width: int, ui: UiState) -> Text:

@@ -55,7 +55,7 @@ def plan(view: View, width: int, height: int, ui: UiState) -> Plan:
     strip_rows = 2 if height < 20 else 4 if height < 36 else 7
     top = header.header(view, width, ui, rows=head_rows)
     top += [*blank(gap), *header.atoms(view, width, rows=strip_rows), *blank(gap)]
-    bottom = panels.remarks(view, ui, width)[-max(1, height // 6) :]
+    bottom = panels.remarks(view, ui, width, max(1, height // 6))
     bottom += [*blank(gap), panels.footer(view, width, ui)]
     body = max(1, height - len(top) - len(bottom))
     beside = width >= WIDE - 2 and body >= 8

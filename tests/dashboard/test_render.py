@@ -230,3 +230,14 @@ def test_the_selected_row_is_marked_over_the_table_and_no_further() -> None:
     marked = re.search(r"\x1b\[7m(▸[^\x1b]*)\x1b\[0m", row)
     assert marked is not None
     assert 80 < len(marked.group(1)) < 100
+
+
+def test_a_long_warning_where_there_is_one_line_begins_with_its_beginning() -> None:
+    warnings = ("an older one", "three CPU slots share two cores: steps take longer the more run")
+    view = replace(recorded("grown"), warnings=warnings)
+    shown = text(view, width=40, height=10).splitlines()
+    assert "! three CPU slots share two cores: step…" in shown
+    assert not any("an older one" in line for line in shown)
+    tall = text(view, width=40, height=24)
+    assert "more run" in tall
+    assert "an older one" in tall
