@@ -28,7 +28,6 @@ def test_every_misuse_is_named_with_its_line(sandbox: Sandbox) -> None:
         space={"fault": {"grid": ["none", *TOLD]}},
         policy={"name": "fifo", "R": 3, "atoms": 2},
         max_trials=1 + len(TOLD),
-        deadline="60s",
     )
     result = sandbox.gpusched("run", recipe, timeout_s=120)
     assert result.code == 0, result.text

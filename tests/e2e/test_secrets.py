@@ -14,7 +14,6 @@ def test_a_secret_of_the_recipe_is_not_on_the_disk_and_survives_a_resume(sandbox
         "secret.py",
         env={"GT_SECRET": SECRET, "GT_COUNT": 3},
         policy={"name": "fifo", "R": 100000},
-        deadline="60s",
         max_trials=1,
     )
     assert sandbox.gpusched("run", recipe, "--detach").code == 0

@@ -108,7 +108,7 @@ def test_it_goes_on_to_the_last_bit_and_is_heard_when_it_counts(bench: Bench) ->
         assert bench.last_word(1) == {"why": "yielded", "step": 3, "saved_step": 3}
         assert bench.checkpoints() == ["step-00000003"]
         bench.paths.waits.unlink()
-        second.join(30)
+        second.join(PATIENCE_S)
     assert first.value[0] == 3
     assert not after[0].error, after[0].error
     assert after[0].value[:2] == [6, 6]
@@ -147,7 +147,7 @@ def test_whatever_depends_on_where_it_stands_waits(bench: Bench) -> None:
         assert after == []
         bench.paths.waits.unlink()
         fake.tell({})
-        second.join(30)
+        second.join(PATIENCE_S)
     assert after[0].value == [3, 3]
 
 
@@ -177,7 +177,7 @@ def test_told_that_it_counts_before_the_daemon_died_it_goes_on_from_the_disk(ben
         second, after = start(bench, waiting(ask_early), 2)
         assert fake.arrived.wait(PATIENCE_S)
     bench.paths.waits.unlink()
-    second.join(30)
+    second.join(PATIENCE_S)
     assert after[0].value == [3, 3]
 
 
@@ -193,7 +193,7 @@ def test_where_the_one_before_has_gone_already_it_goes_on_from_what_that_committ
         second.join(0.2)
         assert after == []
         bench.paths.waits.unlink()
-        second.join(30)
+        second.join(PATIENCE_S)
     assert after[0].value == [3, 3]
 
 

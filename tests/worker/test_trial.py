@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 import gpusched
 from gpusched.worker import trial as trial_module
 from gpusched.worker.checkpoint import CheckpointStore
-from tests.worker.fakes import Bench, at_step, daemon, run_rank
+from tests.worker.fakes import PATIENCE_S, Bench, at_step, daemon, run_rank
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -111,7 +111,7 @@ def test_a_slow_disk_does_not_hold_training_up(bench: Bench) -> None:
 
         def slow(descriptor: int) -> None:
             if threading.current_thread().name == "gpusched-save":
-                assert over.wait(20)
+                assert over.wait(PATIENCE_S)
             sync(descriptor)
 
         os.fsync = slow
