@@ -25,5 +25,14 @@ def _encoder() -> Callable[[Any], str]:
 #: A value of dicts, lists, tuples, strings, finite numbers, truths and None as text. Raises TypeError, ValueError.
 encode = _encoder()
 
-#: The value of a text. Raises ValueError; RecursionError where it is nested too deeply.
-decode: Callable[[str], Any] = json.JSONDecoder().decode
+_BLANKS = " \t\n\r"
+_begin_of = json.JSONDecoder().raw_decode
+
+
+def decode(text: str) -> Any:
+    """The value of a text. Raises ValueError; RecursionError where it is nested too deeply."""
+    text = text.strip(_BLANKS)
+    value, end = _begin_of(text)
+    if end != len(text):
+        raise ValueError(f"no JSON from character {end} on")
+    return value

@@ -36,6 +36,7 @@ _LOOK_S = 1.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.5
 _LONGEST_MUTE_S = 600.0
 _FRAME_LIMIT_BYTES = 1 << 16
+_READ_BYTES = 4096
 
 
 class Channel:
@@ -169,7 +170,7 @@ class Channel:
         while b"\n" not in self._buffer:
             connection = self._socket
             try:
-                data = connection.recv(_FRAME_LIMIT_BYTES) if connection else b""
+                data = connection.recv(_READ_BYTES) if connection else b""
             except BlockingIOError:  # nothing for _LOOK_S
                 if self._is_worth_waiting_for(until_s):
                     continue
