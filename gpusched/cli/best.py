@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import shlex
-from collections.abc import Mapping
-from typing import Any
 
 from gpusched import result
 from gpusched.assemble import read_recipe
@@ -32,15 +30,19 @@ def run(args: argparse.Namespace) -> int:
         print(f"  {key} = {value}")
     print(f"checkpoint: {paths.best / 'checkpoint'}")
     print(f"in Python:  gpusched.load({str(paths.root)!r}).state")
-    print(f"by hand:    {by_hand(paths, best.hparams)}")
+    print(f"by hand:    {by_hand(paths, best)}")
     return 0
 
 
-def by_hand(paths: ExperimentPaths, hparams: Mapping[str, Any]) -> str:
-    """The command that trains this configuration without gpusched, on one device."""
+def by_hand(paths: ExperimentPaths, best: result.Description) -> str:
+    """The command that trains this configuration without gpusched, on one device, as far as the best model was."""
     recipe = read_recipe(paths)
     words = [str(recipe.python or "python"), str(recipe.script)]
-    words += arguments.fill(recipe.args, hparams)
-    for key, value in arguments.unnamed(recipe.args, hparams):
+    words += arguments.fill(recipe.args, best.hparams)
+    parses_itself = any(map(arguments.names, recipe.args))
+    if not parses_itself:  # what it does not know might be refused
+        words += ["--seed", str(best.seed)] * (best.seed is not None)
+        words += ["--max-steps", str(best.step)]
+    for key, value in arguments.unnamed(recipe.args, best.hparams):
         words += [f"--{key}", arguments.text(value)]
     return shlex.join(words)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,6 +97,16 @@ def test_gc_keeps_the_best_model_and_nothing_else(finished: Sandbox) -> None:
     assert finished.gpusched("best", "--json").json() == before
     assert (Path(before["checkpoint"]) / "manifest.json").exists()
     assert "removed 0" in finished.gpusched("gc").out
+
+
+def test_the_best_can_be_trained_again_by_hand(finished: Sandbox) -> None:
+    best = finished.gpusched("best", "--json").json()
+    (told,) = [line for line in finished.gpusched("best").out.splitlines() if "by hand:" in line]
+    words = shlex.split(told)[3:]
+    assert words[1:] == [
+        *("--seed", str(best["seed"]), "--max-steps", str(best["step"])),
+        *("--x", str(best["hparams"]["x"]), "--net.width", "8"),
+    ]
 
 
 def test_logs_by_rank_and_stream(finished: Sandbox) -> None:
