@@ -81,7 +81,17 @@ MAY_IMPORT: dict[str, set[str]] = {
 
 PURE_PARTS = ("core", "policies")
 PURE_STANDARD_LIBRARY = {
-    *("__future__", "abc", "bisect", "collections", "contextlib", "copy", "dataclasses", "difflib"),
+    *(
+        "__future__",
+        "abc",
+        "array",
+        "bisect",
+        "collections",
+        "contextlib",
+        "copy",
+        "dataclasses",
+        "difflib",
+    ),
     *("enum", "fractions", "functools", "hashlib", "heapq", "importlib", "itertools", "json"),
     *("math", "numbers", "operator", "random", "re", "statistics", "string", "textwrap", "types"),
     *("typing",),

@@ -13,6 +13,7 @@ commands say what an executor must do. Everything else in this package is a part
                    ├─ state.py       everything that is true now, and the questions a policy may ask
                    │    ├─ rules.py       what the recipe asks for
                    │    ├─ trial.py       one trial; the transition table
+                   │    ├─ curve.py       what it reported, step by step
                    │    ├─ allocation.py  devices: FREE, HELD, DRAINING, QUARANTINED
                    │    ├─ rung.py        scores at milestones
                    │    ├─ ranking.py     live trials by score

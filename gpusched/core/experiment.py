@@ -8,6 +8,7 @@ One report's way through: the fact is recorded in the trial (``_reported``), the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -145,10 +146,10 @@ class Experiment:
         state.has_reports = True
         if event.metric is None:
             state.set_score(trial, NEVER)
-            trial.curve.append((event.step, float("nan")))
+            trial.curve.add(event.step, math.nan)
         else:
             state.set_score(trial, event.metric * state.rules.sign)
-            trial.curve.append((event.step, event.metric))
+            trial.curve.add(event.step, event.metric)
         stays = event.stays and trial.is_resizing
         if (trial.state is S.RUNNING or stays) and not trial.is_doomed:
             self._enact(self.policy.on_report(state, trial), out)

@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpusched.core.curve import Curve
+
 NEVER = -math.inf
 
 
@@ -149,8 +151,7 @@ class Trial:
     error: str | None = None
     #: What happened to it, for ``explain`` and for error messages: (at, text).
     story: list[tuple[float, str]] = field(default_factory=list)
-    #: (step, metric) of every report, for curves; the metric is NaN where it was not finite.
-    curve: list[tuple[int, float]] = field(default_factory=list)
+    curve: Curve = field(default_factory=Curve)
 
     @property
     def atoms(self) -> int:

@@ -83,7 +83,7 @@ def test_a_report_that_changes_nothing_returns_nothing() -> None:
     script.expect_nothing()
     trial = script.trial(0)
     assert (trial.step, trial.seq, trial.metric, trial.score) == (2, 2, 0.4, 0.4)
-    assert trial.curve == [(1, 0.5), (2, 0.4)]
+    assert list(trial.curve) == [(1, 0.5), (2, 0.4)]
 
 
 def test_the_first_report_says_that_it_is_up() -> None:
