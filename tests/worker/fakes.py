@@ -96,6 +96,7 @@ class FakeDaemon:
         os.close(here)
         self._server.listen()
         self._lines: list[socket.socket] = []
+        self._talks: list[threading.Thread] = []
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -104,7 +105,9 @@ class FakeDaemon:
             while True:
                 line, _ = self._server.accept()
                 self._lines.append(line)
-                threading.Thread(target=self._talk, args=(line,), daemon=True).start()
+                talk = threading.Thread(target=self._talk, args=(line,), daemon=True)
+                self._talks.append(talk)
+                talk.start()
 
     def _talk(self, line: socket.socket) -> None:
         with suppress(OSError), line, line.makefile("rb") as stream:
@@ -122,7 +125,14 @@ class FakeDaemon:
                 line.sendall(answer)
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
+        """Heard so far: what nobody waits to be answered may still be on its way."""
         return [frame for frame in self.frames if kind in frame]
+
+    def saved(self) -> list[int]:
+        """The steps that are said to be saved, once all who spoke have hung up."""
+        for talk in self._talks:
+            talk.join(PATIENCE_S)
+        return [frame["saved"] for frame in self.of_kind("saved")]
 
     def close(self) -> None:
         """As if the daemon had been killed: every socket is gone, the name stays."""

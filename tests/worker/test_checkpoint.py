@@ -194,6 +194,15 @@ def test_left_overs_of_a_crash_are_no_checkpoint_and_go_away(store: CheckpointSt
     assert names(store.folder) == ["step-00000001", "step-00000002"]
 
 
+def test_one_that_was_being_replaced_outlives_a_write_that_fails(store: CheckpointStore) -> None:
+    """Killed between the two renames; the next incarnation has gone on from elsewhere, and the disk refuses."""
+    commit(store, 5)
+    (store.folder / "step-00000005").rename(store.folder / ".replaced-step-00000005")
+    with pytest.raises(OSError, match="No space"):
+        store.write(6, {"state.pt": failing(errno.ENOSPC)}, FACTS)
+    assert names(store.folder) == ["step-00000005"]
+
+
 def failing(code: int) -> Writer:
     def write(file: HashingFile) -> None:
         file.write(b"some")

@@ -49,12 +49,12 @@ def test_a_trial_that_nobody_stops(bench: Bench) -> None:
     with daemon(bench) as fake:
         ended = run_rank(train, bench)
         told = [(f["report"], f["step"], f["metrics"]) for f in fake.of_kind("report")]
+        assert fake.saved() == [6]
         (saved,) = fake.of_kind("saved")
     assert ended.value[:2] == [[0, 1, 2, 3, 4, 5], 0.1 / 64]
     assert told == [(n + 1, n + 1, {"accuracy": n / 10}) for n in range(6)]
     assert [line["k"] for line in bench.reports()] == [1, 2, 3, 4, 5, 6]
-    assert all(0 < line["s"] < 5 for line in bench.reports())
-    assert saved["saved"] == 6
+    assert all(line["s"] > 0 for line in bench.reports())
     assert saved["bytes"] > 1000
     assert bench.last_word() == {"why": "finished", "step": 6, "saved_step": 6}
 
@@ -96,7 +96,7 @@ def test_leave_ends_without_saving(bench: Bench) -> None:
 def test_save_goes_on_and_two_generations_stay(bench: Bench) -> None:
     with daemon(bench, lambda report: "save" if report["step"] < 5 else "continue") as fake:
         assert run_rank(train, bench).value[0] == [0, 1, 2, 3, 4, 5]
-        saved = [frame["saved"] for frame in fake.of_kind("saved")]
+        saved = fake.saved()
     # One that is asked for while the disk still has the one before it is left out.
     assert saved == sorted({*saved} & {1, 2, 3, 4, 6})
     assert (saved[0], saved[-1]) == (1, 6)
@@ -125,7 +125,7 @@ def test_a_slow_disk_does_not_hold_training_up(bench: Bench) -> None:
 
     with daemon(bench, lambda report: "save") as fake:
         assert run_rank(script, bench).value == 5
-        assert [frame["saved"] for frame in fake.of_kind("saved")] == [1, 5]
+        assert fake.saved() == [1, 5]
 
 
 def test_max_steps_of_the_recipe_ends_the_loop(bench: Bench) -> None:
@@ -150,7 +150,7 @@ def test_a_yield_that_cannot_be_saved_is_refused_and_training_goes_on(bench: Ben
     bench.paths.checkpoints.write_text("in the way")
     with daemon(bench, at_step(save=1, **{"yield": 3})) as fake:
         ended = run_rank(train, bench)
-        assert fake.of_kind("saved") == []
+        assert fake.saved() == []
     assert ended.value[0] == [0, 1, 2, 3, 4, 5]
     assert "no checkpoint of step 3" in ended.stderr
     assert "training goes on" in ended.stderr
