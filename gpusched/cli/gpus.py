@@ -83,7 +83,18 @@ def _state(row: dict[str, Any]) -> str:
     if standing is None:
         return "busy" if row["busy"] or row["leased_by"] else "free"
     trial = f" (trial {standing['trial']})" if standing["trial"] is not None else ""
-    return f"{standing['state']}{trial}"
+    return f"{'busy' if _is_strangers(row) else standing['state']}{trial}"
+
+
+def _reason(row: dict[str, Any]) -> str:
+    """Why its experiment does not use it, without its own name once more."""
+    said: str = (row["standing"] or {}).get("reason") or ""
+    return said.removeprefix(f"GPU {row['place']}: ")
+
+
+def _is_strangers(row: dict[str, Any]) -> bool:
+    """Out of use for somebody who is on it; not for what it is, or did."""
+    return _reason(row).startswith(("held by ", "leased by "))
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
@@ -101,9 +112,8 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
 
 def _details(row: dict[str, Any]) -> list[str]:
     """Who has it and what is wrong with it, each thing once."""
-    standing = row["standing"] or {}
     told = [f"leased by {row['leased_by']}"] if row["leased_by"] else []
-    told += [standing["reason"]] if standing.get("reason") else []
+    told += [reason] if (reason := _reason(row)) else []
     for text in (row["busy"], *(f"held by {holder}" for holder in row["holders"]), *row["notes"]):
         known = text.removeprefix("held by ")
         if text and not any(known in one for one in told):

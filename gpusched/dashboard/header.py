@@ -13,7 +13,7 @@ from itertools import groupby
 
 from rich.text import Text
 
-from gpusched.dashboard import marks, words
+from gpusched.dashboard import marks, panels, words
 from gpusched.dashboard.marks import QUIET, styled
 from gpusched.dashboard.model import LIVE, DeviceView, View
 from gpusched.dashboard.ui import UiState
@@ -119,17 +119,18 @@ def atoms(view: View, width: int, *, rows: int) -> list[Text]:
 
 def _troubles(view: View, rows: int) -> list[Text]:
     """Quarantined atoms first, then those that somebody does not let go; equal reasons in one line."""
-    reasons: dict[tuple[str, str], list[str]] = {}
+    reasons: dict[tuple[str, str, str], list[str]] = {}
     for device in sorted(view.devices, key=lambda device: device.state != "quarantined"):
         if device.state == "quarantined" or device.stuck:
-            reasons.setdefault((device.state, device.reason), []).append(words.clean(device.id, 40))
+            names = reasons.setdefault((*panels.trouble(device), device.state), [])
+            names.append(panels.name_of(device))
     lines = []
-    for (state, reason), names in list(reasons.items())[: max(0, rows)]:
+    for (said, reason, state), names in list(reasons.items())[: max(0, rows)]:
         line = styled(
             " ".join(names[:4]) + (f" and {len(names) - 4} more" if names[4:] else ""), "bold"
         )
         style = marks.DEVICE.get(state, marks.UNKNOWN)[1]
-        line.append(f" {state}: {reason}", style)
+        line.append(f" {said}: {reason}", style)
         lines.append(line)
     return lines
 

@@ -61,12 +61,22 @@ def decisions(view: View, width: int, rows: int) -> list[Text]:
     column = max((len(words.clock(decision.at)) for decision in recent), default=0)
     lines = []
     for decision in recent:
-        sentence = words.sentence(decision.trial, decision.text).replace("->", "→")
+        text = _by_name(decision.text, view.devices).replace("->", "→")
+        sentence = words.sentence(decision.trial, text)
         line = styled(f"{words.clock(decision.at):>{column}}  ", QUIET).append(sentence)
         if decision.trial is not None:
             line.stylize("bold", column + 2, column + 2 + len(f"trial {decision.trial}"))
         lines.append(line)
     return lines or [styled("none yet", QUIET)]
+
+
+def _by_name(text: str, devices: Sequence[DeviceView]) -> str:
+    """A GPU by the name that it has on the screen, once, instead of its UUID."""
+    for device in devices:
+        if device.id in text and (name := name_of(device)) != device.id:
+            said = text.replace(device.id, name)
+            return said.replace(f"quarantined: {name}: ", "quarantined: ")
+    return text
 
 
 # ---------------------------------------------------------------- devices
@@ -78,15 +88,22 @@ _HEIGHTS = "▁▂▃▄▅▆▇█"
 _GPU = re.compile(r"GPU [0-9+/]+")
 
 
-def _name(device: DeviceView) -> str:
+def name_of(device: DeviceView) -> str:
     """A GPU as ``nvidia-smi`` numbers it, rather than by its UUID; anything else by its id."""
     found = _GPU.match(device.label)
     return words.clean(found[0] if found else device.id, 60)
 
 
+def trouble(device: DeviceView) -> tuple[str, str]:
+    """Its state in a word and why it is so, without its own name once more. What a stranger has is busy."""
+    why = device.reason.removeprefix(f"{name_of(device)}: ")
+    busy = device.state == "quarantined" and why.startswith(("held by ", "leased by "))
+    return ("busy" if busy else device.state), why
+
+
 def devices(view: View, width: int, rows: int) -> list[Text]:
     """One line a device: who is on it, how busy it is and was in the last minute, its memory; or why it is not used."""
-    names = min(12, max((len(_name(device)) for device in view.devices), default=4))
+    names = min(12, max((len(name_of(device)) for device in view.devices), default=4))
     colours = marks.colours(view)
     lines = [_device(device, width, names, colours) for device in view.devices]
     if len(lines) > rows > 0:
@@ -96,23 +113,32 @@ def devices(view: View, width: int, rows: int) -> list[Text]:
 
 
 def _device(device: DeviceView, width: int, names: int, colours: dict[int, str]) -> Text:
-    line = styled(_name(device)[:names].ljust(names) + "  ", "bold")
+    line = styled(name_of(device)[:names].ljust(names) + "  ", "bold")
+    state, why = trouble(device)
     if device.state == "held" and device.trial is not None:
         line.append("▪ ", colours.get(device.trial, "")).append(f"trial {device.trial:<6}")
     else:
-        line.append(f"  {device.state:<12}", marks.DEVICE.get(device.state, marks.UNKNOWN)[1])
-    reason = device.reason if device.state != "draining" or device.stuck else ""
+        line.append(f"  {state:<12}", marks.DEVICE.get(device.state, marks.UNKNOWN)[1])
+    reason = why if device.state != "draining" or device.stuck else ""
+    said = styled("", "yellow")
+    for remark in (reason, *(note for note in device.notes if note != device.reason)):
+        said.append(f"  {remark}" if remark else "")
     if not reason or width >= _ROOM_FOR_BOTH:
-        _figures(line, device, width)
-    for remark in (reason, *device.notes):
-        line.append(f"  {remark}" if remark else "", "yellow")
-    return line
+        figures = _figures(device, width)
+        if device.notes and line.cell_len + figures.cell_len + said.cell_len > width:
+            figures = _figures(device, 0)  # what is wrong must be seen
+        line.append_text(figures)
+    return line.append_text(said)
 
 
-def _figures(line: Text, device: DeviceView, width: int) -> None:
+def _figures(device: DeviceView, width: int) -> Text:
+    """With little room the last minute's load takes the place of the bar; with none, neither is there, nor power."""
+    line = Text()
     if device.utilisation is not None:
-        if width >= 54:
+        if width >= 100 or (width >= 54 and len(device.history) < 2):
             line.append_text(marks.bar(device.utilisation, 8)).append(" ")
+        elif width >= 54:
+            line.append_text(_load(device.history, 8)).append(" ")
         line.append(f"{device.utilisation:>4.0%}")
     if width >= 100 and device.history:
         line.append("  ").append_text(_load(device.history, 15))
@@ -122,16 +148,18 @@ def _figures(line: Text, device: DeviceView, width: int) -> None:
         line.append(
             f"  {device.temperature_c:.0f}°C", "yellow" if device.temperature_c >= 85 else QUIET
         )
-    if device.power_w is not None:
+    if device.power_w is not None and width:
         line.append(f"  {device.power_w:.0f} W", QUIET)
+    return line
 
 
 def _load(history: Sequence[float | None], width: int) -> Text:
     """The last minute's utilisation, on a scale from nothing to full."""
-    recent = history[-2 * width :: 2] if len(history) > width else history
+    apart = -(-len(history) // width)
+    recent = history[::-1][::apart][:width][::-1]
     heights = [
         " " if load is None else _HEIGHTS[round(min(1.0, max(0.0, load)) * (len(_HEIGHTS) - 1))]
-        for load in recent[-width:]
+        for load in recent
     ]
     return styled("".join(heights).rjust(width), marks.CURVE)
 

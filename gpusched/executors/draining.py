@@ -74,10 +74,8 @@ class Draining:
             if answer.released:
                 released.append(answer.device)
             elif now >= wait.since + self._limit_s:  # not the difference: it may round to less
-                holder = answer.holder or "the driver does not say by what"
-                given_up.append(
-                    (answer.device, f"not released after {waited_s:.0f} s: held by {holder}")
-                )
+                why = f"not released after {waited_s:.0f} s: {_in_words(answer.holder)}"
+                given_up.append((answer.device, why))
             else:
                 wait.next_at = min(now + wait.pause_s, wait.since + self._limit_s)
                 wait.pause_s = min(_LONGEST_PAUSE_S, wait.pause_s * _GROWTH)
@@ -90,6 +88,13 @@ class Draining:
         if holder is None:
             return answer
         if holder.round():
-            return Release(answer.device, released=False, holder=holder.describe())
+            return Release(answer.device, released=False, holder=f"held by {holder.describe()}")
         del self._holders[answer.device]
         return answer
+
+
+def _in_words(holder: str) -> str:
+    """What is in the way: devices say it in a sentence, or name who it is."""
+    if holder.startswith("pid "):
+        return f"held by {holder}"
+    return holder or "it is not said by what it is held"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpusched.dashboard import panels
-from gpusched.dashboard.model import DeviceView
+from gpusched.dashboard.model import DecisionView, DeviceView
 
 GIB = 1 << 30
 BUSY: dict[str, Any] = {
@@ -34,7 +34,7 @@ def drawn(width: int, **changes: Any) -> str:
 
 def test_figures_and_the_last_minute() -> None:
     line = drawn(160, notes=("slowed down by heat",))
-    told = ["GPU 0 ", "trial 7", "93%", "▁▁▂", "▇█", "61.0/80 GiB", "71°C", "612 W"]
+    told = ["GPU 0 ", "trial 7", "93%", "▁▂▂", "▇█", "61.0/80 GiB", "71°C", "612 W"]
     places = [line.index(text) for text in [*told, "slowed down by heat"]]
     assert places == sorted(places)
 
@@ -72,3 +72,32 @@ def test_a_gpu_goes_by_its_number(label: str, name: str) -> None:
 
 def test_what_could_not_be_read_is_a_gap() -> None:
     assert "▁ █" in drawn(120, history=(0.0, None, 1.0))
+
+
+def test_its_name_is_said_once_and_a_strangers_gpu_is_busy() -> None:
+    line = drawn(62, state="quarantined", trial=None, reason="GPU 0: held by pid 9 (bob: sleep)")
+    assert line.startswith("GPU 0    busy          held by pid 9 (bob: sleep)")
+    line = drawn(62, state="quarantined", trial=None, reason="GPU 0: the GPU is lost")
+    assert line.startswith("GPU 0    quarantined   the GPU is lost")
+
+
+def test_in_a_narrow_panel_the_last_minute_takes_the_place_of_the_bar() -> None:
+    line = drawn(62)
+    assert "▁▂" in line
+    assert "━" not in line
+    assert "━" in drawn(62, history=())
+
+
+def test_what_slows_it_is_seen_before_its_power() -> None:
+    line = drawn(62, notes=("slowed by heat",))
+    assert len(line) <= 62
+    assert line.endswith("71°C  slowed by heat")
+
+
+def test_decisions_name_a_gpu_as_the_panel_does() -> None:
+    device = DeviceView(**{**BUSY, "state": "quarantined"})
+    text = f"{device.id} is quarantined: GPU 0: the GPU is lost"
+    decision = DecisionView(at=61.0, trial=None, text=text)
+    view: Any = SimpleNamespace(devices=(device,), decisions=(decision,))
+    (line,) = panels.decisions(view, 80, 5)
+    assert line.plain == "1:01  GPU 0 is quarantined: the GPU is lost"

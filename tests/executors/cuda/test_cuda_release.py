@@ -10,6 +10,7 @@ from fake_driver import GIB, MIB
 
 from gpusched.errors import DeviceError
 from gpusched.executors.base import Release
+from gpusched.executors.draining import Draining
 
 MakeBox = Callable[..., Box]
 
@@ -225,3 +226,29 @@ def test_processes_of_our_own_at_the_start_are_an_adopted_trial(box: Box) -> Non
     assert devices.faults() == ()
     box.driver.end(11, 0.2, 0.4)
     assert box.released(devices, [name], 2) is not None
+
+
+@pytest.mark.parametrize(
+    ("lingers", "why"),
+    [
+        (
+            {"memory_s": 100.0},
+            "10.00 GiB more in use than when idle, held by nobody that NVML names",
+        ),
+        ({"listed_s": 100.0, "memory_s": 100.0}, "held by pid 11 (10.00 GiB), which has ended"),
+    ],
+)
+def test_a_release_that_is_given_up_says_once_by_what_it_is_held(
+    box: Box, lingers: dict[str, float], why: str
+) -> None:
+    devices, (name, _) = begin(box)
+    run_trial(box, devices, name, 11)
+    box.driver.end(11, **lingers)
+    draining = Draining(devices.released, 60.0)
+    draining.add([name], box.clock.now())
+    given_up: tuple[tuple[str, str], ...] = ()
+    while not given_up:
+        box.clock.advance(0.5)
+        _, given_up = draining.step(box.clock.now())
+    ((_, reason),) = given_up
+    assert reason.startswith(f"not released after 60 s: {why}")
