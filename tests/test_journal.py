@@ -108,6 +108,13 @@ def test_every_commit_is_synced_and_logged_ahead(path: Path) -> None:
     journal.close()
 
 
+def test_a_new_ones_name_survives_a_power_loss(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(journal_module, "sync_folder", synced.append)
+    Journal.create(path, META).close()
+    assert synced == [path.parent]
+
+
 def test_it_is_for_its_owner_only(path: Path) -> None:
     journal = Journal.create(path, META)
     journal.append(*sample(1)[0])
@@ -271,12 +278,14 @@ def test_swapped_rows_are_found(path: Path) -> None:
         read(path)
 
 
-def test_a_missing_end_is_named(path: Path) -> None:
+@pytest.mark.parametrize("last", [9, 11])
+def test_a_missing_end_is_named(path: Path, last: int) -> None:
     write(path, 12)
     other = sqlite3.connect(path, isolation_level=None)
-    other.execute("DELETE FROM events WHERE seq > 9")
+    other.execute("DELETE FROM events WHERE seq > ?", (last,))
     other.close()
-    with pytest.raises(DamagedState, match="events 10 to 12 are missing; the 9 before"):
+    named = f"events {last + 1} to 12 are missing; the {last} before"
+    with pytest.raises(DamagedState, match=named):
         read(path)
 
 
