@@ -30,6 +30,7 @@ from gpusched.core.events import (
     Verb,
 )
 from gpusched.driver import COMMIT_EVERY_S, Driver
+from gpusched.errors import Fenced
 from gpusched.journal import Journal
 from tests.core import stages
 from tests.helpers import Script
@@ -107,6 +108,17 @@ def test_observers_see_events_with_what_they_caused(journal: Journal) -> None:
         observer=lambda event, commands: seen.append((event, list(commands))),
     ).turn()
     assert seen == [(report(), [Yield(0, 1, save=True)])]
+
+
+def test_a_daemon_that_was_overtaken_carries_nothing_out() -> None:
+    def fence() -> None:
+        raise Fenced(1, 2)
+
+    executor = Notebook([[report()]])
+    driver = Driver(stages.running().decides(Pause(0)).experiment, executor, fence=fence)
+    with pytest.raises(Fenced):
+        driver.turn()
+    assert executor.told == []
 
 
 # ---------------------------------------------------------------- what to expect
