@@ -27,11 +27,18 @@ def absolute(folder: FilePath, written: str) -> FilePath:
 
 
 def check_script(script: FilePath, launch: str, python: str | None) -> Iterator[Finding]:
-    """It exists, is a file, and compiles (unless another interpreter or no interpreter is to run it)."""
+    """It exists, is a file, and compiles (unless another interpreter is to run it, or it is a program itself)."""
     source, message = _read(script)
     if message:
         yield ("script",), message
-    elif python is None and not (launch == "cold" and script.suffix != ".py"):
+    elif launch == "cold" and script.suffix != ".py":
+        if (
+            not os.access(script, os.X_OK)
+            and python is None
+            and (message := _syntax(script, source))
+        ):
+            yield ("script",), f"{message}; a program of another kind must be executable: chmod +x"
+    elif python is None:
         message = _syntax(script, source)
         if message:
             yield ("script",), message

@@ -50,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
             *args.overrides,
             f"policy.sizes={sizes}",
             f"policy.steps={args.steps + 1}",
+            "policy.R=null",  # a short recipe must not be over before all sizes are measured
             "max_trials=1",
         ],
         policy="profile",

@@ -1,7 +1,7 @@
 """A rank of ``launch: cold`` before it becomes ``python script``: run as a file, by any Python 3, importing nothing.
 
 Gives this process its streams, its cores and its own variables (from ``GPUSCHED_RANKS``), then executes the script with
-the same interpreter, as torchrun would have done.
+the same interpreter, as torchrun would have done, or itself if it is a program of another kind (executable, no ``.py``).
 """
 
 import json
@@ -30,6 +30,9 @@ def main() -> None:
         os.close(score)
     except OSError:
         pass
+    script = sys.argv[1]
+    if not script.endswith(".py") and os.access(script, os.X_OK):
+        os.execv(script, sys.argv[1:])
     os.execv(sys.executable, [sys.executable, "-u", *sys.argv[1:]])
 
 

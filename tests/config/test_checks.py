@@ -56,7 +56,15 @@ def test_an_empty_script_compiles(folder: Path, load: Load) -> None:
 
 def test_a_cold_launch_may_start_something_that_is_not_python(folder: Path, load: Load) -> None:
     (folder / "train").write_text("#!/bin/sh\necho (\n")
+    (folder / "train").chmod(0o755)
     assert load(whole=GOOD.replace("train.py", "train") + "launch: cold\n").launch == "cold"
+
+
+def test_a_program_of_another_kind_must_be_executable(folder: Path, problems: Problems) -> None:
+    (folder / "train").write_text("#!/bin/sh\nexec python train.py\n")
+    (found,) = problems(whole=GOOD.replace("train.py", "train") + "launch: cold\n")
+    assert "is not Python: line 2" in found
+    assert "chmod +x" in found
 
 
 def test_a_cold_launch_of_python_is_checked_all_the_same(folder: Path, problems: Problems) -> None:
