@@ -1,7 +1,7 @@
 """A rank of ``launch: cold`` before it becomes ``python script``: run as a file, by any Python 3, importing nothing.
 
 Gives this process its streams, its cores and its own variables (from ``GPUSCHED_RANKS``), then executes the script with
-the same interpreter, as torchrun would have done, or itself if it is a program of another kind (executable, no ``.py``).
+the same interpreter, as torchrun would have done, or itself if it is another kind of program (executable, no ``.py``).
 """
 
 import json
