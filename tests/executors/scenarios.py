@@ -200,8 +200,11 @@ def graceful() -> None:
 def abort_at_exit() -> None:
     """Say the last word on rank 0, then die of SIGABRT on all ranks, the others first."""
     if RANK == 0:
-        time.sleep(0.3)
+        note("nearly-done")
+        time.sleep(0.2)
         say_last_word()
+    while not (FOLDER / "nearly-done").exists():
+        time.sleep(0.005)
     os.abort()
 
 
@@ -241,15 +244,19 @@ def stuck_rank() -> None:
     import gpusched
 
     trial = gpusched.init()
+    others = {FOLDER / f"reports-{n}" for n in range(int(os.environ["WORLD_SIZE"]))}
+    others -= {FOLDER / f"reports-{HPARAMS['stuck']}"}
     for step in trial.steps():
         if step == 1 and HPARAMS["stuck"] == RANK:
-            time.sleep(
-                0.5
-            )  # the others are in the report by then: rank 0 waits for an answer to it
+            while not all(other.exists() for other in others):
+                time.sleep(0.005)
+            time.sleep(0.5)  # they are in the report by then: rank 0 waits for an answer to it
             note("stuck", os.getpid())
             if HPARAMS.get("stops"):
                 os.kill(os.getpid(), signal.SIGSTOP)
             wait_for_ever()
+        if step == 1:
+            note(f"reports-{RANK}")
         trial.report(accuracy=float(step))
 
 
