@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gpusched.errors import GpuschedError, InputError
+from gpusched.paths import socket_address
 
 FRAME_LIMIT_BYTES = 16 * 1024 * 1024
 
@@ -35,12 +35,8 @@ class Client:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(timeout_s)
         try:
-            folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                # Through the descriptor: the path itself may be longer than a socket address can be.
-                connection.connect(f"/proc/self/fd/{folder}/{path.name}")
-            finally:
-                os.close(folder)
+            with socket_address(path) as address:
+                connection.connect(address)
             connection.sendall(b'{"hello":"client"}\n')
         except OSError:
             connection.close()

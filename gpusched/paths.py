@@ -6,7 +6,8 @@ Folders are made 0700 and files of ours 0600: what a search tries is nobody else
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -164,6 +165,19 @@ def private_folder(path: Path) -> Path:
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
     return path
+
+
+@contextmanager
+def socket_address(path: Path) -> Iterator[str]:
+    """A name for the socket at ``path``, through its folder's descriptor: a path may be longer than an address can be.
+
+    Raises OSError if the folder is not there.
+    """
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)
 
 
 def write_durably(path: Path, data: bytes) -> None:

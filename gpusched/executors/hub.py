@@ -24,6 +24,7 @@ from typing import Protocol
 
 from gpusched.errors import GpuschedError
 from gpusched.executors.peer import Frame, Peer
+from gpusched.paths import socket_address
 
 _HELLO_PATIENCE_S = 10.0
 _MOST_STRANGERS = 256
@@ -184,16 +185,12 @@ class Hub:
 
 
 def _listen(path: Path) -> socket.socket:
-    """Through the folder's descriptor: a path may be longer than an address."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         os.fchmod(listener.fileno(), 0o600)
-        folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
+        with socket_address(path) as address:
             path.unlink(missing_ok=True)
-            listener.bind(f"/proc/self/fd/{folder}/{path.name}")
-        finally:
-            os.close(folder)
+            listener.bind(address)
     except OSError as problem:
         listener.close()
         raise GpuschedError(f"{path}: cannot listen there: {problem.strerror}") from problem

@@ -21,6 +21,7 @@ from typing import Any, Literal, cast
 
 from gpusched.core import compact
 from gpusched.epoch import read_epoch
+from gpusched.paths import socket_address
 
 Go = Literal["continue", "save", "yield", "leave"]
 GO: tuple[Go, ...] = ("continue", "save", "yield", "leave")
@@ -72,11 +73,8 @@ class Channel:
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         line.settimeout(_LOOK_S)
         try:
-            folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                line.connect(f"/proc/self/fd/{folder}/daemon.sock")
-            finally:
-                os.close(folder)
+            with socket_address(self._folder / "daemon.sock") as address:
+                line.connect(address)
             _let_the_kernel_time(line)
             line.sendall(self._hello + (self._unsent or b""))
         except OSError:

@@ -7,12 +7,13 @@ non-blocking, a full or broken line is closed, and ``connect`` is simply tried a
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from gpusched.paths import socket_address
 
 _FRAME_LIMIT_BYTES = 1 << 16
 
@@ -34,17 +35,14 @@ class DaemonLink:
         return self._socket is not None
 
     def connect(self) -> bool:
-        """Try once. A socket's address may be shorter than its path is, so it goes through the folder's descriptor."""
+        """Try once."""
         if self._socket is not None:
             return True
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         line.setblocking(False)
         try:
-            folder = os.open(self._folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                line.connect(f"/proc/self/fd/{folder}/daemon.sock")
-            finally:
-                os.close(folder)
+            with socket_address(self._folder / "daemon.sock") as address:
+                line.connect(address)
         except OSError:
             line.close()
             return False
