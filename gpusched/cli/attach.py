@@ -18,7 +18,11 @@ from gpusched import session
 from gpusched.cli import common
 from gpusched.cli.stop import wait_for_end
 from gpusched.client import Client, DaemonGone
+from gpusched.errors import GpuschedError
 from gpusched.paths import ExperimentPaths
+
+#: How long a daemon may hold its lock without taking anybody's call before those who follow give up.
+MUTE_S = 60.0
 
 LADDER = (
     ("stop", "stopping: every trial leaves at its next step (Ctrl-C again: now)"),
@@ -100,10 +104,17 @@ class Stream:
 
         Where a daemon ends without a word, this goes on with the next one; until there is none, or it is over.
         """
+        silent_since_s = time.monotonic()
         while True:
-            yield from self._frames("follow", silence_s=0.3)
+            for frame in self._frames("follow", silence_s=0.3):
+                silent_since_s = time.monotonic()
+                yield frame
             if self.over or not session.has_daemon(self._paths):
                 return
+            if time.monotonic() - silent_since_s > MUTE_S:
+                raise GpuschedError(
+                    f"{self._paths.root.name}: its daemon does not answer; see {self._paths.log}"
+                )
             # It is about to end, or another has just begun: both take a moment.
             yield None
             time.sleep(0.05)
