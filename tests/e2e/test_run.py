@@ -26,7 +26,8 @@ def test_a_search_ends_with_the_best_model_on_disk(sandbox: Sandbox) -> None:
     assert best["hparams"]["x"] == max(scores)
     assert (Path(best["checkpoint"]) / "manifest.json").exists()
     told = sandbox.gpusched("best").out
-    assert f"counted.py --x {best['hparams']['x']}" in told, "how to train it without gpusched"
+    assert "counted.py --seed" in told, "how to train it without gpusched"
+    assert f"--x {best['hparams']['x']}" in told
 
 
 def test_status_and_ls_and_logs_of_a_finished_experiment(sandbox: Sandbox) -> None:
@@ -81,8 +82,16 @@ def test_json_lines_end_with_the_final_view(sandbox: Sandbox) -> None:
     result = sandbox.gpusched("run", sandbox.recipe("good.py"), "--json")
     assert result.code == 0
     objects = [json.loads(line) for line in result.out.splitlines()]
+    assert objects[0]["event"] == "began", "what was before anybody listened is told too"
     assert objects[-1]["over"] is True
     assert len(objects) > 4
+
+
+def test_a_search_that_is_over_before_anybody_listens(sandbox: Sandbox) -> None:
+    result = sandbox.gpusched("run", sandbox.recipe("good.py", deadline=0.001))
+    assert result.code == 3
+    assert "is over (deadline)" in result.out
+    assert "detached" not in result.text
 
 
 def test_detach_and_come_back(sandbox: Sandbox) -> None:
