@@ -82,7 +82,7 @@ def test_json_lines_end_with_the_final_view(sandbox: Sandbox) -> None:
     result = sandbox.gpusched("run", sandbox.recipe("good.py"), "--json")
     assert result.code == 0
     objects = [json.loads(line) for line in result.out.splitlines()]
-    assert objects[0]["event"] == "began", "what was before anybody listened is told too"
+    assert objects[0]["what"] == "began", "what was before anybody listened is told too"
     assert objects[-1]["over"] is True
     assert len(objects) > 4
 
