@@ -14,11 +14,12 @@ from typing import Any
 
 def _encoder() -> Callable[[Any], str]:
     plain = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
-    make = getattr(json.encoder, "c_make_encoder", None)
-    if make is None:
-        return plain.encode
     escape = json.encoder.encode_basestring_ascii
-    chunks = make(None, plain.default, escape, None, ":", ",", False, False, False)
+    try:
+        make: Any = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+        chunks = make(None, plain.default, escape, None, ":", ",", False, False, False)
+    except (AttributeError, TypeError):  # an interpreter that makes its encoder otherwise
+        return plain.encode
     return lambda value: "".join(chunks(value, 0))
 
 

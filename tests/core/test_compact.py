@@ -40,7 +40,7 @@ def test_what_has_no_form_is_refused() -> None:
         compact.encode({"a": object()})
 
 
-def test_without_the_c_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_the_encoder_of_another_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json.encoder, "c_make_encoder", None)
     assert compact._encoder()({"a": [1, "é", None, 0.1]}) == '{"a":[1,"\\u00e9",null,0.1]}'
 
