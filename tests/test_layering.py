@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "result": {"result", "session", "errors", "paths", "trees", "worker"},
     "recovery": SEARCH | {"assemble"},
     "forecaster": {"forecaster", "policies", "core", "errors"},
-    "report": {"report", "dashboard", "errors"},
+    "report": {"report", "dashboard", "core", "errors"},
     "sim": SEARCH | {"sim", "assemble", "forecaster", "clock"},
     "daemon": SEARCH
     | {"daemon", "assemble", "clock", "lock", "forecaster", "recovery", "reserve"}

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     score = f"{best.metric} {common.number(best.value)}"
     print(f"{score}: trial {best.trial} at step {best.step}")
-    for key, value in common.flat(best.hparams):
+    for key, value in arguments.flat(best.hparams):
         print(f"  {key} = {value}")
     print(f"checkpoint: {paths.best / 'checkpoint'}")
     print(f"in Python:  gpusched.load({str(paths.root)!r}).state")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched import session
+from gpusched.core import arguments
 from gpusched.paths import ExperimentPaths
 
 
@@ -43,15 +44,15 @@ def ask_of_trial(args: argparse.Namespace, verb: str) -> int:
     paths = experiment(args)
     number = session.trial_number(args.trial)
     answer = session.ask(paths, verb, trial=number)
-    return tell_answer(args, {"trial": number, "answer": answer})
+    return tell(args, {"trial": number, "answer": answer}, answer)
 
 
-def tell_answer(args: argparse.Namespace, told: Mapping[str, object]) -> int:
-    """``told`` as it is with ``--json``, else its ``answer`` alone; 0."""
+def tell(args: argparse.Namespace, data: Mapping[str, object], text: str) -> int:
+    """``data`` with ``--json``, else ``text``; 0, as all is well."""
     if args.json:
-        print_json(told)
+        print_json(data)
     else:
-        print(told["answer"])
+        print(text)
     return 0
 
 
@@ -115,15 +116,7 @@ def number(value: float | None) -> str:
 
 def hparams_line(hparams: dict[str, Any]) -> str:
     """``lr=0.01 width=16``; nested maps are dotted."""
-    return " ".join(f"{key}={_short(value)}" for key, value in flat(hparams))
-
-
-def flat(hparams: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, Any]]:
-    for key, value in hparams.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
+    return " ".join(f"{key}={_short(value)}" for key, value in arguments.flat(hparams))
 
 
 def _short(value: object) -> str:

@@ -22,11 +22,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
     answer = session.ask(paths, "deadline", **read(args.when))
-    if args.json:
-        common.print_json({"experiment": paths.root.name, **answer})
-    else:
-        print(f"{paths.root.name} has {common.duration(answer['time_left_s'])} left")
-    return 0
+    left = f"{paths.root.name} has {common.duration(answer['time_left_s'])} left"
+    return common.tell(args, {"experiment": paths.root.name, **answer}, left)
 
 
 def read(when: str) -> dict[str, float]:

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 
 from gpusched import session
 from gpusched.cli import common
+from gpusched.core import arguments
 from gpusched.errors import InputError
 from gpusched.paths import ExperimentPaths
 
@@ -63,7 +64,7 @@ def records(paths: ExperimentPaths) -> Iterator[dict[str, Any]]:
             lines = trial.reports.read_bytes().splitlines()
         except (OSError, ValueError):
             continue
-        flat = {f"hparams.{key}": value for key, value in common.flat(hparams)}
+        flat = {f"hparams.{key}": value for key, value in arguments.flat(hparams)}
         for line in lines:
             try:
                 report = json.loads(line)

@@ -31,11 +31,9 @@ def run(args: argparse.Namespace) -> int:
     moved = None if args.deadline is None else deadline.read(args.deadline)
     pid = launchpad.start_daemon(paths, resume=True, salvage=args.salvage, deadline=moved)
     if args.detach:
-        if args.json:
-            common.print_json(
-                {"experiment": paths.root.name, "folder": str(paths.root), "daemon_pid": pid}
-            )
-        else:
-            print(f"{paths.root.name} goes on in the background; 'gpusched watch' shows it")
-        return 0
+        name = paths.root.name
+        data = {"experiment": name, "folder": str(paths.root), "daemon_pid": pid}
+        return common.tell(
+            args, data, f"{name} goes on in the background; 'gpusched watch' shows it"
+        )
     return attach.attach(paths, as_json=args.json, owns=True)

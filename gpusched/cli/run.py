@@ -54,13 +54,9 @@ def run(args: argparse.Namespace) -> int:
             launchpad.discard(paths)
         raise
     if args.detach:
-        if args.json:
-            common.print_json(
-                {"experiment": paths.root.name, "folder": str(paths.root), "daemon_pid": pid}
-            )
-        else:
-            print(f"{paths.root.name} runs in the background; 'gpusched watch' shows it")
-        return 0
+        name = paths.root.name
+        data = {"experiment": name, "folder": str(paths.root), "daemon_pid": pid}
+        return common.tell(args, data, f"{name} runs in the background; 'gpusched watch' shows it")
     if not args.json and not attach.is_screen():
         print(f"{paths.root.name}: {paths.root}", flush=True)
     return attach.attach(paths, as_json=args.json, owns=True)

@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.no_wait:
             wait_for_end(paths)
             answer = f"{paths.root.name} has stopped"
-    return common.tell_answer(args, {"experiment": paths.root.name, "answer": answer})
+    return common.tell(args, {"experiment": paths.root.name, "answer": answer}, answer)
 
 
 def wait_for_end(paths: ExperimentPaths) -> None:

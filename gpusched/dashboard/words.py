@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from gpusched.core import arguments
+
 #: Escape sequences of terminals: CSI, OSC (up to BEL or ST), and the two-character ones.
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 #: Control characters, marks that turn the writing direction or take no room, and lone surrogates.
@@ -90,14 +92,10 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def flat(hparams: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+def flat(hparams: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Hyperparameters as (name, value) in words; nested ones are dotted."""
-    for key, value in hparams.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{name}.")
-        else:
-            yield clean(name, 60), _value(value)
+    for name, value in arguments.flat(hparams):
+        yield clean(name, 60), _value(value)
 
 
 def hparams(values: Mapping[str, object]) -> str:

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpusched.core.arguments import flat
 from gpusched.errors import DamagedState
 
 _WANTED = (
@@ -186,7 +187,7 @@ def importance(trials: Iterable[TrialStory], sign: float) -> list[Importance]:
     Only of what varied, over trials that have a metric. A trial that was stopped early counts with what it had, so it
     says what a policy saw rather than what a model could do.
     """
-    known = [(flat(t.hparams), best) for t in trials if (best := t.best(sign)) is not None]
+    known = [(dict(flat(t.hparams)), best) for t in trials if (best := t.best(sign)) is not None]
     if len(known) < 4:
         return []
     names = dict.fromkeys(name for hparams, _ in known for name in hparams)
@@ -234,13 +235,3 @@ def _correlation(xs: Sequence[float], ys: Sequence[float]) -> float:
     both = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True))
     spread = math.sqrt(sum((x - mean_x) ** 2 for x in xs) * sum((y - mean_y) ** 2 for y in ys))
     return both / spread if spread else 0.0
-
-
-def flat(hparams: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in hparams.items():
-        if isinstance(value, Mapping):
-            found.update(flat(value, f"{before}{name}."))
-        else:
-            found[f"{before}{name}"] = value
-    return found

@@ -8,9 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from gpusched.core.arguments import flat
 from gpusched.dashboard import words
 from gpusched.report import svg
-from gpusched.report.data import Data, TrialStory, flat, importance
+from gpusched.report.data import Data, TrialStory, importance
 
 #: Curves drawn and rows of the table; the best come first.
 CURVES, ROWS = 120, 200
@@ -182,7 +183,7 @@ def _importance(data: Data, sign: float) -> str:
 def _trials(view: Mapping[str, Any], data: Data, sign: float) -> str:
     states = {trial["id"]: trial for trial in view["trials"]}
     ranked = _ranked(data, sign)
-    names = list(dict.fromkeys(name for trial in ranked for name in flat(trial.hparams)))
+    names = list(dict.fromkeys(name for trial in ranked for name, _ in flat(trial.hparams)))
     best = (view.get("best") or {}).get("trial")
     head = ("trial", "best", "step", "launches", "state", *names)
     out = [f"<h2>Trials</h2><div class='wide'><table><tr>{_cells('th', head, 4)}</tr>"]
@@ -192,7 +193,7 @@ def _trials(view: Mapping[str, Any], data: Data, sign: float) -> str:
         state = seen.get("state", "")
         if seen.get("error"):
             state += f": {words.first_line(seen['error'])}"
-        given = flat(trial.hparams)
+        given = dict(flat(trial.hparams))
         cells = (str(trial.id), _number(trial.best(sign)), str(step), str(trial.launches), state)
         values = [_value(given.get(name)) for name in names]
         mark = " class='best'" if trial.id == best else ""
@@ -249,4 +250,4 @@ def _value(value: Any) -> str:
 
 
 def _hparams_line(hparams: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={_value(value)}" for name, value in flat(hparams).items())
+    return " ".join(f"{name}={_value(value)}" for name, value in flat(hparams))

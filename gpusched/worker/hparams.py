@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpusched.core.arguments import flat
 from gpusched.errors import InputError
 
 _OPTION = re.compile(r"--([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:=(.*))?$", re.DOTALL)
@@ -92,7 +93,7 @@ def from_command_line(
     """
     problems: list[str] = []
     given: dict[str, object] = {}
-    known = dict(_leaves(defaults or {}))
+    known = dict(flat(defaults or {}))
     for name, text in _options(arguments):
         if defaults is not None and name not in known and not _inside(name, known):
             near = difflib.get_close_matches(name, known, 1, cutoff=0.75)
@@ -115,7 +116,7 @@ def from_command_line(
 def usage(program: str, defaults: Mapping[str, object]) -> str:
     """What ``--help`` prints for a script that runs alone."""
     lines = [f"usage: {program} [--max-steps N] [--NAME VALUE ...]", "", "hyperparameters:"]
-    lines += [f"  --{name} (default {value!r})" for name, value in _leaves(defaults)]
+    lines += [f"  --{name} (default {value!r})" for name, value in flat(defaults)]
     return "\n".join(lines)
 
 
@@ -178,14 +179,6 @@ def _put(into: dict[str, object], path: Sequence[str], value: object) -> str:
         return f"--{'.'.join(path)}: --{'.'.join(path)}.… was given too"
     into[path[-1]] = value
     return ""
-
-
-def _leaves(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _inside(name: str, known: Mapping[str, object]) -> bool:
