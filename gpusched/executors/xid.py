@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -52,6 +52,10 @@ class XidWatch:
         self._notes: list[str] = []
         self._said: set[str] = set()
         self._unknown: dict[int, float] = {}
+        #: The set that is listened to. One that a call which hangs may still write into is never freed.
+        self._events: Any = None
+        self._is_revived = False
+        self._is_held = False
         self._closing = False
         clock.spawn(self._run, "gpusched-xid")
 
@@ -101,9 +105,13 @@ class XidWatch:
                 self._say(f"no GPU error events: {error}. Faults are found by polling alone")
                 return
             self._take_returned()
+            self._events, self._is_held, self._is_revived = events, False, False
             again = self._register(events, self._gpus.values()) and self._listen(events)
-            with contextlib.suppress(NvmlError):
-                ask("nvmlEventSetFree", events)
+            with self._lock:
+                self._events, again = None, again or self._is_revived
+            if not self._is_held:
+                with contextlib.suppress(NvmlError):
+                    ask("nvmlEventSetFree", events)
             while not again and not self._closing:  # nobody is heard until somebody is back
                 again = self._clock.wait(self._wake, IDLE_S)
             if self._closing:
@@ -111,20 +119,33 @@ class XidWatch:
         self._say("GPU error events have ended: faults are found by polling alone")
 
     def _register(self, events: Any, gpus: Collection[Gpu]) -> bool:
-        """Each GPU in a thread of its own: one that hangs keeps nobody from hearing of the others."""
+        """Each GPU in a thread of its own: one that hangs keeps nobody from hearing of the others.
+
+        What happens when that one answers at last: ``_answered``.
+        """
         deaf = []
         for gpu in gpus:
-            said: list[str] = []
-            work = partial(_register_one, gpu, events, said)
+            attempt = _Attempt(gpu, events)
+            work = partial(attempt.run, self._answered)
             if not run_in_thread(self._clock, work, "gpusched-xid-register", REGISTER_TIMEOUT_S):
+                self._is_held = True
+                attempt.is_late(self._answered)
                 deaf.append(f"{gpu.label} (NVML does not answer)")
-            elif said:
-                deaf.append(f"{gpu.label}{said[0]}")
+            elif attempt.problem is not None:
+                deaf.append(f"{gpu.label}{attempt.problem}")
         if deaf:
             self._say(
                 f"no GPU error events from {', '.join(deaf)}: faults are found by polling alone"
             )
         return len(deaf) < len(gpus)
+
+    def _answered(self, attempt: _Attempt) -> None:
+        """After all: it is heard if that set is listened to; else it is registered anew, or listening begins anew."""
+        with self._lock:
+            heard = attempt.problem is None and attempt.events is self._events
+            self._is_revived = self._is_revived or heard
+        if not heard:
+            self.returned(attempt.gpu.uuid)
 
     def _listen(self, events: Any) -> bool:
         """Until the end; true if another set of events should be tried, since a GPU of this one is lost."""
@@ -185,17 +206,35 @@ class XidWatch:
                 self._notes.append(note)
 
 
-def _register_one(gpu: Gpu, events: Any, said: list[str]) -> None:
-    """``said``: gets why there are no events from it, if there are none."""
-    try:
-        # Asking for an event that a card does not have would refuse the whole request.
-        wanted = WANTED & int(ask("nvmlDeviceGetSupportedEventTypes", gpu.handle))
-        if wanted & pynvml.nvmlEventTypeXidCriticalError:
-            ask("nvmlDeviceRegisterEvents", gpu.handle, wanted, events)
-        else:
-            said.append("")
-    except NvmlError as error:
-        said.append(f" ({error.text})")
+class _Attempt:
+    """To have the events of one GPU. ``problem``: why there are none, if there are none."""
+
+    def __init__(self, gpu: Gpu, events: Any) -> None:
+        self.problem: str | None = None
+        self.gpu = gpu
+        self.events = events
+        self._late = threading.Event()
+        self._done = threading.Event()
+
+    def run(self, tell: Callable[[_Attempt], None]) -> None:
+        try:
+            # Asking for an event that a card does not have would refuse the whole request.
+            wanted = WANTED & int(ask("nvmlDeviceGetSupportedEventTypes", self.gpu.handle))
+            if wanted & pynvml.nvmlEventTypeXidCriticalError:
+                ask("nvmlDeviceRegisterEvents", self.gpu.handle, wanted, self.events)
+            else:
+                self.problem = ""
+        except NvmlError as error:
+            self.problem = f" ({error.text})"
+        self._done.set()
+        if self._late.is_set():
+            tell(self)
+
+    def is_late(self, tell: Callable[[_Attempt], None]) -> None:
+        """Nobody waits any more: ``tell`` is called when it is done, once or twice."""
+        self._late.set()
+        if self._done.is_set():
+            tell(self)
 
 
 def address(handle: Any) -> int:

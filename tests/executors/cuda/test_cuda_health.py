@@ -206,6 +206,21 @@ def test_an_event_under_a_new_handle_is_the_same_gpus(box: Box) -> None:
     assert [fault.device for fault in devices.faults()] == [name]
 
 
+def test_a_gpu_that_hung_when_it_was_to_be_registered_is_heard_once_it_answers(box: Box) -> None:
+    """Schedule 7236: one GPU was lost while the other hung for a while, and nobody was heard any more."""
+    devices, names = begin(box)
+    box.clock.advance(1)
+    now = box.clock.now()
+    box.gpus[1].hangs.append((now, now + 10))
+    box.gpus[0].lost_from = now
+    box.clock.advance(15)
+    devices.faults()
+    box.driver.xid(box.gpus[1], 61)
+    box.clock.advance(2)
+    faults = {fault.device: fault.reason for fault in devices.faults()}
+    assert "XID 61" in faults[names[1]]
+
+
 def test_an_event_of_a_gpu_that_cannot_be_named_keeps_nobody_from_being_heard(box: Box) -> None:
     """Schedule 4875: the driver of a GPU under a new handle hung, and with it who heard the others."""
     devices, names = begin(box)
