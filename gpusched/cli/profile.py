@@ -17,12 +17,16 @@ from gpusched.clock import Beginning
 from gpusched.config import Recipe
 from gpusched.errors import NoTrialSucceeded
 from gpusched.journal import Journal
+from gpusched.paths import ExperimentPaths
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     common.add_recipe(parser)
     parser.add_argument(
-        "--sizes", metavar="A,B,..", help="numbers of atoms (default: 1, 2, 4, .. all)"
+        "--sizes",
+        type=numbers,
+        metavar="A,B,..",
+        help="numbers of atoms (default: 1, 2, 4, .. all)",
     )
     parser.add_argument(
         "--steps", type=int, default=5, metavar="N", help="steps at each (default: 5)"
@@ -43,7 +47,41 @@ def run(args: argparse.Namespace) -> int:
     from gpusched.config import load_recipe
 
     asked = load_recipe(args.recipe, args.overrides, devices=args.devices)
-    sizes = [int(s) for s in args.sizes.split(",")] if args.sizes else _sizes(asked)
+    sizes = args.sizes or _sizes(asked)
+    runs = session.runs_folder(args.dir)
+    recipe = _recipe(args, sizes)
+    paths = launchpad.make_experiment(runs, recipe, began)
+    launchpad.start_daemon(paths, recipe=recipe)
+    if not args.json:
+        common.note(f"measuring {len(sizes)} sizes in {paths.root} ..")
+    wait_for_end(paths)
+    profile = _measured(paths)
+    kept = profiles.keep(runs, asked, profile)
+    if args.json:
+        common.print_json(
+            {"step_s": profile.step_s, "scaling": profile.scaling, "overhead_s": profile.overhead_s}
+        )
+    else:
+        _show(profile)
+        print(f"kept in {kept}; 'gpusched run {args.recipe}' starts from it")
+    return 0
+
+
+def numbers(text: str) -> list[int]:
+    """``1,2,4``. Raises argparse.ArgumentTypeError."""
+    try:
+        found = [int(number) for number in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise argparse.ArgumentTypeError(f"numbers of atoms such as 1,2,4, not {text!r}")
+    return found
+
+
+def _recipe(args: argparse.Namespace, sizes: list[int]) -> Recipe:
+    """The user's recipe, as a search that measures: one trial, so many steps at each size."""
+    from gpusched.config import load_recipe
+
     recipe = load_recipe(
         args.recipe,
         [
@@ -57,13 +95,11 @@ def run(args: argparse.Namespace) -> int:
         deadline=args.deadline,
         devices=args.devices,
     )
-    recipe = replace(recipe, target=None)  # it measures; how good the model is does not matter
-    runs = session.runs_folder(args.dir)
-    paths = launchpad.make_experiment(runs, recipe, began)
-    launchpad.start_daemon(paths, recipe=recipe)
-    if not args.json:
-        common.note(f"measuring {len(sizes)} sizes in {paths.root} ..")
-    wait_for_end(paths)
+    return replace(recipe, target=None)  # it measures; how good the model is does not matter
+
+
+def _measured(paths: ExperimentPaths) -> profiles.Profile:
+    """What the journal tells. Raises NoTrialSucceeded."""
     journal = Journal.open(paths.journal)
     try:
         profile = profiles.measure(journal.entries())
@@ -73,25 +109,16 @@ def run(args: argparse.Namespace) -> int:
         raise NoTrialSucceeded(
             f"nothing was measured; 'gpusched status {paths.root.name}' tells why"
         )
-    kept = profiles.keep(runs, asked, profile)
-    if args.json:
-        common.print_json(
-            {"step_s": profile.step_s, "scaling": profile.scaling, "overhead_s": profile.overhead_s}
-        )
-        return 0
-    rows = [
-        (
-            atoms,
-            f"{time_s:.3f} s",
-            f"{profile.scaling[atoms]:.2f}x",
-            "#" * round(10 * profile.scaling[atoms]),
-        )
-        for atoms, time_s in profile.step_s.items()
-    ]
+    return profile
+
+
+def _show(profile: profiles.Profile) -> None:
+    rows = []
+    for atoms, time_s in profile.step_s.items():
+        scaling = profile.scaling[atoms]
+        rows.append((atoms, f"{time_s:.3f} s", f"{scaling:.2f}x", "#" * round(10 * scaling)))
     print(common.table(("atoms", "step", "s(a)", ""), rows, ("atoms", "step", "s(a)")))
     print(f"a launch or resize costs To = {profile.overhead_s:.2f} s")
-    print(f"kept in {kept}; 'gpusched run {args.recipe}' starts from it")
-    return 0
 
 
 def _sizes(recipe: Recipe) -> list[int]:
