@@ -92,8 +92,10 @@ def load_object(
             actual = {_canonical(key, wrappers): key for key in value.state_dict()}
             renamed = ((actual.get(key, key), entry) for key, entry in state.items())
             value.load_state_dict(OrderedDict(renamed))
-        else:
+        elif isinstance(value, torch.optim.Optimizer) or not _has_tensors(state):
             value.load_state_dict(state)
+        else:
+            value.load_state_dict(_moved(state, value.state_dict()))
     except (RuntimeError, ValueError, KeyError) as error:
         why = " ".join(str(error).split())
         raise RuntimeError(
@@ -155,6 +157,28 @@ def unportable(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(unportable(part) for part in value)
     return value
+
+
+def _has_tensors(state: Any) -> bool:
+    if isinstance(state, Mapping):
+        return any(map(_has_tensors, state.values()))
+    if isinstance(state, (list, tuple)):
+        return any(map(_has_tensors, state))
+    return isinstance(state, torch.Tensor)
+
+
+def _moved(state: Any, now: Any) -> Any:
+    """``state``, loaded on the CPU, with its tensors on the device where the object has them now.
+
+    Models and optimizers see to that themselves; an object of the script's own (averaged weights, say) may not.
+    """
+    if isinstance(state, torch.Tensor):
+        return state.to(now.device) if isinstance(now, torch.Tensor) else state
+    if type(state) is dict and isinstance(now, Mapping):
+        return {key: _moved(entry, now.get(key)) for key, entry in state.items()}
+    if type(state) in (list, tuple) and isinstance(now, (list, tuple)) and len(now) == len(state):
+        return type(state)(map(_moved, state, now))
+    return state
 
 
 def _is_set(value: object) -> bool:

@@ -201,3 +201,32 @@ def test_optimizers_and_schedulers_go_through_disk() -> None:
     load_object("sched", chain, saved["sched"], 3)
     assert chain.get_last_lr() == [pytest.approx(0.01)]
     assert optimizer.state_dict()["state"][0]["step"] == 3
+
+
+class Averages:
+    """As scripts write them: it takes what it is given."""
+
+    def __init__(self, device: str) -> None:
+        self.shadow: Any = {
+            "w": torch.zeros(2, device=device),
+            "seen": [torch.zeros(1, device=device)],
+        }
+
+    def state_dict(self) -> Any:
+        return self.shadow
+
+    def load_state_dict(self, state: Any) -> None:
+        self.shadow = state
+
+
+def test_an_object_of_the_scripts_own_gets_its_tensors_where_it_has_them() -> None:
+    """They were loaded on the CPU; the device here is one that holds no values."""
+    saved = save_object("ema", Averages("cpu"))
+    there = Averages("meta")
+    load_object("ema", there, saved, step=1)
+    assert there.shadow["w"].device.type == "meta"
+    assert there.shadow["seen"][0].device.type == "meta"
+    here = Averages("cpu")
+    load_object("ema", here, {**saved, "w": torch.ones(2), "more": torch.ones(1)}, step=1)
+    assert here.shadow["w"].tolist() == [1.0, 1.0]
+    assert here.shadow["more"].device.type == "cpu", "what it has not got yet stays where it is"
