@@ -16,7 +16,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,24 +31,26 @@ from gpusched.executors.devices import gpus_here  # noqa: E402
 # What is started from here finds this gpusched, installed or not.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
 
-PARTS = ("starts", "resize", "turns", "cifar10", "endings")
+PARTS = ("starts", "groups", "resize", "turns", "cifar10", "endings")
 VGG19_ROWS = 140_000  # x 1024 float32: 573 MB, as VGG19 has
 
 
 def parts(
-    args: argparse.Namespace, device: str, began_s: float
+    args: argparse.Namespace, devices: Sequence[str], began_s: float
 ) -> dict[str, Callable[[], Iterator[dict[str, Any]]]]:
     """Endings come last: they take what time is left."""
     short = args.cpu
+    device = devices[0]
     rows = 2000 if short else VGG19_ROWS
     return {
         "starts": lambda: lives.starts(device=device, rounds=2 if short else 5),
+        "groups": lambda: lives.groups(devices=devices, rounds=2 if short else 4),
         "resize": lambda: lives.resizes(device=device, rounds=2 if short else 5, rows=rows),
         "turns": lambda: searches.turns(
             device=device,
             rows=rows,
             quantum_s=1.0 if short else 4.0,
-            deadline_s=25.0 if short else 60.0,
+            deadline_s=60.0,  # a slow first start makes the first turns long
         ),
         "cifar10": lambda: searches.cifar10(
             device=device,
@@ -62,13 +64,17 @@ def parts(
     }
 
 
-def a_free_gpu() -> str:
-    """The UUID of the first GPU that may be used now, among those of CUDA_VISIBLE_DEVICES. Raises DeviceError."""
+def free_gpus() -> list[str]:
+    """The UUIDs of the GPUs that may be used now, among those of CUDA_VISIBLE_DEVICES. Raises DeviceError.
+
+    Of MIG slices one: a process sees no more.
+    """
     from gpusched.executors.cuda import CudaDevices
 
     devices = CudaDevices.from_spec("cuda")
     try:
-        return next(device.id for device in devices.inventory() if device.usable)
+        free = [device.id for device in devices.inventory() if device.usable]
+        return free if devices.max_atoms is None else free[: devices.max_atoms]
     finally:
         devices.close()
 
@@ -114,13 +120,14 @@ def main() -> int:
         return 0
     began_s = time.monotonic()
     try:
-        device = "cpu:1" if args.cpu else a_free_gpu()
-        print(json.dumps({**about(args.cpu), "device": device}), flush=True)
+        devices = ["cpu:1", "cpu:2"] if args.cpu else free_gpus()
+        told = {"device": devices[0], "free": len(devices)}
+        print(json.dumps({**about(args.cpu), **told}), flush=True)
     except (lives.Failed, GpuschedError) as error:
         print(json.dumps({"part": "machine", "error": str(error)}))
         return 1
     failed = False
-    for name, measure in parts(args, device, began_s).items():
+    for name, measure in parts(args, devices, began_s).items():
         if name not in args.only:
             continue
         try:

@@ -36,10 +36,11 @@ class Failed(Exception):
     """A part could not be measured; the text says why."""
 
 
-def one_device(folder: Path, device: str) -> Devices:
-    """One CPU slot, or the GPU of this UUID."""
-    if device == "cpu:1":
-        return CpuDevices(1)
+def devices_of(folder: Path, device: str) -> Devices:
+    """``cpu:N`` slots, or the GPUs of these UUIDs."""
+    kind, _, slots = device.partition(":")
+    if kind == "cpu":
+        return CpuDevices(int(slots))
     from gpusched.executors.cuda import CudaDevices
 
     return CudaDevices.from_spec(device, experiment=folder)
@@ -56,9 +57,10 @@ class Box:
         self.paths = ExperimentPaths(self.folder)
         self.hparams = dict(hparams)
         settings = LaunchSettings(script=SCRIPT, metric="loss", cwd=self.folder, launch=launch)
-        devices = one_device(self.folder, device)
+        devices = devices_of(self.folder, device)
         self.executor = TorchrunExecutor(self.paths, devices, settings, clock=time.monotonic)
-        self.devices = tuple(device.id for device in self.executor.inventory()[:1])
+        #: What the next launch gets.
+        self.devices = tuple(device.id for device in self.executor.inventory() if device.usable)
         self._numbers = itertools.count()
         self._running: dict[int, int] = {}
 

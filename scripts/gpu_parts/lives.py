@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpu_parts.box import Box, Failed, spread
 from gpusched.core.decisions import Kill
 
-__all__ = ["Failed", "endings", "resizes", "starts"]
+__all__ = ["Failed", "endings", "groups", "resizes", "starts"]
 
 ENDINGS = ("yield", "term", "kill", "hang")
 HANG_GRACE_S = 0.5
@@ -71,25 +71,49 @@ def _exit(box: Box, trial: int) -> str:
 def starts(*, device: str, rounds: int) -> Iterator[dict[str, Any]]:
     """From the launch to the script, the device's context, the process group and the first step, warm and cold."""
     for launch in ("warm", "cold"):
-        found: dict[str, list[float]] = {}
         with Box(device=device, launch=launch, hparams={}) as box:
-            for _ in range(rounds):
-                began_s = time.monotonic()
-                trial = box.launch()
-                report = box.first_report(trial, answer=False)
-                reported_s = time.monotonic()
-                marks = box.note(trial, "started")
-                box.leave(trial, report, save=False)
-                box.release()
-                before = began_s
-                for name in ("first", "imported", "context", "group", "step"):
-                    found.setdefault(f"{name}_s", []).append(marks[name] - before)
-                    before = marks[name]
-                found.setdefault("launch_to_first_report_s", []).append(reported_s - began_s)
+            found = start_again_and_again(box, rounds)
         # The first launch of a warm server waits for the server.
         later = {name: spread(values[1:] or values) for name, values in found.items()}
         first = found["launch_to_first_report_s"][0]
         yield {"part": "starts", "launch": launch, "first_round_s": round(first, 4), **later}
+
+
+def groups(*, devices: Sequence[str], rounds: int) -> Iterator[dict[str, Any]]:
+    """The same, warm, of trials with 2, 4, .. ranks: as many as there are devices. Nothing where there is one."""
+    sizes = [2**power for power in range(1, 8) if 2**power <= len(devices)]
+    if not sizes:
+        return
+    on_cpu = devices[0].startswith("cpu:")
+    named = f"cpu:{len(devices)}" if on_cpu else ",".join(devices)
+    with Box(device=named, hparams={}) as box:
+        everything = box.devices
+        box.devices = everything[:1]
+        start_again_and_again(box, 1)  # waits for the server
+        for size in sizes:
+            box.devices = everything[:size]
+            found = start_again_and_again(box, rounds)
+            spreads = {name: spread(values) for name, values in found.items()}
+            yield {"part": "groups", "ranks": size, **spreads}
+
+
+def start_again_and_again(box: Box, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each stage of rank 0, and of the whole, by round."""
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        began_s = time.monotonic()
+        trial = box.launch()
+        report = box.first_report(trial, answer=False)
+        reported_s = time.monotonic()
+        marks = box.note(trial, "started")
+        box.leave(trial, report, save=False)
+        box.release()
+        before = began_s
+        for name in ("first", "imported", "context", "group", "step"):
+            found.setdefault(f"{name}_s", []).append(marks[name] - before)
+            before = marks[name]
+        found.setdefault("launch_to_first_report_s", []).append(reported_s - began_s)
+    return found
 
 
 def resizes(*, device: str, rounds: int, rows: int) -> Iterator[dict[str, Any]]:

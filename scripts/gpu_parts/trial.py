@@ -28,6 +28,8 @@ def settled():
 
 
 def note(name, content):
+    if trial.rank:
+        return
     place = Path(os.environ["GPUSCHED_DIR"]) / "trials" / f"{trial_number:04d}"
     aside = place / f".{name}.tmp"
     aside.write_text(json.dumps(content))
