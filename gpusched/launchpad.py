@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpusched import config_env, profiles
@@ -32,6 +35,7 @@ def make_experiment(
     config_env.from_elsewhere(recipe.env, None)
     kept = recipe.for_disk()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(began.wall_s))
+    root: Path | None = None
     try:
         private_folder(runs)
         root = _fresh_folder(runs, f"{recipe.name}-{stamp}")
@@ -50,6 +54,10 @@ def make_experiment(
         raise InputError(
             f"{runs}: an experiment cannot be written here ({error.strerror}); '--dir' names another folder"
         ) from None
+    except KeyboardInterrupt:
+        if root is not None:
+            discard(ExperimentPaths(root))
+        raise
     return paths
 
 
@@ -92,34 +100,69 @@ def start_daemon(
     command += ["--env-fd", str(passed)]
     log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            cwd=paths.root,
-            start_new_session=True,
-            pass_fds=(writing, passed),
-        )
+        with _interrupts_wait() as interrupted:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=paths.root,
+                start_new_session=True,
+                pass_fds=(writing, passed),
+            )
     finally:
         os.close(log)
         os.close(writing)
         os.close(passed)
-    with os.fdopen(reading, "rb") as pipe:
-        line = pipe.readline()
+    try:
+        if interrupted:
+            raise KeyboardInterrupt
+        with os.fdopen(reading, "rb") as pipe:
+            line = pipe.readline()
+    except KeyboardInterrupt:
+        if not resume:
+            _take_back(process, paths)
+            raise
+        error: GpuschedError = GpuschedError(
+            f"interrupted; {paths.root.name} goes on: 'gpusched watch' shows it, 'gpusched stop' ends it"
+        )
+        error.exit_code = 130
+        raise error from None
     if not line:
         code = process.wait()
         raise GpuschedError(f"the daemon ended at once (exit code {code}); see {paths.log}")
     message = json.loads(line)
     if "error" in message:
         process.wait()
-        error: GpuschedError = InputError(message["error"])
+        error = InputError(message["error"])
         error.exit_code = message["exit_code"]
         raise error
     if say is not None:
         for line in message.get("foreword", ()):
             say(line)
     return int(message["ok"])
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[list[int]]:
+    """What must not be cut in two is not: a Ctrl-C meanwhile is in the list. (The child would inherit a mask.)"""
+    pressed: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed
+        return
+    before = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _take_back(process: subprocess.Popen[bytes], paths: ExperimentPaths) -> None:
+    """Ctrl-C before there is anything to stop: the daemon ends, and the experiment. A second one does not wait."""
+    process.terminate()
+    process.wait()
+    if not paths.final_view.exists():
+        discard(paths)
 
 
 def _hidden_values(paths: ExperimentPaths, recipe: Recipe | None) -> dict[str, str]:

@@ -53,15 +53,12 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
     """Stay until the experiment is over or the user detaches; return the exit code."""
     interrupts = Interrupts(paths) if owns else None
     stream = Stream(paths)
-    if not as_json and is_screen():
-        from gpusched.dashboard.live import watch
-
-        ended = watch(
-            stream.views, folder=paths.root, on_interrupt=interrupts, explain=stream.explain
-        )
-        stays = ended.why not in ("detached", "terminated")
-    else:
-        stays = _follow(stream, as_json, interrupts)
+    try:
+        stays = _stay(stream, paths, as_json, interrupts)
+    except KeyboardInterrupt:  # before anybody listened for it
+        if interrupts is not None:
+            interrupts()
+        stays = interrupts is not None and _stay(stream, paths, as_json, interrupts)
     if not stays and session.has_daemon(paths):
         if not as_json:
             common.note(
@@ -69,6 +66,18 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
             )
         return 0
     return conclude(paths, as_json=as_json, interrupted=bool(interrupts and interrupts.count))
+
+
+def _stay(
+    stream: Stream, paths: ExperimentPaths, as_json: bool, interrupts: Interrupts | None
+) -> bool:
+    """Until it is over; False if the person detached before."""
+    if as_json or not is_screen():
+        return _follow(stream, as_json, interrupts)
+    from gpusched.dashboard.live import watch
+
+    ended = watch(stream.views, folder=paths.root, on_interrupt=interrupts, explain=stream.explain)
+    return ended.why not in ("detached", "terminated")
 
 
 def is_screen() -> bool:

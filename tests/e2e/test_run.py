@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 import stat
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -92,6 +94,16 @@ def test_a_search_that_is_over_before_anybody_listens(sandbox: Sandbox) -> None:
     assert result.code == 3
     assert "is over (deadline)" in result.out
     assert "detached" not in result.text
+
+
+def test_ctrl_c_before_there_is_anything_to_stop(sandbox: Sandbox) -> None:
+    process = sandbox.start("run", sandbox.recipe("good.py", policy={"name": "fifo", "R": 100000}))
+    end = time.monotonic() + PATIENCE_S
+    while not [*sandbox.runs.glob("*/daemon.log")] and time.monotonic() < end:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE_S) in (130, 0), "0 if there was a model by then"
+    assert not [*sandbox.runs.glob("*/daemon.sock")], "its daemon has ended too"
 
 
 def test_detach_and_come_back(sandbox: Sandbox) -> None:
