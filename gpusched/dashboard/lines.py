@@ -8,7 +8,6 @@ second are not news.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -50,14 +49,6 @@ def lines(event: Event, commands: Sequence[Command], state: State, metric: str =
 def line(record: Record) -> str:
     """A record as one line."""
     return f"{record['at']:8.1f} s  {record['text']}"
-
-
-def json_lines(
-    event: Event, commands: Sequence[Command], state: State, metric: str = ""
-) -> list[str]:
-    """The event as JSON, an object a line."""
-    found = records(event, commands, state, metric)
-    return [json.dumps(record, ensure_ascii=False) for record in found]
 
 
 def records(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -88,19 +88,21 @@ class Segments:
     def _in_use(self, pids: Iterable[int]) -> set[str]:
         """Names of segments that these processes have mapped or open."""
         prefix = os.fsencode(self._folder) + b"/"
-        found: set[str] = set()
-        for pid in pids:
-            for line in (_whole(f"/proc/{pid}/maps") or b"").splitlines():
-                _, is_one, name = line.partition(prefix)
-                if is_one:
-                    found.add(os.fsdecode(name))
-            with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
-                for entry in entries:
-                    with suppress(OSError):
-                        target = os.fsencode(Path(entry.path).readlink())
-                        if target.startswith(prefix):
-                            found.add(os.fsdecode(target[len(prefix) :]))
-        return found
+        files = (file for pid in pids for file in (*_files_mapped(pid), *_files_open(pid)))
+        return {os.fsdecode(file[len(prefix) :]) for file in files if file.startswith(prefix)}
+
+
+def _files_mapped(pid: int) -> Iterator[bytes]:
+    for line in (_whole(f"/proc/{pid}/maps") or b"").splitlines():
+        *_, file = line.split(None, 5)
+        yield file
+
+
+def _files_open(pid: int) -> Iterator[bytes]:
+    with suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+        for entry in entries:
+            with suppress(OSError):
+                yield os.fsencode(Path(entry.path).readlink())
 
 
 def _whole(path: str) -> bytes | None:

@@ -37,10 +37,11 @@ class Told:
 
     def _tell(self, event: Event, commands: list[object]) -> None:
         state = self.scene.experiment.state
-        self.records += lines.records(event, commands, state, "accuracy")  # type: ignore[arg-type]
+        found = lines.records(event, commands, state, "accuracy")  # type: ignore[arg-type]
+        assert json.loads(json.dumps(found)) == found
+        assert {record["what"] for record in found} <= set(lines.WHAT)
+        self.records += found
         self.lines += lines.lines(event, commands, state, "accuracy")  # type: ignore[arg-type]
-        for text in lines.json_lines(event, commands, state):  # type: ignore[arg-type]
-            assert json.loads(text)["what"] in lines.WHAT
 
     def last(self, what: str) -> lines.Record:
         return [record for record in self.records if record["what"] == what][-1]
