@@ -22,6 +22,8 @@ Whose = Literal["ours", "foreign", "gone", "unseen", "resident"]
 
 PROC = Path("/proc")
 COMMAND_LENGTH_MAX = 60
+MEMORY_MANAGER = "nvidia-uvm"
+"""The device file beside the GPUs' that every process with a CUDA context has open."""
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the initial pid namespace (``PROC_PID_INIT_INO`` of the kernel)."""
 
@@ -185,26 +187,31 @@ class Processes:
     def openers(self, path: Path, limit: int = 4) -> tuple[Holder, ...]:
         """Processes that have ``path`` open, without this one: who may hold memory when NVML names nobody.
 
-        Slow (looks at every descriptor we may look at) and incomplete for other users' processes.
+        Those that compute, if there are any: monitors have a GPU's file open all the time, and CUDA its memory
+        manager's as well. Slow (looks at every descriptor we may look at) and incomplete for other users' processes.
         """
+        manager = path.with_name(MEMORY_MANAGER)
         found: list[Holder] = []
+        computing: list[Holder] = []
         for folder in self._proc.iterdir():
             if not folder.name.isdigit() or int(folder.name) == os.getpid():
                 continue
             with contextlib.suppress(OSError):
-                if any(_points_to(link, path) for link in (folder / "fd").iterdir()):
-                    found.append(self._look_at(int(folder.name)))
-            if len(found) == limit:
+                links = {_target(link) for link in (folder / "fd").iterdir()}
+                if path in links:
+                    holder = self._look_at(int(folder.name))
+                    (computing if manager in links else found).append(holder)
+            if len(computing) == limit:
                 break
-        return tuple(found)
+        return tuple((computing or found)[:limit])
 
 
-def _points_to(link: Path, path: Path) -> bool:
-    """False for one that cannot be read, closed since it was listed, say: it must not hide the process's others."""
+def _target(link: Path) -> Path | None:
+    """None for one that cannot be read, closed since it was listed, say: it must not hide the process's others."""
     try:
-        return link.readlink() == path
+        return link.readlink()
     except OSError:
-        return False
+        return None
 
 
 def printable(text: bytes) -> str:

@@ -144,6 +144,19 @@ def test_a_descriptor_that_cannot_be_read_does_not_hide_the_others(tmp_path: Pat
     assert [found.pid for found in Processes(proc=tmp_path).openers(target)] == [1]
 
 
+def test_who_only_watches_a_gpu_is_not_named_beside_who_computes_on_it(tmp_path: Path) -> None:
+    target = tmp_path / "nvidia0"
+    for pid, names in ((1, ("nvidia0", "nvidiactl")), (2, ("nvidia0", "nvidia-uvm"))):
+        descriptors = tmp_path / str(pid) / "fd"
+        descriptors.mkdir(parents=True)
+        for number, name in enumerate(names):
+            (descriptors / str(number)).symlink_to(tmp_path / name)
+    processes = Processes(proc=tmp_path)
+    assert [found.pid for found in processes.openers(target)] == [2]
+    (tmp_path / "2" / "fd" / "1").unlink()
+    assert {found.pid for found in processes.openers(target)} == {1, 2}
+
+
 def test_sizes() -> None:
     assert gib(300 << 20) == "300 MiB"
     assert gib(5 << 29) == "2.50 GiB"
