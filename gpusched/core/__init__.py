@@ -9,6 +9,7 @@ commands say what an executor must do. Everything else in this package is a part
     events.py ──▶ experiment.py ──▶ decisions.py (commands)
                    │  records the fact, asks the policy, hands atoms out
                    ├─ exits.py       where a trial goes whose incarnation is gone
+                   ├─ watchdog.py    who has been silent for too long
                    ├─ moves.py       from decisions (atoms) to state changes and commands (devices)
                    ├─ state.py       everything that is true now, and the questions a policy may ask
                    │    ├─ rules.py       what the recipe asks for

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gpusched.core import invariants, moves
+from gpusched.core import invariants, moves, watchdog
 from gpusched.core.allocation import Devices, DeviceState
 from gpusched.core.decisions import Command, Decision, Finish, Resume
 from gpusched.core.events import (
@@ -39,8 +39,7 @@ from gpusched.core.trial import NEVER, After, Trial, TrialState
 
 S = TrialState
 
-DEADLINE, LAST_CALL, WAKE, WATCH = "deadline", "last call", "wake", "watch"
-WATCH_EVERY_S = 10.0
+DEADLINE, LAST_CALL, WAKE = "deadline", "last call", "wake"
 
 
 class Experiment:
@@ -222,7 +221,7 @@ class Experiment:
             self.state.say(None, f"{name} is quarantined: {reason}")
         moves.set_timer(self.state, DEADLINE, self.state.rules.deadline_s, out)
         if self.state.rules.watch:
-            moves.set_timer(self.state, WATCH, event.at + WATCH_EVERY_S, out)
+            watchdog.begin(self.state, out)
 
     def _released(self, event: DevicesReleased, out: list[Command]) -> None:
         for trial_id in sorted(self.state.devices.released(event.devices)):
@@ -278,29 +277,8 @@ class Experiment:
                 moves.kill(state, trial, out)
         elif event.timer == WAKE and state.stopping is None:
             self._enact(self.policy.on_wake(state), out)
-        elif event.timer == WATCH and state.stopping is None:
-            if event.at - due > WATCH_EVERY_S:
-                # Nobody was heard: the machine, or the daemon, was suspended.
-                state.watched_since = state.now
-            self._kill_the_silent(out)
-
-    def _kill_the_silent(self, out: list[Command]) -> None:
-        """The progress watchdog (reliability F13): who has not reported for too long is relaunched."""
-        state, rules = self.state, self.state.rules
-        for trial in state.live.values():
-            if not trial.has_processes or trial.is_doomed:
-                continue
-            if trial.steps_of_incarnation == 0:
-                since, limit_s = trial.launched_at, rules.startup_limit_s
-            else:
-                since = trial.last_report_at or 0.0
-                usual_s = max(trial.usual_interval_s, trial.step_time_s or 0.0)
-                limit_s = rules.hang_limit_s or max(60.0, 5 * usual_s)
-            silent_s = state.now - max(since, state.watched_since)
-            if silent_s > limit_s:
-                why = f"no report for {silent_s:.0f} s (limit {limit_s:.0f} s)"
-                moves.kill(state, trial, out, why=why, stacks=True)
-        moves.set_timer(state, WATCH, state.now + WATCH_EVERY_S, out)
+        elif event.timer == watchdog.TIMER and state.stopping is None:
+            watchdog.look(state, due, out)
 
     def _stop_all(self, reason: str, out: list[Command]) -> None:
         """Everything leaves at its next report; what has not left at the last call is killed."""
