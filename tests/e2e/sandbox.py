@@ -26,6 +26,11 @@ PLENTY = "100s"
 PATIENCE_S = 100.0
 
 
+def hear_ctrl_c() -> None:
+    """As in a terminal, also where the tests run in the background and it is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @dataclass
 class Result:
     """What a command did."""
@@ -85,6 +90,7 @@ class Sandbox:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=hear_ctrl_c,
         )
         self.started.append(process)
         return process

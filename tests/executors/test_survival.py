@@ -84,9 +84,10 @@ def test_a_resumed_daemon_adopts_what_runs(own_lab: Lab) -> None:
     rig.launch(trial, steps=10_000, pause_s=0.02)
     rig.watch(report_of(trial, 3))
     pids = lab.left_of(trial)
-    lab.rebuild()
+    lab.executor.close()
     told = lab.paths.trial(trial).reports
     wait_until(lambda: told.read_bytes().count(b"\n") > 6)  # it trains on alone
+    lab.executor = lab.build()
     events = list(lab.executor.reconcile([alive(lab, trial, last_seq=3)]))
     assert reports(events), "what it reported while nobody listened"
     assert [seq for seq, _ in reports(events)] == list(range(4, 4 + len(events)))
