@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from gpusched import session
 from gpusched.errors import DamagedState, GpuschedError, NoTrialSucceeded
 from gpusched.paths import ExperimentPaths
-from gpusched.trees.outcome import is_sound
+from gpusched.trees.outcome import is_sound, read_json
 
 T = TypeVar("T")
 
@@ -90,6 +90,13 @@ def _undisturbed(paths: ExperimentPaths, read: Callable[[Path], T]) -> T:
     return read(paths.best.resolve())
 
 
+def _why_none(paths: ExperimentPaths) -> str:
+    script = str((read_json(paths.resolved) or {}).get("script"))
+    if script.startswith("simulated:"):
+        return "it was simulated, so there is no model; 'gpusched status' shows what its trials reached"
+    return "no trial has saved a model yet; 'gpusched status' shows how they do"
+
+
 def _read(paths: ExperimentPaths, folder: Path) -> Description:
     try:
         text = (folder / "metric.json").read_bytes().strip()
@@ -110,9 +117,7 @@ def _read(paths: ExperimentPaths, folder: Path) -> Description:
             checkpoint=str(folder / "checkpoint"),
         )
     except FileNotFoundError:
-        raise NoTrialSucceeded(
-            f"{paths.root.name}: no trial has saved a model yet; 'gpusched status' shows how they do"
-        ) from None
+        raise NoTrialSucceeded(f"{paths.root.name}: {_why_none(paths)}") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedState(
             f"{folder}: the best model's description cannot be read ({error})"

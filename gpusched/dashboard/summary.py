@@ -43,7 +43,8 @@ def _winner(view: View, best: BestView, here: Path | None) -> Iterator[str]:
         )
     ]
     rows += words.flat(best.hparams)
-    if view.folder:
+    simulated = all(device.id.startswith("sim:") for device in view.devices)
+    if view.folder and not (view.devices and simulated):
         checkpoint = ExperimentPaths(Path(view.folder)).best / "checkpoint"
         rows.append(("checkpoint", _shown(checkpoint, here)))
     column = max(len(name) for name, _ in rows)

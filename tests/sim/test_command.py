@@ -76,7 +76,11 @@ def test_kept_runs_can_be_read_and_replayed(capsys, tmp_path):
     assert main(["ls", "--dir", str(tmp_path), "--json"]) == 0
     assert '"finished"' in capsys.readouterr().out
     assert main(["watch", str(folder)]) == 0
-    assert "is over" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "is over" in said
+    assert "checkpoint" not in said
+    assert main(["best", str(folder)]) == 3
+    assert "it was simulated, so there is no model" in capsys.readouterr().err
     journal.close()
     code, out, err = simulate(capsys, f"trace:{folder}", "--policy", "fifo", *SHORT)
     assert code == 0
