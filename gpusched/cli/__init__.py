@@ -104,7 +104,17 @@ class _Parser(argparse.ArgumentParser):
     """argparse, with our kind of message: what is wrong, and where the help is."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        raise InputError(f"{message}\n'{self.prog} --help' shows how to call it")
+        hint = self._nearest(message.removeprefix("unrecognized arguments: "))
+        raise InputError(f"{message}{hint}\n'{self.prog} --help' shows how to call it")
+
+    def _nearest(self, words: str) -> str:
+        """A hint for the first of these words that is much like an option."""
+        for word in words.split():
+            name = word.partition("=")[0]
+            near = difflib.get_close_matches(name, self._option_string_actions, 1, 0.7)
+            if name.startswith("--") and near and near[0] != name:
+                return f"; did you mean {near[0]}?"
+        return ""
 
 
 def _help(available: Sequence[str]) -> str:

@@ -102,6 +102,8 @@ def test_a_running_experiment_is_not_replayed(capsys, tmp_path):
     ("arguments", "message"),
     [
         (["--policy", "hipersched"], "did you mean hypersched?"),
+        (["--polcy", "asha"], "--polcy; did you mean --policy?"),
+        (["--nothing-like-it"], "unrecognized arguments: --nothing-like-it\n"),
         (["--plot", "picture.bmp"], "must end in"),
         (["--plot", "/nowhere/picture.png"], "there is no folder"),
         (["--jobs", "0"], "--jobs must be at least 1"),
