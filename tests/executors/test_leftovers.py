@@ -72,7 +72,7 @@ def somebody_elses() -> Iterator[list[Path]]:
                 file.unlink()
 
 
-@pytest.mark.skipif(not os.access(SHARED, os.W_OK), reason="no /dev/shm here")
+@pytest.mark.skipif(not os.access(SHARED, os.W_OK), reason="/dev/shm cannot be written here")
 @pytest.mark.parametrize("dies", [False, True], ids=["killed by us", "killed by somebody"])
 def test_shared_memory_of_a_killed_trial_goes(
     lab: Lab, somebody_elses: list[Path], dies: bool
@@ -93,7 +93,7 @@ def test_shared_memory_of_a_killed_trial_goes(
             (SHARED / name).unlink(missing_ok=True)
 
 
-@pytest.mark.skipif(not os.access(SHARED, os.W_OK), reason="no /dev/shm here")
+@pytest.mark.skipif(not os.access(SHARED, os.W_OK), reason="/dev/shm cannot be written here")
 @pytest.mark.parametrize("server_too", [False, True], ids=["shim", "shim and server"])
 def test_shared_memory_goes_when_the_shim_was_killed(
     lab: Lab, somebody_elses: list[Path], server_too: bool

@@ -59,13 +59,19 @@ def four_trials() -> Hand:
     return hand
 
 
-def test_atoms_that_come_free_one_after_another_are_taken_in_one_resize() -> None:
-    """Ours: trial 1's atom is free, those of 2 and 3 drain or are about to: one report is let pass, then 1 -> 4."""
+def one_that_is_left() -> Hand:
+    """Trial 0; the atom of trial 1 is free, those of 2 and 3 drain."""
     hand = four_trials()
     hand.exit(1, "failed")
     hand.releases = False
     hand.exit(2, "failed")
     hand.exit(3, "failed")
+    return hand
+
+
+def test_atoms_that_come_free_one_after_another_are_taken_in_one_resize() -> None:
+    """Ours: trial 1's atom is free, those of 2 and 3 drain or are about to: one report is let pass, then 1 -> 4."""
+    hand = one_that_is_left()
     assert hand.state.atoms_free == 1
     hand.report(0, 0.9)
     assert hand.launched(0) == [1]
@@ -76,11 +82,7 @@ def test_atoms_that_come_free_one_after_another_are_taken_in_one_resize() -> Non
 
 
 def test_atoms_that_do_not_come_are_waited_for_one_report_long() -> None:
-    hand = four_trials()
-    hand.exit(1, "failed")
-    hand.releases = False
-    hand.exit(2, "failed")
-    hand.exit(3, "failed")
+    hand = one_that_is_left()
     hand.report(0, 0.9)
     assert hand.launched(0) == [1]
     hand.releases = True
