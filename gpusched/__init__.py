@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpusched.result import Best
+    from gpusched.daemon.best_model import Best
     from gpusched.worker.trial import Trial
 
 __version__ = "0.1.0"
@@ -51,6 +51,6 @@ def load(experiment: str | os.PathLike[str] | None = None) -> Best:
     Raises:
         GpuschedError: There is no such experiment, no model yet, or the model on disk is damaged.
     """
-    from gpusched import result
+    from gpusched.daemon import best_model as result
 
     return result.load(experiment)

@@ -28,11 +28,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench_resize import experiment_in, gpusched, say
 
-from gpusched import assemble
 from gpusched.core.decisions import Launch, Yield
 from gpusched.core.events import Reported
-from gpusched.journal import Journal
-from gpusched.paths import ExperimentPaths
+from gpusched.driver import assemble
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.log import Journal
 
 TRIAL = """
 import random, time

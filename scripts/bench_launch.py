@@ -33,10 +33,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpusched.core.decisions import Launch
 from gpusched.core.events import TrialExited
-from gpusched.executors.devices import CpuDevices
-from gpusched.executors.settings import LaunchSettings
-from gpusched.executors.torchrun import TorchrunExecutor
-from gpusched.paths import ExperimentPaths
+from gpusched.devices.choose import CpuDevices
+from gpusched.executors.local.executor import TorchrunExecutor
+from gpusched.executors.local.settings import LaunchSettings
+from gpusched.folder.paths import ExperimentPaths
 
 SCRIPT = """
 import time

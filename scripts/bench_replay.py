@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from gpusched.core.events import ExperimentStarted, Reported
-from gpusched.driver import Driver, replay
-from gpusched.journal import Journal
+from gpusched.driver.loop import Driver, replay
+from gpusched.journal.log import Journal
 from gpusched.sim.setup import Setup, experiment, machine, recipe
 
 ATOMS = 50

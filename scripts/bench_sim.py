@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpusched.driver import Driver
+from gpusched.driver.loop import Driver
 from gpusched.sim.physics import Noise
 from gpusched.sim.setup import Setup, experiment, machine, recipe
 from gpusched.sim.single import start, without_collector

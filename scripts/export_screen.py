@@ -21,15 +21,15 @@ from pathlib import Path
 from rich.console import CONSOLE_SVG_FORMAT, Console
 from rich.terminal_theme import TerminalTheme
 
-from gpusched import assemble
 from gpusched.dashboard.model import View
 from gpusched.dashboard.render import render
 from gpusched.dashboard.ui import UiState
-from gpusched.driver import replay
+from gpusched.driver import assemble
+from gpusched.driver.loop import replay
 from gpusched.errors import GpuschedError, InputError
-from gpusched.journal import Journal
-from gpusched.lock import Lock
-from gpusched.paths import ExperimentPaths
+from gpusched.folder.lock import Lock
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.log import Journal
 
 THEME = TerminalTheme(
     background=(24, 26, 31),

@@ -28,8 +28,8 @@ from gpusched.core.decisions import Launch
 from gpusched.core.events import CheckpointSaved, Reported
 from gpusched.core.rung import milestones
 from gpusched.core.trial import NEVER
-from gpusched.journal import Journal
-from gpusched.paths import ExperimentPaths
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.log import Journal
 from gpusched.sim.physics import Delays
 from gpusched.sim.record import Record, milestones_reached
 from gpusched.sim.setup import Setup
@@ -152,7 +152,7 @@ def live(args: argparse.Namespace, runs: Path, seed: int) -> Path:
 
 
 def _known(policy: str) -> dict[str, Any]:
-    from gpusched.config_policy import option_names
+    from gpusched.recipe.policy import option_names
 
     return {key: value for key, value in OPTIONS.items() if key in option_names(policy)}
 

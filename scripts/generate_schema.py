@@ -16,8 +16,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from gpusched import policies
-from gpusched.config_model import RecipeModel
-from gpusched.config_policy import DEFAULT
+from gpusched.recipe.policy import DEFAULT
+from gpusched.recipe.schema import RecipeModel
 
 TARGET = Path(__file__).resolve().parent.parent / "gpusched" / "recipe.schema.json"
 ID = "https://json-schema.org/draft/2020-12/schema"

@@ -25,8 +25,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from gpu_parts import lives, searches  # noqa: E402
 
+from gpusched.devices.choose import gpus_here  # noqa: E402
 from gpusched.errors import GpuschedError  # noqa: E402
-from gpusched.executors.devices import gpus_here  # noqa: E402
 
 # What is started from here finds this gpusched, installed or not.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -69,7 +69,7 @@ def free_gpus() -> list[str]:
 
     Of MIG slices one: a process sees no more.
     """
-    from gpusched.executors.cuda import CudaDevices
+    from gpusched.devices.cuda import CudaDevices
 
     devices = CudaDevices.from_spec("cuda")
     try:
@@ -94,7 +94,7 @@ def about(cpu: bool) -> dict[str, Any]:
         "torch": torch.__version__,
     }
     if not cpu:
-        from gpusched.executors.gpus import gpu_states
+        from gpusched.devices.gpus import gpu_states
 
         states, notes = gpu_states()
         found.update(

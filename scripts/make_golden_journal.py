@@ -23,8 +23,8 @@ from typing import Any
 from gpusched.core.events import DeadlineMoved, ExperimentStarted, UserAsked, Verb
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
-from gpusched.driver import Driver
-from gpusched.journal import FORMAT, Journal
+from gpusched.driver.loop import Driver
+from gpusched.journal.log import FORMAT, Journal
 from gpusched.policies import make
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Delays, Faults, Incident, Noise

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from gpusched.journal import Journal
+from gpusched.journal.log import Journal
 
 # An example may be slow, or slow to make, without being wrong: the machine may be busy with something else. The short
 # tests take the same examples in every run, so that what fails has been made to fail; the long ones take new ones.

@@ -19,9 +19,9 @@ from gpusched.core.events import (
     Reported,
 )
 from gpusched.core.experiment import Experiment
-from gpusched.driver import Driver, replay
+from gpusched.driver.loop import Driver, replay
 from gpusched.executors.base import LiveTrial
-from gpusched.journal import Journal
+from gpusched.journal.log import Journal
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.setup import Setup, experiment, machine, recipe
 from tests.helpers import snapshot

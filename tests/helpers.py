@@ -21,12 +21,12 @@ from typing import Any, Self
 from sortedcontainers import SortedList
 
 from gpusched.core import events as ev
-from gpusched.core.codec import commands_from, commands_text, event_body, event_from
 from gpusched.core.decisions import Command, Decision, Launch
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.core.state import State
 from gpusched.core.trial import Trial, TrialState
+from gpusched.journal.codec import commands_from, commands_text, event_body, event_from
 from gpusched.policies import base
 
 

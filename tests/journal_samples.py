@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpusched.core.decisions import Command, Launch, SetTimer, Yield
 from gpusched.core.events import Event, ExperimentStarted, Reported, TrialUp
-from gpusched.journal import Entry, Journal
+from gpusched.journal.log import Entry, Journal
 
 ROOT = Path(__file__).resolve().parent.parent
 META = {"began": {"boot": 12.5, "wall": 1e9}, "epoch": 1}

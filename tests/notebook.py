@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpusched.core.codec import commands_from
 from gpusched.core.decisions import Command, Launch
 from gpusched.core.events import Event, Reported
-from gpusched.executors.base import Device, LiveTrial
+from gpusched.devices.base import Device
+from gpusched.executors.base import LiveTrial
+from gpusched.journal.codec import commands_from
 
 
 @dataclass

@@ -1,7 +1,4 @@
-"""The direction of imports, read from the sources: ``core <- policies <- driver <- {sim, daemon} <- cli``.
-
-A new module of gpusched needs a line in ``MAY_IMPORT``; think about which before you widen one.
-"""
+"""The rooms of gpusched and the direction of imports, as the list in ``docs/architecture.md`` draws them."""
 
 from __future__ import annotations
 
@@ -11,98 +8,29 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "gpusched"
+PICTURE = ROOT / "docs" / "architecture.md"
 
-MACHINE = {"core", "errors", "journal", "executors", "dashboard", "paths", "trees"}
-MACHINE |= {"failpoints", "epoch"}
-"""What the parts that touch the machine or the screen share; nothing of policies, driver, daemon, cli, sim."""
-
-SEARCH = MACHINE | {"policies", "space", "config", "driver"}
-"""What it takes to run an experiment, live or simulated."""
-
-MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
-    "failpoints": set(),
-    "logcap": set(),
-    "epoch": {"errors", "failpoints", "paths"},
-    "paths": {"errors"},
-    "reserve": set(),
-    "garbage": {"core", "paths", "trees"},
-    "core": {"core"},
-    "policies": {"policies", "core", "errors"},
-    "space": {"space", "errors"},
-    "config": {"config", "space", "policies", "core", "errors", "paths"},
-    "trees": {"trees", "errors", "paths"},
-    "clock": {"trees", "errors"},
-    "lock": {"errors"},
-    "client": {"errors", "paths"},
-    "journal": MACHINE | {"reserve"},
-    "executors": MACHINE | {"reserve"},
-    "dashboard": MACHINE,
-    "driver": {"driver", "policies", "core", "executors", "journal", "paths", "errors", "space"}
-    | {"failpoints"},
-    "profiles": {"config", "core", "errors", "journal", "paths"},
-    "assemble": SEARCH | {"profiles"},
-    "launchpad": {"config", "clock", "errors", "paths", "profiles"},
-    "session": {"assemble", "client", "errors", "paths"},
-    "result": {"result", "session", "errors", "paths", "trees", "worker"},
-    "recovery": SEARCH | {"assemble"},
-    "forecaster": {"forecaster", "policies", "core", "errors"},
-    "report": {"report", "dashboard", "core", "errors"},
-    "sim": SEARCH | {"sim", "assemble", "forecaster", "clock"},
-    "daemon": SEARCH
-    | {"daemon", "assemble", "clock", "lock", "forecaster", "recovery", "reserve"}
-    | {"garbage", "report", "logcap"},
-    "cli": SEARCH
-    | {
-        "cli",
-        "sim",
-        "daemon",
-        "assemble",
-        "clock",
-        "lock",
-        "client",
-        "garbage",
-        "launchpad",
-        "profiles",
-        "report",
-        "result",
-        "session",
-    },
-    "__main__": {"cli"},
-    "worker": {"worker", "trees", "core", "errors", "paths", "failpoints", "epoch", "logcap"},
-}
-
-PURE_PARTS = ("core", "policies")
+PURE_ROOMS = ("core", "policies")
 PURE_STANDARD_LIBRARY = {
-    *(
-        "__future__",
-        "abc",
-        "array",
-        "bisect",
-        "collections",
-        "contextlib",
-        "copy",
-        "dataclasses",
-        "difflib",
-    ),
-    *("enum", "fractions", "functools", "hashlib", "heapq", "importlib", "itertools", "json"),
-    *("math", "numbers", "operator", "random", "re", "statistics", "string", "textwrap", "types"),
-    *("typing",),
+    *("__future__", "abc", "array", "bisect", "collections", "contextlib", "copy", "dataclasses"),
+    *("difflib", "enum", "fractions", "functools", "hashlib", "heapq", "importlib", "itertools"),
+    *("json", "math", "numbers", "operator", "random", "re", "statistics", "string", "textwrap"),
+    *("types", "typing"),
 }
 """No clock and no I/O: neither time, datetime, os, subprocess, socket nor pathlib."""
-
-LIBRARIES = {
+PURE_LIBRARIES = {
     "core": {"sortedcontainers"},
     "policies": {"numpy", "scipy", "sortedcontainers", "emcee"},
 }
 SEEDED_NUMPY = {"Generator", "BitGenerator", "PCG64", "Philox", "SeedSequence", "RandomState"}
+
+TORCH_ROOMS = {"worker", "runtime", "integrations"}
 
 
 @dataclass(frozen=True)
@@ -112,24 +40,22 @@ class Import:
     module: str
     names: tuple[str, ...] = ()
 
-    @property
-    def where(self) -> str:
-        return f"{self.file.relative_to(ROOT)}:{self.line}"
+    def __str__(self) -> str:
+        return f"{self.file.relative_to(ROOT)}:{self.line}: {self.module}"
 
     @property
     def top(self) -> str:
         return self.module.partition(".")[0]
 
+    @property
+    def room(self) -> str:
+        """The room of gpusched that is imported; empty for another package, or for ``gpusched`` itself."""
+        return self.module.split(".")[1] if self.module.startswith("gpusched.") else ""
 
-def part_of(module: str) -> str:
-    """``gpusched.core.rung`` -> ``core``; ``gpusched.config_yaml`` -> ``config``: split-off files are of one part."""
-    name = module.split(".")[1]
-    return name if name in MAY_IMPORT else name.partition("_")[0]
 
-
-def module_of(file: Path) -> str:
-    names = list(file.relative_to(ROOT).with_suffix("").parts)
-    return ".".join(names[:-1] if names[-1] == "__init__" else names)
+def room_of(file: Path) -> str:
+    """``gpusched/core/rung.py`` -> ``core``; ``gpusched/errors.py`` -> ``errors``."""
+    return file.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
 def imports_of(file: Path) -> Iterator[Import]:
@@ -141,77 +67,82 @@ def imports_of(file: Path) -> Iterator[Import]:
             assert node.level == 0, f"{file}:{node.lineno}: a relative import"
             assert node.module is not None
             names = tuple(alias.name for alias in node.names)
-            if node.module == "gpusched":  # `from gpusched import space` names a part
+            if node.module == "gpusched":  # `from gpusched import policies` names a room
                 for name in names:
-                    if name != "__version__":
+                    if (PACKAGE / name).is_dir() or (PACKAGE / f"{name}.py").is_file():
                         yield Import(file, node.lineno, f"gpusched.{name}")
             else:
                 yield Import(file, node.lineno, node.module, names)
 
 
-SOURCES = sorted(file for file in PACKAGE.rglob("*.py") if file != PACKAGE / "__init__.py")
+SOURCES = [f for f in sorted(PACKAGE.rglob("*.py")) if f.parent != PACKAGE or f.name[0] != "_"]
+IMPORTS = [found for file in SOURCES for found in imports_of(file)]
 
 
-@pytest.fixture(params=SOURCES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def source(request: pytest.FixtureRequest) -> Path:
-    file: Path = request.param
-    return file
+def drawn() -> dict[str, set[str]]:
+    """The picture: room -> the rooms it imports, from the top down."""
+    block = PICTURE.read_text().partition("```rooms\n")[2].partition("```")[0]
+    rows = (line.partition("→") for line in block.splitlines())
+    return {room.strip(): set(below.split()) for room, _, below in rows}
 
 
-def test_parts_import_downwards_only(source: Path) -> None:
-    part = part_of(module_of(source))
-    assert part in MAY_IMPORT, f"say in MAY_IMPORT what {source.relative_to(ROOT)} may import"
-    for found in imports_of(source):
-        if found.top != "gpusched" or found.module == "gpusched":  # to know where the package is
+def test_the_picture_is_the_imports() -> None:
+    found: dict[str, set[str]] = {room_of(file): set() for file in SOURCES}
+    for arrow in IMPORTS:
+        if arrow.room and arrow.room != room_of(arrow.file):
+            found[room_of(arrow.file)].add(arrow.room)
+    picture = drawn()
+    assert picture.keys() == found.keys(), "docs/architecture.md must list each room once"
+    for room, below in found.items():
+        new = [
+            str(i) for i in IMPORTS if room_of(i.file) == room and i.room in below - picture[room]
+        ]
+        assert not new, f"{room}: imports that docs/architecture.md does not draw: {new}"
+        assert below == picture[room], f"{room}: drawn, and not imported: {picture[room] - below}"
+
+
+def test_rooms_import_downwards_only() -> None:
+    order = list(drawn())
+    for room, below in drawn().items():
+        up = [other for other in below if order.index(other) <= order.index(room)]
+        assert not up, f"{room} imports {up}, which the picture draws above it"
+
+
+def test_core_and_policies_have_no_clock_and_no_io() -> None:
+    for found in IMPORTS:
+        room = room_of(found.file)
+        if room not in PURE_ROOMS:
             continue
-        target = part_of(found.module)
-        assert target in MAY_IMPORT[part], f"{found.where}: {part} must not import {target}"
-
-
-def test_core_and_policies_have_no_clock_and_no_io(source: Path) -> None:
-    part = part_of(module_of(source))
-    if part not in PURE_PARTS:
-        return
-    allowed = PURE_STANDARD_LIBRARY | LIBRARIES[part] | {"gpusched"}
-    for found in imports_of(source):
-        assert found.top in allowed, f"{found.where}: {found.module} is not pure"
+        assert found.top in PURE_STANDARD_LIBRARY | PURE_LIBRARIES[room] | {"gpusched"}, str(found)
         if found.module == "random":
-            assert found.names == ("Random",), f"{found.where}: of random only Random"
+            assert found.names == ("Random",), f"{found}: of random only Random"
         if found.module.startswith("numpy.random"):
-            assert set(found.names) <= SEEDED_NUMPY, f"{found.where}: numpy's global generator"
+            assert set(found.names) <= SEEDED_NUMPY, f"{found}: numpy's global generator"
 
 
-def test_policies_use_no_global_random_numbers(source: Path) -> None:
-    if part_of(module_of(source)) not in PURE_PARTS:
-        return
-    for node in ast.walk(ast.parse(source.read_text())):
-        if not isinstance(node, ast.Attribute) or not isinstance(node.value, ast.Attribute):
+def test_core_and_policies_use_no_global_random_numbers() -> None:
+    for file in SOURCES:
+        if room_of(file) not in PURE_ROOMS:
             continue
-        if node.value.attr == "random" and ast.unparse(node.value) in ("np.random", "numpy.random"):
-            where = f"{source.relative_to(ROOT)}:{node.lineno}"
-            seeded = node.attr in SEEDED_NUMPY | {"default_rng"}
-            assert seeded, f"{where}: np.random.{node.attr} is global state"
+        for used in re.findall(r"\b(?:np|numpy)\.random\.(\w+)", file.read_text()):
+            assert used in SEEDED_NUMPY | {"default_rng"}, f"{file}: np.random.{used} is global"
 
 
-def test_only_the_worker_imports_torch(source: Path) -> None:
-    if part_of(module_of(source)) == "worker":
-        return
-    for found in imports_of(source):
-        assert found.top not in ("torch", "torchvision"), f"{found.where}: imports {found.module}"
+def test_torch_is_imported_where_training_happens_alone() -> None:
+    for found in IMPORTS:
+        if found.top in ("torch", "torchvision"):
+            assert room_of(found.file) in TORCH_ROOMS, str(found)
 
 
-@pytest.mark.parametrize(
-    "package", ["core", "dashboard", "executors", "report", "sim", "trees", "worker"]
-)
-def test_a_package_says_what_is_where(package: str) -> None:
-    folder = PACKAGE / package
-    told = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
-    named = set(re.findall(r"``(\w+)[^`]*``|(\w+)\.py", told))
-    for file in set(folder.glob("*.py")) - {folder / "__init__.py"}:
-        stem = file.stem
-        assert (stem, "") in named or ("", stem) in named, (
-            f"say in {package}/__init__.py what {stem} is"
-        )
+def test_a_room_says_what_is_where() -> None:
+    """The package's own text names each of its files: as ``name`` or as name.py."""
+    for init in PACKAGE.rglob("*/__init__.py"):
+        files = {file.stem for file in init.parent.glob("*.py")} - {"__init__"}
+        if init.parent.name in ("cli", "policies"):  # a file is named as its command or its policy
+            continue
+        told = ast.get_docstring(ast.parse(init.read_text())) or ""
+        named = {a or b for a, b in re.findall(r"``(\w+)[^`]*``|(\w+)\.py", told)}
+        assert files <= named, f"{init.relative_to(ROOT)} does not name {files - named}"
 
 
 def test_the_rules_catch_what_they_should(tmp_path: Path) -> None:
@@ -220,19 +151,22 @@ def test_the_rules_catch_what_they_should(tmp_path: Path) -> None:
         "import time\n\ndef f():\n    from torch import nn\n    import gpusched.cli.run\n"
     )
     assert [found.top for found in imports_of(bad)] == ["time", "torch", "gpusched"]
-    assert part_of("gpusched.cli.run") == "cli"
-    assert part_of("gpusched.config_yaml") == "config"
+    assert [found.room for found in imports_of(bad)] == ["", "", "cli"]
+    assert room_of(PACKAGE / "executors" / "local" / "hub.py") == "executors"
+    assert len(drawn()) > 15
 
 
-@pytest.mark.parametrize("module", ["cli", "config", "daemon", "dashboard", "executors", "sim"])
-def test_importing_the_daemon_side_does_not_load_torch(module: str) -> None:
-    assert find_spec(f"gpusched.{module}"), "gone: name the daemon side's modules here"
+@pytest.mark.parametrize(
+    "room", ["cli", "recipe", "daemon", "dashboard", "devices", "executors", "sim"]
+)
+def test_importing_the_daemon_side_does_not_load_torch(room: str) -> None:
+    assert (PACKAGE / room).is_dir()
     program = (
         f"import pkgutil, importlib, sys\n"
-        f"module = importlib.import_module('gpusched.{module}')\n"
-        f"for found in pkgutil.iter_modules(getattr(module, '__path__', [])):\n"
-        f"    if found.name != '__main__':\n"
-        f"        importlib.import_module('gpusched.{module}.' + found.name)\n"
+        f"room = importlib.import_module('gpusched.{room}')\n"
+        f"for found in pkgutil.walk_packages(room.__path__, 'gpusched.{room}.'):\n"
+        f"    if not found.name.endswith('__main__'):\n"
+        f"        importlib.import_module(found.name)\n"
         f"sys.exit('loaded torch' if 'torch' in sys.modules else 0)\n"
     )
     done = subprocess.run(

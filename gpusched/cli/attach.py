@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpusched import session
 from gpusched.cli import common
 from gpusched.cli.stop import wait_for_end
-from gpusched.client import Client, DaemonGone
+from gpusched.daemon import session
+from gpusched.daemon.client import Client, DaemonGone
 from gpusched.errors import GpuschedError
-from gpusched.paths import ExperimentPaths
+from gpusched.folder import find
+from gpusched.folder.paths import ExperimentPaths
 
 #: How long a daemon may hold its lock without taking anybody's call before those who follow give up.
 MUTE_S = 60.0
@@ -59,7 +60,7 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
         if interrupts is not None:
             interrupts()
         stays = interrupts is not None and _stay(stream, paths, as_json, interrupts)
-    if not stays and session.has_daemon(paths):
+    if not stays and find.has_daemon(paths):
         if not as_json:
             common.note(
                 f"detached; {paths.root.name} goes on. 'gpusched watch' shows it, 'gpusched stop' ends it"
@@ -100,7 +101,7 @@ class Stream:
             elif "view" in frame:
                 yield frame["view"]
         yield (
-            None if session.has_daemon(self._paths) and not self.over else session.view(self._paths)
+            None if find.has_daemon(self._paths) and not self.over else session.view(self._paths)
         )
 
     def explain(self, trial: int) -> list[str]:
@@ -118,7 +119,7 @@ class Stream:
             for frame in self._frames("follow", silence_s=0.3):
                 silent_since_s = time.monotonic()
                 yield frame
-            if self.over or not session.has_daemon(self._paths):
+            if self.over or not find.has_daemon(self._paths):
                 return
             if time.monotonic() - silent_since_s > MUTE_S:
                 raise GpuschedError(
@@ -131,7 +132,7 @@ class Stream:
     def _frames(self, verb: str, silence_s: float) -> Iterator[dict[str, Any] | None]:
         client = Client.connect(self._paths.socket)
         if client is None:
-            self.over = not session.has_daemon(self._paths)
+            self.over = not find.has_daemon(self._paths)
             return
         self.over = False  # It may have been resumed meanwhile.
         with client:

@@ -6,11 +6,11 @@ import argparse
 import dataclasses
 import shlex
 
-from gpusched import result
-from gpusched.assemble import read_recipe
 from gpusched.cli import common
-from gpusched.core import arguments
-from gpusched.paths import ExperimentPaths
+from gpusched.daemon import best_model as result
+from gpusched.driver.assemble import read_recipe
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.space import arguments
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

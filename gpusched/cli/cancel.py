@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from gpusched import session
 from gpusched.cli import common
 from gpusched.cli.stop import wait_for_end
+from gpusched.daemon import session
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

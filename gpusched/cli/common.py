@@ -11,9 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpusched import session
-from gpusched.core import arguments
-from gpusched.paths import ExperimentPaths
+from gpusched.daemon import session
+from gpusched.folder import find
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.space import arguments
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -62,7 +63,7 @@ def add_json(parser: argparse.ArgumentParser, what: str = "print one JSON object
 
 def experiment(args: argparse.Namespace) -> ExperimentPaths:
     """The experiment that the arguments name. Raises InputError."""
-    return session.find(args.exp, session.runs_folder(args.dir))
+    return find.find(args.exp, find.runs_folder(args.dir))
 
 
 def print_json(value: Any) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 
-from gpusched import config_values, session
 from gpusched.cli import common
+from gpusched.daemon import session
 from gpusched.errors import InputError
+from gpusched.recipe import values as config_values
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

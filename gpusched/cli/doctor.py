@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import argparse
 
-from gpusched import session
 from gpusched.cli import common
 from gpusched.errors import DeviceError
+from gpusched.folder import find
 
 SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
@@ -20,9 +20,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gpusched.executors.doctor import doctor_checks
+    from gpusched.doctor.machine import doctor_checks
 
-    folder = session.runs_folder(args.dir).absolute()
+    folder = find.runs_folder(args.dir).absolute()
     while not folder.exists():
         folder = folder.parent
     checks = doctor_checks(folder)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from gpusched import session
 from gpusched.cli import common
+from gpusched.daemon import session
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from gpusched import session
 from gpusched.cli import common
-from gpusched.core import arguments
 from gpusched.errors import InputError
-from gpusched.paths import ExperimentPaths
+from gpusched.folder import find
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.space import arguments
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def _write(rows: list[dict[str, Any]], out: TextIO, *, as_json: bool) -> None:
 
 def records(paths: ExperimentPaths) -> Iterator[dict[str, Any]]:
     """One flat mapping a report: trial, incarnation, seq, step, step_time_s, metrics, then ``hparams.*``."""
-    for number in session.trial_folders(paths):
+    for number in find.trial_folders(paths):
         trial = paths.trial(number)
         try:
             hparams = json.loads(trial.hparams.read_bytes()).get("hparams", {})

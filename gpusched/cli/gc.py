@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 
-from gpusched import garbage, session
-from gpusched.assemble import from_journal
 from gpusched.cli import common
+from gpusched.daemon import garbage
+from gpusched.driver.assemble import from_journal
 from gpusched.errors import InputError
-from gpusched.lock import Lock
+from gpusched.folder import find
+from gpusched.folder.lock import Lock
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
-    if session.has_daemon(paths):
+    if find.has_daemon(paths):
         raise InputError(
             f"{paths.root.name} is running and looks after its checkpoints itself; clean up when it has ended"
         )

@@ -11,10 +11,10 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-from gpusched import session
 from gpusched.cli import common
+from gpusched.daemon import session
 from gpusched.errors import GpuschedError
-from gpusched.paths import ExperimentPaths
+from gpusched.folder.paths import ExperimentPaths
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             print(answer)
         return 0
-    from gpusched.executors.gpus import gpu_states
+    from gpusched.devices.gpus import gpu_states
 
     states, notes = gpu_states()
     rows = [state.to_json() for state in states]

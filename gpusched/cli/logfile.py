@@ -1,4 +1,4 @@
-"""Reading a rank's stream that may have been capped (``logcap.py``): a hole in the file, or a file cut back."""
+"""Reading a rank's stream that may have been capped (``folder/logcap.py``): a hole in the file, or a file cut back."""
 
 from __future__ import annotations
 

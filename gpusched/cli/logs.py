@@ -11,11 +11,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpusched import session
 from gpusched.cli import common
 from gpusched.cli.logfile import read_from
+from gpusched.daemon import session
 from gpusched.errors import InputError
-from gpusched.paths import ExperimentPaths, TrialPaths
+from gpusched.folder import find
+from gpusched.folder.paths import ExperimentPaths, TrialPaths
 
 FINAL = ("completed", "stopped", "failed")
 #: How often ``-f`` asks whether its trial is over.
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     number = session.trial_number(args.trial)
     trial = paths.trial(number)
     if not trial.root.is_dir():
-        known = list(session.trial_folders(paths))
+        known = list(find.trial_folders(paths))
         raise InputError(f"trial {number} has not been launched; those that have: {_ranges(known)}")
     folder = _incarnation(trial, args.incarnation)
     try:
@@ -100,7 +101,7 @@ def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Nam
         if not args.follow or ended:
             return
         first = False
-        ended = not session.has_daemon(paths)
+        ended = not find.has_daemon(paths)
         if not ended and time.monotonic() >= next_look_at:
             next_look_at = time.monotonic() + FINAL_EVERY_S
             ended = _is_final(paths, number)

@@ -6,9 +6,9 @@ import argparse
 import json
 from typing import Any
 
-from gpusched import session
 from gpusched.cli import common
-from gpusched.paths import ExperimentPaths
+from gpusched.folder import find
+from gpusched.folder.paths import ExperimentPaths
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -17,8 +17,8 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    runs = session.runs_folder(args.dir)
-    rows = [_row(paths) for paths in session.experiments(runs)]
+    runs = find.runs_folder(args.dir)
+    rows = [_row(paths) for paths in find.experiments(runs)]
     if args.json:
         for row in rows:
             common.print_json(row)
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _row(paths: ExperimentPaths) -> dict[str, Any]:
     """From small files alone, so that a hundred experiments are listed at once."""
-    running = session.has_daemon(paths)
+    running = find.has_daemon(paths)
     best = _read(paths.best / "metric.json")
     state = "running" if running else _read(paths.final_view).get("state", "interrupted")
     metric = _read(paths.worker).get("metric")

@@ -10,14 +10,16 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from gpusched import launchpad, profiles, session
 from gpusched.cli import common
 from gpusched.cli.stop import wait_for_end
-from gpusched.clock import Beginning
-from gpusched.config import Recipe
+from gpusched.daemon import start as launchpad
+from gpusched.driver import profiles
+from gpusched.driver.clock import Beginning
 from gpusched.errors import NoTrialSucceeded
-from gpusched.journal import Journal
-from gpusched.paths import ExperimentPaths
+from gpusched.folder import find
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.log import Journal
+from gpusched.recipe.recipe import Recipe
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -44,11 +46,11 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     began = Beginning.now()
-    from gpusched.config import load_recipe
+    from gpusched.recipe.recipe import load_recipe
 
     asked = load_recipe(args.recipe, args.overrides, devices=args.devices)
     sizes = args.sizes or _sizes(asked)
-    runs = session.runs_folder(args.dir)
+    runs = find.runs_folder(args.dir)
     recipe = _recipe(args, sizes)
     paths = launchpad.make_experiment(runs, recipe, began)
     launchpad.start_daemon(paths, recipe=recipe)
@@ -80,7 +82,7 @@ def numbers(text: str) -> list[int]:
 
 def _recipe(args: argparse.Namespace, sizes: list[int]) -> Recipe:
     """The user's recipe, as a search that measures: one trial, so many steps at each size."""
-    from gpusched.config import load_recipe
+    from gpusched.recipe.recipe import load_recipe
 
     recipe = load_recipe(
         args.recipe,
@@ -123,7 +125,7 @@ def _show(profile: profiles.Profile) -> None:
 
 def _sizes(recipe: Recipe) -> list[int]:
     """1, 2, 4, .. and all atoms."""
-    from gpusched.daemon_equipment import devices_of
+    from gpusched.daemon.equipment import devices_of
 
     found = devices_of(recipe, Path.cwd() / "profile", ())
     try:

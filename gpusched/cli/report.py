@@ -9,8 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gpusched import session
 from gpusched.cli import common
+from gpusched.daemon import session
 from gpusched.errors import InputError
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import argparse
 
-from gpusched import launchpad
 from gpusched.cli import attach, common, deadline
+from gpusched.daemon import start as launchpad
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

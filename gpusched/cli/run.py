@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import argparse
 
-from gpusched import launchpad, session
 from gpusched.cli import attach, common, validate
-from gpusched.clock import Beginning
+from gpusched.daemon import start as launchpad
+from gpusched.driver.clock import Beginning
 from gpusched.errors import GpuschedError
+from gpusched.folder import find
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +31,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     began = Beginning.now()
-    from gpusched.config import load_recipe
+    from gpusched.recipe.recipe import load_recipe
 
     flags = {
         "deadline": args.deadline,
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         "seed": args.seed,
     }
     recipe = load_recipe(args.recipe, args.overrides, **flags)
-    runs = session.runs_folder(args.dir)
+    runs = find.runs_folder(args.dir)
     for line in validate.remarks(recipe):
         common.note(f"note: {line}")
     validate.ask_policy(recipe, runs)

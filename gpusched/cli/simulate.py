@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpusched.cli import common
 from gpusched.errors import InputError
+from gpusched.folder import find
 
 if TYPE_CHECKING:
     from gpusched.sim.setup import Setup
@@ -143,10 +144,9 @@ def _refuse_running(workload: str) -> None:
     kind, _, folder = workload.partition(":")
     if kind != "trace" or not folder:
         return
-    from gpusched import session
-    from gpusched.paths import ExperimentPaths
+    from gpusched.folder.paths import ExperimentPaths
 
-    if session.has_daemon(ExperimentPaths(Path(folder))):
+    if find.has_daemon(ExperimentPaths(Path(folder))):
         raise InputError(f"{workload}: this experiment is running; replay it when it is over")
 
 

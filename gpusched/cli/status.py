@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from gpusched import session
 from gpusched.cli import common
+from gpusched.daemon import session
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import time
 
-from gpusched import session
 from gpusched.cli import common
-from gpusched.paths import ExperimentPaths
+from gpusched.daemon import session
+from gpusched.folder import find
+from gpusched.folder.paths import ExperimentPaths
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -34,5 +35,5 @@ def run(args: argparse.Namespace) -> int:
 
 def wait_for_end(paths: ExperimentPaths) -> None:
     """Until the daemon is gone."""
-    while session.has_daemon(paths):
+    while find.has_daemon(paths):
         time.sleep(0.05)

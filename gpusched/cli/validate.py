@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpusched import session
 from gpusched.cli import common
 from gpusched.errors import InputError, RecipeError
+from gpusched.folder import find
 
 if TYPE_CHECKING:
-    from gpusched.config import Recipe
+    from gpusched.recipe.recipe import Recipe
 
 SAMPLES = 3
 #: More atoms than a workstation has.
@@ -42,7 +42,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gpusched.config import load_recipe
+    from gpusched.recipe.recipe import load_recipe
 
     try:
         recipe = load_recipe(
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             policy=args.policy,
             seed=args.seed,
         )
-        foreword = [*remarks(recipe), *ask_policy(recipe, session.runs_folder(args.dir))]
+        foreword = [*remarks(recipe), *ask_policy(recipe, find.runs_folder(args.dir))]
     except InputError as error:
         if not args.json:
             raise
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
 def remarks(recipe: Recipe) -> Iterator[str]:
     """What is not wrong with a recipe, but odd enough to be said before it runs."""
-    from gpusched.config_mode import remark
+    from gpusched.recipe.mode import remark
 
     odd = remark(recipe.metric, recipe.mode)
     if odd:
@@ -87,8 +87,9 @@ def ask_policy(recipe: Recipe, runs: Path) -> Sequence[str]:
     Where the recipe leaves open how many devices there are, it is asked about more than enough of them: what is wrong
     then is wrong on any machine. ``run`` asks again with what there is. ``runs``: where earlier runs and profiles are.
     """
-    from gpusched import policies, profiles
-    from gpusched.assemble import rules
+    from gpusched import policies
+    from gpusched.driver import profiles
+    from gpusched.driver.assemble import rules
 
     atoms = recipe.atoms_named
     policy = policies.make(recipe.policy_name, recipe.policy_options)
@@ -141,7 +142,7 @@ def lines(recipe: Recipe) -> Iterator[str]:
 
 
 def _line(name: str, text: str) -> str:
-    from gpusched.config_document import printable
+    from gpusched.recipe.document import printable
 
     return f"  {name:<9} {printable(text)}".rstrip()
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from gpusched import session
 from gpusched.cli import attach, common
+from gpusched.folder import find
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +15,6 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
-    if not session.has_daemon(paths) and (args.json or not attach.is_screen()):
+    if not find.has_daemon(paths) and (args.json or not attach.is_screen()):
         return attach.conclude(paths, as_json=args.json)
     return attach.attach(paths, as_json=args.json, owns=False)

@@ -10,7 +10,7 @@ commands say what an executor must do. Everything else in this package is a part
                    │  records the fact, asks the policy, hands atoms out
                    ├─ exits.py       where a trial goes whose incarnation is gone
                    ├─ watchdog.py    who has been silent for too long
-                   ├─ moves.py       from decisions (atoms) to state changes and commands (devices)
+                   ├─ transitions.py from decisions (atoms) to state changes and commands (devices)
                    ├─ state.py       everything that is true now, and the questions a policy may ask
                    │    ├─ rules.py       what the recipe asks for
                    │    ├─ trial.py       one trial; the transition table
@@ -22,9 +22,8 @@ commands say what an executor must do. Everything else in this package is a part
                    └─ invariants.py  what is always true, asserted after every event
 
 The same events give the same commands, in any process and at any time. Resume is built on that: a journal of events is
-replayed through ``handle``, and there is no second interpreter of it that could drift away. ``codec.py`` writes events
-and commands down (``compact.py``: quickly); ``explain.py`` tells a person why a trial is where it is; ``arguments.py``
-puts hyperparameters on a command line.
+replayed through ``handle``, and there is no second interpreter of it that could drift away. ``explain.py``
+tells a person why a trial is where it is.
 
 States of a trial
 -----------------

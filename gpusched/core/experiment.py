@@ -12,7 +12,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gpusched.core import invariants, moves, watchdog
+from gpusched.core import invariants, watchdog
+from gpusched.core import transitions as moves
 from gpusched.core.allocation import Devices, DeviceState
 from gpusched.core.decisions import Command, Decision, Finish, Resume
 from gpusched.core.events import (

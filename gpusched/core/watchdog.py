@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpusched.core import moves
+from gpusched.core import transitions as moves
 from gpusched.core.decisions import Command
 from gpusched.core.state import State
 from gpusched.core.trial import Trial

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpusched.dashboard import words
 from gpusched.dashboard.model import BestView, View
-from gpusched.paths import ExperimentPaths
+from gpusched.folder.paths import ExperimentPaths
 
 INTERRUPTED = (
     "No daemon runs it; 'gpusched resume' goes on with it while there is time left, "

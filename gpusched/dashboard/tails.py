@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpusched.dashboard import words
-from gpusched.paths import ExperimentPaths
+from gpusched.folder.paths import ExperimentPaths
 
 #: Read from the end of a log; a line longer than this is cut.
 TAIL_BYTES = 32 * 1024

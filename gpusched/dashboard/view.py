@@ -32,7 +32,7 @@ from gpusched.dashboard.model import (
 )
 
 if TYPE_CHECKING:
-    from gpusched.executors.base import Reading
+    from gpusched.devices.base import Reading
 
 __all__ = ["View", "build", "from_json", "to_json"]
 

@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpusched.core.arguments import flat
 from gpusched.errors import DamagedState
+from gpusched.space.arguments import flat
 
 _WANTED = (
     "ExperimentStarted",

@@ -8,10 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from gpusched.core.arguments import flat
 from gpusched.dashboard import words
 from gpusched.report import svg
 from gpusched.report.data import Data, TrialStory, importance
+from gpusched.space.arguments import flat
 
 #: Curves drawn and rows of the table; the best come first.
 CURVES, ROWS = 120, 200

@@ -31,7 +31,8 @@ from gpusched.core.events import (
     TrialUp,
 )
 from gpusched.core.speed import Scaling
-from gpusched.executors.base import FOREVER, Device, LiveTrial
+from gpusched.devices.base import Device
+from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.sim.physics import Delays, Faults, Incident, Noise
 from gpusched.sim.pool import Pool
 from gpusched.sim.run import Run, Story

@@ -15,17 +15,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from gpusched.assemble import Assembled
-from gpusched.clock import Beginning
-from gpusched.config import Recipe
 from gpusched.core.decisions import Command, Launch
 from gpusched.core.events import Event, Reported
 from gpusched.dashboard import view as views
-from gpusched.driver import Driver
+from gpusched.driver.assemble import Assembled
+from gpusched.driver.clock import Beginning
+from gpusched.driver.loop import Driver
 from gpusched.errors import InputError
-from gpusched.journal import Journal
-from gpusched.paths import ExperimentPaths, private_folder
+from gpusched.folder.files import private_folder
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.log import Journal
 from gpusched.policies.base import Policy
+from gpusched.recipe.recipe import Recipe
 from gpusched.sim.setup import Setup, experiment, machine, quiet, recipe
 from gpusched.sim.single import Result, forecaster, result, start
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from gpusched import policies
-from gpusched.config_policy import check_policy, option_names
-from gpusched.config_values import duration
-from gpusched.config_yaml import Unreadable, read_yaml
 from gpusched.errors import InputError
+from gpusched.recipe.policy import check_policy, option_names
+from gpusched.recipe.values import duration
+from gpusched.recipe.yaml import Unreadable, read_yaml
 from gpusched.sim.physics import Delays, Faults, Noise, parse_scaling
 from gpusched.sim.setup import Setup, foreword, policy_problems, recipe
 from gpusched.sim.workload import Workload

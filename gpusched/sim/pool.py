@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpusched.executors.base import Device
+from gpusched.devices.base import Device
 from gpusched.sim.physics import Faults
 from gpusched.sim.run import Run
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpusched.config import Recipe
 from gpusched.core.decisions import Launch
 from gpusched.core.events import (
     CheckpointSaved,
@@ -24,8 +23,9 @@ from gpusched.core.events import (
 )
 from gpusched.core.speed import Speed
 from gpusched.errors import DamagedState
-from gpusched.journal import Journal
-from gpusched.paths import ExperimentPaths
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.log import Journal
+from gpusched.recipe.recipe import Recipe
 from gpusched.sim.physics import Delays
 
 

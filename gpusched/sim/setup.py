@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from gpusched import policies
-from gpusched.assemble import rules
-from gpusched.config import Recipe
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
+from gpusched.driver.assemble import rules
+from gpusched.recipe.recipe import Recipe
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Delays, Faults, Incident, Noise, parse_scaling
 from gpusched.sim.workload import Workload

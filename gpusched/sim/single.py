@@ -11,7 +11,7 @@ from typing import Any
 
 from gpusched.core.events import ExperimentStarted
 from gpusched.core.experiment import Experiment
-from gpusched.driver import Driver, Forecaster, Observer
+from gpusched.driver.loop import Driver, Forecaster, Observer
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.setup import Setup, experiment, machine, recipe
 
@@ -97,7 +97,7 @@ def forecaster(setup: Setup, options: Any) -> Forecaster | None:
     predictor = options.get("predictor")
     if not isinstance(predictor, str):
         return None
-    from gpusched.forecaster import InlineForecaster
+    from gpusched.driver.forecaster import InlineForecaster
 
     return InlineForecaster(predictor, setup.seed)
 

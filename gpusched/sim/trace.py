@@ -15,11 +15,11 @@ from random import Random
 from typing import Any, Literal
 
 from gpusched.errors import InputError
-from gpusched.paths import ExperimentPaths
+from gpusched.folder.paths import ExperimentPaths
 from gpusched.sim.physics import Delays
 from gpusched.sim.record import Record, Recorded
 from gpusched.sim.workload import Curve
-from gpusched.space_forms import NAMES
+from gpusched.space.forms import NAMES
 
 KEY = "recorded"
 

@@ -19,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from gpusched.core import compact
-from gpusched.epoch import read_epoch
-from gpusched.paths import socket_address
+from gpusched.folder.epoch import read_epoch
+from gpusched.folder.paths import socket_address
+from gpusched.journal import compact
 
 Go = Literal["continue", "save", "yield", "leave"]
 GO: tuple[Go, ...] = ("continue", "save", "yield", "leave")

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Protocol
 
 from gpusched import failpoints
 from gpusched.errors import DamagedState
-from gpusched.paths import private_folder, sync_folder
+from gpusched.folder.files import private_folder, sync_folder
 from gpusched.worker.say import say
 
 FORMAT = 1

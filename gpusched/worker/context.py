@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpusched.errors import DamagedState, InputError
-from gpusched.paths import ExperimentPaths, TrialPaths
+from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.worker.hparams import HParams, from_command_line, merged
 
 Launcher = Literal["gpusched", "torchrun", "nobody"]

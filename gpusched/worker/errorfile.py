@@ -17,7 +17,7 @@ from gpusched.worker.say import say
 
 _MESSAGE_LIMIT = 4_000
 _TRACE_LIMIT = 32_000
-_PACKAGE = f"{Path(__file__).parent}/"
+_PACKAGE = f"{Path(__file__).parent.parent}/"
 
 
 def trace_of(error: BaseException, script: str) -> str:

@@ -31,7 +31,7 @@ END_PATIENCE_S = 10.0
 
 _LONG = timedelta(days=30)
 _PAYLOAD = 5
-_PACKAGE = f"{Path(__file__).parent}/"
+_PACKAGE = f"{Path(__file__).parent.parent}/"
 
 
 class Call(IntEnum):

@@ -18,7 +18,7 @@ from types import TracebackType
 from typing import Any, Literal, NoReturn
 
 from gpusched import failpoints
-from gpusched.paths import private_folder, write_durably
+from gpusched.folder.files import private_folder, write_durably
 from gpusched.worker.errorfile import headline, trace_of, write_error_file
 from gpusched.worker.say import say
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpusched.core import compact
-from gpusched.trees.outcome import is_sound, sealed
+from gpusched.folder.files import is_sound, sealed
+from gpusched.journal import compact
 from gpusched.worker.say import say
 
 REPORT_LIMIT_BYTES = 32 * 1024

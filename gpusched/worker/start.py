@@ -11,7 +11,8 @@ from contextlib import suppress
 from typing import Literal
 
 from gpusched.errors import GpuschedError
-from gpusched.worker import lastword, rng, stacks
+from gpusched.processes import stacks
+from gpusched.worker import lastword, rng
 from gpusched.worker.context import Context, read_context
 from gpusched.worker.group import Group
 from gpusched.worker.hparams import usage

@@ -13,7 +13,7 @@ from gpusched.worker import handover
 from gpusched.worker.checkpoint import Restorable
 from gpusched.worker.context import Context
 from gpusched.worker.data import Layout
-from gpusched.worker.resize import Clock, RateScaler
+from gpusched.worker.learning_rate import Clock, RateScaler
 from gpusched.worker.say import say
 from gpusched.worker.usage import Usage
 

@@ -158,7 +158,7 @@ class Trial:
         Raises:
             TypeError: Not an optimizer of torch.
         """
-        from gpusched.worker.resize import RateScaler
+        from gpusched.worker.learning_rate import RateScaler
 
         settings = self._context.settings
         scaler = RateScaler(

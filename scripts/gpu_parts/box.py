@@ -22,11 +22,11 @@ from gpusched.core.events import (
     Reported,
     TrialExited,
 )
-from gpusched.executors.base import Devices
-from gpusched.executors.devices import CpuDevices
-from gpusched.executors.settings import LaunchSettings
-from gpusched.executors.torchrun import TorchrunExecutor
-from gpusched.paths import ExperimentPaths
+from gpusched.devices.base import Devices
+from gpusched.devices.choose import CpuDevices
+from gpusched.executors.local.executor import TorchrunExecutor
+from gpusched.executors.local.settings import LaunchSettings
+from gpusched.folder.paths import ExperimentPaths
 
 SCRIPT = Path(__file__).with_name("trial.py")
 PATIENCE_S = 120.0
@@ -41,7 +41,7 @@ def devices_of(folder: Path, device: str) -> Devices:
     kind, _, slots = device.partition(":")
     if kind == "cpu":
         return CpuDevices(int(slots))
-    from gpusched.executors.cuda import CudaDevices
+    from gpusched.devices.cuda import CudaDevices
 
     return CudaDevices.from_spec(device, experiment=folder)
 

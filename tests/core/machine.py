@@ -23,11 +23,11 @@ from hypothesis.stateful import (
 
 from gpusched import policies
 from gpusched.core import events as ev
-from gpusched.core.codec import commands_from, commands_text, event_body, event_from
 from gpusched.core.decisions import Command, Launch
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.core.trial import TrialState
+from gpusched.journal.codec import commands_from, commands_text, event_body, event_from
 from tests.core.world import Process, World
 from tests.helpers import difference, snapshot
 from tests.policies.contract import VARIANTS

@@ -38,7 +38,7 @@ from gpusched.core.events import (
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.dashboard import view as views
-from gpusched.executors.base import Reading
+from gpusched.devices.base import Reading
 
 VIEWS = Path(__file__).with_name("golden") / "views"
 

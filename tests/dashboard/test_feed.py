@@ -15,7 +15,7 @@ from gpusched.dashboard import feed as feeds
 from gpusched.dashboard.feed import Feed, Loupe, Mailbox
 from gpusched.dashboard.model import View, to_json
 from gpusched.errors import DamagedState, GpuschedError
-from gpusched.paths import ExperimentPaths
+from gpusched.folder.paths import ExperimentPaths
 
 RUNNING = View(experiment="x", daemon_pid=1)
 OVER = View(experiment="x", state="finished")

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.paths import ExperimentPaths
+from gpusched.folder.paths import ExperimentPaths
 from tests.dashboard.tmux import PROMPT, ROOT, Terminal
 
 pytestmark = pytest.mark.skipif(

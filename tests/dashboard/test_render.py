@@ -24,7 +24,7 @@ from gpusched.dashboard.model import View, to_json
 from gpusched.dashboard.plan import visible_rows
 from gpusched.dashboard.render import render, text
 from gpusched.dashboard.ui import Detail, UiState
-from gpusched.executors.base import Reading
+from gpusched.devices.base import Reading
 from tests.dashboard.scene import VIEWS, Scene, recorded
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from gpusched.dashboard.tails import TAIL_BYTES, tail
-from gpusched.paths import ExperimentPaths
+from gpusched.folder.paths import ExperimentPaths
 
 
 def write(folder: Path, incarnation: int, name: str, data: bytes, changed: float = 0.0) -> None:

@@ -12,7 +12,7 @@ import pytest
 from gpusched.core.events import DeviceQuarantined, TrialExited, UserAsked
 from gpusched.dashboard import view as views
 from gpusched.dashboard.model import BestView, View, from_json, to_json
-from gpusched.executors.base import Reading
+from gpusched.devices.base import Reading
 from tests.counting import calls_of
 from tests.dashboard.scene import Scene
 

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 import gpusched
-from gpusched.trees.processes import start_time
+from gpusched.processes.identity import start_time
 
 PACKAGE = Path(gpusched.__file__).parent
 SCRIPTS = Path(__file__).parent / "scripts"

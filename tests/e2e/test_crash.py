@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.daemon_storage import checksums
-from gpusched.journal import Journal
-from gpusched.paths import ExperimentPaths
+from gpusched.daemon.storage import checksums
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.log import Journal
 from tests.e2e.sandbox import PATIENCE_S, Sandbox, wait_until
 
 ENDLESS = {"name": "fifo", "R": 100000}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.driver.test_disk import _in_a_namespace, can_mount
 from tests.journal_samples import ROOT
-from tests.test_driver_disk import _in_a_namespace, can_mount
 
 ON_A_SMALL_DISK = """
     import json, sys, time

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from gpusched.executors.devices import gpus_here
-from gpusched.executors.torchbuild import installed_torch_cuda
+from gpusched.devices.choose import gpus_here
+from gpusched.doctor.torchbuild import installed_torch_cuda
 from tests.e2e.sandbox import Sandbox
 
 FORK = """
 import importlib, os, sys
-from gpusched.worker import imports
+from gpusched.runtime import imports
 imports.import_agent()
 for name in imports.HEAVY:
     importlib.import_module(name)

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 
 from gpusched.core.decisions import Kill
-from gpusched.executors.devices import CpuDevices
-from gpusched.executors.settings import LaunchSettings
-from gpusched.executors.torchrun import TorchrunExecutor
-from gpusched.paths import ExperimentPaths
-from gpusched.trees.claim import read_claim
-from gpusched.trees.processes import MARK, all_pids, read_file
+from gpusched.devices.choose import CpuDevices
+from gpusched.executors.local.executor import TorchrunExecutor
+from gpusched.executors.local.settings import LaunchSettings
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.processes.claim import read_claim
+from gpusched.processes.identity import MARK, all_pids, read_file
 from tests.executors.contract import PATIENCE_S, Rig, exit_of
 
 SCRIPT = Path(__file__).with_name("scenarios.py")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.executors import best
-from gpusched.executors.best import keep_best
-from gpusched.paths import ExperimentPaths
+from gpusched.executors.local import best
+from gpusched.executors.local.best import keep_best
+from gpusched.folder.paths import ExperimentPaths
 
 
 def checkpoint(paths: ExperimentPaths, trial: int, step: int, content: str = "state") -> Path:

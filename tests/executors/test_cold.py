@@ -13,8 +13,8 @@ import pytest
 
 from gpusched.core.decisions import Launch
 from gpusched.core.events import Reported
-from gpusched.trees.claim import read_claim
-from gpusched.trees.processes import send_signal
+from gpusched.processes.claim import read_claim
+from gpusched.processes.identity import send_signal
 from tests.executors.conftest import Lab, listening_addresses, of_trial, wait_for
 from tests.executors.contract import steps_of, the_exit
 from tests.executors.test_ranks import play

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpusched.executors.base import FOREVER, Release
-from gpusched.executors.draining import Draining
+from gpusched.devices.base import Release
+from gpusched.executors.base import FOREVER
+from gpusched.executors.local.draining import Draining
 
 
 class Driver:

@@ -7,7 +7,7 @@ import faulthandler
 import pytest
 
 from gpusched.core.decisions import Kill
-from gpusched.worker.stacks import Place, describe, place_of
+from gpusched.processes.stacks import Place, describe, place_of
 from tests.executors.conftest import Lab, wait_for
 from tests.executors.contract import report_of, the_exit
 from tests.executors.test_trees import begin

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusched.errors import GpuschedError
-from gpusched.executors import peer as peers
-from gpusched.executors.hub import Hub
-from gpusched.executors.peer import Client, Frame, Peer
+from gpusched.executors.local import peer as peers
+from gpusched.executors.local.hub import Hub
+from gpusched.executors.local.peer import Client, Frame, Peer
 from tests.counting import calls_of
 
 

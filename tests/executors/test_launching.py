@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from gpusched.core.decisions import Launch
+from gpusched.devices.choose import CpuDevices
 from gpusched.errors import DeviceError
-from gpusched.executors.devices import CpuDevices
-from gpusched.executors.incarnation import Incarnation
-from gpusched.executors.launching import Launcher
-from gpusched.executors.settings import LaunchSettings
-from gpusched.paths import ExperimentPaths
+from gpusched.executors.local.incarnation import Incarnation
+from gpusched.executors.local.launching import Launcher
+from gpusched.executors.local.settings import LaunchSettings
+from gpusched.folder.paths import ExperimentPaths
 
 
 class Server:

@@ -12,9 +12,9 @@ import pytest
 
 from gpusched.cli.logfile import read_from
 from gpusched.core.decisions import Launch
-from gpusched.logcap import FIRST_BYTES, LAST_BYTES, STEP_BYTES
-from gpusched.trees.claim import read_claim
-from gpusched.trees.processes import Identity, send_signal, start_time
+from gpusched.folder.logcap import FIRST_BYTES, LAST_BYTES, STEP_BYTES
+from gpusched.processes.claim import read_claim
+from gpusched.processes.identity import Identity, send_signal, start_time
 from tests.executors.conftest import Lab, wait_for
 from tests.executors.contract import the_exit
 from tests.executors.test_ranks import play

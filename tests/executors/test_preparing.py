@@ -13,8 +13,8 @@ import pytest
 from gpusched.core.decisions import Kill, Launch, Save, Yield
 from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited, TrialUp
 from gpusched.executors.base import LiveTrial
-from gpusched.trees.claim import read_claim
-from gpusched.trees.processes import is_alive
+from gpusched.processes.claim import read_claim
+from gpusched.processes.identity import is_alive
 from tests.executors.conftest import Lab, of_trial
 from tests.executors.contract import Rig, exit_of, report_of, the_exit
 

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.executors.reporting import BadReport, Line, last_seq_in, lines_after, make_report
+from gpusched.executors.local.reporting import (
+    BadReport,
+    Line,
+    last_seq_in,
+    lines_after,
+    make_report,
+)
 
 
 def made(metrics: object, seq: object = 1, step: object = 2, step_time_s: object = 0.5) -> object:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.executors.launching import seed_of
-from gpusched.executors.settings import LaunchSettings, environment_for_trials, uses_torch
+from gpusched.executors.local.launching import seed_of
+from gpusched.executors.local.settings import LaunchSettings, environment_for_trials, uses_torch
 
 
 def test_what_would_confuse_a_trial_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

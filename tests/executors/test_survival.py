@@ -18,8 +18,8 @@ from gpusched.core.decisions import Launch, Save
 from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
 from gpusched.errors import InputError
 from gpusched.executors.base import LiveTrial
-from gpusched.trees.claim import read_claim
-from gpusched.trees.processes import is_alive, start_time
+from gpusched.processes.claim import read_claim
+from gpusched.processes.identity import is_alive, start_time
 from tests.executors.conftest import Lab, marked, wait_for, wait_until
 from tests.executors.contract import report_of, steps_of, the_exit
 from tests.executors.test_trees import begin
@@ -254,7 +254,7 @@ def test_a_server_does_not_import_on_for_a_dead_daemon(tmp_path: Path) -> None:
     daemon = f"""
 import os, socket, subprocess, sys, time
 ours, theirs = socket.socketpair()
-words = [sys.executable, "-m", "gpusched.worker.warm", str(theirs.fileno())]
+words = [sys.executable, "-m", "gpusched.runtime.warm", str(theirs.fileno())]
 server = subprocess.Popen(words, pass_fds=[theirs.fileno()], start_new_session=True)
 print(server.pid, flush=True)
 while not os.path.exists({str(importing)!r}):

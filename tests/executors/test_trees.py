@@ -11,7 +11,7 @@ import pytest
 
 from gpusched.core.decisions import Kill, Launch
 from gpusched.core.events import TrialExited
-from gpusched.trees.processes import start_time
+from gpusched.processes.identity import start_time
 from tests.executors.conftest import Lab, wait_for, wait_until
 from tests.executors.contract import the_exit
 from tests.executors.test_ranks import play

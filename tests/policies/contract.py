@@ -39,8 +39,8 @@ from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.core.state import State
 from gpusched.core.trial import Trial
-from gpusched.driver import Driver
-from gpusched.forecaster import InlineForecaster
+from gpusched.driver.forecaster import InlineForecaster
+from gpusched.driver.loop import Driver
 from gpusched.policies.base import Policy
 from gpusched.policies.curves.predictor import Prediction
 from gpusched.sim.executor import SimExecutor

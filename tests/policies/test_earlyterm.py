@@ -116,7 +116,7 @@ def test_R_completes_without_a_forecast() -> None:
 
 
 def test_the_real_predictor_ends_a_flat_trial_and_keeps_a_rising_one() -> None:
-    from gpusched.forecaster import InlineForecaster
+    from gpusched.driver.forecaster import InlineForecaster
 
     hand = Hand("earlyterm", {**SMALL, "b": 10, "R": 40}, atoms=3)
     forecaster = InlineForecaster("least_squares")

@@ -21,7 +21,7 @@ from gpusched.core.events import (
     TrialExited,
 )
 from gpusched.errors import DamagedState
-from gpusched.journal import Journal
+from gpusched.journal.log import Journal
 from gpusched.report import page, svg
 from gpusched.report.data import Data, Span, TrialStory, importance, read
 

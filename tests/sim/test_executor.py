@@ -20,9 +20,9 @@ from gpusched.core.events import (
 )
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
-from gpusched.driver import Driver, replay
+from gpusched.driver.loop import Driver, replay
 from gpusched.executors.base import FOREVER, LiveTrial
-from gpusched.journal import Journal
+from gpusched.journal.log import Journal
 from gpusched.sim.executor import SimExecutor, Stalled
 from gpusched.sim.physics import Delays, Faults, Incident, Noise
 from gpusched.sim.single import start

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from gpusched.config import Recipe
 from gpusched.core.experiment import Experiment
-from gpusched.driver import replay
+from gpusched.driver.loop import replay
 from gpusched.errors import DamagedState, InputError
-from gpusched.journal import Journal
-from gpusched.paths import ExperimentPaths
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.log import Journal
+from gpusched.recipe.recipe import Recipe
 from gpusched.sim.folder import simulate_into
 from gpusched.sim.physics import Delays, Faults, Noise
 from gpusched.sim.record import Record, milestones_reached
@@ -57,7 +57,7 @@ def test_a_kept_run_is_the_same_run_and_can_be_replayed(recorded):
 
 def test_a_kept_run_can_be_assembled_from_its_folder_alone(recorded):
     _, result, folder = recorded
-    from gpusched.assemble import from_journal
+    from gpusched.driver.assemble import from_journal
 
     found = from_journal(ExperimentPaths(folder))
     assert isinstance(found.experiment, Experiment)

@@ -20,19 +20,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpusched import launchpad
-from gpusched.assemble import assemble, read_recipe
-from gpusched.client import Client, DaemonGone
-from gpusched.clock import Beginning
-from gpusched.config import load_recipe
 from gpusched.core.events import Reported
 from gpusched.core.experiment import Experiment
+from gpusched.daemon import start as launchpad
+from gpusched.daemon.client import Client, DaemonGone
+from gpusched.driver.assemble import assemble, read_recipe
+from gpusched.driver.clock import Beginning
 from gpusched.errors import GpuschedError
 from gpusched.failpoints import VARIABLE
-from gpusched.journal import Journal
-from gpusched.paths import ExperimentPaths
-from gpusched.trees.outcome import read_json
-from gpusched.trees.processes import MARK, all_pids, identify, read_file, send_signal, start_time
+from gpusched.folder.files import read_json
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.log import Journal
+from gpusched.processes.identity import MARK, all_pids, identify, read_file, send_signal, start_time
+from gpusched.recipe.recipe import load_recipe
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PATIENCE_S = 60.0
@@ -87,7 +87,7 @@ class Bed:
     def start(self, *, resume: bool = False, failpoint: str = "", salvage: bool = False) -> Any:
         """Start a daemon; what it says of its start, or None if it died before."""
         reading, writing = os.pipe()
-        words = [sys.executable, "-m", "gpusched.daemon", str(self.paths.root)]
+        words = [sys.executable, "-m", "gpusched.daemon.main", str(self.paths.root)]
         words += ["--ready-fd", str(writing)] + ["--resume"] * resume + ["--salvage"] * salvage
         armed = {VARIABLE: failpoint} if failpoint else {}
         began = time.monotonic()

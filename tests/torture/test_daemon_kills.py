@@ -14,7 +14,7 @@ from gpusched import failpoints
 from gpusched.core.decisions import Launch
 from gpusched.core.events import TrialExited
 from gpusched.failpoints import DAEMON
-from gpusched.journal import Journal
+from gpusched.journal.log import Journal
 from tests.torture.bed import Bed, percentile, times, wait_until
 
 MakeBed = Callable[..., Bed]

@@ -10,7 +10,7 @@ import pytest
 
 from gpusched.core.events import Reported
 from gpusched.core.trial import TrialState
-from gpusched.journal import Journal
+from gpusched.journal.log import Journal
 from tests.torture.bed import SCRIPTS, Bed, times, wait_until
 
 MakeBed = Callable[..., Bed]

@@ -10,10 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from gpusched.core.events import DaemonResumed
-from gpusched.epoch import Epoch, read_epoch
 from gpusched.errors import Fenced, GpuschedError
-from gpusched.journal import Journal
-from gpusched.trees.processes import start_time
+from gpusched.folder.epoch import Epoch, read_epoch
+from gpusched.journal.log import Journal
+from gpusched.processes.identity import start_time
 from tests.journal_samples import META, sample
 from tests.torture.bed import Bed, wait_until
 

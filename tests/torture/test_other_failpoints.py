@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpusched.failpoints import SALVAGE, WORKER
-from gpusched.journal import Journal
-from gpusched.trees.outcome import read_json
+from gpusched.folder.files import read_json
+from gpusched.journal.log import Journal
 from tests.torture.bed import SCRIPTS, Bed, wait_until
 from tests.torture.test_daemon_kills import AT_THE_END, finish
 

@@ -13,7 +13,7 @@ import pytest
 
 from gpusched.core.decisions import Launch
 from gpusched.core.events import Reported, TrialExited
-from gpusched.journal import Journal
+from gpusched.journal.log import Journal
 from tests.torture.bed import SCRIPTS, Bed, times, wait_until
 
 KEYS = {

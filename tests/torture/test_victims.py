@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.trees.processes import Identity, read_file, send_signal, start_time
+from gpusched.processes.identity import Identity, read_file, send_signal, start_time
 from tests.torture.bed import Bed, times, wait_until
 
 MakeBed = Callable[..., Bed]

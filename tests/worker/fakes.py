@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpusched.paths import ExperimentPaths, TrialPaths
+from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.worker import lastword, start
 
 Answer = Callable[[dict[str, Any]], "str | bytes | None"]

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.trees.outcome import is_sound
+from gpusched.folder.files import is_sound
 from gpusched.worker.reports import REPORT_LIMIT_BYTES, ReportLog, clean_metrics, shown
 from tests.worker.fakes import Bench, run_rank
 

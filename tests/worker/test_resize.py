@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler as schedulers
 
-from gpusched.worker.resize import Clock, Ramp, RateScaler
+from gpusched.worker.learning_rate import Clock, Ramp, RateScaler
 
 STEPS_PER_EPOCH = 10
 

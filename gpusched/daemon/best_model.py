@@ -1,0 +1,122 @@
+"""The best model of an experiment: what is known of it, and its state, ready for ``load_state_dict``."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gpusched.errors import DamagedState, GpuschedError, NoTrialSucceeded
+from gpusched.folder import find
+from gpusched.folder.files import is_sound, read_json
+from gpusched.folder.paths import ExperimentPaths
+
+T = TypeVar("T")
+
+#: How often reading begins again because the search replaced the best model meanwhile.
+TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The best model so far: its score, the step it was scored at, and the configuration that gave it."""
+
+    experiment: str
+    trial: int
+    metric: str
+    value: float
+    step: int
+    atoms: int | None
+    seed: int | None
+    hparams: dict[str, Any]
+    checkpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Best(Description):
+    """The best model with its state: what ``trial.track`` was given, by name, with tensors on the CPU."""
+
+    state: dict[str, Any]
+
+
+def load(experiment: str | os.PathLike[str] | None = None) -> Best:
+    """The best model of an experiment, verified against the hashes it was written with.
+
+    Args:
+        experiment: A folder, a name, or None or ``"last"`` for the newest in ``runs/`` (or ``GPUSCHED_RUNS``). It may
+            still be running.
+
+    Raises:
+        InputError: There is no such experiment.
+        NoTrialSucceeded: No trial has saved a model yet.
+        DamagedState: The best model is not what was written.
+    """
+    from gpusched.worker.checkpoint import Damaged, verify
+
+    paths = find.find(None if experiment is None else os.fspath(experiment), find.runs_folder())
+
+    def read(folder: Path) -> Best:
+        known = _read(paths, folder)
+        try:
+            state = verify(folder / "checkpoint", known.step).load("state.pt")["tracked"]
+        except (Damaged, OSError, ValueError, KeyError) as error:
+            raise DamagedState(f"{folder}: the best model cannot be loaded: {error}") from None
+        fields = {name: getattr(known, name) for name in Description.__slots__}
+        return Best(**fields, state=state)
+
+    return _undisturbed(paths, read)
+
+
+def describe(paths: ExperimentPaths) -> Description:
+    """What is known of the best model so far. Raises NoTrialSucceeded, DamagedState."""
+    return _undisturbed(paths, lambda folder: _read(paths, folder))
+
+
+def _undisturbed(paths: ExperimentPaths, read: Callable[[Path], T]) -> T:
+    """Read from what ``best`` points to; once more if that failed because another took its place meanwhile."""
+    for _ in range(TRIES - 1):
+        folder = paths.best.resolve()
+        try:
+            return read(folder)
+        except GpuschedError:
+            if folder == paths.best.resolve():
+                raise
+    return read(paths.best.resolve())
+
+
+def _why_none(paths: ExperimentPaths) -> str:
+    script = str((read_json(paths.resolved) or {}).get("script"))
+    if script.startswith("simulated:"):
+        return "it was simulated, so there is no model; 'gpusched status' shows what its trials reached"
+    return "no trial has saved a model yet; 'gpusched status' shows how they do"
+
+
+def _read(paths: ExperimentPaths, folder: Path) -> Description:
+    try:
+        text = (folder / "metric.json").read_bytes().strip()
+        metric, drawn = json.loads(text), (folder / "hparams.json").read_bytes()
+        crc = zlib.crc32(drawn)
+        if not is_sound(text) or crc != metric.get("hparams_crc32", crc):
+            raise ValueError("it is not as it was written")
+        configuration = json.loads(drawn)
+        return Description(
+            experiment=paths.root.name,
+            trial=metric["trial"],
+            metric=metric["metric"],
+            value=metric["value"],
+            step=metric["step"],
+            atoms=metric.get("atoms"),
+            seed=configuration.get("seed"),
+            hparams=configuration.get("hparams", {}),
+            checkpoint=str(folder / "checkpoint"),
+        )
+    except FileNotFoundError:
+        raise NoTrialSucceeded(f"{paths.root.name}: {_why_none(paths)}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedState(
+            f"{folder}: the best model's description cannot be read ({error})"
+        ) from None

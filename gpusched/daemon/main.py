@@ -1,0 +1,349 @@
+"""The daemon of one experiment: the lock, the loop, its end, and resume = replay + reconcile.
+
+``python -m gpusched.daemon.main FOLDER [--resume]``. It is one thread: the driver waits in the executor's poll, which
+also serves the control socket; what people ask (``people``) is dealt with between two turns. Signals do the same:
+SIGTERM and SIGINT ask for a stop in good order, a second one cancels. SIGHUP means nothing: a closed terminal ends
+nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpusched import failpoints
+from gpusched.core.events import ExperimentStarted
+from gpusched.daemon import recovery
+from gpusched.daemon.equipment import devices_of, launch_settings
+from gpusched.daemon.log import Logs, write_unfailingly
+from gpusched.daemon.people import People
+from gpusched.daemon.storage import Storage, checksums, require_unchanged
+from gpusched.devices.base import Device
+from gpusched.driver.assemble import Assembled, assemble, read_recipe
+from gpusched.driver.clock import Beginning, Clock
+from gpusched.driver.forecaster import make_forecaster
+from gpusched.driver.loop import Driver, replay
+from gpusched.errors import (
+    DamagedState,
+    DeviceError,
+    Fenced,
+    GpuschedError,
+    InputError,
+    ReplayDiverged,
+)
+from gpusched.executors.local.executor import TorchrunExecutor
+from gpusched.folder.epoch import Epoch
+from gpusched.folder.lock import Lock
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.log import Journal
+from gpusched.recipe.env import filled_in
+
+#: How often it is looked whether another daemon has taken over.
+FENCE_EVERY_S = 1.0
+#: How long a daemon that is over waits until the last devices are confirmed to be free.
+DRAIN_S = 10.0
+#: The report of an experiment with more steps takes longer than its end should; ``gpusched report`` writes it then.
+REPORT_STEPS_MAX = 20_000
+
+
+class Daemon:
+    """Runs one experiment to its end."""
+
+    def __init__(
+        self,
+        paths: ExperimentPaths,
+        *,
+        resuming: bool,
+        salvage: bool = False,
+        environment: Mapping[str, str] | None = None,
+        deadline: Mapping[str, float] | None = None,
+    ) -> None:
+        self.paths = paths
+        self._moved_deadline = deadline
+        self._lock = Lock.take(paths.lock)
+        self._signals: list[int] = []
+        self._notes: list[str] = []
+        self._foreword: list[str] = []
+        self._next_look_at = 0.0
+        self._logs = Logs(paths.root)
+        recipe = read_recipe(paths)
+        recipe = replace(recipe, env=filled_in(recipe.env, environment or {}))
+        self.assembled: Assembled = assemble(recipe, paths)
+        self.experiment = self.assembled.experiment
+        began = json.loads(paths.began.read_bytes())
+        self._salvaged = False
+        if resuming:
+            journal: Journal | None = self._replay(salvage)
+        else:
+            journal, self.epoch = None, Epoch(paths.root, 0)
+        # After a reboot the wall clock may be wrong: time goes on where the journal ends.
+        self.clock = Clock(Beginning.from_json(began), at_least_s=self.experiment.state.now)
+        self.devices = devices_of(recipe, paths.root, tuple(self.experiment.state.devices.slots))
+        self.executor = TorchrunExecutor(
+            paths,
+            self.devices,
+            launch_settings(recipe),
+            clock=self.clock,
+            epoch=self.epoch.number,
+            on_client=lambda request, client: self.people.serve(request, client),
+            say=self._say,
+        )
+        self.people = People(
+            self.assembled, self.executor, self.devices, self.clock, self._warnings
+        )
+        # The warm server imports torch by now: what syncs to disk comes after it.
+        self.journal = journal or Journal.create(
+            paths.journal, {"epoch": self.epoch.number, "checksums": checksums(paths)}
+        )
+        self.storage = Storage(paths)
+        self.executor.keeping.spare = self.storage.reserve.give
+        self.executor.seq_of = lambda trial: self.experiment.state.trials[trial].seq
+        self._forecaster = make_forecaster(recipe)
+        self.driver = Driver(
+            self.experiment,
+            self.executor,
+            self.journal,
+            forecaster=self._forecaster,
+            observer=self.people.observe,
+            fence=self.epoch.check,
+            spare=self.storage.reserve,
+        )
+
+    # ------------------------------------------------------------ beginning
+
+    def _replay(self, salvage: bool) -> Journal:
+        """The journal of an experiment that is to go on. Raises InputError if it is over."""
+        journal = Journal.open(self.paths.journal)
+        self.epoch = Epoch(self.paths.root, int(journal.meta.get("epoch", 1)))
+        journal.set_epoch(self.epoch.number)
+        require_unchanged(self.paths, journal.meta)
+        try:
+            count = replay(self.experiment, journal.entries())
+        except ReplayDiverged:
+            raise  # the journal is whole; it is this version that does not fit
+        except DamagedState:
+            if not salvage:
+                raise
+            self._salvaged = True
+            dropped = journal.drop_after_last_good()
+            print(f"salvage: {dropped} damaged events dropped; trials' own files are read again")
+        else:
+            print(f"replayed {count} events")
+        failpoints.reach("resume.replayed")
+        if self.experiment.finished:
+            recovery.complete(self.assembled)
+            journal.close()
+            raise InputError(
+                f"{self.paths.root.name} is over ({self.experiment.state.stopping}); "
+                "'gpusched best' shows its model, 'gpusched run' starts another"
+            )
+        return journal
+
+    def _start(self, resuming: bool) -> None:
+        inventory = self.executor.inventory()
+        if resuming and self.experiment.state.devices.total:
+            for slot in self.experiment.state.devices.slots.values():
+                if slot.passing:
+                    self.devices.keep_out(slot.id, slot.reason)
+            self._resume(inventory)
+            if self._moved_deadline:  # before the old one is noticed to be over
+                self.driver.handle([self.people.moved_deadline(self._moved_deadline)])
+            return
+        self.storage.require_room()
+        if not any(device.usable for device in inventory):
+            reasons = "; ".join(f"{device.label}: {device.why_not}" for device in inventory)
+            raise DeviceError(f"no device can be used now: {reasons or 'there is none'}")
+        self.assembled.recipe.require_atoms(len(inventory))
+        self.assembled.require_policy(len(inventory))
+        self._foreword = list(self.assembled.foreword(len(inventory)))
+        self.devices.check_sizes(self.experiment.state.rules.fit(len(inventory)))
+        self.driver.handle(
+            [
+                ExperimentStarted(
+                    at=self.clock(),
+                    devices=tuple(device.id for device in inventory),
+                    islands={device.id: device.island for device in inventory},
+                    unusable={d.id: d.why_not for d in inventory if not d.usable},
+                )
+            ]
+        )
+
+    def _resume(self, inventory: Sequence[Device]) -> None:
+        state = self.experiment.state
+        launched: dict[int, int] = {}
+        if self._salvaged:
+            unknown = recovery.forget_the_unknown(state, self.paths)
+            launched = unknown.launched
+            self._say(
+                f"salvage: {unknown.killed} processes that the journal knows nothing of were ended; "
+                f"{len(unknown.aside)} folders of unknown trials were put aside"
+            )
+        lost = list(recovery.lost_devices(state, inventory, self.clock()))
+        self.driver.resume(self.epoch.number, launched=launched, lost=lost)
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self, *, resuming: bool, ready: Any = None) -> None:
+        """Until the experiment is over."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.set_wakeup_fd(self.executor.hub.wake_descriptor, warn_on_full_buffer=False)
+        self._start(resuming)
+        if ready is not None:
+            ready({"ok": os.getpid(), "foreword": self._foreword})
+        while not self.experiment.finished or self.driver.stalled:
+            self.driver.turn(self._due_at())
+            if self.clock() >= self._due_at():
+                self._do_what_is_due()
+        self._finish()
+
+    def _due_at(self) -> float:
+        """When there is something to do beside the trials; in the past: now."""
+        if self._signals:
+            return 0.0
+        return min(self.people.due_at, self.storage.next_at, self._next_look_at)
+
+    def _do_what_is_due(self) -> None:
+        self._look_around()
+        self._take_signals()
+        events = self.people.asked()
+        change = self.storage.look(self.clock(), self.experiment.state)
+        if change is not None:
+            events.append(change)
+        if events:
+            self.driver.handle(events)
+        self.people.show()
+
+    def _finish(self) -> None:
+        until = self.clock() + DRAIN_S
+        while self.experiment.state.devices.draining and self.clock() < until:
+            self.driver.turn(until)
+        failpoints.reach("final.before")
+        self.journal.commit()
+        view = self.people.view(leaving=True)
+        try:
+            self.storage.write(self.paths.final_view, json.dumps(view).encode())
+        except OSError as error:
+            self._say(
+                f"{self.paths.final_view}: cannot be written ({error}); the journal has it all"
+            )
+        self.storage.release()
+        failpoints.reach("final.after")
+        self.people.farewell(view)
+        self.executor.close()
+        self.journal.close()
+        self._report(view)
+
+    def _report(self, view: dict[str, Any]) -> None:
+        """``report.html``, where that takes no noticeable time; nothing depends on it."""
+        if sum(t.seq for t in self.experiment.state.trials.values()) > REPORT_STEPS_MAX:
+            return
+        from gpusched.report import data, page
+
+        with contextlib.suppress(OSError, DamagedState):
+            page.write(self.paths.report, view, data.read(self.paths.journal))
+
+    # ------------------------------------------------------------ signals
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._signals.append(number)
+
+    def _take_signals(self) -> None:
+        while self._signals:
+            self._signals.pop()
+            stopping = self.experiment.state.stopping is not None
+            self.people.ask("cancel" if stopping else "stop")
+
+    # ------------------------------------------------------------ remarks
+
+    def _warnings(self) -> tuple[str, ...]:
+        storage = (self.driver.stalled, self.storage.warning)
+        return (*(text for text in storage if text), *self._notes[-3:])
+
+    def _say(self, text: str) -> None:
+        """A remark of the executor or the devices: into the log, and shown in the dashboard."""
+        print(text, flush=True)
+        self._notes.append(text)
+
+    def _look_around(self) -> None:
+        """Now and then: has another daemon taken over (raises Fenced)? what went wrong with forecasts?"""
+        now = self.clock()
+        if now < self._next_look_at:
+            return
+        self._next_look_at = now + FENCE_EVERY_S
+        self._logs.look(now)
+        self.epoch.check()
+        complaints = self._forecaster.complaints if self._forecaster is not None else ()
+        while complaints:
+            self._say(complaints.popleft())
+
+
+# ---------------------------------------------------------------- start
+
+
+def _given_environment(descriptor: int | None) -> dict[str, str]:
+    """Values of the recipe's ``env`` that are not on the disk."""
+    if descriptor is None:
+        return {}
+    with os.fdopen(descriptor, "rb") as memory:
+        given: dict[str, str] = json.loads(memory.read())
+    return given
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of the daemon's process. Tells its fate at the start through ``--ready-fd``."""
+    parser = argparse.ArgumentParser(prog="python -m gpusched.daemon.main")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--salvage", action="store_true")
+    parser.add_argument("--ready-fd", type=int)
+    parser.add_argument("--env-fd", type=int)
+    parser.add_argument("--deadline", type=json.loads, help="as the request of this name")
+    args = parser.parse_args(argv)
+    os.umask(0o077)
+    write_unfailingly()
+
+    def ready(message: dict[str, Any]) -> None:
+        if args.ready_fd is not None:
+            with contextlib.suppress(OSError):
+                os.write(args.ready_fd, json.dumps(message).encode() + b"\n")
+                os.close(args.ready_fd)
+            args.ready_fd = None
+
+    try:
+        daemon = Daemon(
+            ExperimentPaths(args.folder.resolve()),
+            resuming=args.resume,
+            salvage=args.salvage,
+            environment=_given_environment(args.env_fd),
+            deadline=args.deadline,
+        )
+        daemon.run(resuming=args.resume, ready=ready)
+    except Fenced as error:
+        # Not even its socket is ours any more. Descriptors end with the process; nothing is closed in good order.
+        print(f"{time.strftime('%F %T')} {error}", file=sys.stderr, flush=True)
+        os._exit(error.exit_code)
+    except GpuschedError as error:
+        print(f"{time.strftime('%F %T')} {error}", file=sys.stderr, flush=True)
+        ready({"error": str(error), "exit_code": error.exit_code})
+        return error.exit_code
+    except BaseException as error:
+        traceback.print_exc()
+        ready({"error": f"the daemon failed: {type(error).__name__}: {error}", "exit_code": 1})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""What people ask of a running experiment, and what they are shown: requests, views, lines.
+
+Requests come in within the executor's poll. One that changes the experiment becomes an event, which the daemon takes
+between two turns; every other is answered at once.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpusched.core.decisions import Command, Kill
+from gpusched.core.events import DeadlineMoved, Event, UserAsked
+from gpusched.daemon.equipment import quarantined_device
+from gpusched.dashboard import lines as plain
+from gpusched.dashboard import view as views
+from gpusched.devices.base import Devices, Release
+from gpusched.driver.assemble import Assembled
+from gpusched.driver.clock import Clock
+from gpusched.errors import DeviceError, GpuschedError, InputError
+from gpusched.executors.local.executor import TorchrunExecutor
+
+#: How often watchers get a view.
+VIEW_EVERY_S = 0.5
+#: What somebody who begins to follow is told of what was before.
+PAST_LINES = 50
+#: How long people have to take their last view of an experiment that is over.
+FAREWELL_S = 1.0
+
+
+class People:
+    """The clients of one daemon: those who ask, those who watch (views) and those who follow (lines)."""
+
+    def __init__(
+        self,
+        assembled: Assembled,
+        executor: TorchrunExecutor,
+        devices: Devices,
+        clock: Clock,
+        warnings: Callable[[], Sequence[str]],
+    ) -> None:
+        self._assembled = assembled
+        self._executor = executor
+        self._devices = devices
+        self._clock = clock
+        self._warnings = warnings
+        self._asked: list[Event] = []
+        self._watchers: list[Any] = []
+        self._followers: list[Any] = []
+        self._past: deque[tuple[str, dict[str, Any]]] = deque(maxlen=PAST_LINES)
+        self._next_view_at = 0.0
+
+    @property
+    def due_at(self) -> float:
+        """When the daemon must turn to them: at once if something was asked, or when the next view is due."""
+        if self._asked:
+            return 0.0
+        return self._next_view_at if self._watchers else float("inf")
+
+    # ------------------------------------------------------------ what they ask
+
+    def asked(self) -> list[Event]:
+        """What was asked since the last call."""
+        events, self._asked = self._asked, []
+        return events
+
+    def ask(self, verb: Any, trial: int | None = None) -> None:
+        """Put a wish to the experiment, as if a client had."""
+        self._asked.append(UserAsked(at=self._clock(), verb=verb, trial=trial))
+
+    def serve(self, request: dict[str, Any], client: Any) -> None:
+        """Answer one request of a client; called from within the executor's poll."""
+        try:
+            if request.get("ask") == "readmit":
+                self._readmit(str(request.get("device")), client)
+            else:
+                client.send({"ok": self._answer(request, client)})
+                if request.get("ask") == "follow" and self._past:
+                    lines, records = zip(*self._past, strict=True)
+                    client.send({"lines": lines, "records": records})
+        except GpuschedError as error:
+            client.send({"error": str(error), "exit_code": error.exit_code})
+        except Exception as error:
+            # A question that we cannot answer must not end the search of the one who asks.
+            traceback.print_exc()
+            client.send(
+                {"error": f"internal error: {type(error).__name__}: {error}", "exit_code": 1}
+            )
+
+    def _answer(self, request: dict[str, Any], client: Any) -> Any:
+        match request.get("ask"):
+            case "view":
+                return self.view()
+            case "watch":
+                self._watchers.append(client)
+                self._next_view_at = 0.0
+                return "watching"
+            case "follow":
+                self._followers.append(client)
+                return "following"
+            case "explain":
+                return self._assembled.explain(_trial(request))
+            case "pause" | "unpause" | "stop_trial" as verb:
+                return self._ask_of_trial(verb, _trial(request))
+            case "stop" | "cancel" as verb:
+                self.ask(verb)
+                return f"{self._assembled.paths.root.name} is asked to {verb}"
+            case "deadline":
+                moved = self.moved_deadline(request)
+                self._asked.append(moved)
+                return {"deadline_s": moved.deadline_s, "time_left_s": moved.deadline_s - moved.at}
+            case "kill":
+                self.ask("cancel")
+                for trial in self._assembled.experiment.state.live.values():
+                    self._executor.execute(Kill(trial.id, trial.incarnation, 0.0))
+                return "killed"
+            case other:
+                raise InputError(f"the daemon knows no request {other!r}")
+
+    def moved_deadline(self, request: Mapping[str, Any]) -> DeadlineMoved:
+        """``in_s``: so many seconds from now; ``add_s``: so many more than there were. Raises InputError."""
+        state, now = self._assembled.experiment.state, self._clock()
+        if state.stopping is not None:
+            raise InputError(f"{self._assembled.paths.root.name} is ending ({state.stopping})")
+        by_s, since_s = request.get("in_s"), now
+        if by_s is None:
+            by_s, since_s = request.get("add_s"), state.rules.deadline_s
+        if not isinstance(by_s, int | float) or not math.isfinite(by_s):
+            raise InputError("to when is the deadline to be moved?")
+        return DeadlineMoved(at=now, deadline_s=since_s + by_s)
+
+    def _ask_of_trial(self, verb: str, number: int) -> str:
+        trials = self._assembled.experiment.state.trials
+        if number not in trials:
+            raise InputError(f"there is no trial {number}; there are {len(trials)} so far")
+        trial = trials[number]
+        if trial.is_final:
+            raise InputError(f"trial {number} is {trial.state.value} and stays so")
+        if verb == "unpause" and not (trial.held_by_user or trial.state.value == "paused"):
+            raise InputError(f"trial {number} is {trial.state.value}, not paused")
+        self.ask(verb, number)
+        rests = trial.state.value == "paused"
+        words = {
+            "pause": "stays paused until it is unpaused" if rests else "pauses at its next step",
+            "unpause": "goes on as soon as an atom is free",
+            "stop_trial": "is stopped" if rests else "stops at its next step",
+        }
+        return f"trial {number} {words[verb]}"
+
+    def _readmit(self, wanted: str, client: Any) -> None:
+        """Answered when the device has proven that it is clean and well, or has not within seconds."""
+        devices = self._assembled.experiment.state.devices
+        device = quarantined_device(wanted, devices, self._executor.inventory())
+
+        def answer(release: Release) -> None:
+            if release.released:
+                client.send({"ok": f"{device} is in use again"})
+                return
+            error = f"{device} cannot be used yet: {release.holder}"
+            client.send({"error": error, "exit_code": DeviceError.exit_code})
+
+        self._executor.readmit(device, answer)
+
+    # ------------------------------------------------------------ what they are shown
+
+    def view(self, *, leaving: bool = False) -> dict[str, Any]:
+        """Where the experiment stands, as JSON. ``leaving``: as it will be without its daemon."""
+        return views.to_json(
+            self._assembled.view(
+                daemon_pid=None if leaving else os.getpid(),
+                now=self._clock(),
+                readings=self._devices.readings(),
+                warnings=tuple(self._warnings()),
+            )
+        )
+
+    def show(self) -> None:
+        """Send the watchers a view if one is due."""
+        now = self._clock()
+        if not self._watchers or now < self._next_view_at:
+            return
+        self._next_view_at = now + VIEW_EVERY_S
+        self._watchers = [client for client in self._watchers if not client.closed]
+        if self._watchers:
+            frame = {"view": self.view()}
+            for client in self._watchers:
+                client.send(frame)
+
+    def observe(self, event: Event, commands: Sequence[Command]) -> None:
+        """The driver's observer: a line of the log, and for the followers, for each thing worth one."""
+        state, metric = self._assembled.experiment.state, self._assembled.recipe.metric
+        records = plain.records(event, commands, state, metric)
+        if not records:
+            return
+        lines = [plain.line(record) for record in records]
+        print("\n".join(lines), flush=True)
+        self._past.extend(zip(lines, records, strict=True))
+        self._followers = [client for client in self._followers if not client.closed]
+        for client in self._followers:
+            client.send({"lines": lines, "records": records})
+
+    def farewell(self, view: dict[str, Any]) -> None:
+        """Send the last view, and wait a little until all have taken it."""
+        clients = (*self._watchers, *self._followers)
+        for client in clients:
+            client.send({"view": view, "over": True})
+        until = self._clock() + FAREWELL_S
+        while self._clock() < until and not all(client.closed for client in clients):
+            self._executor.hub.turn(until - self._clock())
+
+
+def _trial(request: dict[str, Any]) -> int:
+    number = request.get("trial")
+    if not isinstance(number, int):
+        raise InputError("which trial? give its number")
+    return number

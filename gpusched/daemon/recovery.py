@@ -1,0 +1,135 @@
+"""What a daemon that takes over must set right beyond the replay: rare cases, each left by a death at a bad instant.
+
+* The experiment was over in the journal, but the last commands were not carried out: ``complete``.
+* Devices have gone bad, or are gone, while no daemon looked: ``lost_devices``.
+* After a salvage the journal knows less than happened. Process trees that it knows nothing of are ended, folders of
+  trials that it knows nothing of are put aside, and numbers of incarnations are not used again: ``forget_the_unknown``.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpusched.core.events import DeviceQuarantined
+from gpusched.core.state import State
+from gpusched.dashboard import view as views
+from gpusched.devices.base import Device
+from gpusched.driver.assemble import Assembled
+from gpusched.errors import GpuschedError
+from gpusched.executors.local.best import keep_best
+from gpusched.folder.files import sync_folder, write_durably
+from gpusched.folder.paths import ExperimentPaths, TrialPaths
+from gpusched.processes.claim import read_claim
+from gpusched.processes.identity import kill_each, mark_of, of_incarnation
+
+#: How long process trees that nobody knows may take to die of SIGKILL.
+HUNT_S = 30.0
+_ROUND_S = 0.02
+
+
+def complete(assembled: Assembled) -> None:
+    """Do what the last daemon of a finished experiment had decided and not done. Twice is as good as once."""
+    state, paths = assembled.experiment.state, assembled.paths
+    best = state.best
+    if best is not None:
+        keep_best(
+            paths,
+            best.trial,
+            best.step,
+            metric=assembled.recipe.metric,
+            value=best.metric,
+            atoms=best.atoms,
+        )
+    if not paths.final_view.is_file():
+        view = views.to_json(assembled.view(daemon_pid=None))
+        write_durably(paths.final_view, json.dumps(view).encode())
+
+
+def lost_devices(
+    state: State, inventory: Sequence[Device], now: float
+) -> Iterator[DeviceQuarantined]:
+    """Devices that the journal thinks well of and that cannot be used, or are not there any more."""
+    there = {device.id: device for device in inventory}
+    for name, slot in state.devices.slots.items():
+        if slot.state.value == "quarantined":
+            continue
+        device = there.get(name)
+        if device is None:
+            why = "it was not there any more when the daemon came back"
+            yield DeviceQuarantined(at=now, device=name, reason=why)
+        elif not device.usable:
+            yield DeviceQuarantined(at=now, device=name, reason=device.why_not, passing=True)
+
+
+@dataclass(slots=True)
+class Unknown:
+    """What was found on disk that a salvaged journal knows nothing of."""
+
+    #: By trial, the highest number of an incarnation that was launched.
+    launched: dict[int, int] = field(default_factory=dict)
+    #: Trials whose folders were put aside.
+    aside: list[int] = field(default_factory=list)
+    killed: int = 0
+
+
+def forget_the_unknown(
+    state: State, paths: ExperimentPaths, clock: Callable[[], float] = time.monotonic
+) -> Unknown:
+    """End what nobody knows of, so that devices the journal thinks free are. Raises GpuschedError."""
+    found = Unknown()
+    for number, trial_paths in _trials(paths):
+        trial = state.trials.get(number)
+        known = trial.incarnation if trial is not None else 0
+        newer = sorted(n for n in _incarnations(trial_paths) if n > known)
+        for incarnation in newer:
+            found.killed += _end(paths, number, incarnation, clock)
+        if trial is None:
+            _put_aside(trial_paths.root)
+            found.aside.append(number)
+        elif newer:
+            found.launched[number] = newer[-1]
+    return found
+
+
+def _trials(paths: ExperimentPaths) -> Iterator[tuple[int, TrialPaths]]:
+    if paths.trials.is_dir():
+        for folder in sorted(paths.trials.iterdir()):
+            if folder.name.isdigit():
+                yield int(folder.name), TrialPaths(folder)
+
+
+def _incarnations(paths: TrialPaths) -> Iterator[int]:
+    logs = paths.root / "logs"
+    if logs.is_dir():
+        yield from (int(entry.name) for entry in logs.iterdir() if entry.name.isdigit())
+
+
+def _end(paths: ExperimentPaths, trial: int, incarnation: int, clock: Callable[[], float]) -> int:
+    """SIGKILL to all of an incarnation until nothing is left; how many that were."""
+    claim = read_claim(paths.trial(trial).shim(incarnation))
+    leaders = claim.leaders if claim is not None else ()
+    mark = mark_of(paths.root, trial, incarnation)
+    killed, until = 0, clock() + HUNT_S
+    while left := of_incarnation(mark, leaders):
+        killed = max(killed, kill_each(left))
+        if clock() > until:
+            pids = ", ".join(str(process.pid) for process in left[:5])
+            raise GpuschedError(
+                f"processes {pids} of trial {trial} cannot be killed; the journal knows nothing of them, so the "
+                "experiment cannot go on beside them"
+            )
+        time.sleep(_ROUND_S)
+    return killed
+
+
+def _put_aside(folder: Path) -> None:
+    """Its number will be another trial's: nothing of it may be taken for that one's."""
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.salvaged-{number}")).exists():
+        number += 1
+    folder.rename(aside)
+    sync_folder(folder.parent)

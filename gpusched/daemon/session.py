@@ -1,0 +1,89 @@
+"""An experiment seen from outside: which folder is meant, whether its daemon lives, and where it stands.
+
+What the commands share. Reads through the daemon's socket while one lives; straight from the files only when none does
+(the journal has one connection, the daemon's).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import Any
+
+from gpusched.daemon.client import Client, DaemonGone
+from gpusched.errors import GpuschedError, InputError
+from gpusched.folder.find import COMING_OR_GOING_S, has_daemon
+from gpusched.folder.paths import ExperimentPaths
+
+
+def view(paths: ExperimentPaths) -> dict[str, Any]:
+    """Where the experiment stands, as JSON: from its daemon, or from its files when none lives."""
+    answer = _from_daemon(paths, "view")
+    if answer is not None:
+        return answer
+    if paths.final_view.is_file():
+        try:
+            kept: dict[str, Any] = json.loads(paths.final_view.read_bytes())
+        except ValueError:
+            pass
+        else:
+            # The folder may have been moved or copied since.
+            return {**kept, "experiment": paths.root.name, "folder": str(paths.root)}
+    from gpusched.driver.assemble import view_from_journal
+
+    return view_from_journal(paths)
+
+
+def explanation(paths: ExperimentPaths, trial: int) -> dict[str, Any]:
+    """Why a trial is where it is: ``{"data": .., "lines": [..]}``. Raises InputError for an unknown trial."""
+    answer = _from_daemon(paths, "explain", trial=trial)
+    if answer is not None:
+        return answer
+    from gpusched.driver.assemble import explain_from_journal
+
+    return explain_from_journal(paths, trial)
+
+
+def _from_daemon(paths: ExperimentPaths, verb: str, **arguments: Any) -> dict[str, Any] | None:
+    """What the daemon answers; None once there is none, which includes one that ends while it is being asked."""
+    until = time.monotonic() + COMING_OR_GOING_S
+    while has_daemon(paths):
+        client = Client.connect(paths.socket)
+        if client is not None:
+            with client, contextlib.suppress(DaemonGone):
+                answer: dict[str, Any] = client.ask(verb, **arguments)
+                return answer
+        # It holds the lock before it listens, and for a moment after it has stopped.
+        if time.monotonic() > until:
+            raise GpuschedError(
+                f"{paths.root.name}: its daemon holds the lock but does not answer; see {paths.log}"
+            )
+        time.sleep(0.02)
+    return None
+
+
+def ask(paths: ExperimentPaths, verb: str, **arguments: Any) -> Any:
+    """Ask the daemon of an experiment. Raises InputError if none lives."""
+    client = Client.connect(paths.socket)
+    if client is None and paths.final_view.exists():
+        raise InputError(
+            f"{paths.root.name} is over; 'gpusched best {paths.root.name}' shows its model"
+        )
+    if client is None:
+        raise InputError(
+            f"{paths.root.name} is not running; 'gpusched resume {paths.root.name}' goes on with it"
+        )
+    with client:
+        return client.ask(verb, **arguments)
+
+
+def trial_number(text: str, known: int | None = None) -> int:
+    """``7``, ``0007`` or ``trial-7``. Raises InputError."""
+    digits = text.removeprefix("trial").lstrip("-_ ")
+    if not digits.isdigit():
+        raise InputError(f"'{text}' is no trial; give its number, as 'gpusched status' shows it")
+    number = int(digits)
+    if known is not None and number >= known:
+        raise InputError(f"there is no trial {number}; there are {known} so far (0 to {known - 1})")
+    return number

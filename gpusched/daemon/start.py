@@ -1,0 +1,191 @@
+"""Making an experiment's folder and starting its daemon in the background.
+
+The daemon is a session of its own with nothing of the terminal: closing it ends nothing. It says over a pipe whether it
+came up; what it says is raised here, in the user's terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpusched.driver import profiles
+from gpusched.driver.clock import Beginning
+from gpusched.errors import GpuschedError, InputError
+from gpusched.folder.files import private_folder, write_durably
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.recipe import env as config_env
+from gpusched.recipe.recipe import Recipe
+
+
+def make_experiment(
+    runs: Path, recipe: Recipe, began: Beginning, source: Path | None = None
+) -> ExperimentPaths:
+    """A new folder ``<name>-<time>`` with everything the daemon starts from, but secrets.
+
+    ``source``: the recipe's file. Raises InputError if it cannot be made.
+    """
+    config_env.from_elsewhere(recipe.env, None)
+    kept = recipe.for_disk()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(began.wall_s))
+    root: Path | None = None
+    try:
+        private_folder(runs)
+        root = _fresh_folder(runs, f"{recipe.name}-{stamp}")
+        paths = ExperimentPaths(root.resolve())
+        private_folder(paths.trials)
+        write_durably(paths.recipe, kept.to_yaml().encode())
+        if source is not None:
+            write_durably(paths.source, json.dumps({"recipe": str(source.absolute())}).encode())
+        write_durably(paths.worker, json.dumps(recipe.worker_settings()).encode())
+        write_durably(paths.began, json.dumps(began.to_json()).encode())
+        profile = profiles.find(runs, recipe)
+        if profile is not None:
+            profiles.write(paths.profile, profile)
+        write_durably(paths.resolved, json.dumps(kept.resolved()).encode())
+    except OSError as error:
+        raise InputError(
+            f"{runs}: an experiment cannot be written here ({error.strerror}); '--dir' names another folder"
+        ) from None
+    except KeyboardInterrupt:
+        if root is not None:
+            discard(ExperimentPaths(root))
+        raise
+    return paths
+
+
+def _fresh_folder(runs: Path, name: str) -> Path:
+    for number in range(1, 1000):
+        folder = runs / (name if number == 1 else f"{name}-{number}")
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            continue
+        return folder
+    raise InputError(f"{runs}: a thousand experiments of this second are there already")
+
+
+def start_daemon(
+    paths: ExperimentPaths,
+    *,
+    recipe: Recipe | None = None,
+    resume: bool = False,
+    salvage: bool = False,
+    deadline: Mapping[str, float] | None = None,
+    say: Callable[[str], None] | None = None,
+) -> int:
+    """Start the daemon and wait until it serves; return its pid. Raises what kept it from coming up.
+
+    ``deadline``: where a resumed experiment's is moved to, as in ``gpusched deadline``.
+
+    ``say`` is told what the policy wants a person to know before the search starts.
+
+    ``recipe``: the one that was just read, with the values that are not on the disk; without it they are looked for.
+    """
+    hidden = _hidden_values(paths, recipe)
+    reading, writing = os.pipe()
+    command = [
+        sys.executable,
+        "-m",
+        "gpusched.daemon.main",
+        str(paths.root),
+        "--ready-fd",
+        str(writing),
+    ]
+    command += ["--resume"] * resume + ["--salvage"] * salvage
+    command += ["--deadline", json.dumps(deadline)] if deadline else []
+    passed = os.memfd_create("gpusched-env")
+    os.write(passed, json.dumps(hidden).encode())
+    os.lseek(passed, 0, os.SEEK_SET)
+    command += ["--env-fd", str(passed)]
+    log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        with _interrupts_wait() as interrupted:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=paths.root,
+                start_new_session=True,
+                pass_fds=(writing, passed),
+            )
+    finally:
+        os.close(log)
+        os.close(writing)
+        os.close(passed)
+    try:
+        if interrupted:
+            raise KeyboardInterrupt
+        with os.fdopen(reading, "rb") as pipe:
+            line = pipe.readline()
+    except KeyboardInterrupt:
+        if not resume:
+            _take_back(process, paths)
+            raise
+        error: GpuschedError = GpuschedError(
+            f"interrupted; {paths.root.name} goes on: 'gpusched watch' shows it, 'gpusched stop' ends it"
+        )
+        error.exit_code = 130
+        raise error from None
+    if not line:
+        code = process.wait()
+        raise GpuschedError(f"the daemon ended at once (exit code {code}); see {paths.log}")
+    message = json.loads(line)
+    if "error" in message:
+        process.wait()
+        error = InputError(message["error"])
+        error.exit_code = message["exit_code"]
+        raise error
+    if say is not None:
+        for line in message.get("foreword", ()):
+            say(line)
+    return int(message["ok"])
+
+
+@contextmanager
+def _interrupts_wait() -> Iterator[list[int]]:
+    """What must not be cut in two is not: a Ctrl-C meanwhile is in the list. (The child would inherit a mask.)"""
+    pressed: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield pressed
+        return
+    before = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _take_back(process: subprocess.Popen[bytes], paths: ExperimentPaths) -> None:
+    """Ctrl-C before there is anything to stop: the daemon ends, and the experiment. A second one does not wait."""
+    process.terminate()
+    process.wait()
+    if not paths.final_view.exists():
+        discard(paths)
+
+
+def _hidden_values(paths: ExperimentPaths, recipe: Recipe | None) -> dict[str, str]:
+    """Values of the environment that the daemon does not find on the disk. Raises InputError where one is nowhere."""
+    if recipe is not None:
+        return config_env.filled_in(recipe.env, {})
+    try:
+        environment = json.loads(paths.resolved.read_bytes())["env"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # the daemon says what is wrong with it
+    source = config_env.read_source(paths.source)
+    return config_env.from_elsewhere(environment, source) if isinstance(environment, dict) else {}
+
+
+def discard(paths: ExperimentPaths) -> None:
+    """Remove the folder of an experiment that never began."""
+    shutil.rmtree(paths.root, ignore_errors=True)

@@ -1,0 +1,150 @@
+"""Atoms: what the core calls a device, made of one GPU, one MIG slice, or a bundle of GPUs.
+
+An atom's id is the UUIDs of its GPUs joined by ``+``: it names the same silicon after a restart, whatever else has
+changed, so an experiment that goes on finds its devices by the ids in its journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpusched.devices.baseline import BaselineFile
+from gpusched.devices.clock import Clock
+from gpusched.devices.gpu import Gpu
+from gpusched.devices.machine import Machine
+from gpusched.devices.topology import bundle
+from gpusched.devices.unit import Doing, Unit
+from gpusched.devices.visible import choose, listing, visible
+from gpusched.errors import DeviceError
+
+JOINT = "+"
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """``missing``: UUIDs of GPUs that belong to it and are not there any more."""
+
+    id: str
+    label: str
+    units: tuple[Unit, ...]
+    island: int = 0
+    missing: tuple[str, ...] = ()
+
+    @property
+    def is_held(self) -> bool:
+        """A trial is on it."""
+        return any(unit.doing is Doing.HELD for unit in self.units)
+
+    @property
+    def order(self) -> int:
+        """Free ones first, then those that drain, then those in use."""
+        order = (Doing.FREE, Doing.DRAINING, Doing.HELD)
+        return max((order.index(unit.doing) for unit in self.units), default=0)
+
+    def why_not(self) -> str:
+        """Why it may not be used; empty if it may."""
+        reasons = [f"{uuid} is not there any more" for uuid in self.missing]
+        for unit in self.units:
+            if unit.out is not None:
+                several = len(self.units) > 1
+                reasons.append(
+                    f"{unit.gpu.label}: {unit.out.reason}" if several else unit.out.reason
+                )
+        return "; ".join(reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """What a unit needs besides its GPU."""
+
+    machine: Machine
+    clock: Clock
+    baselines: BaselineFile
+
+    def unit(self, gpu: Gpu) -> Unit:
+        watch = self.machine.watches[gpu.board]
+        return Unit(gpu, watch, self.clock, self.baselines.read(gpu))
+
+    def of_unit(self, unit: Unit) -> Atom:
+        """An atom of one, around a unit that there is already."""
+        island = self.machine.islands.get(unit.gpu.board, 0)
+        return Atom(unit.gpu.uuid, unit.gpu.label, (unit,), island)
+
+    def atom(self, gpus: Sequence[Gpu], missing: Sequence[str] = (), name: str = "") -> Atom:
+        return Atom(
+            id=name or JOINT.join(gpu.uuid for gpu in gpus),
+            label="GPU " + JOINT.join(gpu.label.removeprefix("GPU ") for gpu in gpus)
+            if gpus
+            else "GPU ?",
+            units=tuple(self.unit(gpu) for gpu in gpus),
+            island=self.machine.islands.get(gpus[0].board, 0) if gpus else 0,
+            missing=tuple(missing),
+        )
+
+
+def chosen_atoms(
+    maker: Maker, spec: str, gpus_per_atom: int, environ: Mapping[str, str]
+) -> tuple[list[Atom], list[str]]:
+    """The atoms that a recipe's ``devices:`` names, and what must be said about it. Raises DeviceError."""
+    machine = maker.machine
+    variable = environ.get("CUDA_VISIBLE_DEVICES")
+    pool, notes = visible(machine.entries, variable)
+    if not pool:
+        raise DeviceError(
+            f"CUDA_VISIBLE_DEVICES={variable} leaves no GPU. There are:\n{listing(machine.entries)}"
+        )
+    gpus = choose(pool, spec, variable)
+    if not gpus:
+        raise DeviceError(
+            f"devices: {spec}: MIG is on and has no slices. Create some (`sudo nvidia-smi mig -cgi 9,9 -C`; "
+            f"`nvidia-smi mig -lgip` lists the kinds), or switch MIG off (`sudo nvidia-smi -mig 0`)"
+        )
+    near = sorted(
+        gpus,
+        key=lambda g: (
+            machine.islands.get(g.board, 0),
+            -1 if g.numa_node is None else g.numa_node,
+            g.pci_bus_id.lower(),
+            g.index,
+            g.slice or 0,
+        ),
+    )
+    bundles, left = bundle(near, machine.islands, gpus_per_atom)
+    if not bundles:
+        raise DeviceError(
+            f"gpus_per_atom: {gpus_per_atom}: devices: {spec} names only {len(gpus)}:\n{listing(pool)}"
+        )
+    if left:
+        names = ", ".join(gpu.label for gpu in left)
+        notes.append(
+            f"{names} left over: an atom is {gpus_per_atom} GPUs, and {len(gpus)} are named"
+        )
+    return [maker.atom(gpus) for gpus in bundles], notes
+
+
+def known_atoms(maker: Maker, ids: Sequence[str]) -> list[Atom]:
+    """The atoms of an experiment that goes on, in its journal's order, whatever is left of them."""
+    units = {unit.uuid: unit for entry in maker.machine.entries for unit in entry.units}
+    atoms = []
+    for name in ids:
+        uuids = name.split(JOINT)
+        here = [units[uuid] for uuid in uuids if uuid in units]
+        atoms.append(maker.atom(here, [uuid for uuid in uuids if uuid not in units], name))
+    return atoms
+
+
+def check_mig(atoms: Sequence[Atom], gpus_per_atom: int, gpu_ids: str) -> None:
+    """Raise DeviceError for what cannot be done with MIG slices."""
+    slices = [unit.gpu.label for atom in atoms for unit in atom.units if unit.gpu.parent]
+    if not slices:
+        return
+    if gpus_per_atom > 1:
+        raise DeviceError(
+            f"gpus_per_atom: {gpus_per_atom}: {slices[0]} is a MIG slice, and a process sees one slice only. "
+            f"Set gpus_per_atom: 1, or switch MIG off (`sudo nvidia-smi -mig 0`)"
+        )
+    if gpu_ids == "index":
+        raise DeviceError(
+            f"gpu_ids: index: {slices[0]} is a MIG slice, which has no index. Set gpu_ids: uuid"
+        )

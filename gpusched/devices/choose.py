@@ -1,0 +1,182 @@
+"""CPU slots as devices, and the choice of the kind of devices.
+
+One slot is one atom of a machine without GPUs: by default one a core this process may use. More slots than cores are
+allowed, for demonstrations and tests; then several slots share a core and each rank gets one thread.
+
+Slots are not leased: two experiments on one machine share its cores as any two programs do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+from gpusched.devices.base import Device, Devices, Fault, Placement, Reading, Release
+from gpusched.errors import DeviceError, InputError
+
+_MOST_SLOTS = 4096
+_SYNTAX = 'use "auto", "cpu", "cpu:4", "cuda", "cuda:0,2,3" or GPU UUIDs separated by commas'
+
+
+class CpuDevices:
+    """``slots`` slots on the cores of this process's affinity mask; None: one a core. ``note``: what must be said once.
+
+    Raises ``InputError`` for a number of slots that makes no sense.
+    """
+
+    kind: Literal["cpu", "cuda"] = "cpu"
+
+    def __init__(
+        self, slots: int | None = None, cores: Sequence[int] | None = None, *, note: str = ""
+    ) -> None:
+        self._cores = tuple(sorted(os.sched_getaffinity(0) if cores is None else cores))
+        count = len(self._cores) if slots is None else slots
+        if not 1 <= count <= _MOST_SLOTS:
+            raise InputError(f"devices: cpu:{count}: give between 1 and {_MOST_SLOTS} slots")
+        self._core_of = {
+            f"cpu:{slot}": self._cores[slot % len(self._cores)] for slot in range(count)
+        }
+        self._sharers = Counter(self._core_of.values())
+        self._note = note
+
+    @property
+    def is_oversubscribed(self) -> bool:
+        """Whether there are more slots than cores."""
+        return len(self._core_of) > len(self._cores)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        said = (self._note,) if self._note else ()
+        if not self.is_oversubscribed:
+            return said
+        slots, cores = len(self._core_of), len(self._cores)
+        shared = f"{slots} CPU slots share {cores} core{'s' * (cores > 1)}"
+        return (*said, f"{shared}: steps take longer the more run")
+
+    def check_sizes(self, atoms_max: int) -> None:
+        """Any size will do."""
+
+    def inventory(self) -> tuple[Device, ...]:
+        return tuple(Device(id=slot, label=self._label(slot)) for slot in self._core_of)
+
+    def _label(self, slot: str) -> str:
+        core = self._core_of[slot]
+        return f"core {core}" if self._sharers[core] == 1 else f"core {core} (shared)"
+
+    def placement(self, devices: Sequence[str]) -> Placement:
+        """One rank a slot, pinned to its core, with one thread."""
+        unknown = [device for device in devices if device not in self._core_of]
+        if unknown or not devices:
+            raise DeviceError(f"no such CPU slot: {', '.join(unknown) or 'none was named'}")
+        environment = {
+            "GPUSCHED_DEVICE": "cpu",
+            "OMP_NUM_THREADS": "1",
+            # A rank has one core: a loader's workers would only take it from the training.
+            "GPUSCHED_LOADER_WORKERS": "0",
+            "GLOO_SOCKET_IFNAME": "lo",
+            # A rank must not find the GPUs of a machine on which it was given a CPU slot.
+            "CUDA_VISIBLE_DEVICES": "",
+        }
+        return Placement(
+            kind="cpu",
+            rank_env=tuple(dict(environment) for _ in devices),
+            rank_cpus=tuple((self._core_of[device],) for device in devices),
+            threads_per_rank=1,
+        )
+
+    def released(self, devices: Sequence[str]) -> tuple[Release, ...]:
+        """A slot is free as soon as the process tree on it is empty, which is known before this is asked."""
+        return tuple(Release(device, released=True) for device in devices)
+
+    def faults(self) -> tuple[Fault, ...]:
+        return ()
+
+    def recovered(self) -> tuple[str, ...]:
+        return ()
+
+    def readmit(self, device: str, *, anew: bool = False) -> Release:
+        return Release(device, released=True)
+
+    def keep_out(self, device: str, reason: str) -> None:
+        """A core is never out of use."""
+
+    def strangers(self, devices: Sequence[str]) -> tuple[str, ...]:
+        return ()
+
+    def blamed(self, devices: Sequence[str]) -> str | None:
+        """Never a core."""
+        return ""
+
+    def readings(self) -> tuple[Reading, ...]:
+        return tuple(Reading(device=slot, label=self._label(slot)) for slot in self._core_of)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def parse_devices(
+    text: str,
+    gpus_per_atom: int = 1,
+    *,
+    why_no_gpu: Callable[[], str] = lambda: "",
+    **cuda_options: Any,
+) -> Devices:
+    """The devices that ``devices:`` of a recipe or ``--devices`` names.
+
+    ``auto`` means the GPUs where the driver shows any, else CPU slots; so it does where ``why_no_gpu`` says why the
+    script could not use them. ``cuda_options``: for ``CudaDevices.from_spec``.
+    Raises ``InputError`` where the text cannot be understood, ``DeviceError`` where such devices are not there.
+    """
+    spec = text.strip()
+    kind, _, rest = spec.partition(":")
+    note = ""
+    if spec == "auto":
+        spec = "cuda" if gpus_here() else "cpu"
+        if spec == "cuda" and (why := why_no_gpu()):
+            spec = "cpu"
+            note = f"the GPUs here are not used: {why}. Trials run on CPU slots (devices: cuda insists)"
+        kind, rest = spec, ""
+    if kind == "cpu":
+        if gpus_per_atom != 1:
+            raise InputError(
+                "gpus_per_atom: CPU slots cannot be bundled; leave it at 1, or use GPUs"
+            )
+        if spec == "cpu":
+            return CpuDevices(note=note)
+        if re.fullmatch(r"[0-9]{1,6}", rest):
+            return CpuDevices(int(rest))
+        raise InputError(f"devices: {text!r}: after cpu: comes the number of slots; {_SYNTAX}")
+    if kind == "cuda" or re.match(r"(GPU|MIG)-", spec):
+        from gpusched.devices.cuda import CudaDevices
+
+        devices: Devices = CudaDevices.from_spec(spec, gpus_per_atom=gpus_per_atom, **cuda_options)
+        return devices
+    raise InputError(f"devices: {text!r} is not known; {_SYNTAX}")
+
+
+def gpus_here(patience_s: float = 20.0) -> bool:
+    """Whether the driver shows any GPU we may use: for ``devices: auto``. One that does not answer shows none.
+
+    The driver itself is asked: a GPU library that is installed says nothing about this machine. In a thread, since a
+    driver that hangs hangs whoever calls it.
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip() in ("", "-1", "NoDevFiles"):
+        return False
+    from gpusched.devices.nvml import NvmlError, ask, start
+
+    found: list[int] = []
+
+    def work() -> None:
+        with suppress(NvmlError):
+            start()
+            found.append(int(ask("nvmlDeviceGetCount")))
+
+    thread = threading.Thread(target=work, name="gpusched-gpus-here", daemon=True)
+    thread.start()
+    thread.join(patience_s)
+    return bool(found and found[0])

@@ -1,0 +1,322 @@
+"""What NVML says about one GPU or MIG slice, as plain values: facts (once), usage (often), vitals (now and then).
+
+A reading is immutable once taken; what a driver cannot say is None, never a guess. Only ``NvmlLost`` gets out of the
+``read_...`` functions as an exception; an error that leaves a reading incomplete is written into the reading.
+These functions may block (see ``nvml.py``): they are called by ``watch.py`` alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pynvml
+
+from gpusched.devices.nvml import (
+    NvmlDenied,
+    NvmlError,
+    NvmlLost,
+    NvmlNotFound,
+    NvmlUnsupported,
+    ask,
+    ask_if_supported,
+)
+
+SYS = Path("/sys")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU, or a MIG slice of one (then ``parent`` is the GPU's UUID). ``handle`` is NVML's and good in any thread."""
+
+    uuid: str
+    index: int
+    name: str
+    pci_bus_id: str = ""
+    minor: int | None = None
+    memory_total_bytes: int | None = None
+    numa_node: int | None = None
+    cpus: frozenset[int] = frozenset()
+    mig: bool = False
+    parent: str | None = None
+    slice: int | None = None
+    handle: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def label(self) -> str:
+        """As short as it can be: ``GPU 3``, or ``GPU 3/1`` for a MIG slice."""
+        return f"GPU {self.index}" if self.slice is None else f"GPU {self.index}/{self.slice}"
+
+    @property
+    def board(self) -> str:
+        """The UUID of the physical GPU."""
+        return self.parent or self.uuid
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process with a context on the GPU, under the pid that NVML knows it by. ``memory_bytes``: None if not said.
+
+    It computes, draws, or does both (compositors and browsers do, and so do simulators).
+    """
+
+    pid: int
+    memory_bytes: int | None
+    computes: bool = True
+    draws: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Who and how much, at one moment.
+
+    ``ticket``: the latest request that had been made when this reading was *begun*; a release is judged by readings
+    begun after it was asked for. ``memory_v2_bytes`` leaves out what the driver reserves for itself,
+    ``memory_v1_bytes`` does not. ``error``: why the reading is incomplete in a way that a later one may not be.
+    """
+
+    uuid: str
+    ticket: int
+    at: float
+    processes: tuple[GpuProcess, ...] | None = None
+    memory_v1_bytes: int | None = None
+    memory_v2_bytes: int | None = None
+    error: str = ""
+
+    @property
+    def compute(self) -> tuple[GpuProcess, ...]:
+        return tuple(p for p in self.processes or () if p.computes)
+
+    @property
+    def graphics_bytes(self) -> int:
+        """What processes that draw hold: it comes and goes with windows and is nobody's leak."""
+        return sum(p.memory_bytes or 0 for p in self.processes or () if p.draws)
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """How a GPU is. ``throttle`` is NVML's bit mask of what slows its clocks, ``recovery`` the action it asks for.
+
+    ``prohibited``: its compute mode allows no context. ``error``: what could be read before and cannot now.
+    """
+
+    at: float
+    utilisation: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    throttle: int = 0
+    recovery: int | None = None
+    rows_pending: bool = False
+    rows_failed: bool = False
+    ecc_uncorrected: int | None = None
+    pages_pending: bool = False
+    prohibited: bool = False
+    error: str = ""
+
+
+def read_gpu(index: int) -> tuple[Gpu, tuple[Gpu, ...]]:
+    """The GPU at NVML's ``index`` and, if it is cut by MIG, its slices."""
+    handle = ask("nvmlDeviceGetHandleByIndex", index)
+    pci = ask_if_supported("nvmlDeviceGetPciInfo", handle)
+    bus_id = str(pci.busId) if pci else ""
+    mig = ask_if_supported("nvmlDeviceGetMigMode", handle)
+    gpu = Gpu(
+        uuid=ask("nvmlDeviceGetUUID", handle),
+        index=index,
+        name=ask_if_supported("nvmlDeviceGetName", handle) or "NVIDIA GPU",
+        pci_bus_id=bus_id,
+        minor=ask_if_supported("nvmlDeviceGetMinorNumber", handle),
+        memory_total_bytes=_total(handle),
+        numa_node=_numa_node(bus_id),
+        cpus=_cpus(handle),
+        mig=bool(mig and mig[0]),
+        handle=handle,
+    )
+    return gpu, tuple(_slices(gpu)) if gpu.mig else ()
+
+
+def _slices(gpu: Gpu) -> list[Gpu]:
+    found = []
+    for place in range(ask("nvmlDeviceGetMaxMigDeviceCount", gpu.handle)):
+        try:
+            handle = ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu.handle, place)
+        except NvmlNotFound:
+            continue
+        found.append(
+            Gpu(
+                uuid=ask("nvmlDeviceGetUUID", handle),
+                index=gpu.index,
+                name=ask_if_supported("nvmlDeviceGetName", handle) or f"{gpu.name} MIG",
+                pci_bus_id=gpu.pci_bus_id,
+                minor=gpu.minor,
+                memory_total_bytes=_total(handle),
+                numa_node=gpu.numa_node,
+                cpus=gpu.cpus,
+                parent=gpu.uuid,
+                slice=place,
+                handle=handle,
+            )
+        )
+    return found
+
+
+def _total(handle: Any) -> int | None:
+    for version in (pynvml.nvmlMemory_v2, None):
+        memory = ask_if_supported("nvmlDeviceGetMemoryInfo", handle, version)
+        if memory is not None:
+            return int(memory.total)
+    return None
+
+
+def _cpus(handle: Any) -> frozenset[int]:
+    """The cores next to the GPU; empty where the driver does not say."""
+    words = (max(os.cpu_count() or 1, 64) + 63) // 64
+    mask = ask_if_supported("nvmlDeviceGetCpuAffinity", handle, words)
+    if mask is None:
+        return frozenset()
+    return frozenset(64 * w + bit for w in range(words) for bit in range(64) if mask[w] >> bit & 1)
+
+
+def _numa_node(bus_id: str) -> int | None:
+    """From sysfs. (``nvmlDeviceGetNumaNodeId`` is something else: the node that a GPU's own memory forms.)"""
+    domain, _, rest = bus_id.lower().partition(":")
+    path = SYS / "bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node"
+    with contextlib.suppress(OSError, ValueError):
+        node = int(path.read_text())
+        return node if node >= 0 else None
+    return None
+
+
+def read_usage(gpu: Gpu, ticket: int, at: float, *, both_versions: bool = False) -> Usage:
+    """Processes, then memory. ``both_versions``: also the v1 figure where v2 is to be had (for the baseline)."""
+    errors: list[str] = []
+    processes = _processes(gpu.handle, errors)
+    memory_errors: list[str] = []
+    v2 = _used(gpu.handle, pynvml.nvmlMemory_v2, memory_errors)
+    v1 = _used(gpu.handle, None, memory_errors) if v2 is None or both_versions else None
+    if v1 is None and v2 is None:  # one figure is enough, whatever the other call said
+        errors += memory_errors
+    return Usage(gpu.uuid, ticket, at, processes, v1, v2, "; ".join(errors))
+
+
+def _used(handle: Any, version: int | None, errors: list[str]) -> int | None:
+    try:
+        return int(ask("nvmlDeviceGetMemoryInfo", handle, version).used)
+    except NvmlLost:
+        raise
+    except NvmlUnsupported:
+        return None
+    except NvmlError as error:
+        errors.append(str(error))
+        return None
+
+
+_LISTS = (
+    (False, ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")),
+    (False, ("nvmlDeviceGetMPSComputeRunningProcesses_v3",)),
+    (True, ("nvmlDeviceGetGraphicsRunningProcesses_v3",)),
+)
+
+
+def _processes(handle: Any, errors: list[str]) -> tuple[GpuProcess, ...] | None:
+    """Every process with a context; None where the list of compute processes is not to be had (``errors``: just now).
+
+    Clients of an MPS server have a list of their own.
+    """
+    found: dict[int, GpuProcess] = {}
+    for place, (draws, functions) in enumerate(_LISTS):
+        listed = _first_supported(functions, handle, errors)
+        if listed is None:
+            if place == 0:
+                return None
+            continue
+        for item in listed:
+            used = None if item.usedGpuMemory is None else int(item.usedGpuMemory)
+            pid = int(item.pid)
+            known = found.get(pid)
+            if known is None:
+                found[pid] = GpuProcess(pid, used, computes=not draws, draws=draws)
+            elif draws:
+                found[pid] = replace(known, draws=True)
+    return tuple(found.values())
+
+
+def _first_supported(
+    functions: tuple[str, ...], handle: Any, errors: list[str]
+) -> list[Any] | None:
+    for function in functions:
+        try:
+            return list(ask(function, handle))
+        except NvmlLost:
+            raise
+        except (NvmlUnsupported, NvmlDenied):
+            continue
+        except NvmlError as error:
+            errors.append(str(error))
+            return None
+    return None
+
+
+def read_vitals(handle: Any, at: float, answered: set[str]) -> Vitals:
+    """Everything about a GPU's health and load that its driver gives. ``handle``: of the GPU, not of a slice.
+
+    ``answered``: the questions about its health that were answered before, which this adds to. One of them that fails
+    now makes the reading incomplete; one that never was answered is not to be had here.
+    """
+    errors: list[str] = []
+
+    def health(function: str, *arguments: object) -> Any | None:
+        try:
+            answer = ask(function, handle, *arguments)
+        except (NvmlUnsupported, NvmlDenied):
+            return None
+        except NvmlLost:
+            raise
+        except NvmlError as error:
+            if function in answered:
+                errors.append(str(error))
+            return None
+        answered.add(function)
+        return answer
+
+    load = ask_if_supported("nvmlDeviceGetUtilizationRates", handle)
+    heat = ask_if_supported("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU)
+    power = ask_if_supported("nvmlDeviceGetPowerUsage", handle)
+    slowed = ask_if_supported("nvmlDeviceGetCurrentClocksEventReasons", handle)
+    if slowed is None:  # its name until driver 535
+        slowed = ask_if_supported("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+    rows = health("nvmlDeviceGetRemappedRows")
+    ecc = health(
+        "nvmlDeviceGetTotalEccErrors",
+        pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
+        pynvml.NVML_VOLATILE_ECC,
+    )
+    fields = health("nvmlDeviceGetFieldValues", [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    mode = health("nvmlDeviceGetComputeMode")
+    return Vitals(
+        at=at,
+        utilisation=None if load is None else load.gpu / 100,
+        temperature_c=None if heat is None else float(heat),
+        power_w=None if power is None else power / 1000,
+        throttle=int(slowed or 0),
+        recovery=None if fields is None else _recovery_action(fields[0]),
+        rows_pending=bool(rows and rows[2]),
+        rows_failed=bool(rows and rows[3]),
+        ecc_uncorrected=ecc,
+        pages_pending=bool(ask_if_supported("nvmlDeviceGetRetiredPagesPendingStatus", handle)),
+        prohibited=mode == pynvml.NVML_COMPUTEMODE_PROHIBITED,
+        error="; ".join(errors),
+    )
+
+
+def _recovery_action(field: Any) -> int | None:
+    if field.nvmlReturn != pynvml.NVML_SUCCESS:
+        return None
+    wide = field.valueType in (
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG,
+        pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG,
+    )
+    return int(field.value.ullVal if wide else field.value.uiVal)

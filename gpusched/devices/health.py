@@ -1,0 +1,128 @@
+"""Whether a GPU may go on being used: XIDs, the driver's own recovery action, row remapping, ECC, throttling.
+
+Rules: the driver's recovery action, where it gives one, is the last word on a GPU that still answers; XIDs that come
+from the application's own faults are ignored; a GPU that asks for a reset *once it is empty* may finish its trial
+first.
+Nothing is ever reset here: the command that does it is named instead.
+
+XIDs: https://docs.nvidia.com/deploy/xid-errors (catalogue with recovery action); the ignored six are those of NVIDIA's
+Kubernetes device plugin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pynvml
+
+from gpusched.devices.gpu import Vitals
+
+IGNORED_XIDS = {
+    13: "graphics engine exception",
+    31: "memory page fault",
+    43: "the application's channel was stopped",
+    45: "preemptive clean-up after an application ended",
+    68: "video processor exception",
+    109: "context switch timeout",
+}
+"""The application's own doing: its trial fails by itself, the GPU is as good as before."""
+
+RECORDED_XIDS = {
+    63: "a memory page or row was marked for replacement",
+    92: "many corrected memory errors",
+    94: "an uncorrectable memory error, contained: its application was ended",
+    154: "the recovery action changed",
+}
+"""Announcements. What follows from them is what the recovery action and the row remapper say."""
+
+HURTING_XIDS = {94}
+"""Of those: the driver ended an application for what the memory did, and the GPU goes on."""
+
+FATAL_XIDS = {
+    48: "double-bit memory error",
+    61: "internal micro-controller breakpoint",
+    62: "internal micro-controller halt",
+    64: "a memory page or row could not be replaced",
+    74: "NVLink error",
+    79: "the GPU has fallen off the bus",
+    95: "an uncontained memory error",
+    119: "the GPU's system processor does not answer",
+    120: "the GPU's system processor failed",
+}
+"""Named for the message only: an XID in none of the three tables is fatal too."""
+
+_RECOVERY = {
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "a reset of the GPU (`sudo nvidia-smi --gpu-reset -i {index}`)",
+    pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "a reboot",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "an end to all work that uses it over NVLink or PCIe peers",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: (
+        "a reset once it is empty (`sudo nvidia-smi --gpu-reset -i {index}`)"
+    ),
+    pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: "a recovery of its IMEX domain",
+    pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET: "a reset of its bus",
+    pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT: "a reboot of the machine",
+}
+
+_HEAT = (
+    pynvml.nvmlClocksEventReasonSwThermalSlowdown | pynvml.nvmlClocksEventReasonHwThermalSlowdown
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """Why a GPU must not be used. ``at_once``: even a trial on it cannot go on; else it may finish first."""
+
+    reason: str
+    at_once: bool = True
+
+
+def trouble(index: int, now: Vitals, first: Vitals | None) -> Trouble | None:
+    """What the vitals say. ``first``: those at the start, for counters that only matter when they grow."""
+    if now.recovery:
+        wish = _RECOVERY.get(now.recovery, f"recovery action {now.recovery}").format(index=index)
+        later = now.recovery == pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET
+        return Trouble(f"its driver asks for {wish}", at_once=not later)
+    if now.prohibited:
+        return Trouble(
+            "its compute mode prohibits contexts (`sudo nvidia-smi -c DEFAULT` changes it)"
+        )
+    if now.rows_failed:
+        return Trouble("its memory has more bad rows than it can replace (row remapping failed)")
+    if now.recovery is None and first is not None:
+        before, after = first.ecc_uncorrected, now.ecc_uncorrected
+        if before is not None and after is not None and after > before:
+            return Trouble(
+                f"{after - before} uncorrectable memory errors since the start; reset it with "
+                f"`sudo nvidia-smi --gpu-reset -i {index}`"
+            )
+    return None
+
+
+def xid_trouble(xid: int, index: int, now: Vitals | None, first: Vitals | None) -> Trouble | None:
+    """What an XID means. ``now``: vitals read after it came, or None if there are none."""
+    if xid in IGNORED_XIDS:
+        return None
+    if xid in RECORDED_XIDS and now is not None:
+        return trouble(index, now, first)
+    meaning = FATAL_XIDS.get(xid) or RECORDED_XIDS.get(xid) or "see NVIDIA's XID catalogue"
+    return Trouble(f"XID {xid}: {meaning}")
+
+
+def notes(now: Vitals) -> tuple[str, ...]:
+    """What slows a GPU or will matter later, for people."""
+    said = []
+    if now.throttle & _HEAT:
+        said.append("slowed by heat")
+    if now.throttle & pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown:
+        said.append("slowed by the power supply (power brake)")
+    elif now.throttle & pynvml.nvmlClocksEventReasonHwSlowdown and not now.throttle & _HEAT:
+        said.append("slowed by its hardware")
+    if now.throttle & pynvml.nvmlClocksEventReasonSwPowerCap:
+        said.append("at its power limit")
+    if now.ecc_uncorrected:
+        said.append(
+            f"{now.ecc_uncorrected} uncorrectable memory errors since the driver was loaded"
+        )
+    if now.rows_pending or now.pages_pending:
+        said.append("memory rows are replaced at its next reset")
+    return tuple(said)

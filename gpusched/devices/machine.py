@@ -1,0 +1,109 @@
+"""All GPUs of the machine, found out once: a watch each, their facts, and how they are joined.
+
+Finding out may take seconds (a driver without persistence mode wakes its GPUs up) and may hang on a sick GPU, so every
+board is looked up in its own thread, and one that does not answer in time is left out and named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpusched.devices.clock import Clock
+from gpusched.devices.gpu import Gpu
+from gpusched.devices.holders import Processes
+from gpusched.devices.nvml import NvmlError, ask, start
+from gpusched.devices.topology import islands, read_links, read_same_node
+from gpusched.devices.visible import Entry, entry_of
+from gpusched.devices.watch import Watch, run_in_thread
+from gpusched.errors import DeviceError
+
+START_TIMEOUT_S = 60.0
+FIND_TIMEOUT_S = 60.0
+TOPOLOGY_TIMEOUT_S = 20.0
+
+
+@dataclass(slots=True)
+class Machine:
+    """``entries``: the GPUs in PCI order, which is CUDA's under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``."""
+
+    entries: list[Entry] = field(default_factory=list)
+    watches: dict[str, Watch] = field(default_factory=dict)
+    islands: dict[str, int] = field(default_factory=dict)
+    driver: str = ""
+    cuda: int = 0
+    notes: list[str] = field(default_factory=list)
+    #: Of each GPU and slice; worked out by ``placing.py`` when first needed.
+    cores: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    def close(self) -> None:
+        for watch in self.watches.values():
+            watch.close()
+
+
+def find_machine(processes: Processes, clock: Clock, *, topology: bool = True) -> Machine:
+    """Look for all GPUs. Raises DeviceError where there is no driver, no GPU, or no answer."""
+    machine = Machine()
+    watches = [Watch(index, processes, clock) for index in range(_count(machine, clock))]
+    deadline = clock.now() + FIND_TIMEOUT_S
+    for watch in watches:
+        if not clock.wait(watch.found, max(0.0, deadline - clock.now())):
+            machine.notes.append(f"GPU {watch.index} is left out: NVML did not answer about it")
+        elif watch.gpu is None:
+            machine.notes.append(f"GPU {watch.index} is left out: {watch.failure}")
+        else:
+            machine.watches[watch.gpu.uuid] = watch
+            continue
+        watch.close()
+    if not machine.watches:
+        why = "; ".join(machine.notes) or "the NVIDIA driver sees no GPU"
+        raise DeviceError(f"no GPU can be used here: {why}")
+    _list_in_pci_order(machine)
+    gpus = [entry.gpu for entry in machine.entries]
+    machine.islands = dict.fromkeys(machine.watches, 0)
+    if topology and len(gpus) > 1:
+        _join(machine, gpus, clock)
+    return machine
+
+
+def _count(machine: Machine, clock: Clock) -> int:
+    """How many GPUs the driver has. Raises what ``start`` raises, and DeviceError if it hangs."""
+    answer: list[int] = []
+    failure: list[NvmlError] = []
+
+    def work() -> None:
+        try:
+            start()
+            answer.append(int(ask("nvmlDeviceGetCount")))
+            machine.driver = str(ask("nvmlSystemGetDriverVersion"))
+            machine.cuda = int(ask("nvmlSystemGetCudaDriverVersion_v2"))
+        except NvmlError as error:
+            failure.append(error)
+
+    if not run_in_thread(clock, work, "gpusched-nvml-start", START_TIMEOUT_S):
+        raise DeviceError(
+            f"the NVIDIA driver did not answer within {START_TIMEOUT_S:.0f} s; does `nvidia-smi` hang too?"
+        )
+    if not answer:
+        raise failure[0]
+    return answer[0]
+
+
+def _list_in_pci_order(machine: Machine) -> None:
+    found = [w for w in machine.watches.values() if w.gpu is not None]
+    gpus = {w.gpu.uuid: (w.gpu, w.slices) for w in found if w.gpu is not None}
+    order = sorted(gpus.values(), key=lambda pair: (pair[0].pci_bus_id.lower(), pair[0].index))
+    machine.entries = [entry_of(gpu, slices) for gpu, slices in order]
+
+
+def _join(machine: Machine, gpus: Sequence[Gpu], clock: Clock) -> None:
+    answer: list[dict[str, int]] = []
+
+    def work() -> None:
+        uuids = [gpu.uuid for gpu in gpus]
+        answer.append(islands(uuids, read_links(gpus), read_same_node(gpus)))
+
+    if run_in_thread(clock, work, "gpusched-topology", TOPOLOGY_TIMEOUT_S) and answer:
+        machine.islands = answer[0]
+    else:
+        machine.notes.append("how the GPUs are joined is unknown: NVML did not say")

@@ -1,0 +1,373 @@
+"""One GPU or MIG slice in use by this experiment: what it is doing, and whether it may be used.
+
+    FREE ──hold──▶ HELD ──released()──▶ DRAINING ──all signals agree──▶ FREE
+
+and, whatever it is doing, it may be *out*: taken out of use, with a reason. ``passing`` reasons (a stranger on it,
+another experiment's lease, a driver that does not answer) end by themselves (``can_recover``); the others (a lost GPU,
+a fatal XID, a pending reset) end only when somebody asks for it (``can_readmit``). Nothing here blocks: it looks at
+readings that ``watch.py`` left.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+from gpusched.devices import health
+from gpusched.devices.baseline import Baseline, assumed, learn, looks_idle
+from gpusched.devices.clock import Clock
+from gpusched.devices.gpu import Gpu, Usage
+from gpusched.devices.holders import Holder
+from gpusched.devices.release import Means, Verdict, judge
+from gpusched.devices.watch import Watch
+
+WAITING = "waiting for the driver's answer"
+SILENCE_SAID_S = 2.0
+SILENCE_MAX_S = 5.0
+"""A free GPU whose driver does not answer for so long is not known to be free any more."""
+SILENCE_NOTICED_S = 0.4
+ERRORS_MAX = 3
+OPENERS_AFTER_S = 5.0
+"""How long a release must be overdue before every process's open files are searched for a hidden holder."""
+FOREIGN_GRACE_S = 5.0
+"""A release in which only strangers are in the way turns into a busy GPU after that."""
+CLEAN_FOR_S = 3.0
+"""A stranger must have been gone for so long: jobs often come in rows."""
+VITALS_AGE_MAX_S = 5.0
+"""Vitals are read every two seconds; older ones say nothing about a GPU that is to be given out."""
+XID_PATIENCE_S = 10.0
+"""How long to wait for vitals read after an XID that must be judged by them."""
+
+
+class Doing(enum.Enum):
+    FREE = "free"
+    HELD = "held"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class Out:
+    """Why a GPU is out of use, since when, and whether that can pass by itself."""
+
+    reason: str
+    since: float
+    passing: bool
+    leased: bool = False
+
+
+class Unit:
+    """See the module."""
+
+    def __init__(self, gpu: Gpu, watch: Watch, clock: Clock, baseline: Baseline | None) -> None:
+        self.gpu = gpu
+        self.watch = watch
+        self.baseline = baseline
+        self.means = Means()
+        self.doing = Doing.FREE
+        self.out: Out | None = None
+        self.strangers: dict[int, Holder] = {}
+        self._clock = clock
+        self._ticket = 0
+        self._asked_at: float | None = None
+        self._readmit_ticket: int | None = None
+        self._readmit_at = 0.0
+        self._condemned = ("", 0.0)
+        self._clean_since: float | None = None
+        self._xids: list[tuple[int, float]] = []
+        self._born = clock.now()
+        self._used = False
+        self._searched = False
+        self._reported = False
+        self._silent_from: float | None = None
+        self._blame_ticket: int | None = None
+        self._blame_at = 0.0
+        self._hurt = ""
+
+    # ---------------------------------------------------------------- readings
+
+    @property
+    def usage(self) -> Usage | None:
+        return self.watch.usage.get(self.gpu.uuid)
+
+    def verdict(self, ticket: int = 0, *, lenient: bool = True) -> Verdict:
+        """On the newest reading, if it was begun after ``ticket`` was handed out. ``lenient``: see ``assumed``."""
+        if self.watch.lost is not None:
+            return Verdict(False, f"the GPU is lost: {self.watch.lost.why}")
+        usage = self.usage
+        if usage is None or usage.ticket < ticket:
+            silent_s = self.silent_s()
+            return Verdict(False, _silence(silent_s) if silent_s > SILENCE_SAID_S else WAITING)
+        self.means = self.means.with_reading(usage)
+        known = self.baseline or assumed(lenient=lenient)
+        return judge(self.gpu, usage, known, self.means, self.watch.who)
+
+    def silent_s(self) -> float:
+        """How old the newest reading is: the driver hangs, or it would be about a second at most."""
+        usage = self.usage
+        return self._clock.now() - (self._born if usage is None else usage.at)
+
+    def learn_if_idle(self) -> bool:
+        """Take the newest reading into the baseline if the GPU is idle; whether the baseline changed."""
+        usage = self.usage
+        if usage is None or usage.error or self.doing is not Doing.FREE:
+            return False
+        if usage.graphics_bytes and self.baseline is not None:
+            # A display that shrinks between two calls would look like a lower baseline.
+            return False
+        residents = []
+        for process in usage.compute:
+            holder = self.watch.who(process.pid)
+            if holder.whose == "unseen" and self._may_be_resident(process.memory_bytes):
+                residents.append(process.pid)
+            elif holder.whose != "resident":
+                return False
+        if self.means.memory and not looks_idle(usage, self.baseline, self.gpu.memory_total_bytes):
+            return False
+        learnt = learn(usage, self.baseline, tuple(residents))
+        changed = learnt != self.baseline
+        self.baseline = learnt
+        return changed
+
+    def _may_be_resident(self, memory_bytes: int | None) -> bool:
+        """In a container, a small process that was there before we came is taken for the machine's own (MPS)."""
+        return self.baseline is None and memory_bytes is not None and memory_bytes <= 64 << 20
+
+    # ---------------------------------------------------------------- the executor's questions
+
+    def hold(self) -> None:
+        """A trial gets it."""
+        self.doing, self._used = Doing.HELD, True
+        self.strangers = {}
+        self._blame_ticket, self._hurt = None, ""
+
+    def released(self) -> Verdict:
+        """Asked again and again, after the trial's process tree is empty. Out of use is not released."""
+        self.examine()
+        if self.out is not None:
+            return Verdict(False, self.out.reason)
+        if self.doing is Doing.FREE and self._asked_at is not None:
+            verdict = self.verdict(self._ticket, lenient=False)
+            if verdict.clean:
+                return verdict
+        if self.doing is not Doing.DRAINING:
+            self.doing, self._used = Doing.DRAINING, True
+            self._asked_at = self._clock.now()
+            self._ticket = self.watch.request()
+            self._searched, self.watch.openers = False, ()
+            return Verdict(False, WAITING)
+        verdict = self.verdict(self._ticket, lenient=False)
+        if not verdict.clean:
+            return self._with_openers(verdict)
+        if ill := self._unwell():
+            return Verdict(False, ill)
+        self.doing = Doing.FREE
+        self.watch.relax()
+        return verdict
+
+    def _with_openers(self, verdict: Verdict) -> Verdict:
+        """When a release is overdue and NVML names nobody: who has the GPU's device file open."""
+        overdue = (
+            self._asked_at is not None and self._clock.now() - self._asked_at > OPENERS_AFTER_S
+        )
+        if not overdue or verdict.holders or self.usage is None or self.usage.ticket < self._ticket:
+            return verdict
+        if not self._searched:
+            self._searched = True
+            self.watch.search_openers()
+        if not self.watch.openers:
+            return verdict
+        names = ", ".join(map(str, self.watch.openers))
+        return replace(verdict, why=f"{verdict.why} (its device file is open in {names})")
+
+    def xid(self, number: int) -> None:
+        """The driver reported this XID."""
+        self._xids.append((number, self._clock.now()))
+        if number in health.HURTING_XIDS:
+            self._hurt = f"XID {number}: {health.RECORDED_XIDS[number]}"
+
+    def blamed(self) -> str | None:
+        """Asked again and again after its trial failed: why it is to blame; empty: it is not; None: not known yet.
+
+        A first-rate witness is a reading, and vitals, begun after the trial had failed.
+        """
+        self.examine()
+        if self.out is not None and not self.out.passing:
+            return self.out.reason
+        if said := self._hurt or self._illness(at_once=False):
+            return said
+        now = self._clock.now()
+        if self._blame_ticket is None:
+            self._blame_ticket, self._blame_at = self.watch.request(), now
+        usage, vitals = self.usage, self.watch.vitals
+        if usage is None or usage.ticket < self._blame_ticket or usage.error:
+            return None
+        if vitals is None or vitals.at <= self._blame_at or vitals.error or self._xids:
+            return None
+        return ""
+
+    def examine(self) -> None:
+        """Take it out of use if there is a reason to."""
+        now = self._clock.now()
+        ill = self._illness(at_once=self.doing is Doing.HELD) or self._judged_xids(now)
+        if ill and (self.out is None or self.out.passing):
+            # Told anew if a passing reason was: this one ends only when somebody asks for it.
+            self.out, self._reported = Out(ill, now, passing=False), False
+        elif self.out is None and (busy := self._busy(now)):
+            self.out, self._clean_since = Out(busy, now, passing=True), None
+
+    def check(self) -> str:
+        """Why it must not be used any more, the first time that it is asked about; empty if nothing is new."""
+        self.examine()
+        if self.out is None or self._reported or (self.out.leased and self._has_ours()):
+            return ""
+        self._reported = True
+        return self.out.reason
+
+    def keep_out(self, reason: str) -> None:
+        """Out of use since before this daemon, and known to be."""
+        if self.out is None:
+            self.out = Out(reason, self._clock.now(), passing=True)
+        self._reported = True
+
+    def _has_ours(self) -> bool:
+        """A trial that outlived the last daemon may finish although somebody else has the lease by now."""
+        return any(holder.whose == "ours" for holder in self.verdict().holders)
+
+    def can_recover(self) -> bool:
+        """Whether a passing reason has passed, or a release that nobody asks about any more is complete."""
+        if self.out is None:  # its neighbour in the atom is out
+            fresh = self.doing is not Doing.HELD and self.silent_s() <= SILENCE_MAX_S
+            return fresh and self.verdict(self._ticket).clean and not self._unwell()
+        if not self.out.passing or self.out.leased:
+            return False
+        usage = self.usage
+        if (
+            usage is None
+            or usage.at <= self.out.since
+            or self.silent_s() > SILENCE_MAX_S
+            or not self.verdict().clean
+            or self._unwell()
+        ):
+            self._clean_since = None
+            return False
+        if self._clean_since is None:
+            self._clean_since = usage.at
+        return usage.at - self._clean_since >= CLEAN_FOR_S
+
+    def begin_readmission(self) -> None:
+        """Somebody wants it back and has not asked before: what it did until now counts no more."""
+        self._readmit_ticket = None
+
+    def can_readmit(self) -> Verdict:
+        """Asked again and again for somebody who wants it back: a fresh look-up, a fresh reading, fresh vitals."""
+        now = self._clock.now()
+        if self._readmit_ticket is None:
+            self._readmit_at, self._xids = now, []
+            if self.out is not None and not self.out.passing:
+                self.watch.rebind()
+            self._readmit_ticket = self.watch.request()
+            return Verdict(False, WAITING)
+        self.examine()
+        reason, condemned_at = self._condemned
+        if reason and condemned_at >= self._readmit_at:
+            return Verdict(False, reason)
+        if self._xids:
+            return Verdict(False, WAITING)
+        verdict = self.verdict(self._readmit_ticket)
+        vitals = self.watch.vitals
+        if verdict.clean and (vitals is None or vitals.at < self._readmit_at):
+            return Verdict(False, WAITING)
+        if verdict.clean and (ill := self._unwell()):
+            return Verdict(False, ill)
+        return verdict
+
+    def back_in_use(self) -> None:
+        """It can recover or be readmitted, and is: FREE again."""
+        self.out = self._clean_since = self._readmit_ticket = None
+        self._reported = False
+        self.doing = Doing.FREE
+        self.watch.relax()
+        self.learn_if_idle()
+
+    # ---------------------------------------------------------------- what is wrong
+
+    def _illness(self, *, at_once: bool) -> str:
+        """What only a person can cure. ``at_once``: only what even a running trial cannot live with."""
+        if self.watch.lost is not None:
+            return f"the GPU is lost: {self.watch.lost.why}"
+        vitals = self.watch.vitals
+        if vitals is None:
+            return ""
+        ill = health.trouble(self.gpu.index, vitals, self.watch.first_vitals)
+        return ill.reason if ill and (ill.at_once or not at_once) else ""
+
+    def _unwell(self) -> str:
+        """Why it may not be given out although nobody is on it: ill, or its health is not known just now."""
+        vitals = self.watch.vitals
+        if ill := self._illness(at_once=False):
+            return ill
+        if vitals is None or self._clock.now() - vitals.at > VITALS_AGE_MAX_S:
+            return WAITING
+        return f"its health cannot be read: {vitals.error}" if vitals.error else ""
+
+    def _judged_xids(self, now: float) -> str:
+        """The first XID that condemns the GPU; those that vitals must judge wait for vitals read after them."""
+        waiting = []
+        said = ""
+        for number, at in self._xids:
+            vitals = self.watch.vitals
+            fresh = vitals if vitals is not None and vitals.at > at else None
+            if number in health.RECORDED_XIDS and fresh is None and now - at < XID_PATIENCE_S:
+                waiting.append((number, at))
+                continue
+            ill = health.xid_trouble(number, self.gpu.index, fresh, self.watch.first_vitals)
+            if ill and not said:
+                said = ill.reason
+        self._xids = waiting
+        if said:
+            self._condemned = (said, now)
+        return said
+
+    def _busy(self, now: float) -> str:
+        """Why a GPU that should be free is not known to be, or a release turned out to wait for strangers."""
+        if self._is_silent(now):
+            return _silence(self.silent_s()) if self.doing is Doing.FREE else ""
+        usage = self.usage
+        if usage is None:
+            return ""
+        if self.doing is Doing.FREE and self.watch.ill_read_in_a_row >= ERRORS_MAX:
+            return self._unwell()
+        if usage.error:
+            tired = self.doing is Doing.FREE and self.watch.errors_in_a_row >= ERRORS_MAX
+            return f"it cannot be read: {usage.error}" if tired else ""
+        if self.doing is Doing.HELD:
+            self._remember_strangers(usage)
+            return ""
+        verdict = self.verdict()
+        if verdict.clean or usage.ticket < self._ticket:
+            return ""
+        if self.doing is Doing.FREE:
+            if not self._used and any(h.whose == "ours" for h in verdict.holders):
+                self.hold()  # a trial that outlived the last daemon
+                return ""
+            return verdict.why
+        overdue = self._asked_at is not None and now - self._asked_at > FOREIGN_GRACE_S
+        return verdict.why if verdict.foreign_only and overdue else ""
+
+    def _is_silent(self, now: float) -> bool:
+        """Noticed twice: a daemon that was stopped and goes on must give its threads a moment."""
+        if self.silent_s() <= SILENCE_MAX_S:
+            self._silent_from = None
+        elif self._silent_from is None:
+            self._silent_from = now
+        return self._silent_from is not None and now - self._silent_from >= SILENCE_NOTICED_S
+
+    def _remember_strangers(self, usage: Usage) -> None:
+        for process in usage.compute:
+            holder = self.watch.who(process.pid)
+            if holder.whose == "foreign":
+                self.strangers[process.pid] = holder
+
+
+def _silence(silent_s: float) -> str:
+    return f"NVML has not answered for {silent_s:.0f} s"

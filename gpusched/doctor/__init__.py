@@ -1,0 +1,1 @@
+"""The machine looked over: ``machine`` (everything but GPUs, with ``torchbuild``) and ``gpus`` (with ``checking``)."""

@@ -1,0 +1,190 @@
+"""The checks of ``gpusched doctor`` that ask the NVIDIA driver. See ``doctor.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pynvml
+
+from gpusched.devices.clock import Clock, MachineClock
+from gpusched.devices.gpu import Gpu
+from gpusched.devices.gpus import GpuState, gpu_states
+from gpusched.devices.holders import Processes
+from gpusched.devices.machine import Machine, find_machine
+from gpusched.devices.nvml import NvmlError, ask_if_supported
+from gpusched.devices.topology import read_peers
+from gpusched.devices.watch import run_in_thread
+from gpusched.doctor.checking import Check
+from gpusched.errors import DeviceError
+
+ASK_TIMEOUT_S = 10.0
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+NVIDIA_VENDOR = "0x10de"
+DISPLAY_CLASSES = ("0x0300", "0x0302")
+
+_PEER_STATUS = {
+    pynvml.NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED: "the chipset does not support it",
+    pynvml.NVML_P2P_STATUS_GPU_NOT_SUPPORTED: "these GPUs do not support it",
+    pynvml.NVML_P2P_STATUS_IOH_TOPOLOGY_NOT_SUPPORTED: "they hang off different sockets",
+    pynvml.NVML_P2P_STATUS_DISABLED_BY_REGKEY: "the driver was told not to",
+    pynvml.NVML_P2P_STATUS_NOT_SUPPORTED: "not supported",
+    pynvml.NVML_P2P_STATUS_UNKNOWN: "unknown",
+}
+
+
+def driver_checks(
+    environ: Mapping[str, str] | None,
+    clock: Clock | None,
+    processes: Processes | None,
+    torch_cuda: tuple[str, str] | None,
+) -> Iterator[Check]:
+    """Driver and NVML and, if they answer, everything about the GPUs."""
+    clock = clock or MachineClock()
+    processes = processes or Processes()
+    try:
+        machine = find_machine(processes, clock)
+    except DeviceError as error:
+        yield absent_check(str(error), nvidia_cards())
+        return
+    try:
+        yield driver_check(machine, torch_cuda)
+        names = ", ".join(entry.gpu.name for entry in machine.entries)
+        count = len(machine.entries)
+        yield Check("NVML", "ok", f"{count} {'GPU' if count == 1 else 'GPUs'}: {names}")
+        for note in machine.notes:
+            yield Check("NVML", "warn", note, "look at `nvidia-smi` and `dmesg`; reset or reboot")
+        yield from _asked_in_thread(machine, clock)
+    finally:
+        machine.close()
+    yield from _state_checks(environ, clock, processes)
+
+
+def nvidia_cards(folder: Path = PCI_DEVICES) -> int:
+    """How many NVIDIA GPUs are on the bus, with or without a driver."""
+    count = 0
+    for device in folder.glob("*"):
+        try:
+            vendor = (device / "vendor").read_text().strip()
+            kind = (device / "class").read_text().strip()
+        except OSError:
+            continue
+        count += vendor == NVIDIA_VENDOR and kind.startswith(DISPLAY_CLASSES)
+    return count
+
+
+def absent_check(why: str, cards: int) -> Check:
+    if cards:
+        plural = "card is" if cards == 1 else "cards are"
+        return Check(
+            "driver", "fail", f"{cards} NVIDIA {plural} on the bus, but {why}", "see above"
+        )
+    return Check("driver", "warn", f"{why}. Trials run on CPU slots", "nothing, if that is meant")
+
+
+def driver_check(machine: Machine, torch_cuda: tuple[str, str] | None) -> Check:
+    """The driver's CUDA must be of torch's major version or newer."""
+    major, minor = machine.cuda // 1000, machine.cuda % 1000 // 10
+    detail = f"{machine.driver}, for CUDA up to {major}.{minor}"
+    built_for = (torch_cuda or ("", ""))[1]
+    wanted = built_for.partition(".")[0]
+    if wanted.isdecimal() and int(wanted) > major:
+        return Check(
+            "driver",
+            "fail",
+            f"{detail}, but torch was built for CUDA {built_for}",
+            "update the driver, or install a torch built for an older CUDA",
+        )
+    return Check("driver", "ok", detail)
+
+
+# ---------------------------------------------------------------- asked once, in a thread that may hang
+
+
+def _asked_in_thread(machine: Machine, clock: Clock) -> list[Check]:
+    checks: list[Check] = []
+    gpus = [entry.gpu for entry in machine.entries]
+
+    def work() -> None:
+        checks.append(_persistence(gpus))
+        if len(gpus) > 1:
+            checks.append(_peers(gpus))
+
+    if not run_in_thread(clock, work, "gpusched-doctor", ASK_TIMEOUT_S):
+        return [Check("NVML", "fail", "a call hangs", "look at `nvidia-smi` and `dmesg`; reboot")]
+    slices = sum(len(entry.units) for entry in machine.entries if entry.gpu.mig)
+    if slices or any(gpu.mig for gpu in gpus):
+        checks.append(
+            Check(
+                "MIG",
+                "warn",
+                f"{slices} slices: each serves trials of one atom only",
+                "`sudo nvidia-smi -mig 0` switches it off",
+            )
+        )
+    return checks
+
+
+def _persistence(gpus: Sequence[Gpu]) -> Check:
+    off = [g for g in gpus if ask_if_supported("nvmlDeviceGetPersistenceMode", g.handle) == 0]
+    if not off:
+        return Check("persistence mode", "ok", "on")
+    return Check(
+        "persistence mode",
+        "warn",
+        f"off on {', '.join(gpu.label for gpu in off)}: the driver is set up anew whenever nobody uses the GPU, which "
+        f"costs seconds at each start",
+        "run nvidia-persistenced, or `sudo nvidia-smi -pm 1`",
+    )
+
+
+def _peers(gpus: Sequence[Gpu]) -> Check:
+    denied = []
+    for place, a in enumerate(gpus):
+        for b in gpus[place + 1 :]:
+            try:
+                status = read_peers(a, b)
+            except NvmlError:
+                status = pynvml.NVML_P2P_STATUS_UNKNOWN
+            if status != pynvml.NVML_P2P_STATUS_OK:
+                why = _PEER_STATUS.get(status, f"status {status}")
+                denied.append(f"{a.label} and {b.label}: {why}")
+    if not denied:
+        return Check("peer access", "ok", "between all GPUs")
+    more = f"; and {len(denied) - 3} more pairs" if len(denied) > 3 else ""
+    return Check(
+        "peer access",
+        "warn",
+        f"{'; '.join(denied[:3])}{more}. nccl goes through host memory there",
+        "check ACS and IOMMU in the firmware's settings; `nvidia-smi topo -p2p r` shows all pairs",
+    )
+
+
+# ---------------------------------------------------------------- the GPUs themselves
+
+
+def _state_checks(
+    environ: Mapping[str, str] | None, clock: Clock, processes: Processes
+) -> Iterator[Check]:
+    try:
+        states, _ = gpu_states(environ, clock, processes)
+    except DeviceError as error:
+        yield Check("GPUs", "fail", str(error), "look at `nvidia-smi`")
+        return
+    for state in states:
+        yield gpu_check(state)
+
+
+def gpu_check(state: GpuState) -> Check:
+    """One GPU: whether it can be used now, and what slows it."""
+    label = state.reading.label
+    notes = [note for note in state.reading.notes if note != state.busy]
+    if state.leased_by:
+        return Check(label, "ok", f"in use by {state.leased_by}")
+    if state.busy:
+        held = state.busy.startswith("held by")
+        advice = "wait, or ask its owner" if held else "see `nvidia-smi -q`"
+        return Check(label, "warn" if held else "fail", state.busy, advice)
+    if notes:
+        return Check(label, "warn", "; ".join(notes), "see `nvidia-smi -q -d PERFORMANCE,ECC`")
+    return Check(label, "ok", "free")

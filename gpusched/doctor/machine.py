@@ -1,0 +1,196 @@
+"""What on this machine is in the way of a search, or will be, and what to do about each: for ``gpusched doctor``.
+
+Every check looks and changes nothing; none imports torch. ``doctor_checks`` runs them all: those of the machine are
+here, those that ask the driver are in ``doctor_gpus.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections.abc import Iterator, Mapping
+from importlib import metadata, util
+from pathlib import Path
+
+from gpusched.devices.clock import Clock
+from gpusched.devices.holders import Processes, gib, in_initial_pid_namespace
+from gpusched.devices.leases import lease_folder
+from gpusched.doctor.checking import Check
+from gpusched.doctor.gpus import driver_checks
+from gpusched.doctor.torchbuild import installed_torch_cuda
+from gpusched.errors import DeviceError
+
+__all__ = ["Check", "doctor_checks"]
+
+MIB = 1 << 20
+SHM_WANTED_BYTES = 1024 * MIB
+SHM_NEEDED_BYTES = 64 * MIB
+FILES_WANTED = 4096
+FILES_NEEDED = 1024
+PROCESSES_WANTED = 4096
+DISK_WANTED_BYTES = 10 * 1024 * MIB
+DISK_NEEDED_BYTES = 1024 * MIB
+
+
+def doctor_checks(
+    folder: Path | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    clock: Clock | None = None,
+    processes: Processes | None = None,
+) -> list[Check]:
+    """All checks, in the order in which to read them. ``folder``: where experiments are to be kept (default: here).
+
+    Takes seconds at most, also with a driver that hangs.
+    """
+    torch_cuda = installed_torch_cuda()
+    checks = list(driver_checks(environ, clock, processes, torch_cuda))
+    has_gpus = any(check.name == "NVML" and check.state == "ok" for check in checks)
+    checks.append(torch_check(torch_cuda, has_gpus=has_gpus))
+    if has_gpus:
+        checks.append(nccl_check())
+        checks.append(namespace_check(in_initial_pid_namespace()))
+    checks.append(shm_check())
+    checks.extend(limit_checks())
+    checks.append(disk_check(folder or Path.cwd()))
+    checks.append(lease_check(environ))
+    return checks
+
+
+# ---------------------------------------------------------------- what is installed
+
+
+def torch_check(torch_cuda: tuple[str, str] | None, *, has_gpus: bool) -> Check:
+    if torch_cuda is None:
+        return Check("torch", "fail", "not installed", "pip install torch")
+    version, cuda = torch_cuda
+    if has_gpus and not cuda:
+        return Check(
+            "torch",
+            "fail",
+            f"{version} is built for CPUs only: it cannot use the GPUs that are here",
+            "install the CUDA build (see https://pytorch.org/get-started/locally), or use devices: cpu",
+        )
+    return Check("torch", "ok", f"{version}, built for {'CUDA ' + cuda if cuda else 'CPUs'}")
+
+
+def nccl_check() -> Check:
+    """nccl comes as a package of its own, inside torch, or from the system."""
+    for name in sorted({d.name for d in metadata.distributions() if d.name}):
+        if name.lower().startswith("nvidia-nccl"):
+            found = metadata.distribution(name)
+            files = [f for f in found.files or () if f.name.startswith("libnccl.so")]
+            where = [Path(str(found.locate_file(f))) for f in files]
+            if where and not any(path.exists() for path in where):
+                return Check(
+                    "nccl", "fail", f"{name} {found.version} has lost its library", "reinstall it"
+                )
+            return Check("nccl", "ok", f"{found.version} ({name})")
+    for folder in _library_folders():
+        for path in sorted(folder.glob("libnccl.so*")):
+            return Check("nccl", "ok", str(path))
+    torch = util.find_spec("torch")
+    if torch is not None and torch.submodule_search_locations:
+        library = Path(torch.submodule_search_locations[0]) / "lib" / "libtorch_cuda.so"
+        if library.exists():
+            return Check("nccl", "ok", "part of torch's own libraries")
+    return Check(
+        "nccl",
+        "warn",
+        "not found: a trial on more than one GPU would fail or fall back to gloo",
+        "install torch's CUDA build, which brings it, or libnccl2 from the system's packages",
+    )
+
+
+def _library_folders() -> Iterator[Path]:
+    for text in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
+        if text:
+            yield Path(text)
+    for text in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"):
+        yield Path(text)
+    yield Path("/usr/local/cuda/lib64")
+
+
+# ---------------------------------------------------------------- the machine
+
+
+def namespace_check(initial: bool) -> Check:
+    if initial:
+        return Check("pid namespace", "ok", "the machine's own: NVML's pids mean the same here")
+    return Check(
+        "pid namespace",
+        "warn",
+        "inside a container: NVML may name processes by other pids. It is tested at the start of an experiment; "
+        "where it does, releases are confirmed by the process tree and memory",
+        "start the container with --pid=host",
+    )
+
+
+def shm_check(path: Path = Path("/dev/shm")) -> Check:
+    """Data loaders pass batches, and nccl passes tensors, through it."""
+    try:
+        total, free = _space(path)
+    except OSError as error:
+        return Check("/dev/shm", "fail", f"cannot be used: {error.strerror}", "mount a tmpfs there")
+    detail = f"{gib(free)} free of {gib(total)}"
+    advice = "in a container start it with --shm-size=8g or --ipc=host; else remount it larger"
+    if free < SHM_NEEDED_BYTES:
+        return Check(
+            "/dev/shm", "fail", f"{detail}: data loaders die with a bus error in it", advice
+        )
+    if free < SHM_WANTED_BYTES:
+        return Check("/dev/shm", "warn", f"{detail}: little for data loaders and nccl", advice)
+    return Check("/dev/shm", "ok", detail)
+
+
+def disk_check(folder: Path) -> Check:
+    """Where the experiments' folders go: journals, checkpoints, logs."""
+    place = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
+    try:
+        total, free = _space(place)
+    except OSError as error:
+        return Check("disk", "fail", f"{place}: {error.strerror}", "choose another --dir")
+    detail = f"{gib(free)} free of {gib(total)} at {place}"
+    advice = "free some, run `gpusched gc`, or choose another --dir"
+    if not os.access(place, os.W_OK):
+        return Check("disk", "fail", f"{place} cannot be written", "choose another --dir")
+    if free < DISK_NEEDED_BYTES:
+        return Check("disk", "fail", f"{detail}: checkpoints will not fit", advice)
+    if free < DISK_WANTED_BYTES:
+        return Check("disk", "warn", detail, advice)
+    return Check("disk", "ok", detail)
+
+
+def _space(path: Path) -> tuple[int, int]:
+    """(total, free for us) in bytes. Raises OSError."""
+    usage = shutil.disk_usage(path)
+    return usage.total, usage.free
+
+
+def limit_checks(
+    files: tuple[int, int] | None = None, processes: tuple[int, int] | None = None
+) -> Iterator[Check]:
+    """The limits (soft, hard) of this shell; None: ask the kernel. Pinned memory of CUDA is under no limit."""
+    soft, hard = files or resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
+    yield _limit("open files", soft, FILES_NEEDED, FILES_WANTED, f"ulimit -n {most}")
+    soft, _ = processes or resource.getrlimit(resource.RLIMIT_NPROC)
+    yield _limit("processes", soft, 0, PROCESSES_WANTED, f"ulimit -u {PROCESSES_WANTED}")
+
+
+def _limit(name: str, soft: int, needed: int, wanted: int, command: str) -> Check:
+    if soft == resource.RLIM_INFINITY:
+        return Check(name, "ok", "unlimited")
+    if soft >= wanted:
+        return Check(name, "ok", str(soft))
+    detail = f"{soft}: data loaders of several trials may run out of them"
+    return Check(name, "warn" if soft >= needed else "fail", detail, f"run `{command}` first")
+
+
+def lease_check(environ: Mapping[str, str] | None = None) -> Check:
+    """Where the locks are kept that keep two experiments from one GPU."""
+    try:
+        return Check("GPU leases", "ok", f"in {lease_folder(environ)}")
+    except DeviceError as error:
+        return Check("GPU leases", "fail", str(error), "set XDG_STATE_HOME to a folder of your own")

@@ -1,0 +1,140 @@
+"""From a recipe (as resolved, plain JSON) to an experiment, and from an experiment's files to what people ask of it.
+
+Without pydantic and YAML: the daemon and the quick commands start from ``resolved.json``, which was validated when the
+experiment was made.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpusched import policies
+from gpusched.core.experiment import Experiment
+from gpusched.core.rules import Rules
+from gpusched.dashboard import view as views
+from gpusched.driver import profiles
+from gpusched.driver.loop import replay
+from gpusched.driver.profiles import Profile
+from gpusched.errors import DamagedState, InputError
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.log import Journal
+from gpusched.policies.base import Policy
+from gpusched.recipe.recipe import Recipe
+
+
+@dataclass(slots=True)
+class Assembled:
+    """An experiment and what is needed to show it."""
+
+    experiment: Experiment
+    policy: Policy
+    recipe: Recipe
+    paths: ExperimentPaths
+
+    def view(self, *, daemon_pid: int | None, now: float | None = None, **more: Any) -> views.View:
+        """Where it stands; cheap enough for twice a second."""
+        state = self.experiment.state
+        return views.build(
+            state,
+            name=self.paths.root.name,
+            policy=self.policy.name,
+            metric=self.recipe.metric,
+            folder=str(self.paths.root),
+            daemon_pid=daemon_pid,
+            now=state.now if now is None else now,
+            rungs=self.policy.rungs(state),
+            eta=getattr(getattr(self.policy, "options", None), "eta", None),
+            notes=tuple(self.policy.notes(state)),
+            **more,
+        )
+
+    def require_policy(self, atoms: int) -> None:
+        """Raise InputError if the policy's options make no sense in this experiment on so many atoms."""
+        found = list(self.policy.problems(self.experiment.state.rules, atoms))
+        if found:
+            lines = [f"policy.{option}: {message}" for option, message in found]
+            raise InputError("\n".join(lines))
+
+    def foreword(self, atoms: int) -> Sequence[str]:
+        """What the policy has to say to a person before it starts on so many atoms."""
+        return self.policy.foreword(self.experiment.state.rules, atoms)
+
+    def explain(self, trial: int) -> dict[str, Any]:
+        """``{"data": .., "lines": [..]}``. Raises InputError for an unknown trial."""
+        state = self.experiment.state
+        if trial not in state.trials:
+            count = len(state.trials)
+            there = f"there are {count}: 0 to {count - 1}" if count else "there is none yet"
+            raise InputError(f"there is no trial {trial}; {there}")
+        from gpusched.core.explain import explain
+
+        explanation = explain(state, self.policy, trial)
+        return {"data": explanation.to_json(), "lines": explanation.lines()}
+
+
+def read_recipe(paths: ExperimentPaths) -> Recipe:
+    """The recipe as resolved when the experiment was made. Raises DamagedState."""
+    try:
+        resolved = json.loads(paths.resolved.read_bytes())
+    except (OSError, ValueError) as error:
+        raise DamagedState(
+            f"{paths.resolved}: cannot be read ({error}); the experiment cannot go on"
+        ) from None
+    try:
+        return Recipe.from_resolved(resolved)
+    except (DamagedState, TypeError) as error:
+        raise DamagedState(f"{paths.resolved}: {error}") from None
+
+
+def rules(recipe: Recipe, profile: Profile | None = None) -> Rules:
+    """The core's part of a recipe; ``profile``: what was measured of it before."""
+    known = Rules(
+        deadline_s=recipe.deadline_s,
+        mode=recipe.mode,
+        max_atoms=recipe.max_atoms,
+        sizes=recipe.sizes,
+        scaling=recipe.scaling,
+        max_trials=recipe.max_trials,
+        target=None if "target" in recipe.policy_options else recipe.target,
+        max_failures=recipe.max_failures,
+        kill_grace_s=recipe.grace_s,
+        hang_limit_s=recipe.hang_limit_s,
+        profiled=profile.scaling if profile is not None else None,
+        profiled_overhead_s=profile.overhead_s if profile is not None else None,
+    )
+    if recipe.startup_limit_s is None:
+        return known
+    return replace(known, startup_limit_s=recipe.startup_limit_s)
+
+
+def assemble(
+    recipe: Recipe, paths: ExperimentPaths, simulated: Mapping[str, Any] | None = None
+) -> Assembled:
+    """A fresh experiment of this recipe. ``simulated``: rules in which a simulated one differs from a live one."""
+    policy = policies.make(recipe.policy_name, recipe.policy_options)
+    obeyed = replace(rules(recipe, profiles.read(paths.profile)), **(simulated or {}))
+    experiment = Experiment(obeyed, policy, recipe.sampler().sample)
+    return Assembled(experiment, policy, recipe, paths)
+
+
+def from_journal(paths: ExperimentPaths) -> Assembled:
+    """The experiment as its journal tells it. Only while no daemon lives. Raises DamagedState."""
+    journal = Journal.open(paths.journal)
+    try:
+        assembled = assemble(read_recipe(paths), paths, journal.meta.get("rules"))
+        replay(assembled.experiment, journal.entries())
+    finally:
+        journal.close()
+    return assembled
+
+
+def view_from_journal(paths: ExperimentPaths) -> dict[str, Any]:
+    """The view of an experiment without a daemon, as JSON."""
+    return views.to_json(from_journal(paths).view(daemon_pid=None))
+
+
+def explain_from_journal(paths: ExperimentPaths, trial: int) -> dict[str, Any]:
+    return from_journal(paths).explain(trial)

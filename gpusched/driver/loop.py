@@ -1,0 +1,296 @@
+"""The one loop, live and simulated: events from the executor, through the experiment, to commands.
+
+    executor.poll ──▶ Experiment.handle ──▶ journal.append ──▶ journal.commit ──▶ executor.execute
+                                    └─ a report that changes nothing is answered at once ─▶ acknowledge
+
+Order of effects: an event and the commands it caused are journaled and synced, *then* carried out. A report whose
+answer is "go on" has no effect outside and is answered before the sync. When the disk is full nothing more is carried
+out; the trials train on, and the sync is tried again until it succeeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+from gpusched import failpoints
+from gpusched.core.decisions import (
+    Command,
+    ConfirmRelease,
+    Forecast,
+    KeepBest,
+    Kill,
+    Launch,
+    SetTimer,
+    Yield,
+)
+from gpusched.core.events import DaemonResumed, Event, Reported, TimerFired
+from gpusched.core.experiment import Experiment
+from gpusched.core.transitions import expected_launch
+from gpusched.core.trial import InvalidTransition
+from gpusched.errors import ReplayDiverged
+from gpusched.executors.base import FOREVER, Executor, LiveTrial
+from gpusched.journal.log import DiskFull, Entry, Journal
+
+#: Reports that wait for no effect are synced at least this often.
+COMMIT_EVERY_S = 0.25
+#: How often a full disk is tried again.
+RETRY_EVERY_S = 1.0
+
+Observer = Callable[[Event, Sequence[Command]], None]
+
+
+class Forecaster(Protocol):
+    """Carries out ``Forecast`` commands somewhere else; what comes back is polled like any other event."""
+
+    def submit(self, command: Forecast) -> None: ...
+
+    def poll(self, now: float) -> Sequence[Event]: ...
+
+
+class Spare(Protocol):
+    """Room on the disk that can be had for the journal (``folder/reserve.py``)."""
+
+    def give(self) -> bool: ...
+
+
+class Driver:
+    """Runs an experiment on an executor."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        executor: Executor,
+        journal: Journal | None = None,
+        *,
+        forecaster: Forecaster | None = None,
+        observer: Observer | None = None,
+        check: bool = False,
+        spare: Spare | None = None,
+        fence: Callable[[], None] | None = None,
+    ) -> None:
+        self.experiment = experiment
+        self.executor = executor
+        self.journal = journal
+        self._forecaster = forecaster
+        self._observer = observer
+        self._check = check
+        self._spare = spare
+        self._fence = fence
+        self._timers: dict[str, float] = {}
+        self._uncommitted_since: float | None = None
+        self._effects: list[Command] = []
+        self._waiting: list[Reported] = []
+        #: Launches that the executor was told to expect, by trial.
+        self._expected: dict[int, Launch] = {}
+        #: Why nothing can be journaled at present; None: all is well.
+        self.stalled: str | None = None
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self) -> None:
+        """Until the experiment is over."""
+        while not self.experiment.finished or self.stalled is not None:
+            self.turn()
+        if self.journal is not None:
+            self.journal.commit()
+
+    def turn(self, at_most: float = FOREVER) -> None:
+        """Wait for something to happen, for a timer, or until ``at_most``; deal with it."""
+        until = min(at_most, min(self._timers.values(), default=FOREVER))
+        if self._uncommitted_since is not None:
+            until = min(until, self._uncommitted_since + COMMIT_EVERY_S)
+        events: list[Event] = list(self.executor.poll(until))
+        if self._forecaster is not None:
+            events += self._forecaster.poll(self.executor.now())
+        self.handle(events)
+        now = self.executor.now()
+        if now >= min(self._timers.values(), default=FOREVER):
+            self.handle(list(self._due(now)))
+        since = self._uncommitted_since
+        if since is not None and now >= since + COMMIT_EVERY_S:
+            self._settle()
+
+    def handle(self, events: Sequence[Event]) -> None:
+        """Deal with events: journal, sync, then act. Public: the daemon feeds in what people ask."""
+        for event in events:
+            commands = self.experiment.handle(event)
+            if self._check:
+                self.experiment.check()
+            if commands:
+                self._effects += commands
+                if type(event) is Reported:
+                    self._waiting.append(event)
+            elif type(event) is Reported:
+                self.executor.acknowledge(event)  # first of all: the trial waits for it
+            if self.journal is not None:
+                self.journal.append(event, commands)
+            if self._observer is not None:
+                self._observer(event, commands)
+        if self._expected:
+            self._expect_what_is_left()
+        if self._effects:
+            self._settle()
+        elif self.journal is not None and events and self._uncommitted_since is None:
+            self._uncommitted_since = self.executor.now()
+
+    def _settle(self) -> None:
+        """Sync the journal, then carry out what waits for it."""
+        if not self._commit():
+            return
+        if self._fence is not None and self._effects:
+            self._fence()  # raises Fenced: another daemon carries them out
+        effects, self._effects = self._effects, []
+        waiting, self._waiting = self._waiting, []
+        for command in effects:
+            self._execute(command)
+        for report in waiting:
+            self.executor.acknowledge(report)
+
+    def _commit(self) -> bool:
+        """False if the disk is full: it will be tried again. Any other failure to write is fatal.
+
+        After a failed fsync nothing on that disk can be trusted (Rebello et al., ATC'20): fail-stop, resume re-reads.
+        """
+        if self.journal is not None:
+            try:
+                self._commit_with_what_is_spare()
+            except DiskFull as error:
+                self.stalled = f"the journal cannot be written: {error}"
+                self._uncommitted_since = self.executor.now() + RETRY_EVERY_S - COMMIT_EVERY_S
+                return False
+        self.stalled = None
+        self._uncommitted_since = None
+        return True
+
+    def _commit_with_what_is_spare(self) -> None:
+        assert self.journal is not None
+        while True:
+            try:
+                return self.journal.commit()
+            except DiskFull:
+                if self._spare is None or not self._spare.give():
+                    raise
+
+    def _execute(self, command: Command) -> None:
+        name = type(command).__name__
+        failpoints.reach(f"{name}.before")
+        if type(command) is SetTimer:
+            self._timers[command.timer] = command.at
+        elif type(command) is Forecast:
+            if self._forecaster is not None:
+                self._forecaster.submit(command)
+        else:
+            if type(command) is Yield:
+                self._expect(command.trial)
+            self.executor.execute(command)
+        failpoints.reach(f"{name}.after")
+
+    def _expect(self, number: int) -> None:
+        """Have the executor prepare the launch that a trial's yield is for, if it is for one."""
+        trial = self.experiment.state.trials[number]
+        launch = expected_launch(self.experiment.state, trial)
+        if launch is not None and self._expected.get(number) != launch:
+            self._expected[number] = launch
+            self.executor.expect(number, launch, trial.usual_interval_s)
+
+    def _expect_what_is_left(self) -> None:
+        """What has been launched is not expected any more; what will not be, or otherwise, is said to the executor."""
+        for number, launch in list(self._expected.items()):
+            trial = self.experiment.state.trials[number]
+            if trial.incarnation == launch.incarnation:
+                del self._expected[number]
+                continue
+            now = expected_launch(self.experiment.state, trial)
+            if now is None:
+                del self._expected[number]
+                self.executor.expect(number, None, 0.0)
+            elif now != launch:
+                self._expect(number)
+
+    def _due(self, now: float) -> Iterator[Event]:
+        for timer, at in sorted(self._timers.items(), key=lambda item: item[1]):
+            if at <= now:
+                del self._timers[timer]
+                yield TimerFired(at=now, timer=timer)
+
+    # ------------------------------------------------------------ resume
+
+    def resume(
+        self, epoch: int, *, launched: Mapping[int, int] | None = None, lost: Sequence[Event] = ()
+    ) -> None:
+        """After ``replay``: find out what happened meanwhile and issue again what the state implies.
+
+        ``launched``: incarnations that the journal knows nothing of, by trial; ``lost``: what became of devices.
+        """
+        numbers = {str(trial): incarnation for trial, incarnation in (launched or {}).items()}
+        resumed = DaemonResumed(at=self.executor.now(), epoch=epoch, launched=numbers)
+        self.handle([resumed, *lost])
+        self.handle(self.executor.reconcile(list(live_trials(self.experiment))))
+        failpoints.reach("resume.reconciled")
+        self._effects += outstanding(self.experiment)
+        self._settle()
+
+
+def replay(
+    experiment: Experiment, entries: Iterator[Entry], observer: Observer | None = None
+) -> int:
+    """Feed journaled events through ``handle``; return how many.
+
+    Raises ReplayDiverged if an event does not cause the commands that the journal says it caused, or cannot even be
+    what happened next.
+    """
+    count = 0
+    for entry in entries:
+        try:
+            commands = experiment.handle(entry.event)
+        except (InvalidTransition, AssertionError, ArithmeticError, LookupError) as error:
+            raise _diverged(entry, f"cannot have happened: {error}") from error
+        if commands != entry.commands:
+            then_and_now = f"\n  then: {entry.commands}\n  now:  {commands}"
+            raise _diverged(entry, f"caused other commands than the journal holds.{then_and_now}")
+        if observer is not None:
+            observer(entry.event, commands)
+        count += 1
+    return count
+
+
+def _diverged(entry: Entry, what: str) -> ReplayDiverged:
+    event = f"event {entry.seq} ({type(entry.event).__name__} at {entry.event.at:.3f} s)"
+    return ReplayDiverged(
+        f"{event} {what}\nThe journal was written by another version of gpusched or of a policy; use that one"
+    )
+
+
+def live_trials(experiment: Experiment) -> Iterator[LiveTrial]:
+    """The incarnations that should have processes."""
+    for trial in experiment.state.live.values():
+        if trial.has_processes:
+            yield LiveTrial(
+                trial.id,
+                trial.incarnation,
+                trial.devices,
+                trial.seq,
+                dict(trial.hparams),
+                trial.saved_step,
+            )
+
+
+def outstanding(experiment: Experiment) -> Iterator[Command]:
+    """Commands that the state implies: a crash between journal and execution needs no case of its own."""
+    state = experiment.state
+    for timer, at in state.timers.items():
+        yield SetTimer(timer, at)
+    for trial in state.live.values():
+        if trial.after is not None:
+            yield Yield(trial.id, trial.incarnation, trial.after.save)
+        if trial.kill_grace_s is not None:
+            yield Kill(trial.id, trial.incarnation, trial.kill_grace_s)
+    draining = tuple(
+        name for name, slot in state.devices.slots.items() if slot.state.value == "draining"
+    )
+    if draining:
+        yield ConfirmRelease(draining)
+    if state.best is not None:
+        yield KeepBest(state.best.trial, state.best.step, state.best.metric)
+    yield from state.forecasts.values()

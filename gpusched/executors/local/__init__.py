@@ -1,0 +1,10 @@
+"""Trials as process groups on this machine: ``executor`` is the ``Executor``; the rest hold one idea each.
+
+* one launch: ``incarnation`` (as the daemon sees it), ``settings`` and ``launching`` (from ``Launch`` to the frame),
+  ``server`` (the warm server that forks it), ``prestart`` (set up before it is due, for a resize)
+* who speaks: ``hub`` (the loop and the socket), ``peer`` (one connection), ``speakers`` (whose it is), ``intake``
+  (what rank 0 says, in order and once), ``reporting`` (what may stand in a report)
+* how it ends: ``stopping`` (the ladder), ``strays`` (nobody else is left to end it), ``endings`` (in which words),
+  ``oom`` and ``blame`` (the cause), ``draining`` (until its devices are free)
+* beside it: ``keeping`` and ``best`` (the best model), ``inspection`` (devices that go bad or come back), ``timers``
+"""

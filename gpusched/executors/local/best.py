@@ -1,0 +1,95 @@
+"""``best/``: the best model so far, whole at every moment.
+
+Built aside under ``.best/<n>`` from hard links to the checkpoint (so it outlives the trial's own clean-up and costs no
+space), synced, then one rename of the link ``best`` makes it the best. Older ones go after that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpusched import failpoints
+from gpusched.folder.files import private_folder, read_json, sealed, sync_folder, write_durably
+from gpusched.folder.paths import ExperimentPaths
+
+
+def keep_best(
+    paths: ExperimentPaths, trial: int, step: int, *, metric: str, value: float, atoms: int | None
+) -> bool:
+    """Make ``best/`` the checkpoint of this step. False if there is none (nothing is changed then).
+
+    ``metric.json``: ``{"trial", "step", "metric", "value", "atoms"}`` and checksums of itself and of ``hparams.json``.
+    Raises OSError, e.g. when the disk is full.
+    """
+    facts = {"trial": trial, "step": step, "metric": metric, "value": value, "atoms": atoms}
+    now_best = read_json(paths.best / "metric.json")
+    if now_best is not None and now_best.get("trial") == trial and now_best.get("step") == step:
+        return True
+    source = paths.trial(trial).checkpoint(step)
+    if not source.is_dir():
+        return False
+    private_folder(paths.bests)
+    number = 1 + max(
+        (int(entry.name) for entry in paths.bests.iterdir() if entry.name.isdigit()), default=0
+    )
+    folder = paths.bests / str(number)
+    aside = paths.bests / f".{number}.tmp"
+    shutil.rmtree(aside, ignore_errors=True)
+    try:
+        _build(aside, source, paths.trial(trial).hparams, facts)
+        failpoints.reach("best.built")
+        aside.replace(folder)
+        sync_folder(paths.bests)
+        failpoints.reach("best.renamed")
+        _point_to(paths.best, folder)
+        failpoints.reach("best.pointed")
+    except OSError:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise
+    for entry in paths.bests.iterdir():
+        if entry != folder:
+            shutil.rmtree(entry, ignore_errors=True)
+    return True
+
+
+def _build(folder: Path, source: Path, hparams: Path, facts: Mapping[str, Any]) -> None:
+    private_folder(folder / "checkpoint")
+    for file in source.iterdir():
+        _link(file, folder / "checkpoint" / file.name)
+    sync_folder(folder / "checkpoint")
+    sums = {}
+    with suppress(FileNotFoundError):
+        data = hparams.read_bytes()
+        sums["hparams_crc32"] = zlib.crc32(data)
+        write_durably(folder / "hparams.json", data)
+    write_durably(folder / "metric.json", sealed(json.dumps({**facts, **sums}).encode()) + b"\n")
+
+
+def _link(source: Path, target: Path) -> None:
+    """A hard link; a copy where the file system has none."""
+    try:
+        target.hardlink_to(source)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(source, target)
+        descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _point_to(link: Path, folder: Path) -> None:
+    aside = link.with_name(f".{link.name}.tmp")
+    aside.unlink(missing_ok=True)
+    aside.symlink_to(folder.relative_to(link.parent))
+    aside.replace(link)
+    sync_folder(link.parent)

@@ -1,0 +1,206 @@
+"""The daemon's one loop: its listening socket, every connection, every other descriptor it waits for.
+
+A connection says in its first frame who it is (``docs/contracts.md``): rank 0 of a trial, a shim, or a client; a
+``Switchboard`` is asked what to do with it. Rules:
+
+* Nothing blocks, and no connection can starve, fill or break another (``peer.py``): each gets one short read a turn, as
+  the loop is level-triggered.
+* Only processes of our own user are spoken to (``SO_PEERCRED``), on a socket of mode 0600.
+
+epoll is used without ``selectors`` and frames are parsed without intermediate objects: reports are the hot path.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from gpusched.errors import GpuschedError
+from gpusched.executors.local.peer import Frame, Peer
+from gpusched.folder.paths import socket_address
+
+_HELLO_PATIENCE_S = 10.0
+_MOST_STRANGERS = 256
+
+
+class Switchboard(Protocol):
+    """Who takes connections. A refusal (False) closes the connection."""
+
+    def take_rank(self, hello: Frame, peer: Peer) -> bool: ...
+
+    def take_shim(self, hello: Frame, peer: Peer) -> bool: ...
+
+    def take_client(self, peer: Peer) -> bool: ...
+
+
+class Hub:
+    """Listens on ``path``. The caller holds the experiment's lock: a socket found there is a dead daemon's.
+
+    Raises ``GpuschedError`` if it cannot listen.
+    """
+
+    def __init__(self, path: Path, switchboard: Switchboard) -> None:
+        self._switchboard = switchboard
+        self._epoll = select.epoll()
+        self._peers: dict[int, Peer] = {}
+        self._others: dict[int, Callable[[], None]] = {}
+        self._strangers: dict[int, float] = {}
+        self._path = path
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._listener = _listen(path)
+        self.watch(self._listener.fileno(), self._accept)
+        self._bell, self._wake = socket.socketpair()
+        self._bell.setblocking(False)
+        self._wake.setblocking(False)
+        self._rung = False
+        self.watch(self._bell.fileno(), self._answer_bell)
+
+    @property
+    def wake_descriptor(self) -> int:
+        """For ``signal.set_wakeup_fd``: a byte written here ends a ``turn``."""
+        return self._wake.fileno()
+
+    def wake(self) -> None:
+        """End the current or next ``turn`` at once; may be called from a signal handler or another thread."""
+        with suppress(BlockingIOError):
+            self._wake.send(b"\0")
+
+    def turn(self, timeout_s: float) -> bool:
+        """Wait for something, at most ``timeout_s``, and deal with what there is. True if somebody rang."""
+        self._rung = False
+        peers = self._peers
+        for descriptor, happened in self._epoll.poll(max(0.0, timeout_s), 256):
+            peer = peers.get(descriptor)
+            if peer is None:
+                other = self._others.get(descriptor)
+                if other is not None:
+                    other()
+                continue
+            if happened & select.EPOLLOUT:
+                peer.flush()
+            if happened & ~select.EPOLLOUT and peer.fd >= 0:
+                peer.read()
+        if self._strangers:
+            self._drop_silent_strangers()
+        return self._rung
+
+    def watch(self, descriptor: int, on_readable: Callable[[], None]) -> None:
+        """Call ``on_readable`` whenever this descriptor has something."""
+        self._others[descriptor] = on_readable
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        if self._others.pop(descriptor, None) is not None:
+            with suppress(OSError, ValueError):
+                self._epoll.unregister(descriptor)
+
+    def close(self) -> None:
+        for peer in list(self._peers.values()):
+            peer.close()
+        self._listener.close()
+        self._path.unlink(missing_ok=True)
+        self._bell.close()
+        self._wake.close()
+        os.close(self._spare)
+        self._epoll.close()
+
+    def adopt(self, line: socket.socket) -> Peer:
+        """A connection made by ourselves, non-blocking: no hello; its ``on_frame`` is to be set."""
+        peer = Peer(self, line, os.getpid())
+        peer.be_client()
+        self._peers[peer.fd] = peer
+        self._epoll.register(peer.fd, select.EPOLLIN)
+        return peer
+
+    # ------------------------------------------------------------------ for peers
+
+    def watch_writing(self, descriptor: int, wanted: bool) -> None:
+        self._epoll.modify(descriptor, select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
+
+    def forget(self, descriptor: int) -> None:
+        del self._peers[descriptor]
+        self._strangers.pop(descriptor, None)
+        self._epoll.unregister(descriptor)
+
+    def introduce(self, peer: Peer, hello: Frame) -> None:
+        """A connection's first frame."""
+        self._strangers.pop(peer.fd, None)
+        match hello.get("hello"):
+            case "rank":
+                taken = self._switchboard.take_rank(hello, peer)
+            case "shim":
+                taken = self._switchboard.take_shim(hello, peer)
+            case "client":
+                peer.be_client()
+                taken = self._switchboard.take_client(peer)
+            case _:
+                taken = False
+        if not taken:
+            peer.close()
+
+    # ------------------------------------------------------------------ inside
+
+    def _accept(self) -> None:
+        for _ in range(64):
+            try:
+                line, _address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError:
+                self._turn_one_away()
+                return
+            user, pid = _who(line)
+            if user != os.getuid() or len(self._strangers) >= _MOST_STRANGERS:
+                line.close()
+                continue
+            line.setblocking(False)
+            peer = Peer(self, line, pid)
+            self._peers[peer.fd] = peer
+            self._strangers[peer.fd] = time.monotonic() + _HELLO_PATIENCE_S
+            self._epoll.register(peer.fd, select.EPOLLIN)
+
+    def _turn_one_away(self) -> None:
+        """No descriptor is left for one more connection: without this the loop would spin on the one that waits."""
+        os.close(self._spare)
+        with suppress(OSError):
+            self._listener.accept()[0].close()
+        self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _drop_silent_strangers(self) -> None:
+        now = time.monotonic()
+        for descriptor in [fd for fd, until in self._strangers.items() if until < now]:
+            self._peers[descriptor].close()
+
+    def _answer_bell(self) -> None:
+        self._rung = True
+        with suppress(BlockingIOError):
+            self._bell.recv(4096)
+
+
+def _listen(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchmod(listener.fileno(), 0o600)
+        with socket_address(path) as address:
+            path.unlink(missing_ok=True)
+            listener.bind(address)
+    except OSError as problem:
+        listener.close()
+        raise GpuschedError(f"{path}: cannot listen there: {problem.strerror}") from problem
+    listener.listen(512)
+    listener.setblocking(False)
+    return listener
+
+
+def _who(line: socket.socket) -> tuple[int, int]:
+    """The user and the pid on the other side, from the kernel."""
+    credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid, user, _group = struct.unpack("3i", credentials)
+    return user, pid

@@ -1,0 +1,163 @@
+"""The daemon's end of the warm server: starts it, starts it again when it dies, says what it says.
+
+Its frames are in ``docs/contracts.md``; what it does is in ``gpusched/runtime/warm.py``. It is started before anything
+else is, as importing torch takes a second. It belongs to a session of its own, so that no terminal ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gpusched
+from gpusched.errors import InputError
+from gpusched.executors.local.hub import Hub
+from gpusched.executors.local.peer import Frame, Peer
+from gpusched.executors.local.settings import LaunchSettings, environment_for_trials, uses_torch
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
+
+MOST_FALSE_STARTS = 3
+_START = "import sys; sys.path.append({root!r}); from gpusched.runtime.warm import main; sys.exit(main())"
+_LOG_TAIL_BYTES = 4000
+
+
+class Server:
+    """``on_frame`` gets every frame of a server that is up, ``on_gone`` is called when one has died.
+
+    ``without``: modules of ``preload`` that have turned out not to be preloadable.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        paths: ExperimentPaths,
+        settings: LaunchSettings,
+        on_frame: Callable[[Frame], None],
+        on_gone: Callable[[], None],
+    ) -> None:
+        self._hub = hub
+        self._log = paths.root / "warm.log"
+        self._root = paths.root
+        self._settings = settings
+        self._on_frame = on_frame
+        self._on_gone = on_gone
+        self._without: set[str] = set()
+        self._peer: Peer | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._old: list[subprocess.Popen[bytes]] = []
+        self._false_starts = 0
+        self.ready = False
+
+    @property
+    def pid(self) -> int | None:
+        """Of the server that is running now."""
+        return self._process.pid if self._process is not None else None
+
+    def start(self) -> None:
+        """Raises ``InputError`` where it died ``MOST_FALSE_STARTS`` times before it was ready: no torch, mostly."""
+        self._old = [process for process in self._old if process.poll() is None]
+        if self._false_starts >= MOST_FALSE_STARTS:
+            raise InputError(self._complaint())
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        with theirs:
+            self._process = self._spawn(theirs)
+        self.ready = False
+        self._peer = self._hub.adopt(ours)
+        self._peer.on_frame = self._heard
+        self._peer.on_end = self._ended
+
+    def want(self) -> None:
+        """Start it, unless one has been started. Raises as ``start`` does."""
+        if self._process is None:
+            self.start()
+
+    def _spawn(self, line: socket.socket) -> subprocess.Popen[bytes]:
+        settings = self._settings
+        root = str(Path(gpusched.__file__).parent.parent)
+        words = [sys.executable, "-P", "-c", _START.format(root=root), str(line.fileno())]
+        if settings.launch == "cold":
+            words.append("--cold")
+        elif not uses_torch(settings.absolute_script):
+            words.append("--light")
+        words += ["--path", str(settings.absolute_script.parent)]
+        preload = [name for name in settings.preload if name not in self._without]
+        if preload:
+            words += ["--preload", ",".join(preload)]
+        environment = environment_for_trials(settings)
+        environment[MARK] = " " * MARK_WIDTH_BYTES
+        environment["GPUSCHED_DIR"] = str(self._root)
+        log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            return subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                pass_fds=[line.fileno()],
+                start_new_session=True,
+            )
+        finally:
+            os.close(log)
+
+    def launch(self, spec: Mapping[str, Any]) -> bool:
+        """False if it has just died; ``on_gone`` follows."""
+        return self._peer is not None and self._peer.send({"launch": spec})
+
+    def never_again(self, module: str, *, tainted: bool) -> None:
+        """Do not preload ``module`` any more. A server it has ``tainted`` is replaced, and ends with its last shim."""
+        self._without.add(module)
+        if tainted and self._peer is not None:
+            self._peer.close()
+
+    def close(self, *, idle: bool = False) -> None:
+        """Let go. The server lives on until its last shim is gone; ``idle`` says there is none, so it ends at once,
+        whatever it is importing.
+        """
+        if self._peer is not None:
+            self._peer.on_end = None
+            self._peer.close()
+        for process in (self._process, *self._old):
+            if process is not None:
+                if idle and process.poll() is None:
+                    process.terminate()
+                process.poll()
+                process.returncode = (
+                    process.returncode or 0
+                )  # it may outlive us; that is no mistake of ours
+
+    def _heard(self, frame: Frame) -> None:
+        if "ready" in frame:
+            self.ready = True
+            self._false_starts = 0
+        self._on_frame(frame)
+
+    def _ended(self) -> None:
+        if not self.ready:
+            self._false_starts += 1
+        self.ready = False
+        self._peer = None
+        if self._process is not None:
+            self._old.append(self._process)
+            self._process = None
+        self._on_gone()
+
+    def _complaint(self) -> str:
+        try:
+            with self._log.open("rb") as file:
+                file.seek(max(0, file.seek(0, 2) - _LOG_TAIL_BYTES))
+                lines = file.read().decode("utf-8", "replace").splitlines()
+        except OSError:
+            lines = []
+        last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+        return (
+            f"{sys.executable}: trials cannot be started: {last.strip()}\n"
+            f"  Check that this interpreter can `import torch` (`gpusched doctor`); all of it is in {self._log}"
+        )

@@ -1,0 +1,7 @@
+"""An experiment on disk.
+
+* ``paths`` names every path; ``find`` resolves a name, a folder or ``last``; ``files`` writes whole files and checks
+  them
+* ``lock`` (one daemon at a time), ``epoch`` (the newest daemon), ``reserve`` (room for the journal), ``logcap``
+  (capped logs)
+"""

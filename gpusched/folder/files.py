@@ -1,0 +1,94 @@
+"""Files written whole or not at all, and lines that carry their own checksum."""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+
+def private_folder(path: Path) -> Path:
+    """Make ``path`` and what is missing above it, 0700; return it."""
+    missing = [p for p in (path, *path.parents) if not p.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace ``path`` by ``data``: temporary file, fsync, rename, fsync of the folder."""
+    aside = write_aside(path, data, sync=True)
+    try:
+        aside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def write_aside(path: Path, data: bytes, *, sync: bool = False) -> Path:
+    """Write ``data`` to a file beside ``path``, to be renamed to it; its name. Raises OSError, and leaves nothing."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        write_all(descriptor, data)
+        if sync:
+            os.fsync(descriptor)
+    except OSError:
+        with suppress(OSError):
+            aside.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+    return aside
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of ``data``: one ``write`` may take a part only. Raises OSError."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """fsync a folder, so that the names in it survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_FILE_LIMIT_BYTES = 4 << 20
+
+
+_SEAL_BYTES = len(',"crc":"01234567"}')
+
+
+def read_json(path: Path, limit_bytes: int = _FILE_LIMIT_BYTES) -> dict[str, Any] | None:
+    """The object in this file; None if there is no such file, or no object in it."""
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(limit_bytes))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def sealed(text: bytes) -> bytes:
+    """A line of JSON (an object, no newline) with its own checksum as the last key: a changed bit is found.
+
+    Its name must not become another key's by one bit: ``c`` became ``s``, and the checksum a step's time.
+    """
+    return b'%b,"crc":"%08x"}' % (text[:-1], zlib.crc32(text[:-1]))
+
+
+def is_sound(line: bytes) -> bool:
+    """False if the line's checksum says that it was changed; one without a checksum says nothing."""
+    if line[-_SEAL_BYTES : -_SEAL_BYTES + 8] != b',"crc":"':
+        return True
+    return line[-10:-2] == b"%08x" % zlib.crc32(line[:-_SEAL_BYTES])

@@ -1,0 +1,172 @@
+"""The folder of an experiment: every path in it, in one class.
+
+Folders are made 0700 and files of ours 0600: what a search tries is nobody else's business.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class TrialPaths:
+    """The folder of one trial, ``trials/0007``."""
+
+    root: Path
+
+    @property
+    def hparams(self) -> Path:
+        return self.root / "hparams.json"
+
+    @property
+    def reports(self) -> Path:
+        return self.root / "reports.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    def checkpoint(self, step: int) -> Path:
+        return self.checkpoints / f"step-{step:08d}"
+
+    @property
+    def waits(self) -> Path:
+        """There while an incarnation waits for the one before it to leave: which, and for which devices."""
+        return self.root / "waits"
+
+    def logs(self, incarnation: int) -> Path:
+        return self.root / "logs" / str(incarnation)
+
+    def log(self, incarnation: int, rank: int, stream: str) -> Path:
+        """``stream`` is ``out`` or ``err``."""
+        return self.logs(incarnation) / f"rank-{rank}.{stream}"
+
+    def error_file(self, incarnation: int, rank: int) -> Path:
+        return self.logs(incarnation) / f"error-{rank}.json"
+
+    def last_word(self, incarnation: int) -> Path:
+        return self.logs(incarnation) / "last-word.json"
+
+    def leave(self, incarnation: int) -> Path:
+        """Made by the shim when no daemon comes back: the trial is to save and leave."""
+        return self.logs(incarnation) / "leave"
+
+    def stacks(self, incarnation: int, rank: int) -> Path:
+        """Where a rank writes down its stacks when it is asked to (``processes/stacks.py``)."""
+        return self.logs(incarnation) / f"stacks-{rank}.txt"
+
+    def exit(self, incarnation: int) -> Path:
+        return self.logs(incarnation) / "exit.json"
+
+    def shim(self, incarnation: int) -> Path:
+        """Who the shim is: pid, start time, boot id."""
+        return self.logs(incarnation) / "shim.json"
+
+
+@dataclass(frozen=True, slots=True)
+class ExperimentPaths:
+    """The folder of an experiment, ``runs/<name>-<time>``."""
+
+    root: Path
+
+    @property
+    def recipe(self) -> Path:
+        return self.root / "recipe.yaml"
+
+    @property
+    def resolved(self) -> Path:
+        return self.root / "resolved.json"
+
+    @property
+    def source(self) -> Path:
+        """Where the recipe was read from."""
+        return self.root / "source.json"
+
+    @property
+    def began(self) -> Path:
+        """When the experiment began, in both clocks."""
+        return self.root / "began.json"
+
+    @property
+    def profile(self) -> Path:
+        """What was measured of this recipe before, if it was."""
+        return self.root / "profile.json"
+
+    @property
+    def worker(self) -> Path:
+        return self.root / "worker.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "journal.db"
+
+    @property
+    def reserve(self) -> Path:
+        """Room that the journal gets back when the disk is full."""
+        return self.root / "reserve"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "lock"
+
+    @property
+    def socket(self) -> Path:
+        return self.root / "daemon.sock"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "daemon.log"
+
+    @property
+    def trials(self) -> Path:
+        return self.root / "trials"
+
+    @property
+    def best(self) -> Path:
+        """A link into ``bests``; swapping it is what makes a new best model atomic."""
+        return self.root / "best"
+
+    @property
+    def bests(self) -> Path:
+        return self.root / ".best"
+
+    @property
+    def final_view(self) -> Path:
+        """Where the experiment stood when it ended."""
+        return self.root / "final.json"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
+
+    def trial(self, trial: int) -> TrialPaths:
+        return TrialPaths(self.trials / f"{trial:04d}")
+
+    @property
+    def resolved_time(self) -> float:
+        """When the experiment was made; 0 if that cannot be told."""
+        try:
+            return self.resolved.stat().st_mtime
+        except OSError:
+            return 0.0
+
+    @property
+    def is_experiment(self) -> bool:
+        return self.journal.exists()
+
+
+@contextmanager
+def socket_address(path: Path) -> Iterator[str]:
+    """A name for the socket at ``path``, through its folder's descriptor: a path may be longer than an address can be.
+
+    Raises OSError if the folder is not there.
+    """
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{path.name}"
+    finally:
+        os.close(folder)

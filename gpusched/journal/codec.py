@@ -1,0 +1,93 @@
+"""Events and commands as JSON, and back. Used by the journal and by whoever shows events to machines.
+
+A field that is left at its default is not written, so that a report is as short as it can be. Everything is written in
+ASCII: what a failing script prints may be no valid Unicode, and must not be what fails the journal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpusched.core.decisions import COMMAND_TYPES, Command
+from gpusched.core.events import EVENT_TYPES, Event
+from gpusched.journal import compact
+
+
+def _defaults(kind: type) -> dict[str, Any]:
+    found = {}
+    for field in dataclasses.fields(kind):
+        if field.default is not dataclasses.MISSING:
+            found[field.name] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            found[field.name] = field.default_factory()
+    return found
+
+
+_MISSING = object()
+#: Of each kind of event the fields but ``at``, each with its default.
+_EVENT_FIELDS = {
+    kind: [
+        (field.name, _defaults(kind).get(field.name, _MISSING))
+        for field in dataclasses.fields(kind)
+        if field.name != "at"
+    ]
+    for kind in EVENT_TYPES.values()
+}
+_COMMAND_FIELDS = {
+    name: tuple(field.name for field in dataclasses.fields(kind))
+    for name, kind in COMMAND_TYPES.items()
+}
+
+
+def event_fields(event: Event) -> dict[str, Any]:
+    """The fields of an event but ``at``, and but those that are at their default."""
+    body = {}
+    for name, default in _EVENT_FIELDS[type(event)]:
+        value = getattr(event, name)
+        if value != default:
+            body[name] = value
+    return body
+
+
+def event_body(event: Event) -> str:
+    """The same as a JSON object in text."""
+    return compact.encode(event_fields(event))
+
+
+def event_from(kind: str, at: float, body: str) -> Event:
+    """The event again. Raises KeyError, TypeError or ValueError on what is none."""
+    fields = json.loads(body)
+    if type(fields) is not dict:
+        raise ValueError(f"{kind}: not an object but {body:.40}")
+    for name, value in fields.items():
+        if type(value) is list:
+            fields[name] = tuple(value)
+    return EVENT_TYPES[kind](at=at, **fields)
+
+
+def command_fields(command: Command) -> dict[str, Any]:
+    """The fields of a command, as JSON would give them back."""
+    return {name: getattr(command, name) for name in _COMMAND_FIELDS[type(command).__name__]}
+
+
+def commands_text(commands: Sequence[Command]) -> str:
+    """Commands as a JSON list of [name, fields]; nothing at all for none."""
+    if not commands:
+        return ""
+    return compact.encode([[type(c).__name__, command_fields(c)] for c in commands])
+
+
+def commands_from(text: str) -> list[Command]:
+    """The commands again."""
+    if not text:
+        return []
+    return [_command(name, fields) for name, fields in json.loads(text)]
+
+
+def _command(name: str, fields: Mapping[str, Any]) -> Command:
+    values = {key: tuple(v) if type(v) is list else v for key, v in fields.items()}
+    command: Command = COMMAND_TYPES[name](**values)
+    return command

@@ -1,0 +1,363 @@
+"""The journal: every event of an experiment and the commands it caused, in order, in SQLite.
+
+It is the product's memory. Resume replays it through ``Experiment.handle``; the dashboard, ``explain`` and the exports
+read it after the daemon is gone.
+
+* One connection, the daemon's. WAL and ``synchronous=FULL``: what is committed survives a power cut.
+* ``append`` only collects; ``commit`` writes and syncs. Nothing may be *done* about an event before it is committed;
+  an answer of "go on" does nothing outside and need not wait.
+* Every row carries a CRC chained over all rows before it, so a changed, missing or swapped row is found; the mark
+  (``journal_mark``) finds a missing end. What is damaged is named, never skipped.
+* ``FORMAT`` is raised with every change of events or commands. A newer journal is refused, with both versions named.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpusched import failpoints
+from gpusched.core.decisions import Command
+from gpusched.core.events import Event
+from gpusched.errors import DamagedState, Fenced, GpuschedError, InputError
+from gpusched.folder.files import sync_folder
+from gpusched.folder.reserve import is_full
+from gpusched.journal import salvage as journal_salvage
+from gpusched.journal.codec import commands_from, commands_text, event_body, event_from
+from gpusched.journal.mark import Mark
+
+FORMAT = 4
+APPLICATION_ID = 0x67707363  # "gpsc"
+#: How long to wait for a quick command that reads the journal of a dead daemon at the same time.
+_LOCK_TIMEOUT_S = 2.0
+#: Input/output errors behind which an exhausted quota may be; a failed fsync is not among them.
+_MAY_BE_ROOM = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
+
+_SCHEMA = """
+CREATE TABLE meta (one INTEGER PRIMARY KEY CHECK (one = 1), value TEXT NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL,
+    body TEXT NOT NULL, commands TEXT NOT NULL, crc INTEGER NOT NULL
+);
+"""
+_Row = tuple[int, float, str, str, str, int]
+
+
+class DiskFull(Exception):
+    """There is no room for what was appended. Nothing of it is lost or acknowledged; ``commit`` may be tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One event, the commands it caused, and its number (from 1)."""
+
+    seq: int
+    event: Event
+    commands: list[Command]
+
+
+class Journal:
+    """An open journal. Not for two processes at once: whoever opens it holds the experiment's lock."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, *, is_new: bool) -> None:
+        self._connection = connection
+        self._path = path
+        self._mark = Mark(path.with_name(path.name + "-mark"))
+        self._pending: list[_Row] = []
+        #: Of the daemon that writes; None: nobody is fenced off (simulations).
+        self._epoch: int | None = None
+        #: Of the last event that was appended or read.
+        self._seq = 0
+        self._crc = 0
+        #: Whether all there is has been read, so that ``append`` knows where to go on.
+        self._at_end = is_new
+
+    # ------------------------------------------------------------ open
+
+    @classmethod
+    def create(cls, path: Path, meta: Mapping[str, Any]) -> Journal:
+        """A new journal. ``meta`` is what else a resume must know; any JSON.
+
+        Raises InputError if there is one already, or if the folder cannot be written.
+        """
+        journal = cls(_create(path, meta), path, is_new=True)
+        journal._epoch = meta.get("epoch")
+        sync_folder(path.parent)
+        journal._mark.write(0)
+        return journal
+
+    @classmethod
+    def open(cls, path: Path) -> Journal:
+        """An existing journal. Raises DamagedState if it is none, damaged, or from a newer version."""
+        journal_salvage.finish(path)
+        if not path.is_file():
+            raise DamagedState(f"{path}: there is no journal here; this folder is no experiment")
+        with _explained(path):
+            connection = _connect(path)
+            try:
+                _refuse_others(connection, path)
+            except BaseException:
+                connection.close()
+                raise
+        return cls(connection, path, is_new=False)
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """Raises DamagedState where it is not as it was written."""
+        with _explained(self._path):
+            row = self._connection.execute("SELECT value, crc FROM meta").fetchone()
+            if row is None or row[1] != zlib.crc32(str(row[0]).encode()):
+                raise ValueError("its description of the experiment")
+            found: dict[str, Any] = json.loads(row[0])
+            return found
+
+    def set_meta(self, meta: Mapping[str, Any]) -> None:
+        """Set some keys, durably."""
+        with _explained(self._path):
+            self._connection.execute(
+                "REPLACE INTO meta VALUES (1, ?, ?)", _meta_row({**self.meta, **meta})
+            )
+
+    def set_epoch(self, epoch: int) -> None:
+        """This daemon is number ``epoch``: from now on an older one can commit nothing, nor can we after a newer."""
+        self.set_meta({"epoch": epoch})
+        self._epoch = epoch
+        failpoints.reach("epoch.after")
+
+    def _refuse_if_fenced(self) -> None:
+        """Within the transaction that would write, so that no newer daemon can come in between. Raises Fenced."""
+        if self._epoch is None:
+            return
+        newest = int(self.meta.get("epoch", 0))
+        if newest > self._epoch:
+            self._connection.execute("ROLLBACK")
+            raise Fenced(self._epoch, newest)
+
+    # ------------------------------------------------------------ write
+
+    def append(self, event: Event, commands: Sequence[Command]) -> None:
+        """Collect an event. It is not on disk before ``commit``."""
+        assert self._at_end, "a journal is read to its end before it goes on"
+        kind, body, text = type(event).__name__, event_body(event), commands_text(commands)
+        at = float(event.at)
+        self._seq += 1
+        self._crc = _crc(self._crc, self._seq, at, kind, body, text)
+        self._pending.append((self._seq, at, kind, body, text, self._crc))
+
+    @property
+    def is_dirty(self) -> bool:
+        return bool(self._pending)
+
+    def commit(self) -> None:
+        """Write and sync what was appended.
+
+        Raises DiskFull; and sqlite3.Error where nothing on that disk can be trusted any more, as after a failed fsync
+        (Rebello et al., ATC'20): the caller must end. Either way nothing of the batch is acknowledged.
+        """
+        if not self._pending:
+            return
+        connection = self._connection
+        failpoints.reach("journal.before")
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            self._refuse_if_fenced()
+            connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", self._pending)
+            failpoints.reach("journal.inserted")
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if _wants_room(error, self._path.parent):
+                raise DiskFull(str(error)) from error
+            raise
+        failpoints.reach("journal.synced")
+        self._pending.clear()
+        self._mark.write(self._seq)
+        failpoints.reach("journal.marked")
+
+    def close(self) -> None:
+        """Commit and close."""
+        try:
+            self.commit()
+        finally:
+            self._connection.close()
+            self._mark.close()
+
+    # ------------------------------------------------------------ read
+
+    def entries(self) -> Iterator[Entry]:
+        """All events in order, each checked. Read to the end, ``append`` goes on behind the last.
+
+        Raises DamagedState, naming the event, at the first row that is not as it was written.
+        """
+        seq = crc = 0
+        with _explained(self._path):
+            for number, at, kind, body, commands, stored in self._rows():
+                crc = _crc(crc, seq + 1, at, kind, body, commands)
+                if number != seq + 1 or stored != crc:
+                    raise _damaged(self._path, f"event {seq + 1} is damaged or missing", seq)
+                entry = Entry(number, event_from(kind, at, body), commands_from(commands))
+                seq = number
+                if not self._at_end:
+                    self._seq, self._crc = seq, crc
+                yield entry
+        marked = self._mark.read()
+        if marked > seq:
+            raise _damaged(self._path, f"events {seq + 1} to {marked} are missing", seq)
+        self._at_end = True
+
+    def _rows(self) -> Iterator[_Row]:
+        return self._connection.execute(
+            "SELECT seq, at, kind, body, commands, crc FROM events ORDER BY seq"
+        )
+
+    def drop_after_last_good(self) -> int:
+        """Salvage: go on behind the last event that ``entries`` gave out; return how many were lost.
+
+        The damaged journal is kept beside the new one. Raises DamagedState if not even ``meta`` can be read.
+        """
+        meta, last = self.meta, self._seq
+        dropped = max(self._mark.read(), self._highest()) - last
+
+        def build(path: Path) -> None:
+            connection = _create(path, meta)
+            good = self._connection.execute(
+                "SELECT * FROM events WHERE seq <= ? ORDER BY seq", (last,)
+            )
+            connection.execute("BEGIN")
+            connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", good)
+            connection.execute("COMMIT")
+            connection.close()
+
+        with _explained(self._path):
+            journal_salvage.replace(self._path, build)
+            self._connection.close()
+            self._connection = _connect(self._path)
+        self._mark.write(last)
+        self._at_end = True
+        return max(0, dropped)
+
+    def _highest(self) -> int:
+        try:
+            (highest,) = self._connection.execute("SELECT max(seq) FROM events").fetchone()
+        except sqlite3.Error:
+            return 0
+        return highest if isinstance(highest, int) else 0
+
+
+# ---------------------------------------------------------------- files
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, isolation_level=None)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _create(path: Path, meta: Mapping[str, Any]) -> sqlite3.Connection:
+    """A complete, empty journal in one transaction: there is none, or a whole one."""
+    with _explained(path):
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise InputError(f"{path}: the journal cannot be made: {error.strerror}") from None
+        connection = _connect(path)
+        try:
+            connection.executescript(
+                f"BEGIN; PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={FORMAT};{_SCHEMA}"
+            )
+            connection.execute("INSERT INTO meta VALUES (1, ?, ?)", _meta_row(meta))
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _refuse_others(connection: sqlite3.Connection, path: Path) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
+        raise DamagedState(f"{path}: this is no gpusched journal (application id {application:#x})")
+    if version > FORMAT:
+        raise DamagedState(
+            f"{path}: the journal has format {version}, this gpusched reads up to format {FORMAT}; "
+            "use the newer gpusched that wrote it"
+        )
+    if version < 1:
+        raise DamagedState(f"{path}: the journal has format {version}, which there never was")
+
+
+def _meta_row(meta: Mapping[str, Any]) -> tuple[str, int]:
+    text = json.dumps(meta)
+    return text, zlib.crc32(text.encode())
+
+
+def _crc(before: int, seq: int, at: float, kind: str, body: str, commands: str) -> int:
+    return zlib.crc32(f"{seq}|{at!r}|{kind}|{body}|{commands}".encode(), before)
+
+
+def _wants_room(error: sqlite3.Error, folder: Path) -> bool:
+    """SQLite calls a full disk by its name, but an exhausted quota an input/output error."""
+    code = getattr(error, "sqlite_errorcode", 0)
+    if code == sqlite3.SQLITE_FULL:
+        return True
+    return code in _MAY_BE_ROOM and is_full(folder)
+
+
+# ---------------------------------------------------------------- what is wrong, in words
+
+
+def _damaged(path: Path, what: str, good: int) -> DamagedState:
+    return DamagedState(
+        f"{path}: {what}; the {good} before it are good. 'gpusched resume --salvage' goes on from those "
+        "and from the trials' own files"
+    )
+
+
+class _explained:
+    """Says in one message what SQLite, or what was read, means for the user."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+            raise InputError(
+                f"{self._path}: the journal cannot be opened for writing ({error}); "
+                "look at the permissions of its folder"
+            ) from error
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise InputError(f"{self._path}: another process has the journal open") from error
+        if code == sqlite3.SQLITE_FULL:
+            raise GpuschedError(
+                f"{self._path}: the disk is full; make room and try again"
+            ) from error
+        if code == sqlite3.SQLITE_IOERR:
+            raise DamagedState(
+                f"{self._path}: the disk answers with an error ({error}); nothing was changed. See what the kernel "
+                "says of it (dmesg) and try again; where it stays so, 'gpusched resume --salvage' goes on from what "
+                "can be read"
+            ) from error
+        if isinstance(error, sqlite3.Error | ValueError | KeyError | TypeError):
+            raise DamagedState(
+                f"{self._path}: the journal is damaged ({error}). 'gpusched resume --salvage' goes on from what "
+                "can be read and from the trials' own files"
+            ) from error

@@ -1,0 +1,175 @@
+"""Where every rank is, when one of them hangs: written down by the ranks themselves, read by the shim.
+
+Each rank has ``faulthandler`` write the stacks of all its threads into ``stacks-<rank>.txt`` of its incarnation's logs
+when it gets ``SIGNAL``; that works in any C code, needs no interpreter lock and no tool. The shim asks, waits a moment,
+and says in one line who is stuck where. A rank that has no handler for it (no rank of ours, or not yet) is not asked:
+the signal would end it.
+
+Who is stuck: a rank that is stopped; else those that do not wait for the others, if somebody does; else all of them.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpusched.processes.identity import descendants, identify, read_file, send_signal
+
+SIGNAL = signal.SIGRTMIN + 7
+PATIENCE_S = 2.0
+"""How long the shim waits for the stacks of all ranks; a rank that is stopped never answers."""
+
+_POLL_S = 0.02
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
+_MOST_BYTES = 1 << 18
+#: Where a rank waits for others: torch's collectives, our exchange, DDP's all-reduce behind ``backward``, the daemon.
+_WAITING = re.compile(
+    r"/torch/(distributed|nn/parallel|autograd)/|/gpusched/worker/(group|saving|channel)\.py$"
+)
+_LIBRARY = re.compile(r"/(site-packages|dist-packages|lib/python3[^/]*)/|/gpusched/|^<")
+
+
+_listening: Path | None = None
+
+
+def listen(path: Path) -> None:
+    """Have this process write its stacks to ``path`` whenever it gets ``SIGNAL``. Raises OSError."""
+    global _listening
+    if path == _listening:
+        return
+    _listening = path
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    file = os.open(path, flags, 0o600)
+    faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
+
+
+def listen_as_rank() -> None:
+    """``listen``, by what the environment says of this rank. Raises OSError, KeyError, ValueError without one."""
+    env = os.environ
+    logs = Path(env["GPUSCHED_DIR"], "trials", f"{int(env['GPUSCHED_TRIAL']):04d}", "logs")
+    listen(logs / str(int(env["GPUSCHED_INCARNATION"])) / f"stacks-{int(env['RANK'])}.txt")
+
+
+def ranks_below(pid: int) -> dict[int, int]:
+    """Rank: pid, of the processes below ``pid`` that torchrun started as programs of their own (``launch: cold``)."""
+    found: dict[int, int] = {}
+    for process in descendants(pid):
+        variables = (read_file(f"/proc/{process}/environ") or b"").split(b"\0")
+        rank = next((text[5:] for text in variables if text.startswith(b"RANK=")), b"")
+        if rank.isdigit() and _listens(process):
+            found.setdefault(int(rank), process)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank is. ``frame``: the innermost of the user's own, else the innermost there is; "" if not known."""
+
+    frame: str
+    waits: bool = False
+    stopped: bool = False
+
+
+def capture(
+    ranks: Mapping[int, int], path_of: Callable[[int], Path], patience_s: float = PATIENCE_S
+) -> str:
+    """Have the ranks (rank: pid) write down their stacks; in one line, who is stuck where."""
+    sizes = {rank: _size(path_of(rank)) for rank in ranks}
+    asked = [rank for rank, pid in ranks.items() if _listens(pid)]
+    for rank in asked:
+        for process in identify([ranks[rank]]):
+            send_signal(process, SIGNAL)
+    waited = [rank for rank in asked if not _is_stopped(ranks[rank])]
+    until = time.monotonic() + patience_s
+    while time.monotonic() < until:
+        if all(_is_whole(path_of(rank), sizes[rank]) for rank in waited):
+            break
+        time.sleep(_POLL_S)
+    return describe(
+        {
+            rank: place_of(_read(path_of(rank), sizes[rank]), stopped=_is_stopped(pid))
+            for rank, pid in sorted(ranks.items())
+        }
+    )
+
+
+def place_of(stacks: str, *, stopped: bool = False) -> Place:
+    """From what ``faulthandler`` wrote: the main thread is the last one."""
+    frames = [m for line in _main_thread(stacks) if (m := _FRAME.match(line)) is not None]
+    if not frames:
+        return Place("", stopped=stopped)
+    waits = any(_WAITING.search(frame["file"]) for frame in frames[:6])
+    own = next((frame for frame in frames if not _LIBRARY.search(frame["file"])), frames[0])
+    text = f"{Path(own['file']).name}:{own['line']} in {own['name']}"
+    return Place(text, waits, stopped)
+
+
+def _main_thread(stacks: str) -> list[str]:
+    blocks = re.split(r"^(?:Current thread|Thread) .*\n", stacks, flags=re.MULTILINE)
+    return blocks[-1].splitlines()
+
+
+def describe(places: Mapping[int, Place]) -> str:
+    """Who is stuck, in words: at most one line, whatever the number of ranks."""
+    stopped = [rank for rank, place in places.items() if place.stopped]
+    if stopped:
+        return f"{_who(stopped)} {_is(stopped)} stopped (SIGSTOP)"
+    busy = [rank for rank, place in places.items() if place.frame and not place.waits]
+    if not busy:
+        busy = [rank for rank, place in places.items() if place.frame]
+    if not busy:
+        return ""
+    where = places[busy[0]].frame
+    others = "; the others wait for it" if len(busy) == 1 and len(places) > 1 else ""
+    if len({places[rank].frame for rank in busy}) > 1:
+        where = ", ".join(dict.fromkeys(places[rank].frame for rank in busy[:3]))
+    return f"{_who(busy)} {_is(busy)} stuck at {where}{others}"
+
+
+def _who(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def _is(ranks: Sequence[int]) -> str:
+    return "are" if len(ranks) > 1 else "is"
+
+
+def _listens(pid: int) -> bool:
+    """Whether the process has a handler for ``SIGNAL``."""
+    for line in (read_file(f"/proc/{pid}/status", 8192) or b"").splitlines():
+        if line.startswith(b"SigCgt:"):
+            return bool(int(line.split()[1], 16) >> (SIGNAL - 1) & 1)
+    return False
+
+
+def _is_stopped(pid: int) -> bool:
+    stat = read_file(f"/proc/{pid}/stat", 2048) or b""
+    return stat[stat.rfind(b")") + 2 :][:1] in (b"T", b"t")
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _read(path: Path, start: int) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            return file.read(_MOST_BYTES).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _is_whole(path: Path, start: int) -> bool:
+    """The outermost frame of a script is its module's, or the fork's."""
+    lines = _read(path, start).rstrip("\n").splitlines()
+    return bool(lines) and lines[-1].endswith(("in <module>", "in _bootstrap", "in main"))

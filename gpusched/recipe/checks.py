@@ -1,0 +1,123 @@
+"""Checks of a recipe that look at the machine: the script, the interpreter, folders, modules.
+
+Each yields ``(path, message)``; none raises. Nothing of the user's code is run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from pathlib import Path as FilePath
+
+from gpusched.recipe.document import Finding
+from gpusched.space.forms import nearest, show
+
+MAX_SCRIPT_BYTES = 10 << 20
+
+
+# ------------------------------------------------------------ files and modules
+
+
+def absolute(folder: FilePath, written: str) -> FilePath:
+    """A path of the recipe, relative to the recipe's folder. Links are kept as they are."""
+    return FilePath(os.path.normpath(folder / FilePath(written).expanduser()))
+
+
+def check_script(script: FilePath, launch: str, python: str | None) -> Iterator[Finding]:
+    """It exists, is a file, and compiles (unless another interpreter is to run it, or it is a program itself)."""
+    source, message = _read(script)
+    if message:
+        yield ("script",), message
+    elif launch == "cold" and script.suffix != ".py":
+        if (
+            not os.access(script, os.X_OK)
+            and python is None
+            and (message := _syntax(script, source))
+        ):
+            yield ("script",), f"{message}; a program of another kind must be executable: chmod +x"
+    elif python is None:
+        message = _syntax(script, source)
+        if message:
+            yield ("script",), message
+
+
+def _read(script: FilePath) -> tuple[bytes, str]:
+    try:
+        if script.is_dir():
+            return b"", f"{script} is a folder; name the Python file in it"
+        if not script.exists():
+            names = (
+                [file.name for file in script.parent.glob("*.py")] if script.parent.is_dir() else []
+            )
+            meant = nearest(script.name, sorted(names)[:1000])
+            return b"", f"no such file: {script}" + (f"; did you mean {meant}?" if meant else "")
+        if not script.is_file():
+            return b"", f"{script} is not a regular file"
+        if script.stat().st_size > MAX_SCRIPT_BYTES:
+            return b"", f"{script} is larger than {MAX_SCRIPT_BYTES >> 20} MiB; is it a script?"
+        return script.read_bytes(), ""
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        return b"", f"{show(str(script))} cannot be read: {reason}"
+
+
+def _syntax(script: FilePath, source: bytes) -> str:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an odd escape sequence is no reason not to run
+            compile(source, str(script), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        where = f"line {error.lineno}: " if error.lineno else ""
+        return f"{script} is not Python: {where}{error.msg}"
+    except (ValueError, OverflowError, RecursionError, MemoryError) as error:
+        return f"{script} is not Python: {str(error) or type(error).__name__}"
+    return ""
+
+
+def check_python(
+    written: str, folder: FilePath, launch: str
+) -> tuple[FilePath | None, list[Finding]]:
+    """The interpreter to start, and what is wrong with it."""
+    if launch != "cold":
+        message = "another interpreter cannot be forked into; add launch: cold"
+        return None, [(("python",), message)]
+    if "/" not in written and not written.startswith("~"):
+        found = shutil.which(written)
+        if found is None:
+            return None, [(("python",), f"no program {show(written)} on the PATH")]
+        return FilePath(os.path.abspath(found)), []  # noqa: PTH100 - resolve() would leave a venv
+    path = absolute(folder, written)
+    try:
+        if not path.is_file() or not os.access(path, os.X_OK):
+            return None, [(("python",), f"{path} is no program that can be run")]
+    except (OSError, ValueError) as error:
+        return None, [(("python",), f"{show(written)} cannot be looked at: {error}")]
+    return path, []
+
+
+def check_cwd(cwd: FilePath) -> Iterator[Finding]:
+    try:
+        found = cwd.is_dir()
+    except (OSError, ValueError):
+        found = False
+    if not found:
+        yield ("cwd",), f"no such folder: {show(str(cwd))}"
+
+
+def check_preload(modules: list[str], script: FilePath) -> Iterator[Finding]:
+    """The top-level package of each module can be found. It is not imported to look further."""
+    for place, name in enumerate(modules):
+        top = name.partition(".")[0]
+        try:
+            found = importlib.util.find_spec(top) is not None
+        except (ImportError, ValueError):
+            found = True  # it is there, but odd; the warm server says more
+        beside = script.parent / top
+        if not found and not beside.is_dir() and not beside.with_suffix(".py").is_file():
+            yield (
+                ("preload", place),
+                f"there is no module {show(top)} here; install it or leave it out",
+            )

@@ -1,0 +1,279 @@
+"""From a recipe file and the command line's overrides to a checked ``Recipe``; all problems at once.
+
+Order: read the YAML, apply overrides, check keys and types (pydantic), then the space, the policy, the script and what
+must fit together. A later check looks only at keys that passed the earlier ones, so that one mistake is told once.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import ValidationError
+
+from gpusched import policies
+from gpusched.errors import RecipeError
+from gpusched.recipe import checks, messages
+from gpusched.recipe import mode as config_mode
+from gpusched.recipe.document import Document, Finding, Mark, Path, Problem
+from gpusched.recipe.policy import DEFAULT, check_policy, option_names
+from gpusched.recipe.recipe import Recipe
+from gpusched.recipe.schema import RecipeModel
+from gpusched.recipe.yaml import Unreadable, read_text, read_yaml
+from gpusched.space import arguments
+from gpusched.space import first as space_first
+from gpusched.space.forms import nearest, show
+from gpusched.space.sampler import SpaceError, parse_space
+
+MAX_PROBLEMS = 50
+SHORTHANDS = {"policy": "name", "lr_scaling": "power"}
+"""Maps for which a plain value will do, and the key that it stands for."""
+
+_MEANT = re.compile(r"^unknown key; (?:did you mean|here it is) (\w+)")
+EMPTY = "is empty; a recipe has at least script, deadline, metric and space"
+
+
+def load(path: FilePath, overrides: Sequence[str], flags: Mapping[str, object]) -> Recipe:
+    """See ``config.load_recipe``."""
+    document = _read(path)
+    # The policy first: an option set for it on the command line must be one that it has.
+    if flags.get("policy") is not None:
+        _apply_flag(document, "policy", str(flags["policy"]))
+    for text in overrides:
+        _override(document, text)
+    for key, value in flags.items():
+        if value is not None and key != "policy":
+            _apply_flag(document, key, str(value))
+    findings = _check_keys(document)
+    wrong = {key for key, *_ in (*document.unusable, *(path for path, _ in findings))}
+    good = {key: value for key, value in document.data.items() if key not in wrong}
+    recipe, more = _check_values(good, path.absolute())
+    told = {problem.path for problem in document.problems}
+    for where, message in (*findings, *more):
+        if where not in told:
+            document.complain(where, message)
+    if document.problems:
+        raise RecipeError(_lines(document.problems))
+    return recipe
+
+
+def _read(path: FilePath) -> Document:
+    origin = str(path)
+    try:
+        document = read_yaml(read_text(path), origin)
+    except Unreadable as error:
+        raise RecipeError([f"{origin}:{error.line}: {error}"]) from None
+    if document.data is None:
+        raise RecipeError([f"{origin}:1: {EMPTY}"])
+    if not isinstance(document.data, dict):
+        raise RecipeError([f"{origin}:1: should be a map of keys, not {show(document.data)}"])
+    return document
+
+
+def _lines(problems: list[Problem]) -> list[str]:
+    """In the order of the file, the command line's last; not too many."""
+    ordered = sorted(problems, key=lambda problem: problem.mark.line or 1 << 30)
+    lines = list(dict.fromkeys(map(str, ordered)))
+    if len(lines) > MAX_PROBLEMS:
+        lines[MAX_PROBLEMS:] = [f"... and {len(lines) - MAX_PROBLEMS} more problems"]
+    return lines
+
+
+# ------------------------------------------------------------ overrides
+
+
+def _override(document: Document, text: str) -> None:
+    """Apply ``a.b=value``."""
+    mark = Mark(f"--set {text if len(text) <= 60 else text[:57] + '...'}")
+    key, equals, value = text.partition("=")
+    names = key.strip().split(".")
+    if not equals or not all(names):
+        problem = "write --set key=value, as in --set policy.R=27"
+        document.problems.append(Problem(mark, (), problem))
+        return
+    _set(document, tuple(names), value, mark)
+
+
+def _apply_flag(document: Document, key: str, text: str) -> None:
+    mark = Mark(f"--{key} {text[:60]}")
+    if key == "policy" and text in policies.names():
+        _switch_policy(document, text, mark)
+    else:
+        _set(document, (key,), text, mark)
+
+
+def _set(document: Document, path: Path, text: str, mark: Mark) -> None:
+    try:
+        value = read_yaml(text, mark.origin)
+    except Unreadable as error:
+        document.problems.append(Problem(mark, path, str(error)))
+        return
+    for problem in value.problems:
+        document.problems.append(Problem(mark, (*path, *problem.path), problem.message))
+    document.unusable |= {(*path, *below) for below in value.unusable}
+    branch: dict[str, Any] = document.data
+    for depth, name in enumerate(path[:-1], 1):
+        inner = branch.get(str(name))
+        shorthand = SHORTHANDS.get(str(path[0])) if depth == 1 else None
+        if inner is None:
+            inner = {}
+        elif shorthand and isinstance(inner, str | int | float):
+            inner = {shorthand: inner}
+        if not isinstance(inner, dict):
+            where = ".".join(map(str, path[:depth]))
+            document.problems.append(Problem(mark, path, f"{where} is no map; set it as a whole"))
+            return
+        branch[str(name)] = inner
+        document.marks.setdefault(path[:depth], mark)
+        branch = inner
+    branch[str(path[-1])] = value.data
+    _remark(document, path, mark)
+
+
+def _remark(document: Document, path: Path, mark: Mark) -> None:
+    for known in [known for known in document.marks if known[: len(path)] == path]:
+        del document.marks[known]
+    document.overridden = [known for known in document.overridden if known in document.marks]
+    document.overridden.append(path)
+    document.marks[path] = mark
+
+
+def _switch_policy(document: Document, name: str, mark: Mark) -> None:
+    """Another policy keeps the options that it knows too, so that one recipe compares several."""
+    before = document.data.get("policy")
+    options = before if isinstance(before, dict) else {}
+    shared = {key: value for key, value in options.items() if key in option_names(name)}
+    document.data["policy"] = {"name": name, **shared}
+    _remark(document, ("policy",), mark)
+
+
+# ------------------------------------------------------------ checks
+
+
+def _check_keys(document: Document) -> list[Finding]:
+    """Unknown keys, missing keys and wrong types."""
+    try:
+        RecipeModel.model_validate(document.data)
+    except ValidationError as error:
+        found = [
+            (path, _misplaced(path) or message)
+            for path, message in messages.problems(error, RecipeModel)
+        ]
+        meant = {
+            name for path, message in found if len(path) == 1 for name in _MEANT.findall(message)
+        }
+        # A key under another name is not missing as well.
+        return [
+            (path, message)
+            for path, message in found
+            if not (message.startswith("missing") and path[0] in meant)
+        ]
+    return []
+
+
+def _misplaced(path: Path) -> str:
+    """A policy's option at the top of the recipe, or what another tool calls one of our keys."""
+    key = str(path[0])
+    if len(path) != 1 or key in RecipeModel.model_fields:
+        return ""
+    if key.lower() in messages.ELSEWHERE:
+        return f"unknown key; here it is {messages.ELSEWHERE[key.lower()]}"
+    known = any(key in option_names(name) for name in policies.names())
+    return f"is an option of the policy; write it as policy: {{{key}: ...}}" if known else ""
+
+
+def _check_values(good: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list[Finding]]:
+    """What the keys that are right in themselves mean, and whether it fits together.
+
+    The recipe is to be used only if there are no problems: keys that are wrong are filled in.
+    """
+    model = RecipeModel.model_validate({**_fill_in(good), **good})
+    findings: list[Finding] = []
+    resolved = model.model_dump()
+    folder = file.parent
+    script = checks.absolute(folder, model.script)
+    cwd = checks.absolute(folder, model.cwd) if model.cwd else folder
+    findings += checks.check_cwd(cwd)
+    if "script" in good:
+        findings += checks.check_script(script, model.launch, model.python)
+    if model.python is not None:
+        python, found = checks.check_python(model.python, folder, model.launch)
+        resolved["python"] = str(python) if python else None
+        findings += found
+    findings += checks.check_preload(model.preload, script)
+    if "space" in good:
+        found = _check_space(model.space)
+        findings += found
+        if not found:
+            findings += _check_arguments(model)
+        if not found and "try_first" in good:
+            first = space_first.check(model.space, model.seed, model.try_first)
+            findings += [(("try_first", *path), message) for path, message in first]
+    if "mode" not in good and "metric" in good and (why := config_mode.not_said(model.metric)):
+        findings.append((("metric",), why))
+    name, options, found = check_policy(_aimed(model.policy, model.target))
+    findings += found
+    resolved |= {"script": str(script), "cwd": str(cwd), "name": model.name or _name_of(file)}
+    resolved["policy"] = {"name": name, **options}
+    recipe = Recipe.from_resolved(resolved)
+    return recipe, [*findings, *_check_together(recipe)]
+
+
+def _aimed(policy: object, target: float | None) -> object:
+    """The policy as written, with the recipe's target where it aims at one and names none itself."""
+    options = {"name": policy} if isinstance(policy, str) else policy
+    if target is None or not isinstance(options, dict) or options.get("target") is not None:
+        return policy
+    name = options.get("name", DEFAULT)
+    aims = name in policies.names() and "target" in option_names(name)
+    return {**options, "target": target} if aims else policy
+
+
+def _fill_in(good: Mapping[str, Any]) -> dict[str, Any]:
+    needed = {"script": "-", "deadline": 1, "metric": "-", "space": {}}
+    return {key: value for key, value in needed.items() if key not in good}
+
+
+def _name_of(file: FilePath) -> str:
+    """The recipe's file name as a name of an experiment."""
+    plain = unicodedata.normalize("NFKD", file.stem).encode("ascii", "ignore").decode()
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("._-")
+    return name[:64] or "experiment"
+
+
+def _check_space(raw: object) -> list[Finding]:
+    try:
+        parse_space(raw)
+    except SpaceError as error:
+        return [(("space", *problem.path), problem.message) for problem in error.problems]
+    return []
+
+
+def _check_arguments(model: RecipeModel) -> list[Finding]:
+    """Every ``${name}`` of ``args`` is a key of the space, which is right in itself."""
+    known = [name for name, _ in parse_space(model.space).describe()]
+    findings: list[Finding] = []
+    for place, argument in enumerate(model.args):
+        for name in arguments.names(argument):
+            if name in known or (name == arguments.ALL and argument.strip() == f"${{{name}}}"):
+                continue
+            meant = nearest(name, [*known, arguments.ALL])
+            hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known[:20])}"
+            message = f"${{{name}}}: the space has no such key; {hint} ($${{ stands for ${{)"
+            findings.append((("args", place), message))
+    return findings
+
+
+def _check_together(recipe: Recipe) -> Iterator[Finding]:
+    """Keys that are right alone and wrong together."""
+    if recipe.max_atoms is not None and recipe.sizes and min(recipe.sizes) > recipe.max_atoms:
+        smallest = min(recipe.sizes)
+        yield ("max_atoms",), f"{recipe.max_atoms} is below the smallest of sizes, {smallest}"
+    on_cpu = isinstance(recipe.devices, str) and recipe.devices.startswith("cpu")
+    if on_cpu and recipe.gpus_per_atom > 1:
+        yield ("gpus_per_atom",), "an atom on the CPU is one slot; leave it out"
+    elif recipe.atoms_named is not None:
+        yield from recipe.too_many_atoms(recipe.atoms_named)

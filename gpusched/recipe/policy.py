@@ -1,0 +1,99 @@
+"""The policy of a recipe: its name, and its options against the dataclass that the policy itself declares."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from gpusched import policies
+from gpusched.recipe.document import Finding
+from gpusched.recipe.messages import in_words, unknown_key
+from gpusched.space.forms import nearest, show
+
+DEFAULT = "hypersched"
+
+
+def check_policy(raw: object) -> tuple[str, dict[str, Any], list[Finding]]:
+    """Name and complete options of the policy, and what is wrong with them."""
+    if isinstance(raw, str):
+        raw = {"name": raw}
+    if not isinstance(raw, Mapping):
+        example = "policy: asha or policy: {name: asha, R: 81}"
+        return (
+            "",
+            {},
+            [(("policy",), f"should be a name or a map, as in {example}; not {show(raw)}")],
+        )
+    name = raw.get("name", DEFAULT)
+    if not isinstance(name, str):
+        message = f"should be one of {', '.join(policies.names())}, not {show(name)}"
+        return "", {}, [(("policy", "name"), message)]
+    if name not in policies.names():
+        meant = nearest(name, policies.names())
+        hint = f"did you mean {meant}?" if meant else f"there are {', '.join(policies.names())}"
+        return "", {}, [(("policy",), f"unknown policy {show(name)}; {hint}")]
+    given = {key: value for key, value in raw.items() if key != "name"}
+    options, findings = _check_options(name, given)
+    return name, options, [(("policy", *path), message) for path, message in findings]
+
+
+def _check_options(name: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
+    kind = policies.options_type(name)
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    hints = typing.get_type_hints(kind)
+    unknown = [key for key in given if key not in fields]
+    findings: list[Finding] = [
+        ((key,), _unknown_option(name, key, list(fields))) for key in unknown
+    ]
+    values: dict[str, Any] = {}
+    wrong: list[Finding] = []
+    for key in given:
+        if key in fields:
+            values[key], found = _check_value(hints[key], given[key])
+            wrong += [((key, *path), message) for path, message in found]
+    for key, field in fields.items():
+        no_default = field.default is field.default_factory is dataclasses.MISSING
+        if key not in given and no_default:
+            wrong.append(((), f"policy {name} needs {key}"))
+    if wrong:
+        return {}, [*findings, *wrong]
+    try:
+        options = kind(**values)
+        findings += [((key,), message) for key, message in _problems(options)]
+    except ValueError as error:
+        return {}, [*findings, ((), str(error))]
+    return dataclasses.asdict(options), findings
+
+
+def _problems(options: Any) -> list[tuple[str, str]]:
+    return list(options.problems()) if hasattr(options, "problems") else []
+
+
+def _check_value(hint: Any, value: object) -> tuple[Any, list[Finding]]:
+    """Through JSON: strict about numbers and text, but a list may become a tuple."""
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+    adapter: Any = TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False))
+    try:
+        return adapter.validate_json(json.dumps(value), strict=True), []
+    except ValidationError as error:
+        first = error.errors()[0]
+        return None, [((), in_words(first, None, ()))]
+
+
+def _unknown_option(name: str, key: str, known: list[str]) -> str:
+    owners = [other for other in policies.names() if other != name and key in option_names(other)]
+    if owners and not any(key.lower() == option.lower() for option in known):
+        last = f" and {owners[-1]}" if len(owners) > 1 else owners[-1]
+        return f"is an option of {', '.join(owners[:-1])}{last}, not of {name}; leave it out"
+    if not known:
+        return f"unknown; {name} has no options"
+    return unknown_key(key, known).replace("unknown key", f"unknown option of {name}")
+
+
+def option_names(policy: str) -> list[str]:
+    """The options of a policy, by name."""
+    return [field.name for field in dataclasses.fields(policies.options_type(policy))]

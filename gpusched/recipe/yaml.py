@@ -1,0 +1,316 @@
+"""YAML in: plain values with the line of every key, within bounds, and never an exception of the parser's.
+
+The rules are YAML 1.2's core schema: ``1e-4`` is a number, ``no`` is text, ``010`` is ten. A key twice, an alias, a
+tag, a number that is not finite or has more than 64 bits is a problem. At most 1 MiB, 32 levels and 100,000 values, and
+beside plain lists 128 KiB and 3,000 lines, commas, colons and brackets: a recipe may come from anywhere, and reading it
+must take bounded time and memory.
+
+ruamel.yaml's scanner and parser do the work; values are built here from its events, because its own constructor follows
+aliases, honours tags and knows dates. It takes 40 us for a value, too much for a list of thousands: a list of plain
+words and numbers on one line is taken out of the text before (``_take_out``) and put back from its events.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any
+
+from gpusched.errors import InputError
+from gpusched.recipe.document import Document, Mark, Path, Problem, printable
+from gpusched.space.forms import INT_LIMIT, nearest
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 32
+MAX_VALUES = 100_000
+MAX_TEXT = 128 << 10
+MAX_MARKS = 3_000
+_MARKS = ("\n", ",", ":", "[", "{", "- ", "? ")
+MAX_KEY = 100
+"""Characters of a key; longer ones could not be written back, as YAML allows 1024 with escapes."""
+
+_WORDS: Mapping[str, bool | None] = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL")),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_ITEM = r"[-+]?[A-Za-z0-9_.][A-Za-z0-9_.+-]*"
+_PLAIN_LIST = re.compile(rf"\[( *{_ITEM}(?: *, *{_ITEM}){{15,}} *,? *)\]")
+_STAND_IN = "\ue9d7"
+_ONE_STAND_IN = re.compile(rf"{_STAND_IN}([0-9]+){_STAND_IN}")
+_STOOD_IN = re.compile(rf"\[{_STAND_IN}([0-9]+){_STAND_IN}\]")
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+
+
+class Unreadable(Exception):
+    """Not YAML, or beyond the bounds: nothing more can be said about it."""
+
+    def __init__(self, line: int, message: str) -> None:
+        self.line = line
+        super().__init__(message)
+
+
+def read_text(path: FilePath) -> str:
+    """The text of a recipe file, ``-`` for standard input; raises InputError."""
+    name = printable(str(path)[:300])
+    try:
+        if name == "-":
+            return _decoded(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input")
+        if path.is_dir():
+            raise InputError(f"{name}: is a folder; name the recipe inside it")
+        if path.exists() and not path.is_file():
+            raise InputError(f"{name}: is not a regular file")
+        if path.suffix == ".py":
+            example = f"script: {printable(path.name[:100])}"
+            raise InputError(
+                f"{name}: is a Python script; give the recipe that names it ({example})"
+            )
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise InputError(f"{name}: no such file{_hint(path)}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{name}: cannot be read: {reason}") from None
+    return _decoded(data, name)
+
+
+def _decoded(data: bytes, name: str) -> str:
+    if len(data) > MAX_BYTES:
+        raise InputError(f"{name}: larger than {MAX_BYTES >> 10} KiB; is this a recipe?")
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(f"{name}:1: is UTF-16; save it as UTF-8")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{name}:{line}: not UTF-8 text (byte {error.start})") from None
+
+
+def _hint(path: FilePath) -> str:
+    """A recipe beside the missing one that was probably meant."""
+    folder = path.parent
+    try:
+        names = [entry.name for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml")]
+    except OSError:
+        return ""
+    meant = nearest(path.name, sorted(names)[:1000])
+    return f"; did you mean {folder / meant}?" if meant else ""
+
+
+def read_yaml(text: str, origin: str) -> Document:
+    """Parse one document; raises Unreadable. Duplicate keys and bad numbers are in ``problems``."""
+    lists: list[str] = []
+    if _STAND_IN not in text:
+        text = _PLAIN_LIST.sub(lambda found: _take_out(found[1], lists), text)
+    _require_bounds(text)
+    builder = _Builder(origin, lists)
+    for event in _events(text):
+        builder.take(event)
+    return builder.document
+
+
+def _take_out(items: str, lists: list[str]) -> str:
+    """Keep the items of a list, and leave a list of one word, which stands for them, in the text."""
+    lists.append(items)
+    return f"[{_STAND_IN}{len(lists) - 1}{_STAND_IN}]"
+
+
+def _require_bounds(text: str) -> None:
+    if len(text) > MAX_TEXT:
+        raise Unreadable(1, f"more than {MAX_TEXT >> 10} KiB beside plain lists; is this a recipe?")
+    if sum(map(text.count, _MARKS)) > MAX_MARKS:
+        message = (
+            "lines, commas, colons and brackets; write a long list on one line, as in [a, b, c]"
+        )
+        raise Unreadable(1, f"more than {MAX_MARKS} {message}")
+
+
+def _events(text: str) -> Iterator[Any]:
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from ruamel.yaml.reader import ReaderError
+
+    try:
+        yield from YAML(typ="safe", pure=True).parse(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = " ".join(str(error.problem or error.context).split())[:200]
+        line = mark.line + 1 if mark else 1
+        if "${" in "".join(text.splitlines()[line - 1 : line]):
+            problem += "; put what has ${..} in quotes"
+        raise Unreadable(line, f"not YAML: {problem}") from None
+    except ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise Unreadable(line, "not YAML: a control character; remove it") from None
+    except YAMLError as error:
+        raise Unreadable(1, f"not YAML: {' '.join(str(error).split())[:200]}") from None
+    except (ValueError, OverflowError) as error:  # "\UFFFFFFFF": no such character
+        raise Unreadable(1, f"not YAML: {str(error)[:200]}") from None
+
+
+@dataclass(slots=True)
+class _Frame:
+    """A map or list that is being filled. ``dropped``: under a key that was there already."""
+
+    value: dict[str, Any] | list[Any]
+    path: Path
+    dropped: bool
+    key: str | None = None
+    key_line: int = 0
+
+    @property
+    def wants_key(self) -> bool:
+        return isinstance(self.value, dict) and self.key is None
+
+
+class _Builder:
+    """Builds plain values from the parser's events, one at a time."""
+
+    def __init__(self, origin: str, lists: Sequence[str] = ()) -> None:
+        self.document = Document(None, {(): Mark(origin, 1)})
+        self._lists = lists
+        self._origin = origin
+        self._stack: list[_Frame] = []
+        self._values = 0
+        self._documents = 0
+
+    def take(self, event: Any) -> None:
+        line = event.start_mark.line + 1
+        match type(event).__name__:
+            case "DocumentStartEvent":
+                self._documents += 1
+                if self._documents > 1:
+                    raise Unreadable(line, "a second document (---); a recipe is one")
+                if event.version not in (None, (1, 2)):
+                    raise Unreadable(line, "recipes are YAML 1.2")
+            case "AliasEvent":
+                raise Unreadable(line, "an alias (*name); write the value out")
+            case "ScalarEvent":
+                self._check_tag(event, line)
+                if self._lists and _STAND_IN in event.value:
+                    if not event.style and self._stack and self._take_list(event.value, line):
+                        return
+                    event.value = _STOOD_IN.sub(
+                        lambda found: f"[{self._lists[int(found[1])]}]", event.value
+                    )
+                if self._stack and self._stack[-1].wants_key:
+                    self._take_key(self._stack[-1], event.value, line)
+                else:
+                    self._take_scalar(event, line)
+            case "MappingStartEvent":
+                self._check_tag(event, line)
+                self._open({}, line)
+            case "SequenceStartEvent":
+                self._check_tag(event, line)
+                self._open([], line)
+            case "MappingEndEvent" | "SequenceEndEvent":
+                self._stack.pop()
+            case _:
+                pass  # the stream's and the document's ends
+
+    def _check_tag(self, event: Any, line: int) -> None:
+        if event.tag is not None:
+            raise Unreadable(line, f"a tag ({str(event.tag)[:40]!r}); leave it out")
+
+    def _take_key(self, frame: _Frame, text: str, line: int) -> None:
+        if text == "<<":
+            raise Unreadable(line, "a merge key (<<); write the keys out")
+        if not _is_unicode(text):
+            raise Unreadable(line, "half of a surrogate pair in a key")
+        if len(text) > MAX_KEY:
+            raise Unreadable(line, f"a key of more than {MAX_KEY} characters")
+        assert isinstance(frame.value, dict)
+        frame.key, frame.key_line = text, line
+        if text in frame.value and not frame.dropped:
+            path = (*frame.path, text)
+            message = f"twice; it is in line {self.document.marks[path].line} already"
+            self.document.problems.append(Problem(Mark(self._origin, line), path, message))
+
+    def _take_scalar(self, event: Any, line: int) -> None:
+        value, problem = resolve(event.value) if not event.style else (event.value, "")
+        if isinstance(value, str) and not _is_unicode(value):
+            value, problem = "", "half of a surrogate pair is no character"
+        path, _ = self._put(value, line)
+        if problem:
+            self.document.problems.append(Problem(Mark(self._origin, line), path, problem))
+            self.document.unusable.add(path)
+
+    def _take_list(self, text: str, line: int) -> bool:
+        """The items for which ``text`` stands; False if it is no item of a list but part of a text."""
+        found = _ONE_STAND_IN.fullmatch(text)
+        frame = self._stack[-1]
+        if found is None or not isinstance(frame.value, list):
+            return False
+        items = self._lists[int(found[1])].rstrip(" ,").split(",")
+        if self._values + len(items) > MAX_VALUES:
+            raise Unreadable(line, f"more than {MAX_VALUES} values")
+        self._values += len(items)
+        mark, marks = Mark(self._origin, line), self.document.marks
+        for item in items:
+            value, problem = resolve(item.strip(" "))
+            path = (*frame.path, len(frame.value))
+            frame.value.append(value)
+            if not frame.dropped:
+                marks[path] = mark
+            if problem:
+                self.document.problems.append(Problem(mark, path, problem))
+                self.document.unusable.add(path)
+        return True
+
+    def _open(self, value: dict[str, Any] | list[Any], line: int) -> None:
+        if self._stack and self._stack[-1].wants_key:
+            raise Unreadable(line, "a list or map as a key; a key is plain text")
+        path, dropped = self._put(value, line)
+        self._stack.append(_Frame(value, path, dropped))
+        if len(self._stack) > MAX_DEPTH:
+            raise Unreadable(line, f"nested more than {MAX_DEPTH} levels deep")
+
+    def _put(self, value: Any, line: int) -> tuple[Path, bool]:
+        """Put a value where it belongs; return its path, and whether it was dropped."""
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise Unreadable(line, f"more than {MAX_VALUES} values")
+        if not self._stack:
+            self.document.data = value
+            return (), False
+        frame = self._stack[-1]
+        if isinstance(frame.value, list):
+            path, dropped = (*frame.path, len(frame.value)), frame.dropped
+            frame.value.append(value)
+        else:
+            assert frame.key is not None
+            path, dropped = (*frame.path, frame.key), frame.dropped or frame.key in frame.value
+            frame.value.setdefault(frame.key, value)
+            frame.key, line = None, frame.key_line
+        if not dropped:
+            self.document.marks[path] = Mark(self._origin, line)
+        return path, dropped
+
+
+def resolve(text: str) -> tuple[str | int | float | bool | None, str]:
+    """What a plain (unquoted) scalar stands for, and what is wrong with it (empty if nothing)."""
+    if text in _WORDS:
+        return _WORDS[text], ""
+    if _INT.fullmatch(text):
+        if len(text) > 30:  # more digits than any number we take, fewer than int() chokes on
+            return 0, "a whole number of more than 64 bits"
+        value = int(text) if text[:2] not in ("0o", "0x") else int(text, 0)
+        return (
+            (value, "") if abs(value) <= INT_LIMIT else (0, "a whole number of more than 64 bits")
+        )
+    if _FLOAT.fullmatch(text):
+        number = float(text)
+        return (number, "") if abs(number) < float("inf") else (0.0, f"{text[:40]} is too large")
+    if _NOT_FINITE.fullmatch(text):
+        return 0.0, f"{text}: a number in a recipe must be finite"
+    return text, ""
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= character <= "\udfff" for character in text)

@@ -1,0 +1,159 @@
+"""torchrun's elastic agent inside a shim, with ranks forked from the warm image.
+
+``LocalElasticAgent`` keeps torchrun's environment contract, its error files and its all-or-nothing meaning. Two things
+of it are replaced. Its process context: ``ForkedRanks`` forks instead of spawning, and instead of polling it waits in
+the shim's own loop, which also hears the daemon. And its rendezvous (``rendezvous.py``). The core relaunches, not it.
+
+The agent's only signal handlers would be the context's; ``ForkedRanks`` installs none, the shim has its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from signal import SIGTERM, Signals
+from typing import Any
+
+from torch.distributed.elastic.agent.server import WorkerSpec, api, local_elastic_agent
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.api import (
+    LogsDest,
+    LogsSpecs,
+    PContext,
+    RunProcsResult,
+    SignalException,
+)
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+from gpusched.runtime.birth import Body, Unborn, fork_ranks
+from gpusched.runtime.rendezvous import LOOPBACK, LoopbackRendezvous
+from gpusched.runtime.shim import FAILURE_GRACE_S, LEFTOVER_GRACE_S, Shim, run_shim
+
+
+class RankFiles(LogsSpecs):
+    """The file of each rank's streams and error, as ``folder/paths.py`` has them."""
+
+    def __init__(self, shim: Shim) -> None:
+        super().__init__()
+        self._shim = shim
+
+    @property
+    def root_log_dir(self) -> str:
+        return str(self._shim.paths.logs(self._shim.incarnation))
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        paths, incarnation = self._shim.paths, self._shim.incarnation
+        errors = {rank: str(paths.error_file(incarnation, rank)) for rank in envs}
+        for rank, path in errors.items():
+            envs[rank]["TORCHELASTIC_ERROR_FILE"] = path
+        return LogsDest(
+            stdouts={rank: str(paths.log(incarnation, rank, "out")) for rank in envs},
+            stderrs={rank: str(paths.log(incarnation, rank, "err")) for rank in envs},
+            error_files=errors,
+        )
+
+
+class ForkedRanks(PContext):
+    """Ranks as forks of this process; see the module's text."""
+
+    def __init__(
+        self, shim: Shim, rendezvous: LoopbackRendezvous, unborn: Sequence[Unborn], **agent: Any
+    ) -> None:
+        super().__init__(
+            name=agent["name"],
+            entrypoint=agent["entrypoint"],
+            args=agent["args"],
+            envs=agent["envs"],
+            logs_specs=agent["logs_specs"],
+        )
+        self._shim = shim
+        self._rendezvous = rendezvous
+        self._unborn = unborn
+        self._pids: dict[int, int] = {}
+
+    def start(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        for rank, unborn in enumerate(self._unborn):
+            environment = {
+                **self._shim.environment,
+                **self.envs[rank],
+                **self._shim.spec["rank_env"][rank],
+            }
+            unborn.begin(environment, (self.stdouts[rank], self.stderrs[rank]))
+            self._pids[rank] = unborn.pid
+        self._rendezvous.serve()
+        self._shim.started(self._pids)
+
+    def pids(self) -> dict[int, int]:
+        return self._pids
+
+    def _poll(self) -> RunProcsResult | None:
+        shim = self._shim
+        news = shim.watch()
+        if news == "stop":
+            raise SignalException("asked to stop", SIGTERM)
+        if news == "overdue":
+            shim.end(0.0)
+        done = dict.fromkeys(self._pids)
+        if shim.word is not None or not any(shim.codes.values()):
+            return RunProcsResult(done, {}, self.stdouts, self.stderrs)
+        failures = {
+            rank: ProcessFailure(rank, self._pids[rank], code, error_file="")
+            for rank, code in shim.codes.items()
+            if code
+        }
+        return RunProcsResult({}, failures, self.stdouts, self.stderrs)
+
+    def _close(self, death_sig: Signals, timeout: int = 30) -> None:
+        shim = self._shim
+        if shim.stop_grace_s is not None:
+            shim.end(shim.stop_grace_s)
+        elif len(shim.codes) == len(self._pids):
+            shim.end(LEFTOVER_GRACE_S)
+        else:
+            shim.end(FAILURE_GRACE_S)
+
+
+def run_agent(shim: Shim, unborn: Sequence[Unborn]) -> None:
+    """Run the incarnation's ranks, forked already, under the elastic agent until none is left."""
+    run_id = f"gpusched-{shim.trial}-{shim.incarnation}"
+    rendezvous = LoopbackRendezvous(run_id, late=True)
+    os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
+
+    def start_processes(**agent: Any) -> PContext:
+        ranks = ForkedRanks(shim, rendezvous, unborn, **agent)
+        ranks.start()
+        return ranks
+
+    # The agent has no other seam for its process context than this name of its module; this process is a shim and
+    # runs one agent in its life.
+    local_elastic_agent.start_processes = start_processes  # type: ignore[assignment]
+    # Events would look the host's own name up, several times a launch: seconds where name service is broken.
+    api._get_fq_hostname = lambda: LOOPBACK
+    agent = LocalElasticAgent(
+        WorkerSpec(
+            role="trial",
+            local_world_size=shim.size,
+            entrypoint=fork_ranks,  # only its name is asked for
+            args=(),
+            rdzv_handler=rendezvous,
+            max_restarts=0,
+            monitor_interval=1e-6,  # the waiting is done in ForkedRanks._poll
+            local_addr=LOOPBACK,
+        ),
+        logs_specs=RankFiles(shim),
+        start_method="fork",
+    )
+    try:
+        agent.run()
+    except SignalException:
+        if shim.stop_grace_s is None:
+            raise
+
+
+def be_shim(spec: Mapping[str, Any], body: Body) -> int:
+    """Be the shim of an incarnation whose ranks are forked from this process; its exit status."""
+    unborn = fork_ranks(spec, body)
+    return run_shim(spec, lambda shim: run_agent(shim, unborn))

@@ -1,0 +1,191 @@
+"""What a forked rank does between ``fork`` and the user's first line, and between the last line and its end.
+
+A rank must look to the script as a process of its own: own session, own streams, default signals, its own environment,
+cores and thread count, fresh randomness. And it must leave as such: threads joined, ``atexit`` run, open
+files flushed, but the teardown of modules and of C++ skipped (``os._exit``): there torch 2.13 aborts in some runs
+("terminate called without an active exception") and hangs in others, and it costs time while devices wait.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+import gc
+import io
+import json
+import os
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gpusched.processes.identity import mark_of
+from gpusched.runtime.mark import put_mark, put_title
+
+Body = Callable[[dict[str, Any], int], None]
+
+_OOM_SCORE = "500"
+_OPENBLAS_NAMES = tuple(
+    f"{before}openblas_set_num_threads{after}" for before in ("scipy_", "") for after in ("64_", "")
+)
+_FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
+
+
+class Unborn:
+    """A rank that was forked and set up, and waits to be told its environment."""
+
+    def __init__(self, pid: int, line: int) -> None:
+        self.pid = pid
+        self._line = line
+
+    def begin(self, environment: Mapping[str, str], streams: tuple[str, str]) -> None:
+        """Have it run the script. One that has died meanwhile is found out when it is reaped."""
+        told = json.dumps([dict(environment), *streams]).encode()
+        with suppress(BrokenPipeError), os.fdopen(self._line, "wb") as line:
+            line.write(told)
+
+
+def fork_ranks(spec: Mapping[str, Any], body: Body) -> list[Unborn]:
+    """Fork the ranks of ``spec``; each ends at once if this process does before it has told it to begin.
+
+    Done before anything else in a shim: what a process writes is no longer shared with the warm image, and has to be
+    copied at every fork from then on. And the ranks set themselves up while the shim does.
+    """
+    unborn: list[Unborn] = []
+    lines: list[int] = []
+    for rank in range(int(spec["ranks"])):
+        theirs, ours = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            for line in (*lines, ours):
+                os.close(line)
+            _live(spec, rank, theirs, body)
+        os.close(theirs)
+        lines.append(ours)
+        unborn.append(Unborn(pid, ours))
+    return unborn
+
+
+def _live(spec: Mapping[str, Any], local_rank: int, line: int, body: Body) -> NoReturn:
+    """Be a rank, to the end of this process."""
+    code = 70
+    try:
+        _set_up(spec, local_rank)
+        with os.fdopen(line, "rb") as told:
+            text = told.read()
+        if text:
+            environment, *streams = json.loads(text)
+            _enter(environment, streams)
+            code = _run(spec, local_rank, body)
+            _tear_down()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        _flush(sys.stdout, sys.stderr)
+        os._exit(code)
+
+
+def _set_up(spec: Mapping[str, Any], local_rank: int) -> None:
+    """What does not depend on what the agent will say."""
+    os.setsid()
+    put_mark(mark_of(spec["experiment_dir"], spec["trial"], spec["incarnation"]))
+    put_title(f"gpusched: trial {spec['trial']}.{spec['incarnation']} rank {local_rank}")
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+    cpus = spec.get("rank_cpus")
+    if cpus:
+        with suppress(OSError):
+            os.sched_setaffinity(0, cpus[local_rank])
+    threads = spec["rank_env"][local_rank].get("OMP_NUM_THREADS", "")
+    if threads.isdigit():
+        _limit_threads(int(threads))
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    gc.enable()
+
+
+def _enter(environment: Mapping[str, str], streams: Sequence[str]) -> None:
+    os.environ.update(environment)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    for path, descriptor in zip(streams, (1, 2), strict=True):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, descriptor)
+        os.close(file)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+
+
+@functools.cache
+def openblas_controls() -> tuple[Callable[[int], object], ...]:
+    """The loaded OpenBLAS libraries' own switch for their threads. Ask before the first fork: it is kept."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    paths = {line.split()[-1] for line in maps if "openblas" in line}
+    controls = []
+    for path in sorted(paths):
+        library = ctypes.CDLL(path)
+        for name in _OPENBLAS_NAMES:
+            with suppress(AttributeError):
+                controls.append(getattr(library, name))
+    return tuple(controls)
+
+
+def _limit_threads(threads: int) -> None:
+    """OpenMP, MKL and OpenBLAS are loaded already: their environment variables come too late.
+
+    OpenBLAS was loaded with one thread (``warm.py``) and starts its others when told, so it is told only of more.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads)
+    if threads > 1:
+        for set_threads in openblas_controls():
+            set_threads(threads)
+
+
+def _run(
+    spec: Mapping[str, Any], local_rank: int, body: Callable[[dict[str, Any], int], None]
+) -> int:
+    try:
+        body(dict(spec), local_rank)
+    except SystemExit as leaving:
+        if leaving.code is None:
+            return 0
+        if isinstance(leaving.code, int):
+            return leaving.code & 0xFF
+        print(leaving.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+def _tear_down() -> None:
+    """In the interpreter's own order: threads, ``atexit``, files still open.
+
+    Not the names of ``__main__``: freeing a DDP model while gloo's threads live can wait for ever for the interpreter's
+    lock (torch 2.13: ``~ProcessGroupGloo`` joins a thread that wants it).
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    things = gc.get_objects()
+    _flush(*(thing for thing in things if type(thing) in _FILES))
+    for thing in things:
+        if type(thing) is tempfile._TemporaryFileWrapper:
+            with suppress(Exception):
+                thing.close()
+
+
+def _flush(*files: Any) -> None:
+    for file in files:
+        with suppress(Exception):
+            if file is not None and not file.closed and file.writable():
+                file.flush()

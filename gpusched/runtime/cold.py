@@ -1,0 +1,126 @@
+"""``launch: cold``: a shim that runs plain ``torchrun`` as a process of its own, perhaps with another interpreter.
+
+    shim ──▶ PYTHON -m gpusched.runtime.torchrun ──▶ PYTHON coldrank.py ──exec──▶ PYTHON SCRIPT ARGS     (per rank)
+
+``gpusched.runtime.torchrun`` is ``torchrun`` with the loopback rendezvous registered. ``coldrank.py`` gives a rank its
+streams, cores and variables and then becomes ``python script``: the script runs as under torchrun itself, in an
+interpreter that has imported nothing. No torch is imported here; the other interpreter finds ``gpusched`` (and nothing
+else of ours) through a folder of the experiment that holds one link.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import gpusched
+from gpusched.folder import files
+from gpusched.processes import outcome
+from gpusched.runtime.shim import LEFTOVER_GRACE_S, Shim, run_shim
+
+RANKS, CODES = "GPUSCHED_RANKS", "GPUSCHED_CODES"
+TORCHRUN = -1
+"""The place of torchrun's own process among the ranks a shim watches."""
+
+
+class TorchrunKilled(Exception):
+    """Not the trial's fault: nothing is said of how it ended, so it is relaunched from its last checkpoint."""
+
+
+def run_torchrun(shim: Shim) -> None:
+    """Run the incarnation's ranks under torchrun until none is left (a ``Launcher``)."""
+    codes = shim.paths.logs(shim.incarnation) / "codes.json"
+    process = subprocess.Popen(
+        _words(shim), env=_environment(shim, codes), cwd=shim.spec["cwd"], start_new_session=True
+    )
+    shim.started({TORCHRUN: process.pid})
+    news = shim.watch()
+    if news == "stop":
+        shim.end(shim.stop_grace_s or 0.0)
+    elif news == "overdue":
+        shim.end(0.0)
+    else:
+        shim.end(LEFTOVER_GRACE_S)
+    process.returncode = shim.codes.get(TORCHRUN, 0)  # the shim has reaped it
+    code = shim.codes.get(TORCHRUN, 0)
+    if code < 0 and news == "left" and shim.word is None:
+        raise TorchrunKilled(f"torchrun was killed by {outcome.signal_name(-code)}")
+    _take_codes(shim, codes)
+
+
+def be_cold_shim(spec: Mapping[str, Any]) -> int:
+    """Be the shim of an incarnation that torchrun runs; its exit status."""
+    return run_shim(spec, run_torchrun)
+
+
+def _words(shim: Shim) -> list[str]:
+    spec = shim.spec
+    python = spec["python"]
+    options = {
+        "nproc-per-node": shim.size,
+        "max-restarts": 0,
+        "local-addr": "127.0.0.1",
+        "rdzv-endpoint": "localhost:0",
+        "rdzv-id": f"gpusched-{shim.trial}-{shim.incarnation}",
+        "monitor-interval": 0.05,
+        "log-dir": os.devnull,
+    }
+    torchrun = [python, "-m", "gpusched.runtime.torchrun"]
+    torchrun += [f"--{name}={value}" for name, value in options.items()]
+    rank = [python, "-I", str(Path(__file__).with_name("coldrank.py"))]
+    return [*torchrun, "--no-python", *rank, spec["script"], *spec["args"]]
+
+
+def _environment(shim: Shim, codes: Path) -> dict[str, str]:
+    spec = shim.spec
+    logs, ranks = shim.paths, range(shim.size)
+    cpus = spec["rank_cpus"]
+    per_rank = [
+        {
+            "env": spec["rank_env"][rank],
+            "cpus": cpus[rank] if cpus else None,
+            "out": str(logs.log(shim.incarnation, rank, "out")),
+            "err": str(logs.log(shim.incarnation, rank, "err")),
+            "error": str(logs.error_file(shim.incarnation, rank)),
+        }
+        for rank in ranks
+    ]
+    path = [str(_gate(Path(spec["experiment_dir"])))]
+    if theirs := os.environ.get("PYTHONPATH"):
+        path.append(theirs)
+    return {
+        **os.environ,
+        RANKS: json.dumps(per_rank),
+        CODES: str(codes),
+        "PYTHONPATH": os.pathsep.join(path),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3"),
+    }
+
+
+def _gate(experiment: Path) -> Path:
+    """A folder with ``gpusched`` in it and nothing else: not our own libraries, which may be another version's."""
+    gate = experiment / ".python"
+    gate.mkdir(mode=0o700, exist_ok=True)
+    with suppress(FileExistsError):
+        (gate / "gpusched").symlink_to(Path(gpusched.__file__).parent)
+    return gate
+
+
+def _take_codes(shim: Shim, path: Path) -> None:
+    """How the ranks ended, which torchrun alone knows; where it failed itself, why."""
+    code = shim.codes.pop(TORCHRUN, 0)
+    found = files.read_json(path) or {}
+    for rank, exit_code in found.items():
+        if rank.isdigit() and isinstance(exit_code, int):
+            shim.codes[int(rank)] = exit_code
+    if code == 0:
+        shim.codes.update({rank: 0 for rank in range(shim.size) if rank not in shim.codes})
+    elif not shim.codes:
+        log = outcome.tail_of(shim.paths.logs(shim.incarnation) / "shim.log").splitlines()
+        last = next((line.strip() for line in reversed(log) if line.strip()), "it said nothing")
+        shim.launch_error = f"torchrun ended with code {code}: {last}"

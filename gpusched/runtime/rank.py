@@ -1,0 +1,112 @@
+"""Runs the user's script as ``__main__``: what a rank does, forked or started by plain ``torchrun -m``.
+
+The script finds what ``python script.py args`` would give it: ``sys.argv``, ``__file__``, its own folder first on the
+path, its working directory. When it ends badly, the traceback that is printed and written to torchrun's error file
+holds the script's frames alone.
+
+    torchrun --nproc-per-node 2 -m gpusched.runtime.rank script.py --lr 0.1
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import linecache
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gpusched.processes import stacks
+from gpusched.worker import lastword
+from gpusched.worker.errorfile import headline, trace_of, write_error_file
+
+_FAILED = 1
+
+
+def run_script(spec: Mapping[str, Any], local_rank: int) -> None:
+    """Run the script of a launch (``SPEC`` in ``docs/contracts.md``) in this process, as ``__main__``.
+
+    Environment, streams, cores and threads are set before. Returns when the script ended well; threads, ``atexit`` and
+    flushing are the caller's.
+
+    Raises:
+        SystemExit: It ended badly; it was said on stderr and in the error file. The code is the one to exit with.
+    """
+    run_file(spec["script"], spec.get("args", ()), spec.get("cwd"))
+
+
+def run_file(script: str, arguments: Sequence[str], folder: str | None = None) -> None:
+    """Run ``script`` (relative to ``folder``) as ``__main__`` in ``folder``. See ``run_script``."""
+    with suppress(Exception):  # streams without a descriptor
+        faulthandler.enable(all_threads=True)
+    with suppress(Exception):  # under plain torchrun nobody asks
+        stacks.listen_as_rank()
+    path = script
+    try:
+        if folder:
+            os.chdir(folder)
+        path = str(Path(script).absolute())
+        sys.argv = [script, *map(str, arguments)]
+        sys.path.insert(0, str(Path(path).parent))
+        _execute(path)
+    except SystemExit as leaving:
+        _leave(leaving, path)
+    except KeyboardInterrupt:
+        lastword.mark_failed()
+        raise SystemExit(130) from None
+    except BaseException as error:
+        _fail(error, path)
+
+
+def _execute(path: str) -> None:
+    code = compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
+    main = ModuleType("__main__")
+    main.__dict__.update(__file__=path, __builtins__=__builtins__, __cached__=None, __spec__=None)
+    sys.modules["__main__"] = main
+    linecache.checkcache(path)
+    exec(code, main.__dict__)
+
+
+def _leave(leaving: SystemExit, path: str) -> None:
+    """``sys.exit``: well with 0 or nothing; with another code or a text, a failure that says so."""
+    if leaving.code in (None, 0):
+        return
+    lastword.mark_failed()
+    if isinstance(leaving.code, int):
+        code, what = (
+            leaving.code & 0xFF or _FAILED,
+            f"the script ended with exit code {leaving.code}",
+        )
+    else:
+        code, what = _FAILED, str(leaving.code)
+        _print(what)
+    write_error_file(f"SystemExit: {what}", trace_of(leaving, path))
+    raise SystemExit(code) from None
+
+
+def _fail(error: BaseException, path: str) -> None:
+    lastword.mark_failed()
+    trace = trace_of(error, path)
+    _print(trace.rstrip())
+    write_error_file(headline(error, path), trace)
+    raise SystemExit(_FAILED) from None
+
+
+def _print(text: str) -> None:
+    with suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """``python -m gpusched.runtime.rank SCRIPT [ARGS..]``."""
+    if len(sys.argv) < 2:
+        print("usage: python -m gpusched.runtime.rank SCRIPT [ARGS..]", file=sys.stderr)
+        raise SystemExit(2)
+    run_file(sys.argv[1], sys.argv[2:])
+
+
+if __name__ == "__main__":
+    main()

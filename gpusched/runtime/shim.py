@@ -1,0 +1,378 @@
+"""The shim: looks after one incarnation of one trial from its first process to "nothing is left".
+
+It is a session leader and a subreaper, so whatever the trial starts (double forks and new sessions included) stays its
+descendant, and "no child left" (``ECHILD``) means the tree is empty. It outlives the daemon and never waits for it.
+
+This file knows nothing of torch. How ranks are started is a ``Launcher``'s business: ``agent.py`` (forked, torchrun's
+elastic agent in this process) or ``cold.py`` (torchrun in a process of its own). A launcher starts ranks, then calls
+``Shim.watch`` until there is news and ``Shim.end`` when the ranks are to go.
+
+When ranks go: once the last word is committed nothing they still do matters, so those that linger get
+``LEAVE_GRACE_S``. If a rank fails, the others (which hang in collectives) get ``FAILURE_GRACE_S``. What they leave
+behind (loaders, orphans) gets ``LEFTOVER_GRACE_S`` after SIGTERM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from gpusched import failpoints
+from gpusched.folder.epoch import read_epoch
+from gpusched.folder.files import write_all
+from gpusched.folder.logcap import LogCap
+from gpusched.folder.paths import TrialPaths
+from gpusched.processes import outcome, stacks
+from gpusched.processes.claim import add_ranks, make_claim
+from gpusched.processes.identity import (
+    Identity,
+    become_subreaper,
+    descendants,
+    identify,
+    in_sessions,
+    kill_each,
+    mark_of,
+    read_file,
+    reap_all,
+    send_signal,
+    start_time,
+)
+from gpusched.processes.segments import Segments
+from gpusched.runtime.lease import LEASE_S, Lease
+from gpusched.runtime.link import DaemonLink
+from gpusched.runtime.mark import put_mark, put_title
+from gpusched.runtime.orders import Orders
+
+Launcher = Callable[["Shim"], None]
+News = Literal["running", "left", "failed", "stop", "overdue"]
+
+TICK_S = 1.0
+LEAVE_GRACE_S = {"yielded": 2.0, "finished": 30.0}
+FAILURE_GRACE_S = 2.0
+LEFTOVER_GRACE_S = 1.0
+ABORT_GRACE_S = 2.0
+
+EXIT_FENCED = 75
+EXIT_BROKEN = 70
+
+
+class Shim:
+    """One incarnation's processes. ``spec`` is the launch frame of ``docs/contracts.md``."""
+
+    def __init__(self, spec: Mapping[str, Any]) -> None:
+        self.spec = spec
+        self.trial = int(spec["trial"])
+        self.incarnation = int(spec["incarnation"])
+        self.size = int(spec["ranks"])
+        self.paths = TrialPaths(Path(spec["dir"]))
+        self.me = Identity(os.getpid(), start_time(os.getpid()) or 0)
+        self.codes: dict[int, int] = {}
+        self.launch_error: str | None = None
+        self._stuck = ""
+        self._rank_of: dict[int, int] = {}
+        self._word: dict[str, Any] | None = None
+        self._leave_by_s = self._abort_by_s = float("inf")
+        self._oom_kills = 0
+        hello = {
+            "hello": "shim",
+            "trial": self.trial,
+            "incarnation": self.incarnation,
+            "pid": self.me.pid,
+            "start_time": self.me.start_time,
+        }
+        experiment = Path(spec["experiment_dir"])
+        self._orders = Orders(
+            experiment,
+            int(spec.get("epoch", 0)),
+            DaemonLink(experiment, hello),
+            Lease(self.paths.leave(self.incarnation), float(spec.get("lease_s", LEASE_S))),
+            self.paths.waits if spec.get("waits") is True else None,
+        )
+        self._bell, self._wake = socket.socketpair()
+        self._segments = Segments()
+        self._logs: LogCap | None = None
+
+    @property
+    def stop_grace_s(self) -> float | None:
+        """It is to stop: the grace that its ranks have. None: it is not."""
+        return self._orders.stop_grace_s
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that all ranks have beside torchrun's."""
+        return {str(name): str(value) for name, value in self.spec["env"].items()}
+
+    def prepare(self) -> bool:
+        """Become the tree's root; False if this incarnation was claimed before."""
+        with suppress(PermissionError):
+            os.setsid()
+        if read_epoch(self.spec["experiment_dir"]) > self._orders.epoch:
+            return False  # the daemon that asked for it is not the one any more
+        failpoints.reach("claim.before")
+        if not make_claim(self.paths.shim(self.incarnation), self.me):
+            return False
+        failpoints.reach("claim.after")
+        become_subreaper()
+        put_mark(mark_of(self.spec["experiment_dir"], self.trial, self.incarnation))
+        put_title(f"gpusched: trial {self.trial}.{self.incarnation}")
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        log = self.paths.logs(self.incarnation) / "shim.log"
+        redirect(log, 1, 2)
+        os.environ.update(self.environment)
+        self._bell.setblocking(False)
+        self._wake.setblocking(False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        return True
+
+    def started(self, rank_pids: Mapping[int, int]) -> None:
+        """The ranks (cold: the one process that runs them, as rank -1) have been started."""
+        self._rank_of = {pid: rank for rank, pid in rank_pids.items()}
+        self._orders.connect()
+        self._logs = LogCap(self.paths.logs(self.incarnation))
+        self._oom_kills = _oom_kills()
+        with suppress(OSError):
+            add_ranks(self.paths.shim(self.incarnation), self.me, identify(rank_pids.values()))
+
+    # ------------------------------------------------------------------ waiting
+
+    def watch(self) -> News:
+        """Wait until something has to be done about the ranks."""
+        while True:
+            self._reap()
+            news = self._news()
+            if news != "running":
+                return news
+            now = time.monotonic()
+            self._pass(min(TICK_S, self._leave_by_s - now, self._abort_by_s - now))
+
+    def _news(self) -> News:
+        if self.stop_grace_s is not None:
+            return "stop"
+        if len(self.codes) == len(self._rank_of):
+            return "left"
+        now = time.monotonic()
+        if self.word is not None:
+            if self._leave_by_s == float("inf"):
+                self._leave_by_s = now + LEAVE_GRACE_S[self.word["why"]]
+            return "overdue" if now >= self._leave_by_s else "running"
+        if not any(self.codes.values()):
+            return "running"
+        return "failed" if self._is_failure(now) else "running"
+
+    def _is_failure(self, now: float) -> bool:
+        """A rank that only aborts as it leaves is given time: rank 0 may be about to commit the last word."""
+        bad = [rank for rank, code in self.codes.items() if code]
+        aborts = (self.codes[rank] == -signal.SIGABRT and rank != 0 for rank in bad)
+        if not all(aborts) or any(self.paths.error_file(self.incarnation, r).exists() for r in bad):
+            return True
+        if self._abort_by_s == float("inf"):
+            self._abort_by_s = now + ABORT_GRACE_S
+        return now >= self._abort_by_s
+
+    @property
+    def word(self) -> dict[str, Any] | None:
+        """The last word, once it is committed."""
+        if self._word is None:
+            self._word = outcome.last_word(self.paths, self.incarnation)
+        return self._word
+
+    def _pass(self, timeout_s: float) -> None:
+        """One turn of the loop: children that end, the daemon's line, at most ``timeout_s``."""
+        self._orders.mind_the_daemon()
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        logs = self._logs
+        if logs is not None:
+            rest_s = logs.wait_s(time.monotonic())
+            if rest_s:
+                timeout_s = min(timeout_s, rest_s)
+            elif logs.descriptor < 0:
+                logs.look(time.monotonic())
+            else:
+                poll.register(logs.descriptor, select.POLLIN)
+        if self._orders.fileno() >= 0:
+            poll.register(self._orders.fileno(), select.POLLIN)
+        for descriptor, _ in poll.poll(max(0.0, timeout_s) * 1000):
+            if descriptor == self._bell.fileno():
+                with suppress(BlockingIOError):
+                    self._bell.recv(4096)
+            elif logs is not None and descriptor == logs.descriptor:
+                logs.look(time.monotonic())
+            else:
+                self._orders.read()
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self._orders.stop()
+
+    def _reap(self) -> bool:
+        """True if the tree is empty."""
+
+        def note(pid: int, status: int) -> None:
+            rank = self._rank_of.get(pid)
+            self._segments.reaped(pid)
+            if rank is not None:
+                self.codes[rank] = os.waitstatus_to_exitcode(status)
+
+        return reap_all(note)
+
+    # ------------------------------------------------------------------ ending
+
+    def end(self, grace_s: float) -> None:
+        """SIGTERM to the ranks' sessions, after ``grace_s`` SIGKILL to the tree; returns when it is empty."""
+        if self._reap():
+            return
+        self._segments.note(self.me.pid)
+        if self._orders.hangs:
+            self._look_where_it_hangs()
+        began = time.monotonic()
+        deadline = began + grace_s
+        sessions = [pid for pid, rank in self._rank_of.items() if rank not in self.codes]
+        leftovers_told = False
+        if sessions:
+            _tell(identify(in_sessions(sessions)))
+        while not self._reap():
+            if self.stop_grace_s is not None:
+                deadline = min(deadline, began + self.stop_grace_s)
+            if len(self.codes) == len(self._rank_of) and not leftovers_told:
+                leftovers_told = True
+                deadline = min(deadline, time.monotonic() + LEFTOVER_GRACE_S)
+                _tell(identify(descendants(self.me.pid)))
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                self._kill_tree()
+                return
+            self._pass(min(TICK_S, left_s))
+
+    def _look_where_it_hangs(self) -> None:
+        self._orders.hangs = False
+        running = {rank: pid for pid, rank in self._rank_of.items() if rank not in self.codes}
+        running.pop(-1, None)
+        try:
+            ranks = running or stacks.ranks_below(self.me.pid)
+            self._stuck = stacks.capture(ranks, lambda r: self.paths.stacks(self.incarnation, r))
+        except Exception:
+            traceback.print_exc()
+
+    def _kill_tree(self) -> None:
+        """Whatever forks faster than one round kills is met in the next; the uninterruptible are waited for."""
+        self._segments.note(self.me.pid)
+        pause_s = 0.01
+        while not self._reap():
+            kill_each(identify(descendants(self.me.pid)))
+            self._pass(pause_s)
+            pause_s = min(TICK_S, pause_s * 1.5)
+
+    def _clean_up(self) -> None:
+        """What a tree leaves behind beside processes; nothing of it may keep the end from being told."""
+        try:
+            if self._logs is not None:
+                self._logs.close()
+            for name in self._segments.remove():
+                print(f"removed /dev/shm/{name}, which the trial left behind", flush=True)
+        except Exception:
+            traceback.print_exc()
+
+    def abandon(self) -> None:
+        """Something is wrong with this process itself: its tree is ended, and nothing is told."""
+        self._orders.stop(0.0)
+        self.end(0.0)
+
+    def finish(self) -> None:
+        """The tree is empty: leave ``exit.json``, tell the daemon."""
+        self._clean_up()
+        stopped = self.stop_grace_s is not None
+        codes = {rank: code for rank, code in self.codes.items() if rank >= 0}
+        bad = {rank: code for rank, code in codes.items() if code}
+        error = None
+        if self.word is None and not stopped:
+            starved = _oom_kills() > self._oom_kills
+            error = outcome.first_error(self.paths, self.incarnation, self.size, bad, starved)
+            if error is None and self.launch_error is not None:
+                error = outcome.no_ranks_error(self.launch_error)
+        record = outcome.verdict(word=self.word, asked_to_stop=stopped, codes=codes, error=error)
+        if self._stuck:
+            record["stuck"] = self._stuck
+        path = self.paths.exit(self.incarnation)
+        failpoints.reach("exit.before")
+        try:
+            descriptor = _write(path, json.dumps(record).encode() + b"\n")
+        except OSError:
+            traceback.print_exc()
+            descriptor = None
+        failpoints.reach("exit.written")
+        self._orders.tell({"exited": record})
+        failpoints.reach("exit.told")
+        if descriptor is not None:
+            with suppress(OSError):
+                os.fsync(descriptor)
+                folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+                os.fsync(folder)
+
+
+def _write(path: Path, data: bytes) -> int:
+    """Put ``data`` in the place of ``path``; the open file is returned, to be synced when nobody waits for it."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        write_all(descriptor, data)
+        aside.replace(path)
+    except OSError:
+        os.close(descriptor)
+        aside.unlink(missing_ok=True)
+        raise
+    return descriptor
+
+
+def _tell(processes: list[Identity]) -> None:
+    """SIGTERM; SIGCONT after it, so that a stopped process can act on it."""
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        for process in processes:
+            send_signal(process, number)
+
+
+def _oom_kills() -> int:
+    for line in (read_file("/proc/vmstat", 1 << 16) or b"").splitlines():
+        if line.startswith(b"oom_kill "):
+            return int(line.split()[1])
+    return 0
+
+
+def redirect(path: Path | str, *descriptors: int) -> None:
+    """Have these descriptors append to ``path``."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    for descriptor in descriptors:
+        os.dup2(file, descriptor)
+    if file not in descriptors:
+        os.close(file)
+
+
+def run_shim(spec: Mapping[str, Any], launcher: Launcher) -> int:
+    """Be the shim of ``spec`` until nothing is left; the exit status for this process."""
+    shim = Shim(spec)
+    try:
+        if not shim.prepare():
+            return EXIT_FENCED
+        launcher(shim)
+        shim.end(shim.stop_grace_s or 0.0)
+        shim.finish()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        shim.abandon()
+        return EXIT_BROKEN
+    return 0

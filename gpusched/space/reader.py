@@ -1,0 +1,205 @@
+"""From the maps and lists of a recipe to hyperparameters with their forms and conditions; all problems at once."""
+
+from __future__ import annotations
+
+import graphlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpusched.space import elsewhere as space_elsewhere
+from gpusched.space import forms
+from gpusched.space.forms import Const, Form, FormError, Grid, nearest, show
+
+Path = tuple[str, ...]
+Whens = list[tuple[Path, Mapping[str, object]]]
+"""The ``when:`` maps that a key stands under, each with where it is written."""
+
+MAX_GRID = 100_000
+HINTS = 50
+"""Problems for which the nearest known key is looked up: that takes time, and nobody reads more of them."""
+
+KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with the space, at which key."""
+
+    path: Path
+    message: str
+
+    def __str__(self) -> str:
+        return f"{'.'.join(self.path) or 'space'}: {self.message}"
+
+
+@dataclass(slots=True)
+class Leaf:
+    """One hyperparameter. ``conditions``: it is there only if each named key has one of the values."""
+
+    path: Path
+    form: Form | None
+    whens: Whens = field(default_factory=list)
+    conditions: list[tuple[Path, tuple[object, ...]]] = field(default_factory=list)
+
+
+class Reader:
+    """Collects ``leaves`` and ``problems``: ``read`` first, then ``resolve``."""
+
+    def __init__(self) -> None:
+        self.leaves: dict[Path, Leaf] = {}
+        self.groups: set[Path] = set()
+        self.problems: list[Problem] = []
+        self._complained: set[Path] = set()
+
+    def complain(self, path: Path, message: str) -> None:
+        self.problems.append(Problem(path, message))
+
+    def read(self, raw: object) -> None:
+        if not isinstance(raw, Mapping) or not raw:
+            self.complain((), "empty; give at least one key, as in lr: {loguniform: [1e-4, 1]}")
+            return
+        self._read_group((), raw, [])
+
+    def _read_group(self, path: Path, raw: Mapping[str, object], whens: Whens) -> None:
+        self.groups.add(path)
+        whens = self._with_when(path, raw, whens) if path else whens
+        for name, value in raw.items():
+            here = (*path, name)
+            if name == "when" and path:
+                continue
+            if name in forms.NAMES:
+                self.complain(here, f"{name} is the name of a form and cannot name a key")
+            elif not KEY.fullmatch(name):
+                self.complain(here, "a key is made of letters, digits, _ and -, up to 64")
+            elif not isinstance(value, Mapping):
+                self._read_value(here, value, whens)
+            elif any(form in value for form in forms.NAMES):
+                self._read_form(here, value, whens)
+            elif not value or set(value) == {"when"}:
+                self.complain(here, "empty; give it a form, as in {choice: [1, 2]}, or keys")
+            elif hint := space_elsewhere.bounds(value):
+                self.complain(here, hint)
+            else:
+                self._read_group(here, value, whens)
+
+    def _read_value(self, path: Path, value: object, whens: Whens) -> None:
+        """A constant, or something that was meant to be a form."""
+        if value is None:
+            self.complain(path, "no value; write {const: null} if null is meant")
+        elif isinstance(value, list | tuple):
+            meant = nearest(path[-1], forms.NAMES)
+            hint = f"did you mean the form {meant}? " if meant else ""
+            choices = "{choice: [..]} to draw one of it or {const: [..]} to pass it on"
+            self.complain(path, f"a list is no value; {hint}write {choices}")
+        elif meant := space_elsewhere.call(value):
+            self.complain(path, meant)
+        else:
+            self._add(path, "const", value, None, whens)
+
+    def _read_form(self, path: Path, raw: Mapping[str, object], whens: Whens) -> None:
+        names = [name for name in raw if name in forms.NAMES]
+        if len(names) > 1:
+            self.complain(path, f"{' and '.join(names)} together; a key has one form")
+            return
+        for name in raw:
+            if name not in (*names, "q", "when"):
+                meant = nearest(name, ["q", "when"]) or "q and when"
+                self.complain((*path, name), f"unknown beside {names[0]}; did you mean {meant}?")
+        self._add(path, names[0], raw[names[0]], raw.get("q"), self._with_when(path, raw, whens))
+
+    def _add(self, path: Path, name: str, argument: object, quantum: object, whens: Whens) -> None:
+        form = None
+        try:
+            form = forms.read(name, argument, quantum)
+        except FormError as error:
+            self.complain(path, str(error))
+        self.leaves[path] = Leaf(path, form, whens)
+
+    def _with_when(self, path: Path, raw: Mapping[str, object], whens: Whens) -> Whens:
+        when = raw.get("when")
+        if "when" not in raw:
+            return whens
+        if not isinstance(when, Mapping) or not when:
+            self.complain((*path, "when"), "needs a map of key to value, as in {opt: sgd}")
+            return whens
+        return [*whens, (path, when)]
+
+    # ------------------------------------------------------------ conditions
+
+    def resolve(self) -> list[Path]:
+        """Bind the conditions to the keys they name; return the keys in an order in which they can be drawn."""
+        for leaf in self.leaves.values():
+            for place, when in leaf.whens:
+                for name, values in when.items():
+                    self._bind(leaf, place, name, values)
+        graph = {path: [to for to, _ in leaf.conditions] for path, leaf in self.leaves.items()}
+        try:
+            order = list(graphlib.TopologicalSorter(graph).static_order())
+        except graphlib.CycleError as error:
+            circle = list(reversed(error.args[1]))
+            story = " -> ".join(".".join(path) for path in circle)
+            self.complain((*circle[0], "when"), f"the conditions go in a circle: {story}")
+            return []
+        self._check_grid(order)
+        return order
+
+    def _check_grid(self, order: list[Path]) -> None:
+        """Which cells a grid has must not depend on what is drawn."""
+        drawn: set[Path] = set()
+        cells = 1
+        for path in order:
+            leaf = self.leaves[path]
+            causes = [".".join(to) for to, _ in leaf.conditions if to in drawn]
+            if isinstance(leaf.form, Grid):
+                cells *= len(leaf.form.options)
+                if causes:
+                    message = f"a grid cannot depend on {causes[0]}, which is drawn"
+                    self._once((*path, "when"), f"{message}; make that a grid too")
+            if causes or not isinstance(leaf.form, Grid | Const):
+                drawn.add(path)
+        if cells > MAX_GRID:
+            self.complain((), f"the grid has {cells} configurations; at most {MAX_GRID}")
+
+    def _bind(self, leaf: Leaf, place: Path, name: str, values: object) -> None:
+        where = (*place, "when", name)
+        target = self._find(place, name, where)
+        if target is None:
+            return
+        allowed = tuple(values) if isinstance(values, list | tuple) else (values,)
+        leaf.conditions.append((target, allowed))
+        form = self.leaves[target].form
+        if form is None:
+            return
+        if not allowed:
+            self._once(where, "no value; the key would never be there")
+        for value in allowed:
+            possible = form.may_be(value)
+            if possible is None:
+                self._once(where, f"{name} is drawn from {form}; a condition needs single values")
+            elif not possible:
+                self._once(where, f"{name} is never {show(value)}; it is {form}")
+
+    def _find(self, place: Path, name: str, where: Path) -> Path | None:
+        """The key that a condition names: beside it, or from the top."""
+        parts = tuple(name.split("."))
+        for path in ((*place[:-1], *parts), parts):
+            if path in self.leaves:
+                return path
+            if path in self.groups:
+                self._once(where, f"{name} is a group of keys; name one of them")
+                return None
+        meant = nearest(name, self._names(place)) if len(self.problems) < HINTS else None
+        self._once(where, f"there is no key {name}" + (f"; did you mean {meant}?" if meant else ""))
+        return None
+
+    def _names(self, place: Path) -> list[str]:
+        """What a condition at ``place`` may call the keys."""
+        beside = [path[-1] for path in self.leaves if path[:-1] == place[:-1]]
+        return [*beside, *(".".join(path) for path in self.leaves)]
+
+    def _once(self, where: Path, message: str) -> None:
+        """A group's condition is bound for each of its keys; complain for the first only."""
+        if where not in self._complained:
+            self._complained.add(where)
+            self.complain(where, message)

@@ -1,0 +1,110 @@
+"""What ``gpusched.load`` gives: the best model, whole, or a reason."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gpusched
+from gpusched.daemon import best_model as result
+from gpusched.errors import DamagedState, InputError, NoTrialSucceeded
+from gpusched.executors.local.best import keep_best
+from gpusched.folder import find
+from gpusched.folder.files import private_folder
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.worker import checkpoint
+from gpusched.worker.checkpoint import CheckpointStore
+
+
+def keep(paths: ExperimentPaths, step: int) -> None:
+    """Save a model whose weights are its step, and make it the best."""
+    trial = paths.trial(4)
+    private_folder(trial.root)
+    state = io.BytesIO()
+    torch.save({"tracked": {"model": {"weight": torch.full((3,), float(step))}}}, state)
+    CheckpointStore(trial.checkpoints).write(step, {"state.pt": state.getbuffer()}, {})
+    trial.hparams.write_text('{"trial": 4, "seed": 5, "hparams": {"opt": {"lr": 0.25}}}')
+    assert keep_best(paths, 4, step, metric="accuracy", value=step / 8, atoms=2)
+
+
+@pytest.fixture
+def paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ExperimentPaths:
+    root = tmp_path / "runs" / "train-20260101-120000"
+    private_folder(root.parent)
+    private_folder(root)
+    (root / "journal.db").touch()
+    monkeypatch.chdir(tmp_path)
+    return ExperimentPaths(root)
+
+
+@pytest.mark.parametrize("named", [None, "last", "train", "runs/train-20260101-120000", Path])
+def test_the_best_model_by_every_name(paths: ExperimentPaths, named: Any) -> None:
+    keep(paths, 1)
+    keep(paths, 2)
+    best = gpusched.load(paths.root if named is Path else named)
+    assert torch.equal(best.state["model"]["weight"], torch.full((3,), 2.0))
+    assert (best.metric, best.value, best.step, best.atoms) == ("accuracy", 0.25, 2, 2)
+    assert (best.trial, best.seed, best.hparams) == (4, 5, {"opt": {"lr": 0.25}})
+    assert best.experiment == paths.root.name
+    best.state["model"]["weight"].zero_()
+    assert gpusched.load().state["model"]["weight"].sum() == 6, "what is loaded is the caller's own"
+
+
+def test_a_model_that_is_replaced_while_it_is_read(
+    paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(paths, 1)
+    verify, tries = checkpoint.verify, []
+
+    def replaced(folder: Path, step: int) -> checkpoint.Checkpoint:
+        tries.append(step)
+        if len(tries) < 3:
+            keep(paths, step + 1)
+        return verify(folder, step)
+
+    monkeypatch.setattr(checkpoint, "verify", replaced)
+    best = gpusched.load()
+    assert (tries, best.step, best.state["model"]["weight"][0]) == ([1, 2, 3], 3, 3.0)
+
+
+def test_a_model_that_is_replaced_before_it_is_read_at_all(
+    paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep(paths, 1)
+    read, tries = result._read, []
+
+    def replaced(of: ExperimentPaths, folder: Path) -> result.Description:
+        tries.append(folder)
+        if len(tries) in (1, 3):
+            keep(paths, len(tries) + 1)
+            assert not folder.exists()
+        return read(of, folder)
+
+    monkeypatch.setattr(result, "_read", replaced)
+    assert result.describe(paths).step == 2
+    assert gpusched.load().step == 4
+
+
+def test_what_is_wrong_is_said(paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="no experiment 'other' in runs/"):
+        gpusched.load("other")
+    with pytest.raises(NoTrialSucceeded, match="no trial has saved a model yet"):
+        gpusched.load()
+    keep(paths, 1)
+    monkeypatch.setattr(checkpoint, "FRESH_S", -1.0)
+    file = paths.best / "checkpoint" / "state.pt"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(DamagedState, match=r"cannot be loaded: state\.pt is not what was written"):
+        gpusched.load()
+    file.unlink()
+    with pytest.raises(DamagedState, match=r"state\.pt is missing"):
+        gpusched.load()
+    (paths.best / "metric.json").write_text("[]")
+    with pytest.raises(DamagedState, match="description cannot be read"):
+        result.describe(find.find(None, Path("runs")))

@@ -1,0 +1,143 @@
+"""What may be removed of an experiment's checkpoints, and what never."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gpusched.core.decisions import Start
+from gpusched.daemon import garbage
+from gpusched.executors.local.best import keep_best
+from gpusched.folder.files import private_folder
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.processes.claim import make_claim
+from gpusched.processes.identity import Identity, start_time
+from gpusched.worker.checkpoint import CheckpointStore
+from tests.counting import calls_of
+from tests.helpers import Script
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> ExperimentPaths:
+    return ExperimentPaths(tmp_path)
+
+
+def save(paths: ExperimentPaths, trial: int, *steps: int) -> None:
+    store = CheckpointStore(paths.trial(trial).checkpoints, keep=len(steps))
+    for step in steps:
+        store.write(step, {"state.pt": memoryview(bytes(1000))}, {})
+
+
+def script(*ends: str) -> Script:
+    """A trial for each: "paused", "stopped", or "running"; trial 0 has the best metric, at step 1."""
+    made = Script(devices=len(ends)).wants(*(Start(1) for _ in ends)).start().drop()
+    for trial, end in enumerate(ends):
+        made.report(trial, 0.9 - 0.1 * trial).drop().saved(trial, 1).drop()
+        if end == "stopped":
+            made.asked("stop_trial", trial).drop()
+        elif end == "paused":
+            made.asked("pause", trial).drop()
+        if end != "running":
+            made.exited(trial, "yielded", saved=1).drop()
+    assert [made.trial(n).state.value for n in range(len(ends))] == list(ends)
+    return made
+
+
+def names(found: list[Path]) -> list[str]:
+    return [f"{entry.parents[1].name}/{entry.name}" for entry in found]
+
+
+def keep(paths: ExperimentPaths) -> None:
+    (paths.trial(0).root / "hparams.json").write_text("{}")
+    assert keep_best(paths, 0, 1, metric="a", value=0.9, atoms=1)
+
+
+def test_a_paused_trial_keeps_its_newest_two(paths: ExperimentPaths) -> None:
+    save(paths, 0, 1)
+    keep(paths)
+    save(paths, 1, 1, 2, 3, 12)
+    (paths.trial(1).checkpoints / "step-00000099").mkdir()
+    state = script("stopped", "paused").state
+    assert names(garbage.unneeded(paths, state)) == [
+        "0000/step-00000001",
+        *("0001/step-00000001", "0001/step-00000002", "0001/step-00000099"),
+    ]
+    assert names(garbage.unneeded(paths, state, only_final=True)) == ["0000/step-00000001"]
+
+
+def test_the_best_models_checkpoint_stays_until_best_holds_it(paths: ExperimentPaths) -> None:
+    save(paths, 0, 1)
+    state = script("stopped", "paused").state
+    assert garbage.unneeded(paths, state) == []
+    keep(paths)
+    victims = garbage.unneeded(paths, state)
+    assert names(victims) == ["0000/step-00000001"]
+    assert garbage.remove(victims)[0] == 1
+    assert (paths.best / "checkpoint" / "state.pt").stat().st_size == 1000
+    assert list(paths.trial(0).checkpoints.iterdir()) == []
+
+
+def test_a_trial_that_lives_without_a_daemon_is_left_alone(paths: ExperimentPaths) -> None:
+    save(paths, 0, 1)
+    keep(paths)
+    logs = private_folder(paths.trial(0).logs(1))
+    shim = paths.trial(0).shim(1)
+    assert make_claim(shim, Identity(os.getpid(), start_time(os.getpid()) or 0))
+    (paths.trial(0).checkpoints / ".staged-00000002").mkdir()
+    state = script("stopped").state
+    assert garbage.unneeded(paths, state) == []
+    (logs / "exit.json").write_text("{}")
+    assert len(garbage.unneeded(paths, state)) == 2
+
+
+def test_one_that_was_being_replaced_counts(paths: ExperimentPaths) -> None:
+    """A crash between the two renames: the worker puts it back, so it is what a resume needs."""
+    save(paths, 1, 5)
+    folder = paths.trial(1).checkpoints
+    (folder / "step-00000005").rename(folder / ".replaced-step-00000005")
+    state = script("running", "paused").state
+    assert garbage.unneeded(paths, state) == []
+    found = CheckpointStore(folder).newest()
+    assert found is not None
+    assert found.step == 5
+
+
+def test_what_cannot_be_removed_stays_and_the_rest_goes(paths: ExperimentPaths) -> None:
+    save(paths, 0, 1, 2)
+    folder = paths.trial(0).checkpoints
+
+    def refuse(trash: Path) -> None:
+        if trash.name.endswith("1"):
+            raise PermissionError(1, "no")
+
+    assert garbage.remove(sorted(folder.iterdir()), refuse)[0] == 1
+    assert garbage.remove(sorted(folder.iterdir()))[0] == 2, "trash of a crash goes, too"
+    assert list(folder.iterdir()) == []
+
+
+def test_every_moment_of_a_removal_leaves_what_is_needed(paths: ExperimentPaths) -> None:
+    """A crash anywhere in it: what is left is found, and still not what a resume needs."""
+    save(paths, 1, 1, 2, 3)
+    state = script("running", "paused").state
+    (victim,) = garbage.unneeded(paths, state)
+    victim.rename(victim.with_name(f".trash-{victim.name}"))
+    (left,) = garbage.unneeded(paths, state)
+    (left / "manifest.json").unlink()
+    garbage.remove(garbage.unneeded(paths, state))
+    found = CheckpointStore(paths.trial(1).checkpoints).newest()
+    assert found is not None
+    assert found.step == 3
+    assert json.loads((found.folder / "manifest.json").read_text())["step"] == 3
+
+
+def test_of_many_trials_the_cost_grows_with_their_number(paths: ExperimentPaths) -> None:
+    state = script("stopped").state
+    calls = {}
+    for number in range(300):
+        private_folder(paths.trial(number).checkpoints)
+        if number + 1 in (30, 300):
+            calls[number + 1] = calls_of(lambda: garbage.unneeded(paths, state))
+    assert calls[300] < 12 * calls[30]

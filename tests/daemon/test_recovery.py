@@ -1,0 +1,95 @@
+"""What a daemon that takes over sets right beyond the replay. (With real processes: ``tests/torture``.)"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusched.core.decisions import ConfirmRelease, Launch
+from gpusched.core.events import DeviceQuarantined
+from gpusched.daemon import recovery
+from gpusched.devices.base import Device
+from gpusched.folder.paths import ExperimentPaths
+from tests.core import stages
+
+
+def test_devices_that_went_bad_while_nobody_looked() -> None:
+    script = stages.running()
+    there = [Device("d0", "GPU 0", usable=False, why_not="Xid 79")]
+    found = list(recovery.lost_devices(script.state, there, 9.0))
+    gone = "it was not there any more when the daemon came back"
+    assert found == [
+        DeviceQuarantined(at=9.0, device="d0", reason="Xid 79", passing=True),
+        DeviceQuarantined(at=9.0, device="d1", reason=gone),
+    ]
+    for event in found:
+        script.feed(event).drop()
+    assert list(recovery.lost_devices(script.state, there, 10.0)) == [], "said once"
+
+
+def test_devices_that_are_well_are_not_spoken_of() -> None:
+    script = stages.running()
+    there = [Device(name, name) for name in script.state.devices.slots]
+    assert list(recovery.lost_devices(script.state, there, 9.0)) == []
+
+
+def test_a_trial_on_a_lost_device_goes_on_elsewhere() -> None:
+    script = stages.running()
+    (lost,) = recovery.lost_devices(script.state, [Device("d1", "GPU 1")], script.now)
+    script.feed(lost).drop()
+    script.exited(0, "killed").drop()
+    assert script.trial(0).devices == ("d1",)
+    assert script.trial(0).incarnation == 2
+
+
+def folders(root: Path, trials: dict[int, list[int]]) -> ExperimentPaths:
+    paths = ExperimentPaths(root)
+    for trial, incarnations in trials.items():
+        for incarnation in incarnations:
+            paths.trial(trial).logs(incarnation).mkdir(parents=True)
+    return paths
+
+
+def test_after_a_salvage_unknown_trials_are_put_aside_and_numbers_skipped(tmp_path: Path) -> None:
+    script = stages.running()  # knows trial 0, incarnation 1
+    paths = folders(tmp_path, {0: [1, 2, 3], 1: [1], 7: [1, 2]})
+    found = recovery.forget_the_unknown(script.state, paths)
+    assert (found.launched, found.aside, found.killed) == ({0: 3}, [1, 7], 0)
+    names = sorted(folder.name for folder in paths.trials.iterdir())
+    assert names == ["0000", "0001.salvaged-1", "0007.salvaged-1"]
+    folders(tmp_path, {1: [1]})
+    recovery.forget_the_unknown(script.state, paths)
+    assert (paths.trials / "0001.salvaged-2").is_dir(), "another salvage harms no earlier one"
+
+
+class Complainer:
+    """A forecaster whose process has died."""
+
+    def __init__(self) -> None:
+        self.complaints = deque(["the process for forecasts ended (status 1)"])
+
+
+def test_complaints_of_the_forecaster_reach_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from gpusched.daemon.log import Logs
+    from gpusched.daemon.main import Daemon
+
+    daemon: Any = Daemon.__new__(Daemon)
+    daemon._next_look_at, daemon.clock, daemon._notes = 0.0, lambda: 5.0, []
+    daemon.epoch = type("Epoch", (), {"check": staticmethod(lambda: None)})
+    daemon._logs = Logs(tmp_path)
+    daemon._forecaster = forecaster = Complainer()
+    daemon._look_around()
+    assert "the process for forecasts ended (status 1)" in capsys.readouterr().out
+    assert not forecaster.complaints
+
+
+def test_the_names_of_commands_are_those_of_failpoints() -> None:
+    from gpusched.failpoints import NAMES
+
+    for kind in (Launch, ConfirmRelease):
+        assert f"{kind.__name__}.before" in NAMES

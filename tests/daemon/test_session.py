@@ -1,0 +1,74 @@
+"""Asking about an experiment whose daemon comes or goes at that moment."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusched.daemon import session
+from gpusched.daemon.client import Client
+from gpusched.errors import GpuschedError
+from gpusched.folder.paths import ExperimentPaths
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> ExperimentPaths:
+    made = ExperimentPaths(tmp_path / "search-1")
+    made.root.mkdir()
+    made.final_view.write_text(json.dumps({"state": "ended"}))
+    return made
+
+
+@pytest.fixture
+def listening(paths: ExperimentPaths) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(paths.socket))
+        listener.listen()
+        yield listener
+
+
+def hold(paths: ExperimentPaths) -> int:
+    """The daemon's lock, as a descriptor: closing it is what a daemon's end does."""
+    descriptor = os.open(paths.lock, os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
+
+
+def test_a_daemon_that_ends_while_it_is_asked_leaves_the_answer_to_its_files(
+    paths: ExperimentPaths, listening: socket.socket
+) -> None:
+    lock = hold(paths)
+
+    def end() -> None:
+        connection, _ = listening.accept()
+        connection.recv(1000)
+        os.close(lock)
+        connection.close()
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    view = session.view(paths)
+    assert view["state"] == "ended"
+    assert view["folder"] == str(paths.root), "where it lies now, wherever it was made"
+    thread.join()
+
+
+def test_a_daemon_that_has_the_lock_and_never_answers_is_an_error_that_names_its_log(
+    paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "COMING_OR_GOING_S", 0.1)
+    lock = hold(paths)
+    with pytest.raises(GpuschedError, match=r"does not answer; see .*daemon\.log"):
+        session.view(paths)
+    os.close(lock)
+
+
+def test_nobody_there_is_no_client(paths: ExperimentPaths) -> None:
+    assert Client.connect(paths.socket) is None

@@ -1,0 +1,174 @@
+"""Room on the disk: the reserve, the low mark, and what the search does below it."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from gpusched.core.decisions import Launch, Start
+from gpusched.core.events import StorageChanged
+from gpusched.daemon.storage import LOOK_EVERY_S, Storage
+from gpusched.errors import InputError
+from gpusched.folder import reserve
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.folder.reserve import MIB, SLICES, Reserve, Room
+from gpusched.journal.log import DiskFull, Journal
+from tests.helpers import Script
+from tests.journal_samples import META, read, sample
+
+# ---------------------------------------------------------------- the reserve
+
+
+def blocks(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+def test_the_reserve_holds_blocks_and_gives_them_back_slice_by_slice(tmp_path: Path) -> None:
+    path = tmp_path / "reserve"
+    kept = Reserve(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    for left in range(SLICES, 0, -1):
+        assert blocks(path) >= left * MIB
+        assert kept.give()
+    assert blocks(path) == 0
+    assert not kept.give()
+    kept.fill()
+    assert kept.slices == SLICES
+
+
+def test_a_reserve_that_cannot_be_had_does_no_harm(tmp_path: Path) -> None:
+    assert not Reserve(tmp_path / "nowhere" / "reserve").give()
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "elsewhere")
+    assert not Reserve(link).give()
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# ---------------------------------------------------------------- the marks
+
+STATE = Script(devices=1).start().state
+
+
+def room(free: int, size: int = 100 << 30) -> Room:
+    return Room(free, min(reserve.LOW_BYTES, int(size * reserve.LOW_SHARE)))
+
+
+def test_the_mark_is_a_share_of_a_small_disk() -> None:
+    assert not room(25 * MIB, size=1024 * MIB).is_low
+    assert room(20 * MIB, size=1024 * MIB).is_low
+    assert room(511 * MIB).is_low
+    assert not room(513 * MIB).is_low
+    assert not room(513 * MIB).is_clear
+
+
+def test_a_look_tells_each_change_once(tmp_path: Path) -> None:
+    free = 10 << 30
+    storage = Storage(ExperimentPaths(tmp_path), room=lambda _folder: room(free))
+    storage.require_room()
+    assert storage.look(0.0, STATE) is None
+    free = 100 * MIB
+    assert storage.look(LOOK_EVERY_S / 2, STATE) is None, "not yet"
+    low = storage.look(LOOK_EVERY_S, STATE)
+    assert low is not None
+    assert low.low
+    assert "100 MiB free on the disk, fewer than 512: no trial is begun" in low.what
+    assert storage.warning == low.what
+    with pytest.raises(InputError, match="100 MiB free on the disk"):
+        storage.require_room()
+    storage.reserve.give()
+    free = 520 * MIB
+    assert storage.look(20.0, STATE) is None, "above the mark, but not by enough"
+    free = 700 * MIB
+    clear = storage.look(30.0, STATE)
+    assert clear is not None
+    assert not clear.low
+    assert storage.warning is None
+    assert storage.reserve.slices == SLICES, "it was filled again"
+    storage.release()
+    assert not (tmp_path / "reserve").exists()
+
+
+# ---------------------------------------------------------------- what the search does
+
+
+def test_below_the_mark_nothing_is_begun_and_what_runs_goes_on() -> None:
+    script = Script(devices=2).wants(Start(1)).start().drop()
+    script.feed(StorageChanged(at=1.0, low=True, what="100 MiB free")).expect_nothing()
+    script.wants(Start(1)).wait(2.0).report(0, 0.5)
+    assert not any(isinstance(command, Launch) for command in script.take())
+    assert script.trial(0).state.value == "running"
+    script.exited(0, "finished").drop().released("d0").drop()
+    assert not script.state.finished, "there may be room again"
+    script.feed(StorageChanged(at=3.0, low=False, what="room"))
+    (begun,) = (command for command in script.take() if isinstance(command, Launch))
+    assert (begun.trial, begun.incarnation) == (1, 1)
+
+
+# ---------------------------------------------------------------- quota: an input/output error to SQLite
+
+
+class _Refusing:
+    """A connection whose commits fail with this code."""
+
+    def __init__(self, connection: sqlite3.Connection, code: int) -> None:
+        self._connection = connection
+        self.code: int | None = code
+
+    def execute(self, text: str, *arguments: object) -> object:
+        if text == "COMMIT" and self.code is not None:
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode = self.code
+            raise error
+        return self._connection.execute(text, *arguments)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._connection, name)
+
+
+@pytest.mark.parametrize(
+    ("code", "full", "raised"),
+    [
+        (sqlite3.SQLITE_FULL, False, DiskFull),
+        (sqlite3.SQLITE_IOERR_WRITE, True, DiskFull),
+        (sqlite3.SQLITE_IOERR_WRITE, False, sqlite3.OperationalError),
+        (sqlite3.SQLITE_IOERR_FSYNC, True, sqlite3.OperationalError),
+        (sqlite3.SQLITE_IOERR_DIR_FSYNC, True, sqlite3.OperationalError),
+    ],
+)
+def test_what_is_a_full_disk_and_what_is_a_broken_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, full: bool, raised: type[Exception]
+) -> None:
+    """A quota (EDQUOT) looks like a broken disk to SQLite; a failed fsync is one, whatever else is true."""
+    monkeypatch.setattr("gpusched.journal.log.is_full", lambda _folder: full)
+    journal = Journal.create(tmp_path / "journal.db", META)
+    refusing = _Refusing(journal._connection, code)
+    journal._connection = refusing  # type: ignore[assignment]
+    event, commands = next(iter(sample(1)))
+    journal.append(event, commands)
+    with pytest.raises(raised):
+        journal.commit()
+    assert journal.is_dirty
+    refusing.code = None
+    journal.commit()
+    journal.close()
+    assert len(read(tmp_path / "journal.db")) == 1
+
+
+def test_a_probe_tells_whether_a_folder_takes_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not reserve.is_full(tmp_path)
+    for number, full in ((errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)):
+
+        def refuse(_descriptor: int, _data: object, number: int = number) -> int:
+            raise OSError(number, "no")
+
+        monkeypatch.setattr(reserve.os, "write", refuse)
+        assert reserve.is_full(tmp_path) == full
+    assert list(tmp_path.iterdir()) == []
+    shutil.rmtree(tmp_path)
+    assert not reserve.is_full(tmp_path)

@@ -1,0 +1,327 @@
+"""A scripted NVIDIA driver behind the functions of ``libnvidia-ml.so.1``, for tests.
+
+It stands where the C library stands: ``installed`` puts a ``FakeLibrary`` in the place of the loaded library, so that
+all of ``nvidia-ml-py`` (argument order, structures, error codes) and all of gpusched run as they do on a GPU box. What
+it answers is scripted by ``fake_driver.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import pynvml
+from fake_driver import Context, FakeDriver, FakeGpu
+
+from gpusched.devices import nvml
+
+
+def _number(argument: Any) -> int:
+    return int(argument.value) if hasattr(argument, "value") else int(argument)
+
+
+def _address(pointer: Any) -> int:
+    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+
+
+def _set_pointer(reference: Any, address: int) -> None:
+    ctypes.c_void_p.from_buffer(reference._obj).value = address
+
+
+class FakeLibrary:
+    """The C functions. ``pynvml`` gets them by name; one that is missing raises AttributeError, as ctypes does."""
+
+    def __init__(self, driver: FakeDriver) -> None:
+        self._driver = driver
+
+    def __getattribute__(self, name: str) -> Any:
+        if not name.startswith("nvml"):
+            return object.__getattribute__(self, name)
+        driver = object.__getattribute__(self, "_driver")
+        if name in driver.missing:
+            raise AttributeError(name)
+        function = object.__getattribute__(self, name)
+        if name.startswith("nvmlDevice") and not name.startswith("nvmlDeviceGetHandleBy"):
+
+            def guarded(*arguments: Any) -> int:
+                code = self._guard(name, arguments)
+                return code if code else int(function(*arguments))
+
+            return guarded if name not in ("nvmlDeviceGetCount_v2",) else function
+        return function
+
+    def _guard(self, name: str, arguments: tuple[Any, ...]) -> int:
+        driver = self._driver
+        driver.calls[name] = driver.calls.get(name, 0) + 1
+        gpu = driver.at(_address(arguments[0]))
+        if gpu is None:
+            return pynvml.NVML_ERROR_INVALID_ARGUMENT
+        return self._sick(gpu, name)
+
+    def _sick(self, gpu: FakeGpu, name: str) -> int:
+        board = self._driver.board(gpu)
+        time = self._driver.time
+        for begin, end in board.hangs:
+            if begin <= time.now() < end:
+                time.block(end)
+        now = time.now()
+        if board.lost_from <= now < board.lost_until:
+            return pynvml.NVML_ERROR_GPU_IS_LOST
+        if name in gpu.unsupported or name in board.unsupported:
+            return pynvml.NVML_ERROR_NOT_SUPPORTED
+        for begin, end, function, code in board.failures:
+            if begin <= now < end and function in ("", name):
+                return code
+        return pynvml.NVML_SUCCESS
+
+    def _gpu(self, handle: Any) -> FakeGpu:
+        gpu = self._driver.at(_address(handle))
+        assert gpu is not None
+        return gpu
+
+    # ------------------------------------------------------------ the system
+
+    def nvmlInitWithFlags(self, flags: Any) -> int:
+        self._driver.inits += 1
+        self._driver.time.block(self._driver.init_blocks_until)
+        return self._driver.init_code
+
+    def nvmlShutdown(self) -> int:
+        return 0
+
+    @staticmethod
+    def nvmlErrorString(code: Any) -> bytes:
+        return b"error %d" % _number(code)
+
+    def nvmlSystemGetDriverVersion(self, text: Any, size: Any) -> int:
+        text.value = self._driver.version.encode()
+        return 0
+
+    def nvmlSystemGetCudaDriverVersion_v2(self, reference: Any) -> int:
+        reference._obj.value = self._driver.cuda
+        return 0
+
+    def nvmlDeviceGetCount_v2(self, reference: Any) -> int:
+        reference._obj.value = len(self._driver.gpus)
+        return 0
+
+    # ------------------------------------------------------------ handles
+
+    def nvmlDeviceGetHandleByIndex_v2(self, index: Any, reference: Any) -> int:
+        gpu = self._driver.gpus[_number(index)]
+        code = self._sick(gpu, "nvmlDeviceGetHandleByIndex_v2")
+        _set_pointer(reference, gpu.address)
+        return code
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: Any, reference: Any) -> int:
+        wanted = uuid.value.decode()
+        for gpu in self._driver.everything():
+            if gpu.uuid == wanted:
+                code = self._sick(gpu, "nvmlDeviceGetHandleByUUID")
+                _set_pointer(reference, gpu.address)
+                return code
+        return pynvml.NVML_ERROR_NOT_FOUND
+
+    def nvmlDeviceGetMigMode(self, handle: Any, current: Any, pending: Any) -> int:
+        current._obj.value = pending._obj.value = int(self._gpu(handle).mig)
+        return 0
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: Any, count: Any) -> int:
+        count._obj.value = 7
+        return 0
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, index: Any, reference: Any) -> int:
+        slices = self._gpu(handle).slices
+        if _number(index) >= len(slices):
+            return pynvml.NVML_ERROR_NOT_FOUND
+        _set_pointer(reference, slices[_number(index)].address)
+        return 0
+
+    # ------------------------------------------------------------ facts
+
+    def nvmlDeviceGetUUID(self, handle: Any, text: Any, size: Any) -> int:
+        text.value = self._gpu(handle).uuid.encode()
+        return 0
+
+    def nvmlDeviceGetName(self, handle: Any, text: Any, size: Any) -> int:
+        text.value = self._gpu(handle).name.encode()
+        return 0
+
+    def nvmlDeviceGetPciInfo_v3(self, handle: Any, reference: Any) -> int:
+        reference._obj.busId = self._gpu(handle).bus_id
+        return 0
+
+    def nvmlDeviceGetMinorNumber(self, handle: Any, reference: Any) -> int:
+        reference._obj.value = self._gpu(handle).minor
+        return 0
+
+    def nvmlDeviceGetCpuAffinity(self, handle: Any, words: Any, reference: Any) -> int:
+        mask = self._driver.board(self._gpu(handle)).cpus
+        for word in range(_number(words)):
+            reference._obj[word] = mask >> (64 * word) & (2**64 - 1)
+        return 0
+
+    def nvmlDeviceGetComputeMode(self, handle: Any, reference: Any) -> int:
+        reference._obj.value = self._gpu(handle).compute_mode
+        return 0
+
+    def nvmlDeviceGetPersistenceMode(self, handle: Any, reference: Any) -> int:
+        reference._obj.value = self._gpu(handle).persistence
+        return 0
+
+    def nvmlDeviceGetP2PStatus(self, a: Any, b: Any, index: Any, reference: Any) -> int:
+        first, second = self._gpu(a), self._gpu(b)
+        denied = second.uuid in first.no_peer
+        if _number(index) == pynvml.NVML_P2P_CAPS_INDEX_NVLINK:
+            denied = second.uuid not in first.nvlinked
+        reference._obj.value = (
+            pynvml.NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED if denied else pynvml.NVML_P2P_STATUS_OK
+        )
+        return 0
+
+    # ------------------------------------------------------------ usage
+
+    def nvmlDeviceGetMemoryInfo_v2(self, handle: Any, reference: Any) -> int:
+        gpu, memory = self._gpu(handle), reference._obj
+        assert memory.version == pynvml.nvmlMemory_v2
+        memory.total, memory.reserved = gpu.total, gpu.reserved
+        memory.used = gpu.used(self._driver.time.now())
+        memory.free = memory.total - memory.used - memory.reserved
+        return 0
+
+    def nvmlDeviceGetMemoryInfo(self, handle: Any, reference: Any) -> int:
+        gpu, memory = self._gpu(handle), reference._obj
+        memory.total = gpu.total
+        memory.used = gpu.reserved + gpu.used(self._driver.time.now())
+        memory.free = memory.total - memory.used
+        return 0
+
+    def _list(self, contexts: list[Context], count: Any, array: Any) -> int:
+        if self._driver.pids == "absent":
+            contexts = []
+        if array is None:
+            count._obj.value = len(contexts)
+            return pynvml.NVML_ERROR_INSUFFICIENT_SIZE if contexts else pynvml.NVML_SUCCESS
+        assert count._obj.value >= len(contexts)
+        count._obj.value = len(contexts)
+        for item, context in zip(array, contexts, strict=False):
+            item.pid = context.pid + (100_000 if self._driver.pids == "host" else 0)
+            item.usedGpuMemory = context.memory
+        return pynvml.NVML_SUCCESS
+
+    def nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, array: Any) -> int:
+        listed = self._gpu(handle).listed(self._driver.time.now())
+        return self._list([c for c in listed if not c.graphics and not c.mps], count, array)
+
+    nvmlDeviceGetComputeRunningProcesses_v2 = nvmlDeviceGetComputeRunningProcesses_v3
+
+    def nvmlDeviceGetMPSComputeRunningProcesses_v3(
+        self, handle: Any, count: Any, array: Any
+    ) -> int:
+        listed = self._gpu(handle).listed(self._driver.time.now())
+        return self._list([c for c in listed if c.mps], count, array)
+
+    def nvmlDeviceGetGraphicsRunningProcesses_v3(self, handle: Any, count: Any, array: Any) -> int:
+        listed = self._gpu(handle).listed(self._driver.time.now())
+        return self._list([c for c in listed if c.graphics or c.both], count, array)
+
+    # ------------------------------------------------------------ vitals
+
+    def nvmlDeviceGetUtilizationRates(self, handle: Any, reference: Any) -> int:
+        reference._obj.gpu = self._gpu(handle).utilisation
+        return 0
+
+    def nvmlDeviceGetTemperature(self, handle: Any, sensor: Any, reference: Any) -> int:
+        reference._obj.value = self._gpu(handle).temperature
+        return 0
+
+    def nvmlDeviceGetPowerUsage(self, handle: Any, reference: Any) -> int:
+        reference._obj.value = self._gpu(handle).power_mw
+        return 0
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Any, reference: Any) -> int:
+        reference._obj.value = self._gpu(handle).throttle
+        return 0
+
+    def nvmlDeviceGetRemappedRows(self, handle: Any, *references: Any) -> int:
+        for reference, value in zip(references, self._gpu(handle).remapped, strict=True):
+            reference._obj.value = value
+        return 0
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: Any, kind: Any, counter: Any, count: Any) -> int:
+        assert _number(kind) == pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
+        assert _number(counter) == pynvml.NVML_VOLATILE_ECC
+        count._obj.value = self._gpu(handle).ecc_uncorrected
+        return 0
+
+    def nvmlDeviceGetRetiredPagesPendingStatus(self, handle: Any, reference: Any) -> int:
+        reference._obj.value = self._gpu(handle).pages_pending
+        return 0
+
+    def nvmlDeviceGetFieldValues(self, handle: Any, count: Any, reference: Any) -> int:
+        for item in reference._obj:
+            known = item.fieldId == pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
+            supported = known and "recovery" not in self._gpu(handle).unsupported
+            item.nvmlReturn = 0 if supported else pynvml.NVML_ERROR_NOT_SUPPORTED
+            item.valueType = pynvml.NVML_VALUE_TYPE_UNSIGNED_INT
+            item.value.uiVal = self._gpu(handle).recovery
+        return 0
+
+    # ------------------------------------------------------------ events
+
+    def nvmlEventSetCreate(self, reference: Any) -> int:
+        _set_pointer(reference, 0x9000)
+        self._driver.heard.clear()
+        return self._driver.event_failure
+
+    def nvmlEventSetFree(self, events: Any) -> int:
+        return 0
+
+    def nvmlDeviceGetSupportedEventTypes(self, handle: Any, reference: Any) -> int:
+        reference._obj.value = self._gpu(handle).event_types
+        return 0
+
+    def nvmlDeviceRegisterEvents(self, handle: Any, types: Any, events: Any) -> int:
+        wanted = _number(types)
+        if wanted & self._gpu(handle).event_types != wanted:
+            return pynvml.NVML_ERROR_NOT_SUPPORTED
+        self._driver.heard.append(self._gpu(handle))
+        return 0
+
+    def nvmlEventSetWait_v2(self, events: Any, reference: Any, timeout_ms: Any) -> int:
+        driver = self._driver
+        if not driver.events:
+            driver.bell.clear()
+            driver.time.wait(driver.bell, _number(timeout_ms) / 1000)
+        now = driver.time.now()
+        if any(gpu.lost_from <= now < gpu.lost_until for gpu in driver.heard):
+            return pynvml.NVML_ERROR_GPU_IS_LOST  # of the whole set
+        if driver.events:
+            gpu, kind, number = driver.events.pop(0)
+            ctypes.c_void_p.from_buffer(reference._obj).value = gpu.address
+            reference._obj.eventType, reference._obj.eventData = kind, number
+            return 0
+        return pynvml.NVML_ERROR_TIMEOUT
+
+
+@contextlib.contextmanager
+def installed(driver: FakeDriver) -> Iterator[FakeDriver]:
+    """The fake instead of the C library, for the whole process."""
+    for place, gpu in enumerate(driver.everything()):
+        gpu.address = 0x1000 + 16 * place
+    before = pynvml.nvmlLib, nvml._started
+    pynvml.nvmlLib = FakeLibrary(driver)
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+    nvml._started = False
+    try:
+        yield driver
+    finally:
+        pynvml.nvmlLib, nvml._started = before
+        pynvml._nvmlGetFunctionPointer_cache.clear()
+
+
+def forget_functions() -> None:
+    """After a change of ``missing``."""
+    pynvml._nvmlGetFunctionPointer_cache.clear()

@@ -1,0 +1,90 @@
+"""A machine with scripted GPUs for whole processes: every Python started with this folder on PYTHONPATH finds them.
+
+Test tool only. ``GPU_BOX`` names a folder with a folder a GPU, named by its UUID. A process "opens a context" by making
+a file named by its pid in there; the driver lists it while the process lives and ``LAG_S`` longer, and so long its
+memory is taken. Only the daemon's side asks NVML; the processes and whose they are are real.
+
+``driver.json`` in the box sets fields of the driver, ``gpu.json`` in a GPU's folder those of the GPU (``slices``: how
+many MIG slices). A file ``lost`` in there: the GPU has fallen off the bus.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+LAG_S = 0.4
+CONTEXT_BYTES = 3 << 30
+
+box = os.environ.get("GPU_BOX")
+if box and "GPUSCHED_TRIAL" not in os.environ:
+    here = Path(__file__).resolve().parent
+    sys.path.insert(1, str(here.parent))
+    from fake_driver import Context, FakeDriver, FakeGpu, RealTime
+    from fake_nvml import installed
+
+    from gpusched.doctor import torchbuild
+
+    died: dict[int, float] = {}
+
+    def gone_for_s(pid: int) -> float:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            state = "X"
+        if state not in "ZX":
+            return -1.0
+        return time.monotonic() - died.setdefault(pid, time.monotonic())
+
+    def settings(path: Path) -> dict:
+        try:
+            return json.loads(path.read_text())
+        except OSError:
+            return {}
+
+    class Shared(FakeGpu):
+        """Its contexts are the files in its folder."""
+
+        @property
+        def lost_from(self) -> float:
+            return 0.0 if Path(str(box), self.uuid, "lost").exists() else float("inf")
+
+        @lost_from.setter
+        def lost_from(self, value: float) -> None:
+            """The file decides."""
+
+        def _now(self) -> list[Context]:
+            files = Path(str(box), self.uuid).glob("[0-9]*")
+            pids = [int(file.name) for file in files]
+            return [Context(pid, CONTEXT_BYTES) for pid in pids if gone_for_s(pid) < LAG_S]
+
+        def used(self, now: float) -> int:
+            return self.idle + sum(context.memory for context in self._now())
+
+        def listed(self, now: float) -> list[Context]:
+            return self._now()
+
+    def made(place: int, name: str) -> FakeGpu:
+        given = settings(Path(str(box), name, "gpu.json"))
+        slices = given.pop("slices", 0)
+        given = {key: set(v) if isinstance(v, list) else v for key, v in given.items()}
+        gpu = Shared(
+            name,
+            **{"bus_id": f"00000000:{place + 1:02X}:00.0", "minor": place, "address": 1, **given},
+        )
+        if slices:
+            gpu.mig = True
+            gpu.slices = [
+                Shared(f"MIG-{n}c-{name}", name="NVIDIA H100 MIG 1g.10gb", total=10 << 30, idle=0)
+                for n in range(slices)
+            ]
+        return gpu
+
+    names = sorted(path.name for path in Path(box).iterdir() if path.name.startswith("GPU-"))
+    driver = FakeDriver([made(place, name) for place, name in enumerate(names)], RealTime())
+    for key, value in settings(Path(box, "driver.json")).items():
+        setattr(driver, key, value)
+    torchbuild.why_no_gpu = lambda: ""  # the trials only pretend to compute there
+    kept = installed(driver)  # collected, it would undo itself
+    kept.__enter__()

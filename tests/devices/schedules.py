@@ -1,0 +1,309 @@
+"""Random schedules on a scripted driver: everything that can go wrong with GPUs, in virtual time, from a seed.
+
+``Schedule`` plays the executor: it launches wherever a device is free, ends trials in all sorts of ways, asks for
+releases, quarantines after 60 s, and obeys faults, recoveries and re-admissions. What it asks is the real
+``CudaDevices``, with its threads. What it is told is checked against the truth, which only the world knows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fake_driver import GIB, MIB, NEVER, Context, FakeGpu, FakeProcesses
+from fake_nvml import installed
+from schedule_world import SICK_S, World
+
+from gpusched.devices.cuda import CudaDevices
+from gpusched.errors import DeviceError
+
+LIMIT_S = 60.0
+"""The executor's: a release that takes longer quarantines the device."""
+STEP_S = 0.1
+BUSY_FOR_S = 50.0
+"""How long trials start and things happen."""
+SEEN_WITHIN_S = 2.5
+"""A stranger, or a loss, must be noticed within this while the driver answers, within ``SICK_S`` while it does not."""
+BACK_WITHIN_S = 8.0
+"""A device whose reason has passed must be in use again within this (3 s clean in a row, and readings between)."""
+HANGS_S = 7.0
+"""A driver that hangs must be noticed within this."""
+
+
+@dataclass
+class Trial:
+    atoms: list[str]
+    pids: list[int]
+    ends_at: float
+
+
+@dataclass
+class Atom:
+    gpus: list[FakeGpu]
+    state: str = "FREE"
+    reason: str = ""
+    drained_at: float = 0.0
+    clean_since: float | None = None
+    #: In quarantine for a reason that may pass by itself.
+    passing: bool = False
+
+
+class Schedule(World):
+    def __init__(self, seed: int, folder: Path) -> None:
+        super().__init__(seed)
+        self.folder = folder
+        self.trials: list[Trial] = []
+        self.atoms: dict[str, Atom] = {}
+
+    def run(self) -> Counter[str]:
+        with installed(self.driver):
+            # (By memory alone a stranger that was there first cannot be told from what an idle driver takes.)
+            if self.driver.pids == "same" and self.lists and self.rng.random() < 0.2:
+                self._stranger(self.rng.choice(self.units))
+            self.devices = self._open()
+            try:
+                self._play()
+            finally:
+                self.devices.close()
+                self._heal(everything=True)
+                self.clock.finish()
+        return self.counts
+
+    def _open(self) -> CudaDevices:
+        contained = self.driver.pids != "same"
+        devices = CudaDevices.from_spec(
+            "cuda",
+            self.gpus_per_atom,
+            state_dir=self.folder,
+            environ={"XDG_STATE_HOME": str(self.folder)},
+            clock=self.clock,
+            processes=FakeProcesses(self.driver, visible=not contained),
+            start_context=lambda uuid: _Child(self, uuid),
+        )
+        by_uuid = {gpu.uuid: gpu for gpu in self.units}
+        try:
+            inventory = devices.inventory()
+        except DeviceError:  # the only GPU is a stranger's
+            assert any(self.dirty(gpu) for gpu in self.units)
+            self._leave()
+            self.clock.advance(10.0)
+            devices.recovered()
+            self.clock.advance(4.0)
+            devices.recovered()
+            inventory = devices.inventory()
+        self.atoms = {}
+        for device in inventory:
+            atom = Atom([by_uuid[uuid] for uuid in device.id.split("+")])
+            if not device.usable:
+                assert device.why_not
+                atom.state, atom.reason, atom.passing = "QUARANTINED", device.why_not, True
+            self.atoms[device.id] = atom
+        return devices
+
+    def _play(self) -> None:
+        while self.now < BUSY_FOR_S:
+            self._happen()
+            self._launch()
+            self._turn()
+        self._leave()
+        for trial in self.trials:
+            trial.ends_at = min(trial.ends_at, self.now + 1.0)
+        hanging = [end for board in self.driver.gpus for _, end in board.hangs]
+        while self.trials or self._draining() or self.now < max(hanging, default=0.0):
+            self._turn()
+        self._heal(everything=False)
+        self._turns(SICK_S + 8.0)
+        self._check_end()
+        self._readmit()
+
+    def _turns(self, seconds: float) -> None:
+        until = self.now + seconds
+        while self.now < until:
+            self._turn()
+
+    def _turn(self) -> None:
+        self.clock.advance(STEP_S)
+        for trial in list(self.trials):
+            if self.now >= trial.ends_at:
+                self._end(trial)
+        self._poll_releases()
+        if int(self.now / STEP_S) % 5 == 0:
+            self._poll_faults()
+            self._check_liveness()
+
+    def _launch(self) -> None:
+        if self.now < self.calm_until:
+            return
+        free = [name for name, atom in self.atoms.items() if atom.state == "FREE"]
+        while free and self.rng.random() < 0.7:
+            most = 1 if any(gpu.mig for gpu in self.driver.gpus) else len(free)
+            chosen = [free.pop() for _ in range(self.rng.randint(1, min(most, 2)))]
+            for name in chosen:
+                for gpu in self.atoms[name].gpus:
+                    slack = SICK_S if self.sick(gpu) else SEEN_WITHIN_S
+                    wrong = self.dirty(gpu, foreign_older_than=slack)
+                    assert not wrong, f"launch on {name}: {wrong}"
+                    known = self.now - self.bad_since.get(self._board(gpu).uuid, self.now) > slack
+                    assert not (known and self.ill(gpu)), f"launch on {name}: {self.ill(gpu)}"
+                    assert self.hangs_for(gpu) < HANGS_S, f"launch on {name}: its driver hangs"
+                self.atoms[name].state = "HELD"
+            self.devices.placement(chosen)
+            self.counts["launches"] += 1
+            self._start_ranks(chosen)
+
+    def _start_ranks(self, chosen: list[str]) -> None:
+        pids = []
+        for gpu in [gpu for name in chosen for gpu in self.atoms[name].gpus]:
+            for _ in range(self.rng.choice([1, 1, 1, 2])):
+                pids.append(self._pid())
+                size = self.rng.choice([0.3, 1, 5, 7]) * GIB
+                context = self.driver.start(gpu, pids[-1], int(size))
+                context.since = self.now + self.rng.uniform(0.0, 1.0)
+        self.trials.append(Trial(chosen, pids, self.now + self.rng.uniform(1.5, 15.0)))
+
+    def _end(self, trial: Trial) -> None:
+        """Its tree is empty now; the driver's clean-up has a pace of its own."""
+        self.trials.remove(trial)
+        for pid in trial.pids:
+            listed, memory = self._lag(), self._lag()
+            if self.rng.random() < 0.1:  # stuck in the kernel: alive as far as anybody can see
+                self.driver.table[pid].ends = self.now + min(listed, 1e6)
+            self.driver.end(pid, listed, memory)
+            self.driver.table[pid].ends = max(self.driver.table[pid].ends, self.now)
+        for name in trial.atoms:
+            atom = self.atoms[name]
+            if atom.state == "HELD":
+                atom.state, atom.drained_at, atom.clean_since = "DRAINING", self.now, None
+
+    def _lag(self) -> float:
+        rng = self.rng
+        return rng.choices(
+            [rng.uniform(0, 0.3), rng.uniform(0, 8), rng.uniform(8, 100), NEVER], [60, 28, 10, 2]
+        )[0]
+
+    def _draining(self) -> list[str]:
+        return [name for name, atom in self.atoms.items() if atom.state == "DRAINING"]
+
+    def _poll_releases(self) -> None:
+        for release in self.devices.released(self._draining()):
+            atom = self.atoms[release.device]
+            if release.released:
+                for gpu in atom.gpus:
+                    slack = SICK_S if self.sick(gpu) else SEEN_WITHIN_S
+                    wrong = self.dirty(gpu, foreign_older_than=slack)
+                    assert not wrong, f"{release.device} released: {wrong}"
+                atom.state = "FREE"
+                self.counts["released"] += 1
+            elif self.now - atom.drained_at >= LIMIT_S:
+                assert release.holder, "a quarantine without a reason"
+                atom.state, atom.reason, atom.passing = "QUARANTINED", release.holder, False
+                self.counts["timed out"] += 1
+
+    def _poll_faults(self) -> None:
+        for fault in self.devices.faults():
+            assert fault.reason
+            atom = self.atoms[fault.device]
+            self.counts["fault"] += 1
+            if atom.state == "HELD":
+                grave = any(self.ill(gpu) for gpu in atom.gpus) or "XID" in fault.reason
+                grave = grave or "memory errors" in fault.reason
+                assert grave or "lost" in fault.reason, f"a trial is killed for: {fault.reason}"
+                for trial in self.trials:
+                    if fault.device in trial.atoms:
+                        trial.ends_at = min(trial.ends_at, self.now + self.rng.uniform(0, 2))
+            was_passing = atom.passing or atom.state != "QUARANTINED"
+            atom.state, atom.reason = "QUARANTINED", fault.reason
+            atom.passing = fault.passing and was_passing
+            atom.clean_since = None
+        for name in self.devices.recovered():
+            atom = self.atoms[name]
+            assert atom.state == "QUARANTINED"
+            for gpu in atom.gpus:
+                wrong = self.dirty(gpu, foreign_older_than=SEEN_WITHIN_S)
+                assert not wrong, f"{name} recovered: {wrong}"
+            atom.state = "FREE"
+            self.counts["recovered"] += 1
+        self.devices.readings()
+
+    # ------------------------------------------------------------ what must hold
+
+    def _check_liveness(self) -> None:
+        """A device that is clean and answers is not kept waiting, whatever its neighbours do."""
+        for name, atom in self.atoms.items():
+            fine = not any(self.dirty(g) or self.ill(g) or self.sick(g) for g in atom.gpus)
+            waits = atom.state == "DRAINING" or (atom.state == "QUARANTINED" and atom.passing)
+            if not waits or not fine:
+                atom.clean_since = None
+                continue
+            if atom.clean_since is None:
+                atom.clean_since = self.now
+            waited_s = self.now - atom.clean_since
+            if atom.state == "DRAINING":
+                assert waited_s < 2.0, f"{name} is clean for {waited_s:.1f} s and not released"
+            else:
+                assert waited_s < BACK_WITHIN_S, (
+                    f"{name} is clean for {waited_s:.1f} s and not taken up again: {atom.reason}"
+                )
+
+    def _check_end(self) -> None:
+        """Trials are over: every device is FREE or QUARANTINED, with a reason that is still true if it can pass."""
+        for name, atom in self.atoms.items():
+            assert atom.state in ("FREE", "QUARANTINED"), f"{name} is {atom.state}"
+            if atom.state == "FREE":
+                for gpu in atom.gpus:
+                    assert not self.dirty(gpu), f"{name} is FREE: {self.dirty(gpu)}"
+                    assert not self.ill(gpu), f"{name} is FREE: {self.ill(gpu)}"
+            else:
+                assert atom.reason
+                self.counts["quarantined at the end"] += 1
+
+    def _readmit(self) -> None:
+        """Whoever asks gets back what is whole and clean, and nothing else."""
+        self.condemned = set()  # whoever asks knows that
+        kept_out = [name for name, atom in self.atoms.items() if atom.state == "QUARANTINED"]
+        whole_for: Counter[str] = Counter()
+        answers: dict[str, Any] = {}
+        for turn in range(60):
+            for name in list(kept_out):
+                wrong = [self.dirty(gpu) or self.ill(gpu) for gpu in self.atoms[name].gpus]
+                whole_for[name] = 0 if any(wrong) else whole_for[name] + 1
+                answers[name] = self.devices.readmit(name, anew=turn % 20 == 0)
+                if answers[name].released:
+                    assert not any(wrong), f"{name} readmitted: {wrong}"
+                    kept_out.remove(name)
+                    self.counts["readmitted"] += 1
+            self.clock.advance(0.2)
+        for name in kept_out:
+            assert answers[name].holder
+            waited_s = 0.2 * whole_for[name]
+            assert waited_s < 6.0, f"{name} is whole for {waited_s:.1f} s: {answers[name].holder}"
+            self.counts["kept out"] += 1
+
+
+class _Child:
+    """The context that ``pidcheck`` opens, in the script's world."""
+
+    def __init__(self, schedule: Schedule, uuid: str) -> None:
+        self.pid = schedule._pid()
+        self._schedule = schedule
+        gpu = next(gpu for gpu in schedule.units if gpu.uuid == uuid)
+        self.context: Context = schedule.driver.start(gpu, self.pid, 500 * MIB)
+
+    def close(self) -> None:
+        self._schedule.driver.end(self.pid, 0.2, 0.3)
+
+
+def play(kind: type[Schedule], seeds: Iterable[int], folder: Path) -> Counter[str]:
+    """What happened in a run for each seed. A failure names its seed: ``kind(seed, folder).run()`` repeats it."""
+    counts: Counter[str] = Counter()
+    for seed in seeds:
+        home = folder / str(seed)
+        home.mkdir(mode=0o700)
+        try:
+            counts += kind(seed, home).run()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+    return counts

@@ -1,0 +1,130 @@
+"""A trial fails with a CUDA error: was it the trial, or the GPU under it?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from conftest import Box, begin, gpu, run_trial
+
+from gpusched.devices.cuda import CudaDevices
+from gpusched.executors.local.blame import AGAIN_S, PATIENCE_S, Blame, may_be_the_gpus
+from gpusched.executors.local.endings import Ending
+from gpusched.executors.local.timers import Timers
+
+MakeBox = Callable[..., Box]
+
+LAUNCH_FAILURE = (
+    "torch.AcceleratorError: CUDA error: unspecified launch failure\n"
+    "CUDA kernel errors might be asynchronously reported at some other API call"
+)
+ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+NCCL = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3356, unhandled cuda error"
+
+
+def settle(box: Box, devices: CudaDevices, names: list[str], error: str) -> tuple[Ending, float]:
+    """How it ended after all, and how long that took to find out."""
+    timers, told, begun = Timers(box.clock.now), list[Ending](), box.clock.now()
+    blame = Blame(devices.blamed, timers, box.clock.now)
+    now = blame.settle(Ending("failed", step=3, error=error), names, told.append)
+    if now is not None:
+        return now, 0.0
+    while not told and box.clock.now() - begun < 2 * PATIENCE_S:
+        box.clock.advance(AGAIN_S)
+        timers.run_due()
+    assert len(told) == 1
+    return told[0], box.clock.now() - begun
+
+
+@pytest.mark.parametrize("error", [LAUNCH_FAILURE, NCCL])
+def test_a_lost_gpu_is_to_blame_though_nobody_had_noticed_yet(box: Box, error: str) -> None:
+    devices, names = begin(box)
+    run_trial(box, devices, names[1], 11)
+    box.gpus[1].lost_from = box.clock.now()
+    ending, took_s = settle(box, devices, names, error)
+    assert ending.outcome == "lost"
+    assert ending.error is not None
+    assert "GPU 1: the GPU is lost" in ending.error
+    assert error.partition("\n")[0] in ending.error
+    assert "\n" not in ending.error
+    assert took_s < 1.0
+    assert [fault.device for fault in devices.faults()] == [names[1]]
+
+
+def test_on_a_whole_gpu_it_was_the_trial(box: Box) -> None:
+    devices, (name, _) = begin(box)
+    run_trial(box, devices, name, 11)
+    ending, took_s = settle(box, devices, [name], LAUNCH_FAILURE)
+    assert ending == Ending("failed", step=3, error=LAUNCH_FAILURE)
+    assert took_s < PATIENCE_S
+
+
+def test_a_gpu_that_asks_for_a_reset_is_to_blame(box: Box) -> None:
+    devices, (name, _) = begin(box)
+    run_trial(box, devices, name, 11)
+    box.gpus[0].recovery = 4  # drain and reset: its trial might have gone on
+    ending, _ = settle(box, devices, [name], LAUNCH_FAILURE)
+    assert ending.outcome == "lost"
+
+
+def test_a_contained_memory_error_ends_a_trial_and_not_the_gpu(box: Box) -> None:
+    devices, (name, _) = begin(box)
+    run_trial(box, devices, name, 11)
+    box.driver.xid(box.gpus[0], 94)
+    ending, _ = settle(box, devices, [name], LAUNCH_FAILURE)
+    assert ending.outcome == "lost"
+    assert "XID 94" in str(ending.error)
+    assert devices.faults() == ()
+    box.driver.end(11)
+    assert box.released(devices, [name], 5.0) is not None
+    run_trial(box, devices, name, 12)
+    ending, _ = settle(box, devices, [name], LAUNCH_FAILURE)
+    assert ending.outcome == "failed", "that was another trial's"
+
+
+def test_an_error_that_names_the_hardware_is_believed(make_box: MakeBox) -> None:
+    box = make_box(gpu(0, event_types=0))
+    devices, (name,) = begin(box)
+    run_trial(box, devices, name, 11)
+    ending, _ = settle(box, devices, [name], ECC)
+    assert ending.outcome == "lost"
+    assert "uncorrectable ECC error" in str(ending.error)
+
+
+def test_a_driver_that_hangs_proves_nothing_against_the_trial(box: Box) -> None:
+    devices, (name, _) = begin(box)
+    run_trial(box, devices, name, 11)
+    box.gpus[0].hangs.append((box.clock.now(), box.clock.now() + 60))
+    ending, took_s = settle(box, devices, [name], LAUNCH_FAILURE)
+    assert ending.outcome == "lost"
+    assert PATIENCE_S <= took_s < PATIENCE_S + 1
+
+
+@pytest.mark.parametrize(
+    ("error", "may"),
+    [
+        (LAUNCH_FAILURE, True),
+        (NCCL, True),
+        ("RuntimeError: cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", True),
+        ("RuntimeError: cuFFT error: CUFFT_INTERNAL_ERROR", True),
+        ("RuntimeError: Triton Error [CUDA]: an illegal memory access was encountered", True),
+        ("RuntimeError: No CUDA GPUs are available", True),
+        ("ValueError: expected 3 channels, got 1", False),
+        ('KeyError: 0\n    raise RuntimeError("CUDA error: my own")', False),
+        (None, False),
+    ],
+)
+def test_which_errors_may_be_a_gpus(error: str | None, may: bool) -> None:
+    assert may_be_the_gpus(error) is may
+
+
+def test_any_other_ending_is_as_it_is(box: Box) -> None:
+    devices, names = begin(box)
+    blame = Blame(devices.blamed, Timers(box.clock.now), box.clock.now)
+    for ending in (
+        Ending("failed", error="ValueError: no"),
+        Ending("failed", error=LAUNCH_FAILURE, barred=True),
+        Ending("killed", error=LAUNCH_FAILURE),
+        Ending("finished"),
+    ):
+        assert blame.settle(ending, names, print) is ending

@@ -1,0 +1,164 @@
+"""CPU slots, and which kind of devices a text means."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import ModuleType
+
+import pytest
+
+from gpusched.devices.choose import CpuDevices, parse_devices
+from gpusched.errors import DeviceError, InputError
+
+
+def test_one_slot_a_core_of_this_process() -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    devices = CpuDevices()
+    assert [device.id for device in devices.inventory()] == [f"cpu:{n}" for n in range(len(cores))]
+    assert devices.notes == ()
+    assert all(device.usable for device in devices.inventory())
+
+
+def test_slots_share_cores_where_there_are_more_of_them() -> None:
+    devices = CpuDevices(5, cores=[4, 6])
+    assert devices.is_oversubscribed
+    assert devices.notes == ("5 CPU slots share 2 cores: steps take longer the more run",)
+    placement = devices.placement(["cpu:0", "cpu:3", "cpu:4"])
+    assert placement.rank_cpus == ((4,), (6,), (4,))
+    assert placement.threads_per_rank == 1
+    assert [device.label for device in devices.inventory()][:2] == [
+        "core 4 (shared)",
+        "core 6 (shared)",
+    ]
+
+
+def test_one_core_in_words() -> None:
+    assert CpuDevices(3, cores=[0]).notes[0].startswith("3 CPU slots share 1 core:")
+
+
+def test_every_rank_has_its_own_environment() -> None:
+    placement = CpuDevices(2, cores=[0, 1]).placement(["cpu:1", "cpu:0"])
+    assert (placement.kind, placement.ranks) == ("cpu", 2)
+    assert placement.rank_cpus == ((1,), (0,))
+    for environment in placement.rank_env:
+        assert environment["GPUSCHED_DEVICE"] == "cpu"
+        assert environment["OMP_NUM_THREADS"] == "1"
+        assert environment["GPUSCHED_LOADER_WORKERS"] == "0"
+        assert environment["GLOO_SOCKET_IFNAME"] == "lo"
+        assert environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert placement.rank_env[0] is not placement.rank_env[1]
+
+
+@pytest.mark.parametrize("wanted", [["cpu:2"], ["cpu:0", "cuda:0"], []])
+def test_slots_that_are_not_there(wanted: list[str]) -> None:
+    with pytest.raises(DeviceError):
+        CpuDevices(2, cores=[0]).placement(wanted)
+
+
+@pytest.mark.parametrize("slots", [0, -1, 5000])
+def test_a_number_of_slots_that_makes_no_sense(slots: int) -> None:
+    with pytest.raises(InputError, match="between 1 and 4096"):
+        CpuDevices(slots)
+
+
+def test_slots_are_free_when_asked_and_never_break() -> None:
+    devices = CpuDevices(2, cores=[0])
+    assert all(answer.released for answer in devices.released(["cpu:0", "cpu:1"]))
+    assert devices.faults() == ()
+    assert [reading.device for reading in devices.readings()] == ["cpu:0", "cpu:1"]
+    devices.close()
+
+
+@pytest.mark.parametrize(("text", "count"), [("cpu:4", 4), (" cpu:1 ", 1), ("cpu:64", 64)])
+def test_cpu_by_name(text: str, count: int) -> None:
+    assert len(parse_devices(text).inventory()) == count
+
+
+def test_auto_is_cpu_where_the_driver_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert parse_devices("auto").kind == "cpu"
+    assert parse_devices("cpu").kind == "cpu"
+
+
+@pytest.mark.parametrize("shown", [0, 2])
+def test_auto_asks_the_driver(monkeypatch: pytest.MonkeyPatch, shown: int) -> None:
+    import pynvml
+
+    from gpusched.devices import nvml
+    from gpusched.devices.cuda import CudaDevices
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+    monkeypatch.setattr(nvml, "_started", False)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: shown)
+    asked: list[object] = []
+
+    def from_spec(spec: str, **options: object) -> object:
+        asked.append((spec, options))
+        return CpuDevices(1)
+
+    monkeypatch.setattr(CudaDevices, "from_spec", from_spec)
+    parse_devices("auto", gpus_per_atom=1)
+    assert asked == ([("cuda", {"gpus_per_atom": 1})] if shown else [])
+
+
+def test_gpus_by_name_go_to_the_gpu_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+    module = ModuleType("gpusched.devices.cuda")
+
+    class CudaDevices:
+        @classmethod
+        def from_spec(cls, spec: str, **options: object) -> CpuDevices:
+            asked.append((spec, options))
+            return CpuDevices(1)
+
+    module.CudaDevices = CudaDevices  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "gpusched.devices.cuda", module)
+    for text in ("cuda", "cuda:0,2,3", "GPU-aa,GPU-bb", "MIG-1/2/3"):
+        parse_devices(text, gpus_per_atom=2, gpu_ids="index")
+    options = {"gpus_per_atom": 2, "gpu_ids": "index"}
+    assert asked == [
+        (text, options) for text in ("cuda", "cuda:0,2,3", "GPU-aa,GPU-bb", "MIG-1/2/3")
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "gpu", "cpus", "cpu:", "cpu:-1", "cpu:x", "cpu:1.5", "cpu:1,2", "tpu:0"]
+)
+def test_what_is_not_understood_is_answered_with_what_is(text: str) -> None:
+    with pytest.raises(InputError, match='use "auto", "cpu"'):
+        parse_devices(text)
+
+
+def test_slots_cannot_be_bundled() -> None:
+    with pytest.raises(InputError, match="gpus_per_atom"):
+        parse_devices("cpu:4", gpus_per_atom=2)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "why", "kind"),
+    [
+        (True, "", "cuda"),
+        (True, "torch 2.13.0+cpu is built for CPUs only", "cpu"),
+        (False, "?", "cpu"),
+    ],
+)
+def test_auto_leaves_gpus_alone_that_the_script_cannot_use(
+    monkeypatch: pytest.MonkeyPatch, gpus: bool, why: str, kind: str
+) -> None:
+    from gpusched.devices import choose as devices
+    from gpusched.devices import cuda
+
+    class Made:
+        kind = "cuda"
+        notes = ()
+
+    monkeypatch.setattr(devices, "gpus_here", lambda: gpus)
+    monkeypatch.setattr(cuda.CudaDevices, "from_spec", lambda spec, **_: Made())
+    found = parse_devices("auto", why_no_gpu=lambda: why)
+    assert found.kind == kind
+    said = [note for note in found.notes if "not used" in note]
+    assert bool(said) == (gpus and bool(why))
+    assert all(why in note for note in said)
+    assert parse_devices("cuda", why_no_gpu=lambda: why).kind == "cuda", "who insists gets them"

@@ -1,0 +1,154 @@
+"""Across the last boundary: a library in C with the types of NVIDIA's header, loaded and called by ``nvidia-ml-py``.
+
+The fake driver of the other tests is Python and takes whatever ctypes hands it. Here a compiler has laid out the
+structures and the arguments, so a wrong one shows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+STUB = Path(__file__).with_name("nvml_stub.c")
+ROOT = Path(__file__).parents[3]
+
+LOOK = """
+import dataclasses, json, time
+from gpusched.devices import nvml
+from gpusched.devices import topology
+from gpusched.devices import xid
+from gpusched.devices.clock import MachineClock
+from gpusched.devices.gpu import read_gpu, read_usage, read_vitals
+nvml.start()
+gpus = [read_gpu(index)[0] for index in range(nvml.ask("nvmlDeviceGetCount"))]
+events = xid.XidWatch(gpus, MachineClock())
+said = {
+    "driver": nvml.ask("nvmlSystemGetDriverVersion"),
+    "cuda": nvml.ask("nvmlSystemGetCudaDriverVersion_v2"),
+    "again": [nvml.ask("nvmlDeviceGetHandleByUUID", g.uuid) is not None for g in gpus],
+    "gpus": [{f.name: getattr(g, f.name) for f in dataclasses.fields(g) if f.name != "handle"} for g in gpus],
+    "usage": [dataclasses.asdict(read_usage(g, 1, 0.0, both_versions=True)) for g in gpus],
+    "vitals": [dataclasses.asdict(read_vitals(g.handle, 0.0, set())) for g in gpus],
+    "linked": list(topology.read_links(gpus).values()),
+    "near": list(topology.read_same_node(gpus).values()),
+    "peers": topology.read_peers(*gpus),
+}
+try:
+    nvml.ask("nvmlDeviceGetHandleByIndex", 7)
+except nvml.NvmlError as error:
+    said["error"] = [error.code, str(error)]
+until = time.monotonic() + 30
+while not (news := events.news()) and time.monotonic() < until:
+    time.sleep(0.005)
+events.close()
+said["news"], said["notes"] = news, events.notes()
+print(json.dumps(said, default=sorted))
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with ``libnvidia-ml.so.1``."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        pytest.skip("no C compiler here")
+    folder = tmp_path_factory.mktemp("driver")
+    flags = ["-shared", "-fPIC", "-Wall", "-Werror", "-Wl,-soname,libnvidia-ml.so.1"]
+    target = folder / "libnvidia-ml.so.1"
+    subprocess.run([compiler, *flags, "-o", target, STUB], check=True)
+    return folder
+
+
+def python(library: Path, *words: str, **more: str) -> str:
+    environ = {**os.environ, "LD_LIBRARY_PATH": str(library), "PYTHONPATH": str(ROOT), **more}
+    done = subprocess.run(
+        [sys.executable, *words], env=environ, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def said(library: Path) -> Any:
+    return json.loads(python(library, "-c", LOOK))
+
+
+def test_facts(said: Any) -> None:
+    assert (said["driver"], said["cuda"], said["again"]) == ("580.82.07", 13000, [True, True])
+    first, second = said["gpus"]
+    assert first["uuid"] == "GPU-11111111-2222-3333-4444-555555555555"
+    assert (first["name"], first["pci_bus_id"]) == ("NVIDIA H100 80GB HBM3", "00000000:18:00.0")
+    assert (first["minor"], second["minor"]) == (0, 1)
+    assert first["memory_total_bytes"] == second["memory_total_bytes"] == 80 << 30
+    assert (first["cpus"], second["cpus"]) == ([0, 1, 2, 3, 63], [4, 5, 6, 7])
+    assert not first["mig"]
+    assert not second["mig"]
+    assert said["error"] == [2, "NVML: Invalid Argument (nvmlDeviceGetHandleByIndex)"]
+
+
+def test_usage_of_a_card_that_says_all(said: Any) -> None:
+    usage = said["usage"][0]
+    assert (usage["memory_v2_bytes"], usage["memory_v1_bytes"]) == (4 << 20, 1 << 30)
+    assert (usage["processes"], usage["error"]) == ([], "")
+
+
+def test_usage_of_a_geforce(said: Any) -> None:
+    """Version 1 of the memory query, a process whose memory is not said, one that computes and draws."""
+    usage = said["usage"][1]
+    assert (usage["memory_v2_bytes"], usage["memory_v1_bytes"]) == (None, 3 << 30)
+    mine, init = usage["processes"]
+    assert mine["pid"] > 1
+    assert (mine["memory_bytes"], mine["draws"]) == (None, False)
+    assert init == {"pid": 1, "memory_bytes": 1 << 30, "computes": True, "draws": True}
+    assert usage["error"] == ""
+
+
+def test_vitals(said: Any) -> None:
+    full, geforce = said["vitals"]
+    both = {"temperature_c": 61.0, "power_w": 123.456, "throttle": 0x40, "prohibited": False}
+    assert {key: full[key] for key in both} == {key: geforce[key] for key in both} == both
+    assert (full["utilisation"], geforce["utilisation"]) == (0.37, 0.38)
+    assert full["recovery"] == 4, "drain and reset"
+    assert full["ecc_uncorrected"] == (1 << 40) + 10, "uncorrected, since the driver was loaded"
+    assert (full["rows_pending"], full["rows_failed"]) == (True, False)
+    assert geforce["recovery"] is geforce["ecc_uncorrected"] is None
+    assert full["error"] == geforce["error"] == ""
+
+
+def test_two_cards(said: Any) -> None:
+    assert (said["linked"], said["near"], said["peers"]) == ([False] * 2, [False] * 2, 0)
+
+
+def test_an_xid_is_heard_of_the_card_it_is_of(said: Any) -> None:
+    assert said["news"] == [["GPU-66666666-7777-8888-9999-000000000000", 79]]
+    assert said["notes"] == []
+
+
+@pytest.mark.slow
+def test_torch_finds_the_gpus_that_we_name(library: Path) -> None:
+    """torch counts GPUs through NVML before it touches CUDA: with our variables it finds as many as we gave."""
+    first = "GPU-11111111-2222-3333-4444-555555555555"
+    second = "GPU-66666666-7777-8888-9999-000000000000"
+    ways = {second: 1, f"{second},{first}": 2, "1": 1, "": 0}
+    count = (
+        "import os, sys, torch\n"
+        "for os.environ['CUDA_VISIBLE_DEVICES'] in sys.argv[1:]: print(torch.cuda._device_count_nvml())"
+    )
+    out = python(library, "-c", count, *ways, CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    assert [int(line) for line in out.split()] == list(ways.values())
+
+
+@pytest.mark.slow
+def test_gpusched_gpus_shows_both(library: Path, tmp_path: Path) -> None:
+    out = python(library, "-m", "gpusched", "gpus", "--json", XDG_STATE_HOME=str(tmp_path))
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["name"] for row in rows] == ["NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090"]
+    assert "reset once it is empty" in rows[0]["busy"]
+    assert "pid 1 " in rows[1]["busy"]

@@ -1,0 +1,244 @@
+"""``doctor`` and ``gpusched gpus``: what they find, on scripted drivers and on this machine."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pynvml
+import pytest
+from conftest import Box, gpu, with_slices
+from fake_driver import GIB
+
+from gpusched.devices.choose import gpus_here
+from gpusched.devices.gpus import gpu_states
+from gpusched.doctor import gpus as doctor_gpus
+from gpusched.doctor import machine as doctor
+from gpusched.doctor.checking import Check
+from gpusched.errors import DeviceError
+
+MakeBox = Callable[..., Box]
+
+
+def run(box: Box) -> dict[str, Check]:
+    environ = {"XDG_STATE_HOME": str(box.home)}
+    checks = doctor.doctor_checks(
+        box.home, environ=environ, clock=box.clock, processes=box.processes
+    )
+    for check in checks:
+        assert check.state in ("ok", "warn", "fail")
+        assert check.state == "ok" or check.advice, check
+        json.dumps(check.to_json())
+    return {check.name: check for check in checks}
+
+
+def test_a_healthy_box(make_box: MakeBox) -> None:
+    box = make_box(gpu(0), gpu(1))
+    found = run(box)
+    assert found["driver"].detail == "580.82.07, for CUDA up to 13.0"
+    assert found["NVML"].detail == "2 GPUs: NVIDIA H100 80GB HBM3, NVIDIA H100 80GB HBM3"
+    for name in ("peer access", "persistence mode", "GPU leases", "GPU 0 NVIDIA H100 80GB HBM3"):
+        assert found[name].state == "ok", found[name]
+
+
+def test_what_a_cpu_build_of_torch_means_depends_on_the_box(make_box: MakeBox) -> None:
+    assert doctor.torch_check(("2.13.0+cpu", ""), has_gpus=True).state == "fail"
+    assert doctor.torch_check(("2.13.0+cpu", ""), has_gpus=False).state == "ok"
+    assert doctor.torch_check(("2.13.0", "13.0"), has_gpus=True).state == "ok"
+    assert doctor.torch_check(None, has_gpus=False).state == "fail"
+    version, cuda = doctor.installed_torch_cuda() or ("", "?")
+    import torch
+
+    assert (version, cuda) == (torch.__version__, torch.version.cuda or "")
+
+
+def test_a_driver_too_old_for_torch(make_box: MakeBox) -> None:
+    from gpusched.devices.machine import Machine
+
+    machine = Machine(driver="550.54", cuda=12040)
+    assert doctor_gpus.driver_check(machine, ("2.13", "13.0")).state == "fail"
+    assert doctor_gpus.driver_check(machine, ("2.13", "12.8")).state == "ok"
+    assert doctor_gpus.driver_check(machine, None).state == "ok"
+
+
+def test_what_is_wrong_with_gpus(make_box: MakeBox) -> None:
+    box = make_box(
+        gpu(0, persistence=0, throttle=pynvml.nvmlClocksEventReasonHwThermalSlowdown),
+        with_slices(gpu(1), 2),
+        gpu(2, remapped=(0, 0, 0, 1)),
+        gpu(3),
+        gpu(4, lost_from=0.0),
+    )
+    box.gpus[0].no_peer = {box.gpus[3].uuid}
+    box.driver.start(box.gpus[3], 99, GIB, user="alice", command="python hers.py", ours=False)
+    found = run(box)
+    assert "off on GPU 0" in found["persistence mode"].detail
+    assert "nvidia-persistenced" in found["persistence mode"].advice
+    assert found["peer access"].detail.startswith("GPU 0 and GPU 3: the chipset does not support")
+    assert found["MIG"].detail == "2 slices: each serves trials of one atom only"
+    assert found["NVML"].detail.startswith("GPU 4 is left out: NVML: GPU is lost")
+    by_gpu = {name[:5]: check for name, check in found.items() if name.startswith("GPU ")}
+    assert (by_gpu["GPU 0"].state, by_gpu["GPU 0"].detail) == ("warn", "slowed by heat")
+    assert by_gpu["GPU 2"].state == "fail"
+    assert "alice: python hers.py" in by_gpu["GPU 3"].detail
+    assert by_gpu["GPU 3"].state == "warn"
+
+
+def test_a_driver_that_hangs_is_a_finding(make_box: MakeBox) -> None:
+    box = make_box(gpu(0))
+    box.driver.init_blocks_until = 500.0
+    found = run(box)
+    assert "did not answer" in found["driver"].detail
+
+
+def test_no_driver_and_cards_on_the_bus(tmp_path: Path) -> None:
+    for name, vendor, kind in (
+        ("0000:01:00.0", "0x10de", "0x030000"),
+        ("0000:01:00.1", "0x10de", "0x040300"),  # the card's own sound device
+        ("0000:02:00.0", "0x10de", "0x030200"),
+        ("0000:00:02.0", "0x8086", "0x030000"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vendor").write_text(vendor + "\n")
+        (tmp_path / name / "class").write_text(kind + "\n")
+    (tmp_path / "broken").mkdir()
+    assert doctor_gpus.nvidia_cards(tmp_path) == 2
+    assert doctor_gpus.absent_check("no driver", 2).state == "fail"
+    assert doctor_gpus.absent_check("no driver", 0).state == "warn"
+
+
+def test_limits() -> None:
+    few, plenty = (512, 1024), (65536, 65536)
+    states = {check.name: check for check in doctor.limit_checks(few, (100, 100))}
+    assert states["open files"].state == "fail"
+    assert states["open files"].advice == "run `ulimit -n 1024` first"
+    assert states["processes"].state == "warn"
+    endless = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    assert all(check.state == "ok" for check in doctor.limit_checks(plenty, endless))
+    assert next(doctor.limit_checks((2048, 4096), plenty)).state == "warn"
+
+
+@pytest.mark.parametrize(
+    ("free", "shm", "disk"),
+    [
+        (10 << 20, "fail", "fail"),
+        (500 << 20, "warn", "fail"),
+        (5 << 30, "ok", "warn"),
+        (99 << 30, "ok", "ok"),
+    ],
+)
+def test_space(
+    monkeypatch: pytest.MonkeyPatch, free: int, shm: str, disk: str, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(doctor, "_space", lambda path: (100 << 30, free))
+    assert doctor.shm_check().state == shm
+    assert doctor.disk_check(tmp_path / "runs" / "not" / "there").state == disk
+
+
+def test_a_missing_shm_is_a_finding(tmp_path: Path) -> None:
+    assert doctor.shm_check(tmp_path / "none").state == "fail"
+
+
+def test_a_container_is_said() -> None:
+    assert doctor.namespace_check(True).state == "ok"
+    assert "--pid=host" in doctor.namespace_check(False).advice
+
+
+class Files:
+    """A package's metadata, as ``importlib.metadata`` gives it."""
+
+    version = "2.27.3"
+
+    def __init__(self, root: Path) -> None:
+        self.files = [Path("nvidia/nccl/lib/libnccl.so.2")]
+        self.name = "nvidia-nccl-cu12"
+        self._root = root
+
+    def locate_file(self, path: Path) -> Path:
+        return self._root / path
+
+
+def test_nccl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    package = Files(tmp_path)
+    monkeypatch.setattr(doctor.metadata, "distributions", lambda: [package])
+    monkeypatch.setattr(doctor.metadata, "distribution", lambda name: package)
+    assert doctor.nccl_check().state == "fail"
+    library = tmp_path / package.files[0]
+    library.parent.mkdir(parents=True)
+    library.touch()
+    assert doctor.nccl_check().detail == "2.27.3 (nvidia-nccl-cu12)"
+    monkeypatch.setattr(doctor.metadata, "distributions", lambda: [])
+    monkeypatch.setenv("LD_LIBRARY_PATH", f":{library.parent}")
+    assert doctor.nccl_check().detail == str(library)
+    monkeypatch.setattr(doctor, "_library_folders", lambda: iter([tmp_path]))
+    monkeypatch.setattr(doctor.util, "find_spec", lambda name: None)
+    assert doctor.nccl_check().state == "warn"
+
+
+def test_on_this_machine_it_ends_and_loads_no_torch() -> None:
+    program = (
+        "import sys\nfrom gpusched.doctor.machine import doctor_checks\n"
+        "checks = doctor_checks()\n"
+        "assert {'driver', 'torch', '/dev/shm', 'disk'} <= {check.name for check in checks}\n"
+        "sys.exit('loaded torch' if 'torch' in sys.modules else 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# ------------------------------------------------------------ gpusched gpus
+
+
+def look(box: Box) -> list[Any]:
+    states, _ = gpu_states({"XDG_STATE_HOME": str(box.home)}, box.clock, box.processes)
+    return states
+
+
+def test_all_gpus_at_a_glance(make_box: MakeBox) -> None:
+    box = make_box(gpu(0), gpu(1), with_slices(gpu(2), 1))
+    devices = box.devices("cuda:0", experiment=box.home / "runs/digits")
+    devices.inventory()
+    box.driver.start(box.gpus[0], 11, GIB)
+    box.driver.start(box.gpus[1], 99, GIB, user="alice", command="python hers.py", ours=False)
+    box.clock.advance(2)
+    ours, hers, slice_ = look(box)
+    assert "runs/digits (pid" in ours.leased_by
+    assert ours.reading.holders == ("pid 11 (me: python train.py, 1.00 GiB)",)
+    assert hers.leased_by == ""
+    assert hers.busy == "held by pid 99 (alice: python hers.py, 1.00 GiB)"
+    assert (slice_.uuid, slice_.busy) == ("MIG-0c-GPU-2a00-beef", "")
+    assert json.loads(json.dumps(ours.to_json()))["memory_used_bytes"] == GIB + (4 << 20)
+    assert devices._leases.held, "looking takes no lease away"
+
+
+def test_without_a_driver_it_says_so(make_box: MakeBox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    box = make_box(gpu(0))
+    assert gpus_here()
+    box.driver.init_code = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+    from gpusched.devices import nvml
+
+    nvml._started = False
+    assert not gpus_here()
+    with pytest.raises(DeviceError, match="no NVIDIA driver here"):
+        look(box)
+
+
+def test_a_driver_that_hangs_shows_no_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gpusched.devices import nvml
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    answers = threading.Event()
+    monkeypatch.setattr(nvml, "start", answers.wait)
+    monkeypatch.setattr(nvml, "ask", lambda function: 1)
+    assert not gpus_here(patience_s=0.05)
+    answers.set()
+    assert gpus_here()

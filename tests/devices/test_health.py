@@ -1,0 +1,138 @@
+"""Health rules, on plain values, and the thread that hears of XIDs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pynvml
+import pytest
+from conftest import Box, gpu
+
+from gpusched.devices import health
+from gpusched.devices.gpu import Vitals
+from gpusched.devices.xid import XidWatch
+
+
+def vitals(**more: object) -> Vitals:
+    return Vitals(at=1.0, **more)  # type: ignore[arg-type]
+
+
+def test_the_drivers_recovery_action_is_the_last_word() -> None:
+    assert (
+        health.trouble(0, vitals(recovery=0, ecc_uncorrected=9), vitals(ecc_uncorrected=0)) is None
+    )
+    for action in range(1, 8):
+        found = health.trouble(3, vitals(recovery=action), None)
+        assert found is not None
+        assert found.reason.startswith("its driver asks for")
+        assert found.at_once is (action != 4)
+    assert "recovery action 99" in health.trouble(0, vitals(recovery=99), None).reason  # type: ignore[union-attr]
+
+
+def test_without_it_growing_memory_errors_count() -> None:
+    first = vitals(ecc_uncorrected=5)
+    assert health.trouble(0, vitals(ecc_uncorrected=5), first) is None
+    assert health.trouble(0, vitals(), first) is None
+    found = health.trouble(0, vitals(ecc_uncorrected=7), first)
+    assert found is not None
+    assert found.reason.startswith("2 uncorrectable")
+
+
+def test_rows_pending_do_not_stop_anybody_but_failed_ones_do() -> None:
+    assert health.trouble(0, vitals(rows_pending=True), None) is None
+    assert health.trouble(0, vitals(rows_failed=True), None) is not None
+
+
+@pytest.mark.parametrize("xid", sorted(health.IGNORED_XIDS))
+def test_the_applications_own_xids_are_ignored(xid: int) -> None:
+    assert xid in (13, 31, 43, 45, 68, 109)
+    assert health.xid_trouble(xid, 0, None, None) is None
+
+
+def test_unknown_xids_are_fatal_and_announcements_need_vitals() -> None:
+    unknown = health.xid_trouble(777, 0, vitals(recovery=0), None)
+    assert unknown is not None
+    assert "XID 777: see NVIDIA's XID catalogue" in unknown.reason
+    assert health.xid_trouble(154, 0, vitals(recovery=0), None) is None
+    assert health.xid_trouble(154, 0, vitals(recovery=2), None) is not None
+    assert health.xid_trouble(154, 0, None, None) is not None, "nobody could say it is harmless"
+
+
+@pytest.mark.parametrize(
+    ("bits", "note"),
+    [
+        (pynvml.nvmlClocksEventReasonSwThermalSlowdown, "slowed by heat"),
+        (
+            pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
+            "slowed by the power supply (power brake)",
+        ),
+        (pynvml.nvmlClocksEventReasonHwSlowdown, "slowed by its hardware"),
+        (pynvml.nvmlClocksEventReasonSwPowerCap, "at its power limit"),
+        (pynvml.nvmlClocksEventReasonGpuIdle, None),
+    ],
+)
+def test_throttling_in_words(bits: int, note: str | None) -> None:
+    assert health.notes(vitals(throttle=bits)) == ((note,) if note else ())
+
+
+# ------------------------------------------------------------ the thread
+
+
+@pytest.fixture
+def box(make_box: Callable[..., Box]) -> Box:
+    return make_box(gpu(0), gpu(1))
+
+
+def listen(box: Box) -> XidWatch:
+    devices = box.devices()
+    devices.inventory()
+    watch = devices._xids
+    assert watch is not None
+    return watch
+
+
+def test_a_storm_costs_a_counter(box: Box) -> None:
+    watch = listen(box)
+    for _ in range(3000):
+        box.driver.xid(box.gpus[1], 31)
+        box.driver.xid(box.gpus[0], 79)
+    box.clock.advance(1)
+    assert sorted(watch.news()) == [("GPU-0a00-beef", 79), ("GPU-1a00-beef", 31)]
+    assert watch.news() == []
+    watch.forget("GPU-0a00-beef")
+    box.driver.xid(box.gpus[0], 79)
+    box.clock.advance(1)
+    assert watch.news() == [("GPU-0a00-beef", 79)]
+
+
+def test_a_double_bit_event_counts_as_its_xid(box: Box) -> None:
+    watch = listen(box)
+    box.driver.events.append((box.gpus[0], pynvml.nvmlEventTypeDoubleBitEccError, 0))
+    box.driver.bell.set()
+    box.clock.advance(1)
+    assert watch.news() == [("GPU-0a00-beef", 48)]
+
+
+def test_no_event_set_at_all_is_said_once(make_box: Callable[..., Box]) -> None:
+    box = make_box(gpu(0))
+    box.driver.event_failure = pynvml.NVML_ERROR_NOT_SUPPORTED
+    devices = box.devices()
+    devices.inventory()
+    box.clock.advance(30)
+    devices.faults()
+    devices.faults()
+    assert len(devices.notes) == 1
+    assert "polling alone" in devices.notes[0]
+
+
+def test_an_event_stream_that_breaks_is_said_once(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fake_nvml import FakeLibrary, forget_functions
+
+    monkeypatch.setattr(FakeLibrary, "nvmlEventSetWait_v2", lambda *_: pynvml.NVML_ERROR_UNKNOWN)
+    forget_functions()
+    watch = listen(box)
+    box.clock.advance(30)
+    assert [note for note in watch.notes() if "have ended" in note]
+    assert box.made[0].faults() == (), "one broken stream makes no GPU bad"

@@ -1,0 +1,166 @@
+"""Naming processes: real ones."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusched.devices.holders import Holder, Processes, gib, in_initial_pid_namespace, printable
+
+ME = pwd.getpwuid(os.getuid()).pw_name
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+@pytest.fixture
+def started() -> Iterator[list[subprocess.Popen[bytes]]]:
+    processes: list[subprocess.Popen[bytes]] = []
+    yield processes
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+def wait_for_exec(process: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 60
+    while b"time.sleep" not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_ours_by_the_experiments_mark(
+    tmp_path: Path, started: list[subprocess.Popen[bytes]]
+) -> None:
+    stranger_to_us = {"start_new_session": True}
+    marked = {**os.environ, "GPUSCHED_DIR": str(tmp_path)}
+    elsewhere = {**os.environ, "GPUSCHED_DIR": f"{tmp_path}-other"}
+    program = (
+        "import subprocess, sys, os\n"
+        "env = dict(os.environ); env.pop('GPUSCHED_DIR', None)\n"
+        f"child = subprocess.Popen({SLEEP!r}, env=env)\n"
+        "print(child.pid, flush=True); child.wait()\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], env=marked, stdout=subprocess.PIPE, **stranger_to_us
+    )
+    started.append(parent)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.stdout.close()
+    try:
+        # Asked from a process that is not their ancestor.
+        asked = (
+            "import sys; from pathlib import Path\n"
+            "from gpusched.devices.holders import Processes\n"
+            "for text in sys.argv[1:3]:\n"
+            "    mine = Processes(Path(text))\n"
+            "    print(*(mine.who(int(pid)).whose for pid in sys.argv[3:]))\n"
+            "print(*(Processes().who(int(pid)).whose for pid in sys.argv[3:]))\n"
+        )
+        command = [sys.executable, "-c", asked, str(tmp_path), elsewhere["GPUSCHED_DIR"]]
+        found = subprocess.run(
+            [*command, str(parent.pid), str(child), "1"], capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+    finally:
+        os.kill(child, 9)
+    assert found == ["ours ours foreign", "foreign foreign foreign", "ours ours foreign"]
+
+
+def test_ours_by_descent(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
+    clean = {k: v for k, v in os.environ.items() if k != "GPUSCHED_DIR"}
+    process = subprocess.Popen(SLEEP, env=clean)
+    started.append(process)
+    wait_for_exec(process)
+    holder = Processes(tmp_path).who(process.pid)
+    assert holder.whose == "ours"
+    assert holder.user == ME
+    # Cut where it is long: how much of it is the interpreter's path depends on where this checkout lies.
+    assert holder.command.removesuffix("…") in f"{sys.executable} -c import time; time.sleep(60)"
+    assert holder.command.startswith(sys.executable[:40])
+
+
+def test_gone_and_zombie_keep_their_names(started: list[subprocess.Popen[bytes]]) -> None:
+    processes = Processes()
+    process = subprocess.Popen(SLEEP)
+    started.append(process)
+    wait_for_exec(process)
+    assert processes.who(process.pid).whose == "ours"
+    process.kill()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    zombie = processes.who(process.pid)
+    assert (zombie.whose, zombie.user) == ("gone", ME)
+    process.wait()
+    assert str(processes.who(process.pid)).endswith("which has ended but still has a context")
+    assert processes.who(2**22 + 1) == Holder(2**22 + 1, "gone")
+
+
+def test_outside_the_container_nobody_is_known() -> None:
+    processes = Processes()
+    processes.visible = False
+    assert str(processes.who(os.getpid())) == f"pid {os.getpid()} outside this container"
+    assert processes.looks_ours(os.getpid())
+
+
+@pytest.mark.parametrize("name", ["nvidia-cuda-mps-server", "Xorg", "gnome-shell"])
+def test_what_lives_on_an_idle_gpu(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / str(os.getpid())
+    folder.mkdir()
+    (folder / "comm").write_bytes(name.encode()[:15] + b"\n")  # the kernel cuts names at 15 bytes
+    (folder / "cmdline").write_bytes(name.encode() + b"\0")
+    (folder / "stat").write_text(f"{os.getpid()} (x) S 1 0 0 " + "0 " * 40)
+    assert Processes(proc=tmp_path).who(os.getpid()).whose == "resident"
+
+
+def test_other_peoples_command_lines_cannot_write_to_the_terminal() -> None:
+    assert printable(b"python\0-c\0\x1b[2Jevil\x07\n\xff") == "python -c ?[2Jevil? \ufffd"
+    assert len(printable(b"x" * 500)) == 60
+
+
+def test_who_has_a_file_open(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
+    target = tmp_path / "nvidia0"
+    target.touch()
+    with target.open() as stream:
+        process = subprocess.Popen(SLEEP, pass_fds=[stream.fileno()])
+    started.append(process)
+    wait_for_exec(process)
+    (found,) = Processes().openers(target)
+    assert found.pid == process.pid
+    assert Processes().openers(tmp_path / "nvidia1") == ()
+
+
+def test_a_descriptor_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+    """As when one is closed between the listing and the look at it."""
+    target = tmp_path / "nvidia0"
+    descriptors = tmp_path / "1" / "fd"
+    descriptors.mkdir(parents=True)
+    (descriptors / "0").touch()  # no link: what reading it raises stands for any reason
+    (descriptors / "1").symlink_to(target)
+    assert [found.pid for found in Processes(proc=tmp_path).openers(target)] == [1]
+
+
+def test_who_only_watches_a_gpu_is_not_named_beside_who_computes_on_it(tmp_path: Path) -> None:
+    target = tmp_path / "nvidia0"
+    for pid, names in ((1, ("nvidia0", "nvidiactl")), (2, ("nvidia0", "nvidia-uvm"))):
+        descriptors = tmp_path / str(pid) / "fd"
+        descriptors.mkdir(parents=True)
+        for number, name in enumerate(names):
+            (descriptors / str(number)).symlink_to(tmp_path / name)
+    processes = Processes(proc=tmp_path)
+    assert [found.pid for found in processes.openers(target)] == [2]
+    (tmp_path / "2" / "fd" / "1").unlink()
+    assert {found.pid for found in processes.openers(target)} == {1, 2}
+
+
+def test_sizes() -> None:
+    assert gib(300 << 20) == "300 MiB"
+    assert gib(5 << 29) == "2.50 GiB"
+
+
+def test_the_namespace_is_the_kernels_own_or_not() -> None:
+    assert in_initial_pid_namespace() is (Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC)

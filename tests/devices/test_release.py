@@ -1,0 +1,176 @@
+"""The rule by which a GPU is free, and the baseline it goes by: plain values in, a verdict out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fake_driver import GIB, MIB
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusched.devices.baseline import (
+    Baseline,
+    BaselineFile,
+    assumed,
+    boot_id,
+    learn,
+    looks_idle,
+    tolerance_bytes,
+)
+from gpusched.devices.gpu import Gpu, GpuProcess, Usage
+from gpusched.devices.holders import Holder
+from gpusched.devices.release import Means, judge
+
+GPU = Gpu("GPU-a", 0, "x", memory_total_bytes=80 * GIB)
+IDLE = Baseline(4 * MIB, 600 * MIB)
+ALL = Means(processes=True, memory=True)
+
+
+def usage(
+    v2: int | None = 4 * MIB,
+    v1: int | None = None,
+    processes: tuple[GpuProcess, ...] | None = (),
+    error: str = "",
+) -> Usage:
+    return Usage("GPU-a", 1, 0.0, processes, v1, v2, error)
+
+
+def nobody(pid: int) -> Holder:
+    return Holder(pid, "foreign" if pid < 100 else "ours", "bob", f"job {pid}")
+
+
+@pytest.mark.parametrize(
+    ("reading", "clean", "why"),
+    [
+        (usage(), True, ""),
+        (usage(v2=500 * MIB), True, ""),
+        (usage(v2=517 * MIB), False, "513 MiB more in use than when idle"),
+        (usage(v2=None, v1=1100 * MIB), True, ""),
+        (usage(v2=None, v1=3 * GIB), False, "2.41 GiB more"),
+        (usage(v2=None), False, "no memory figure"),
+        (usage(processes=None), False, "does not list its processes any more"),
+        (usage(error="NVML: Unknown Error"), False, "cannot be read"),
+        (usage(processes=(GpuProcess(7, 3),)), False, "held by pid 7 (bob: job 7, 0 MiB)"),
+        (usage(processes=(GpuProcess(7, None, computes=False, draws=True),)), True, ""),
+        (
+            usage(v2=2 * GIB, processes=(GpuProcess(7, 2 * GIB, computes=False, draws=True),)),
+            True,
+            "",
+        ),
+    ],
+)
+def test_three_signals(reading: Usage, clean: bool, why: str) -> None:
+    verdict = judge(GPU, reading, IDLE, ALL, nobody)
+    assert verdict.clean is clean
+    assert why in verdict.why
+    assert clean is (verdict.why == "")
+
+
+def test_strangers_alone_or_not() -> None:
+    both = usage(processes=(GpuProcess(7, 1), GpuProcess(107, 1)))
+    one = usage(processes=(GpuProcess(7, 1),))
+    assert not judge(GPU, both, IDLE, ALL, nobody).foreign_only
+    assert judge(GPU, one, IDLE, ALL, nobody).foreign_only
+
+
+def test_who_lived_on_it_when_it_was_idle_is_no_holder() -> None:
+    """By its pid alone: in a container nobody can name it."""
+    lived = Baseline(4 * MIB, None, residents=(7,))
+    assert judge(GPU, usage(processes=(GpuProcess(7, MIB),)), lived, ALL, nobody).clean
+    assert not judge(GPU, usage(processes=(GpuProcess(8, MIB),)), lived, ALL, nobody).clean
+
+
+def test_many_holders_are_counted_not_listed() -> None:
+    crowd = usage(processes=tuple(GpuProcess(pid, MIB) for pid in range(1, 8)))
+    assert judge(GPU, crowd, IDLE, ALL, nobody).why.endswith("and 4 more")
+
+
+def test_what_was_never_to_be_had_is_not_asked_for() -> None:
+    no_list = Means(processes=False, memory=True)
+    assert judge(GPU, usage(processes=None), IDLE, no_list, nobody).clean
+    assert not judge(GPU, usage(v2=9 * GIB, processes=None), IDLE, no_list, nobody).clean
+    no_memory = Means(processes=True, memory=False)
+    nothing_known = Baseline(None, None)
+    assert judge(GPU, usage(v2=None), nothing_known, no_memory, nobody).clean
+    assert not judge(GPU, usage(v2=None), IDLE, Means(), nobody).clean
+
+
+@pytest.mark.parametrize(
+    ("total", "tolerance"),
+    [(None, 512 * MIB), (2 * GIB, 64 * MIB), (8 * GIB, 8 * GIB // 50), (141 * GIB, 512 * MIB)],
+)
+def test_tolerance_grows_with_the_gpu(total: int | None, tolerance: int) -> None:
+    assert tolerance_bytes(total) == tolerance
+
+
+@given(st.lists(st.integers(0, 600 * MIB), min_size=1, max_size=20))
+def test_a_baseline_only_falls(figures: list[int]) -> None:
+    known: Baseline | None = None
+    for figure in figures:
+        before = known
+        known = learn(usage(v2=figure, v1=figure + 600 * MIB), known)
+        assert known.v2_bytes is not None
+        assert before is None or before.v2_bytes is None or known.v2_bytes <= before.v2_bytes
+    assert known is not None
+    assert known.v2_bytes == min(figures)
+
+
+def test_only_an_idle_gpu_is_learnt_from() -> None:
+    assert looks_idle(usage(v2=700 * MIB), None, 80 * GIB)
+    assert not looks_idle(usage(v2=2 * GIB), None, 80 * GIB)
+    assert looks_idle(usage(v2=None, v1=1900 * MIB), None, 80 * GIB)
+    assert not looks_idle(usage(v2=None), None, 80 * GIB)
+    assert not looks_idle(usage(v2=700 * MIB), IDLE, 80 * GIB), "a dying trial is no new idle"
+
+
+def test_never_seen_idle() -> None:
+    generous, strict = assumed(lenient=True), assumed(lenient=False)
+    after_ours = usage(v2=900 * MIB)
+    assert judge(GPU, after_ours, generous, ALL, nobody).clean
+    assert not judge(GPU, after_ours, strict, ALL, nobody).clean
+
+
+# ------------------------------------------------------------ on disk
+
+
+def test_a_baseline_is_kept_per_gpu_driver_and_boot(tmp_path: Path) -> None:
+    baseline = Baseline(5, 7, (9,))
+    kept = BaselineFile(tmp_path, "580", "boot-1")
+    assert kept.read(GPU) is None
+    kept.write(GPU, baseline)
+    assert kept.read(GPU) == baseline
+    assert BaselineFile(tmp_path, "581", "boot-1").read(GPU) is None
+    assert BaselineFile(tmp_path, "580", "boot-2").read(GPU) is None
+    assert kept.read(Gpu("GPU-a", 0, "x", memory_total_bytes=40 * GIB)) is None
+    assert kept.read(Gpu("GPU-b", 0, "x", memory_total_bytes=80 * GIB)) is None
+    (file,) = (tmp_path / "baselines").iterdir()
+    assert file.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "[]", "null", "{}", '{"v2_bytes": "much"}', "\udcff"],
+)
+def test_a_damaged_file_is_no_file(tmp_path: Path, text: str) -> None:
+    kept = BaselineFile(tmp_path, "580", "boot-1")
+    kept.write(GPU, Baseline(5, 7))
+    (file,) = (tmp_path / "baselines").iterdir()
+    file.write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert kept.read(GPU) is None
+    whole = {"v2_bytes": True, "v1_bytes": 1.5, "residents": ["x"]}
+    circumstances = {"driver": "580", "boot": "boot-1", "total": 80 * GIB}
+    file.write_text(json.dumps({**whole, **circumstances}))
+    assert kept.read(GPU) is None
+
+
+def test_a_uuid_is_not_trusted_as_a_file_name(tmp_path: Path) -> None:
+    kept = BaselineFile(tmp_path / "state", "580", "boot-1")
+    kept.write(Gpu("MIG-GPU-a/1/../../x", 0, "x"), Baseline(1, 2))
+    assert [p.name for p in tmp_path.iterdir()] == ["state"]
+
+
+def test_the_boot_id(tmp_path: Path) -> None:
+    assert boot_id()
+    assert boot_id(tmp_path / "nothing") == ""

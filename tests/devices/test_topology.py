@@ -1,0 +1,197 @@
+"""Islands, bundles and shares of cores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Box, gpu
+from fake_driver import GIB
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusched.devices import gpu as gpu_module
+from gpusched.devices.gpu import Gpu
+from gpusched.devices.topology import (
+    bundle,
+    core_siblings,
+    islands,
+    loader_workers,
+    parse_cpu_list,
+    share_cores,
+    split,
+    threads_of,
+)
+
+
+def pairs(names: str, joined: str) -> dict[tuple[str, str], bool]:
+    """``joined``: pairs like "ab cd"."""
+    table = {(a, b): False for a in names for b in names if a != b}
+    for a, b in joined.split():
+        table[a, b] = table[b, a] = True
+    return table
+
+
+@pytest.mark.parametrize(
+    ("nvlink", "near", "expected"),
+    [
+        ("ab ac ad bc bd cd", "ab cd", [0, 0, 0, 0]),  # NVSwitch across both sockets
+        ("ab cd", "ab cd ac ad bc bd", [0, 0, 1, 1]),  # bridged pairs on one socket
+        ("ac bd", "ab cd", [0, 1, 0, 1]),
+        ("", "ab cd", [0, 0, 1, 1]),  # PCIe only, two sockets
+        ("", "ab ac ad bc bd cd", [0, 0, 0, 0]),
+        ("", "", [0, 1, 2, 3]),
+        ("bc", "ad ab", [0, 1, 1, 0]),  # the unlinked ones among themselves
+    ],
+)
+def test_islands(nvlink: str, near: str, expected: list[int]) -> None:
+    found = islands("abcd", pairs("abcd", nvlink), pairs("abcd", near))
+    assert [found[name] for name in "abcd"] == expected
+
+
+def g(index: int, node: int | None = 0, cpus: range = range(0)) -> Gpu:
+    return Gpu(f"g{index}", index, "x", numa_node=node, cpus=frozenset(cpus))
+
+
+def test_bundles_stay_on_an_island_and_a_node_where_they_can() -> None:
+    gpus = [g(0, 0), g(1, 0), g(2, 0), g(3, 1), g(4, 1), g(5, 1)]
+    everywhere = dict.fromkeys((gpu.uuid for gpu in gpus), 0)
+    atoms, left = bundle(gpus, everywhere, 2)
+    assert [[gpu.index for gpu in atom] for atom in atoms] == [[0, 1], [3, 4], [2, 5]]
+    assert left == []
+    two_islands = {gpu.uuid: gpu.index // 3 for gpu in gpus}
+    atoms, left = bundle(gpus, two_islands, 4)
+    assert [[gpu.index for gpu in atom] for atom in atoms] == [[0, 1, 2, 3]]
+    assert [gpu.index for gpu in left] == [4, 5]
+
+
+def alone(cpu: int) -> tuple[int, ...]:
+    return (cpu,)
+
+
+def test_cores_of_a_node_are_shared_out_evenly() -> None:
+    gpus = [g(0, 0, range(8)), g(1, 0, range(8)), g(2, 1, range(8, 16))]
+    shares = share_cores(gpus, range(16), alone)
+    assert shares == {"g0": (0, 1, 2, 3), "g1": (4, 5, 6, 7), "g2": tuple(range(8, 16))}
+
+
+def test_hyperthreads_stay_together_and_count_once() -> None:
+    def twins(cpu: int) -> tuple[int, ...]:
+        return (cpu % 4, cpu % 4 + 4)
+
+    shares = share_cores([g(0, 0, range(8)), g(1, 0, range(8))], range(8), twins)
+    assert shares == {"g0": (0, 1, 4, 5), "g1": (2, 3, 6, 7)}
+    assert threads_of(shares["g0"], twins) == 2
+    assert loader_workers(shares["g0"]) == 3
+
+
+def test_outside_the_affinity_mask_all_allowed_cores_are_shared() -> None:
+    shares = share_cores([g(0, 0, range(8)), g(1, 0, range(8))], (20, 21), alone)
+    assert shares == {"g0": (20,), "g1": (21,)}
+
+
+@given(
+    boards=st.integers(1, 9),
+    cores=st.integers(1, 40),
+    nodes=st.integers(1, 3),
+)
+def test_every_gpu_gets_cores_of_its_node_and_shares_differ_by_one(
+    boards: int, cores: int, nodes: int
+) -> None:
+    gpus = [
+        g(i, i % nodes, range(i % nodes * cores, (i % nodes + 1) * cores)) for i in range(boards)
+    ]
+    shares = share_cores(gpus, range(nodes * cores), alone)
+    for board in gpus:
+        assert shares[board.uuid]
+        assert set(shares[board.uuid]) <= board.cpus
+    for node in range(nodes):
+        mine = [shares[b.uuid] for b in gpus if b.numa_node == node]
+        if len(mine) <= cores:
+            taken = [cpu for share in mine for cpu in share]
+            assert len(taken) == len(set(taken))
+            assert not mine or max(map(len, mine)) - min(map(len, mine)) <= 1
+
+
+def test_slices_split_their_boards_share() -> None:
+    assert [split((0, 1, 2, 3, 4), 2, part) for part in range(2)] == [(0, 1), (2, 3, 4)]
+    assert [split((7,), 3, part) for part in range(3)] == [(7,), (7,), (7,)]
+    assert split((), 2, 0) == ()
+
+
+def test_cpu_lists(tmp_path: Path) -> None:
+    assert parse_cpu_list("0-2,8\n") == (0, 1, 2, 8)
+    assert parse_cpu_list("") == ()
+    folder = tmp_path / "cpu3/topology"
+    folder.mkdir(parents=True)
+    (folder / "thread_siblings_list").write_text("3,11\n")
+    assert core_siblings(3, tmp_path) == (3, 11)
+    assert core_siblings(5, tmp_path) == (5,)
+
+
+# ------------------------------------------------------------ through the driver
+
+
+def test_devices_come_island_by_island(make_box: Callable[..., Box], tmp_path: Path) -> None:
+    gpus = [gpu(i) for i in range(4)]
+    for a, b in ((0, 2), (1, 3)):
+        gpus[a].nvlinked, gpus[b].nvlinked = {gpus[b].uuid}, {gpus[a].uuid}
+    box = make_box(*gpus)
+    found = box.devices().inventory()
+    assert [(device.label, device.island) for device in found] == [
+        *(("GPU 0", 0), ("GPU 2", 0), ("GPU 1", 1), ("GPU 3", 1))
+    ]
+    pairs_of_two = box.devices(gpus_per_atom=2)
+    assert [atom.label for atom in pairs_of_two._atoms.values()] == ["GPU 0+2", "GPU 1+3"]
+
+
+def test_the_numa_node_comes_from_sysfs(
+    make_box: Callable[..., Box], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index, node in ((0, "0"), (1, "1"), (2, "-1")):
+        folder = tmp_path / f"sys/bus/pci/devices/0000:{index + 1:02x}:00.0"
+        folder.mkdir(parents=True)
+        (folder / "numa_node").write_text(node + "\n")
+    monkeypatch.setattr(gpu_module, "SYS", tmp_path / "sys")
+    box = make_box(gpu(0), gpu(1), gpu(2), gpu(3))
+    devices = box.devices()
+    nodes = [unit.gpu.numa_node for unit in devices._units.values()]
+    assert sorted(nodes, key=str) == [0, 1, None, None]
+
+
+def test_placement(make_box: Callable[..., Box]) -> None:
+    box = make_box(gpu(0, cpus=0b01), gpu(1, cpus=0b10))
+    devices = box.devices()
+    names = [device.id for device in devices.inventory()]
+    placement = devices.placement(names)
+    assert placement.kind == "cuda"
+    assert placement.ranks == 2
+    for env in placement.rank_env:
+        assert env["CUDA_VISIBLE_DEVICES"] == ",".join(names), (
+            "every rank sees all, LOCAL_RANK chooses"
+        )
+        assert env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+        assert env["GPUSCHED_DEVICE"] == "cuda"
+        assert env["NCCL_SOCKET_IFNAME"] == "lo"
+        assert env["OMP_NUM_THREADS"] == str(placement.threads_per_rank) == "1"
+        assert env["GPUSCHED_LOADER_WORKERS"] == "1"
+    assert placement.rank_cpus is not None
+
+
+def test_indices_for_scripts_that_parse_the_variable(make_box: Callable[..., Box]) -> None:
+    box = make_box(gpu(0), gpu(1), gpu(2))
+    devices = box.devices("cuda:0,1", environ={"CUDA_VISIBLE_DEVICES": "2,0"}, gpu_ids="index")
+    names = [device.id for device in devices.inventory()]
+    assert names == ["GPU-0a00-beef", "GPU-2a00-beef"]
+    assert devices.placement(names).rank_env[0]["CUDA_VISIBLE_DEVICES"] == "0,2"
+
+
+def test_pci_order_counts_when_nvml_counts_otherwise(make_box: Callable[..., Box]) -> None:
+    first, second = gpu(0, bus_id="00000000:81:00.0"), gpu(1, bus_id="00000000:03:00.0")
+    box = make_box(first, second)
+    devices = box.devices(gpu_ids="index")
+    devices.inventory()
+    placement = devices.placement([second.uuid])
+    assert placement.rank_env[0]["CUDA_VISIBLE_DEVICES"] == "0"
+    assert box.gpus[0].total == 80 * GIB

@@ -1,0 +1,370 @@
+"""Whole experiments on scripted GPUs in virtual time: the real core, policy and driver, and the real ``CudaDevices``.
+
+``schedules.py`` plays the executor itself; here everything but the processes is what runs on a GPU box: the driver's
+loop, releases (``Draining``), inspections and re-admissions (``Inspection``), and who is to blame for a failure
+(``Blame``). Trials train in the simulated executor; their contexts are the scripted driver's. After every event:
+
+* no launch on a device that is not clean, is known to be ill, or does not answer;
+* every device is FREE, HELD by a live trial, DRAINING for no longer than the limit, or QUARANTINED with a reason;
+* no stall: no device stays FREE while a trial could use it, and none that is clean is kept waiting.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fake_driver import GIB
+from schedule_world import SICK_S
+from schedules import BACK_WITHIN_S, HANGS_S, LIMIT_S, SEEN_WITHIN_S, STEP_S, Schedule
+
+from gpusched.core.allocation import DeviceState
+from gpusched.core.decisions import Command, ConfirmRelease, Kill
+from gpusched.core.events import (
+    DeviceQuarantined,
+    DeviceReadmitted,
+    DevicesReleased,
+    Event,
+    ExperimentStarted,
+    Reported,
+    TrialExited,
+)
+from gpusched.devices.base import Device, Release
+from gpusched.driver.loop import Driver
+from gpusched.executors.base import LiveTrial
+from gpusched.executors.local.blame import Blame
+from gpusched.executors.local.draining import Draining
+from gpusched.executors.local.endings import Ending
+from gpusched.executors.local.inspection import Inspection
+from gpusched.executors.local.timers import Timers
+from gpusched.sim.physics import Delays, Faults
+from gpusched.sim.run import Run
+from gpusched.sim.setup import Setup, experiment, machine, recipe
+
+DEADLINE_S = 40.0
+RELEASED_WITHIN_S = 3.0
+"""A drained device that is clean: the release is asked for once a second at last, a reading takes half of one."""
+HELD, FREE = DeviceState.HELD, DeviceState.FREE
+DRAINING, QUARANTINED = DeviceState.DRAINING, DeviceState.QUARANTINED
+POLICIES = {
+    "fifo": {"R": 12},
+    "asha": {"r": 1, "R": 27, "eta": 3.0},
+    "hypersched": {"r": 2, "R": 40, "cooldown": 1},
+}
+OF_A_LOST_GPU = "RuntimeError: CUDA error: unspecified launch failure"
+ITS_OWN = ("ValueError: loss is nan", "RuntimeError: CUDA error: an illegal memory access")
+
+
+class Seats:
+    """In the place of the simulated devices: who sits on which GPU, for ``SimExecutor``."""
+
+    def __init__(self, whole: Whole, devices: tuple[Device, ...]) -> None:
+        self.devices = devices
+        self.on: dict[str, Run] = {}
+        self._whole = whole
+        self._pids: dict[Run, list[int]] = {}
+
+    def occupy(self, run: Run, now: float) -> None:
+        whole = self._whole
+        for name in run.devices:
+            assert name not in self.on, f"{run}: {name} is in use by {self.on[name]}"
+            whole.check_launch(name)
+            self.on[name] = run
+        whole.devices.placement(run.devices)
+        whole.counts["launches"] += 1
+        pids = self._pids[run] = []
+        for gpu in [gpu for name in run.devices for gpu in whole.atoms[name].gpus]:
+            pids.append(whole._pid())
+            size = whole.rng.choice([0.3, 1, 5, 7]) * GIB
+            whole.driver.start(gpu, pids[-1], int(size)).since = whole.now + whole.rng.random()
+
+    def vacate(self, run: Run, now: float) -> None:
+        """Its processes are gone, and open no context any more; the driver cleans up at its own pace."""
+        whole = self._whole
+        for name in run.devices:
+            del self.on[name]
+            for gpu in whole.atoms[name].gpus:
+                gpu.contexts = [c for c in gpu.contexts if c.since <= whole.now]
+        for pid in self._pids.pop(run):
+            listed, memory = whole._lag(), whole._lag()
+            if whole.rng.random() < 0.1:  # stuck in the kernel: alive as far as anybody can see
+                whole.driver.table[pid].ends = whole.now + min(listed, 1e6)
+            whole.driver.end(pid, listed, memory)
+            whole.driver.table[pid].ends = max(whole.driver.table[pid].ends, whole.now)
+
+
+class Executor:
+    """``executors.base.Executor``: simulated trials on scripted GPUs that the live executor's parts look after."""
+
+    def __init__(self, whole: Whole, setup: Setup, inventory: tuple[Device, ...]) -> None:
+        self.sim = machine(setup)
+        self.seats = self.sim._pool = Seats(whole, inventory)  # type: ignore[assignment]
+        self._whole, self._began, self._now = whole, whole.now, 0.0
+        self._events: list[Event] = []
+        self._world_at = 0.0
+        self._timers = Timers(self.now)
+        self.draining = Draining(whole.devices.released, LIMIT_S)
+        self.inspection = Inspection(
+            whole.devices, self._timers, self.now, self._changed, lambda text: None
+        )
+        self._blame = Blame(whole.devices.blamed, self._timers, self.now)
+
+    def __getattr__(self, name: str) -> Any:
+        """What concerns trials alone."""
+        return getattr(self.sim, name)
+
+    def now(self) -> float:
+        return self._now
+
+    def _changed(self, event: DeviceQuarantined | DeviceReadmitted) -> None:
+        self.draining.forget(event.device)
+        self._events.append(event)
+
+    def execute(self, command: Command) -> None:
+        if isinstance(command, ConfirmRelease):
+            self.draining.add(command.devices, self._now)
+        else:
+            self.sim.execute(command)
+
+    def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
+        raise AssertionError("no daemon dies here")
+
+    def poll(self, until: float) -> Sequence[Event]:
+        self._tick()
+        while not self._events and self._now < until:
+            heap = self.sim._heap
+            due = min(self.draining.next_at, self._timers.next_at, self._world_at, until)
+            self._go_to(min(due, heap[0][0] if heap else due))
+            if self._now >= self._world_at:
+                self._world_at = self._now + STEP_S
+                self._whole.happen(self)
+            for event in self.sim.poll(self._now):
+                self._told(event)
+            self._tick()
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def _go_to(self, at: float) -> None:
+        at = max(at, self._now)
+        self._whole.clock.advance(max(0.0, self._began + at - self._whole.now))
+        self._now = at
+
+    def _told(self, event: Event) -> None:
+        """As the live executor ends an incarnation."""
+        if not isinstance(event, TrialExited) or event.outcome != "failed":
+            self._events.append(event)
+            return
+        story = self.sim._stories[event.trial]
+        assert story.run is not None
+        names = story.run.devices
+        error = event.error if event.error == OF_A_LOST_GPU else self._whole.rng.choice(ITS_OWN)
+        gone = any(self._whole.is_lost(name) for name in names)
+        then = partial(self._exited, event, error == OF_A_LOST_GPU and gone)
+        settled = self._blame.settle(Ending("failed", error=error), names, then)
+        if settled is not None:
+            then(settled)
+
+    def _exited(self, event: TrialExited, gone: bool, ending: Ending) -> None:
+        assert ending.outcome == "lost" or not gone, "a lost GPU counts against its trial"
+        self._whole.counts[f"{ending.outcome} by {'its GPU' if gone else 'itself'}"] += 1
+        self._events.append(
+            replace(event, at=self._now, outcome=ending.outcome, error=ending.error)
+        )
+
+    def _tick(self) -> None:
+        self._timers.run_due()
+        if self.draining.next_at > self._now:
+            return
+        released, given_up = self.draining.step(self._now)
+        if released:
+            self._events.append(DevicesReleased(at=self._now, devices=released))
+        for device, reason in given_up:
+            self._events.append(DeviceQuarantined(at=self._now, device=device, reason=reason))
+
+
+class Whole(Schedule):
+    """One experiment, from its seed."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        super().__init__(seed, folder)
+        rng = random.Random(f"experiment {seed}")
+        self.policy = rng.choice(list(POLICIES))
+        mig = any(gpu.mig for gpu in self.driver.gpus)
+        self.setup = Setup(
+            policy=self.policy,
+            options=POLICIES[self.policy],
+            workload=f"synthetic:{rng.choice([0.4, 1.0, 2.5])}",
+            deadline_s=DEADLINE_S,
+            seed=seed,
+            max_atoms=1 if mig else rng.choice([None, 1, 2]),
+            delays=Delays(launch_s=rng.uniform(0, 1), save_s=0.05, exit_s=rng.uniform(0, 0.3)),
+            faults=Faults(crash=rng.choice([0.0, 0.03]), lost=rng.choice([0.0, 0.01])),
+        )
+        self.drained_at: dict[str, float] = {}
+        self.fine_since: dict[str, float] = {}
+        self.doomed: set[Run] = set()
+
+    # ------------------------------------------------------------ the story
+
+    def _play(self) -> None:
+        inventory = self.devices.inventory()
+        # (Of the first trials' failures the search would be given up; that is another story.)
+        setup = replace(self.setup, atoms=len(inventory))
+        self.experiment = experiment(setup, recipe(setup))
+        self.devices.check_sizes(self.experiment.state.rules.fit(len(inventory)))
+        self.executor = Executor(self, setup, inventory)
+        self.loop = Driver(self.experiment, self.executor, check=True, observer=self._observe)
+        self.loop.handle([self._started(inventory)])
+        while not self.experiment.finished:
+            self._turn_of_the_driver()
+        while self.executor.draining.next_at < float("inf"):
+            self._turn_of_the_driver()
+        assert not self.executor.seats.on, "trials are left"
+        self.check_devices(over=True)
+        self.counts[f"{self.policy} experiments"] += 1
+        self.counts["trials"] += len(self.experiment.state.trials)
+
+    def _started(self, inventory: Sequence[Device]) -> Event:
+        return ExperimentStarted(
+            at=0.0,
+            devices=tuple(device.id for device in inventory),
+            islands={device.id: device.island for device in inventory},
+            unusable={one.id: one.why_not for one in inventory if not one.usable},
+        )
+
+    def _turn_of_the_driver(self) -> None:
+        self.loop.turn(self.executor.now() + 1.0)
+        self.check_devices(over=self.experiment.finished)
+
+    def happen(self, executor: Executor) -> None:
+        """Ten times a second: the world goes its way, GPUs that are lost take their trials along, people ask."""
+        if not self.experiment.finished:
+            self._happen()
+        for run in {*executor.seats.on.values()} - self.doomed:
+            if any(self.is_lost(name) for name in run.devices) and not run.leaving:
+                self.doomed.add(run)
+                if self.rng.random() < 0.8:
+                    executor.sim._cut(run, "failed", OF_A_LOST_GPU, self.rng.uniform(0, 0.3))
+                else:
+                    run.hung, run.waiting = True, False
+        self._ask_back(executor)
+        self._check_waiting()
+
+    def _ask_back(self, executor: Executor) -> None:
+        """Now and then somebody mends a GPU, and asks for it."""
+        slots = self.experiment.state.devices.slots.values()
+        out = [slot.id for slot in slots if slot.state is QUARANTINED and not slot.passing]
+        if not out or self.experiment.finished or self.rng.random() > 0.02:
+            return
+        name = self.rng.choice(out)
+        for gpu in self.atoms[name].gpus:
+            board = self._board(gpu)
+            if self.rng.random() < 0.7:
+                board.lost_from = board.lost_until = float("inf")
+                board.recovery, board.remapped = 0, (0, 0, 0, 0)
+            self.condemned.discard(board.uuid)  # whoever asks knows that
+            if not self.ill(gpu):
+                self.bad_since.pop(board.uuid, None)
+        self.counts["asked back"] += 1
+        executor.inspection.readmit(name, self._answered)
+
+    def _answered(self, release: Release) -> None:
+        assert release.released or release.holder
+        self.counts["given back" if release.released else "refused"] += 1
+
+    # ------------------------------------------------------------ what must hold
+
+    def is_lost(self, name: str) -> bool:
+        boards = [self._board(gpu) for gpu in self.atoms[name].gpus]
+        return any(board.lost_from <= self.now < board.lost_until for board in boards)
+
+    def _slack_s(self, name: str) -> float:
+        return SICK_S if any(self.sick(gpu) for gpu in self.atoms[name].gpus) else SEEN_WITHIN_S
+
+    def check_launch(self, name: str) -> None:
+        slack_s = self._slack_s(name)
+        for gpu in self.atoms[name].gpus:
+            wrong = self.dirty(gpu, foreign_older_than=slack_s)
+            assert not wrong, f"launch on {name}: {wrong}"
+            known = self.now - self.bad_since.get(self._board(gpu).uuid, self.now) > slack_s
+            assert not (known and self.ill(gpu)), f"launch on {name}: {self.ill(gpu)}"
+            assert self.hangs_for(gpu) < HANGS_S, f"launch on {name}: its driver hangs"
+
+    def _observe(self, event: Event, commands: Sequence[Command]) -> None:
+        match event:
+            case DevicesReleased():
+                self.counts["released"] += len(event.devices)
+                for name in event.devices:
+                    self._check_clean(name, "released")
+            case DeviceReadmitted():
+                self.counts["readmitted"] += 1
+                self._check_clean(event.device, "readmitted")
+            case DeviceQuarantined():
+                self.counts["quarantined"] += 1
+                if any(isinstance(command, Kill) for command in commands):
+                    ill = any(self.ill(gpu) for gpu in self.atoms[event.device].gpus)
+                    grave = ill or any(w in event.reason for w in ("XID", "memory errors", "lost"))
+                    assert grave, f"a trial is killed for: {event.reason}"
+            case Reported():
+                self.counts["reports"] += 1
+            case _:
+                pass
+        self.check_devices(over=self.experiment.finished)
+
+    def _check_clean(self, name: str, how: str) -> None:
+        for gpu in self.atoms[name].gpus:
+            wrong = self.dirty(gpu, foreign_older_than=self._slack_s(name))
+            assert not wrong, f"{name} {how}: {wrong}"
+
+    def check_devices(self, *, over: bool) -> None:
+        """Every device is FREE, HELD by a live trial, DRAINING within the limit, or QUARANTINED with a reason."""
+        state = self.experiment.state
+        now = self.executor.now()
+        for name, slot in state.devices.slots.items():
+            if slot.state is DRAINING:
+                since = self.drained_at.setdefault(name, now)
+                assert now - since <= LIMIT_S + 2.0, f"{name} drains for {now - since:.0f} s"
+                continue
+            self.drained_at.pop(name, None)
+            if slot.state is HELD:
+                assert slot.trial in state.live, f"{name} is held by nobody that lives"
+            elif slot.state is QUARANTINED:
+                assert slot.reason, f"{name} is quarantined without a reason"
+        if not over:
+            self._check_free()
+
+    def _check_free(self) -> None:
+        """No device stays FREE while a trial could use it."""
+        state = self.experiment.state
+        free = len(state.devices.free)
+        if not free or state.stopping is not None:
+            return
+        time_left_s = DEADLINE_S - self.executor.now()
+        if (
+            self.policy == "hypersched"
+        ):  # its entrance rule may leave atoms free, but never all of them
+            assert state.live or time_left_s < 15.0, f"nothing runs, {free} devices are free"
+        else:
+            assert not state.can_draw, f"{free} devices are free, and {self.policy} has trials"
+
+    def _check_waiting(self) -> None:
+        """A device that is clean and answers is not kept waiting, whatever its neighbours do."""
+        if self.experiment.finished:
+            return
+        for name, slot in self.experiment.state.devices.slots.items():
+            gpus = self.atoms[name].gpus
+            fine = not any(self.dirty(g) or self.ill(g) or self.sick(g) for g in gpus)
+            waits = slot.state is DRAINING or (slot.state is QUARANTINED and slot.passing)
+            if not waits or not fine or name in self.executor.seats.on:
+                self.fine_since.pop(name, None)
+                continue
+            waited_s = self.now - self.fine_since.setdefault(name, self.now)
+            limit_s = RELEASED_WITHIN_S if slot.state is DRAINING else BACK_WITHIN_S
+            assert waited_s < limit_s, (
+                f"{name} is clean for {waited_s:.1f} s and still {slot.state.value}: {slot.reason}"
+            )

@@ -1,0 +1,242 @@
+"""A full disk: nothing more is carried out, the trials train on, and when there is room again nothing is missing.
+
+The error is SQLite's own: once by a limit on the pages of the database, once by a file system that is really full.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from gpusched.core.decisions import Command
+from gpusched.core.events import ExperimentStarted, TrialExited, UserAsked
+from gpusched.driver.loop import Driver
+from gpusched.journal.log import Journal
+from gpusched.sim.executor import SimExecutor
+from gpusched.sim.setup import Setup, experiment, machine, recipe
+from tests.crashes import Daemons, Failpoints
+from tests.driver.test_crashes import SETUPS
+from tests.journal_samples import ROOT
+
+SETUP = SETUPS["hypersched"]
+
+
+class Watched(SimExecutor):
+    """Notes when commands are carried out."""
+
+    carried_out_at: list[float]
+
+    def execute(self, command: Command) -> None:
+        self.carried_out_at.append(self.now())
+        super().execute(command)
+
+
+def watched(setup: Setup) -> Watched:
+    made = machine(setup)
+    made.__class__ = Watched
+    assert isinstance(made, Watched)
+    made.carried_out_at = []
+    return made
+
+
+def _limit_pages(journal: Journal, pages: int) -> None:
+    journal._connection.execute(f"PRAGMA max_page_count={pages}")
+
+
+def test_while_the_disk_is_full_nothing_is_done_and_nothing_is_lost(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = Journal.create(path, {})
+    executor = watched(SETUP)
+    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal, check=True)
+    devices = tuple(device.id for device in executor.inventory())
+    driver.handle([ExperimentStarted(at=0.0, devices=devices)])
+    while executor.now() < 0.5:
+        driver.turn()
+    _limit_pages(journal, 1)
+    while driver.stalled is None:
+        driver.turn()
+    assert "full" in driver.stalled
+    full_at, done_before = executor.now(), len(executor.carried_out_at)
+    reports_before, on_disk = executor.reports, _count(path)
+    while executor.now() < full_at + 1.0:
+        driver.turn()
+    assert len(executor.carried_out_at) == done_before, "no effect without a sync"
+    assert _count(path) == on_disk
+    assert driver.stalled is not None
+    assert executor.reports >= reports_before
+    _limit_pages(journal, 1_000_000)
+    driver.run()
+    assert driver.stalled is None
+    assert driver.experiment.finished
+    assert len(executor.carried_out_at) > done_before
+    journal.close()
+    _check_replay(path, driver)
+
+
+def test_it_ends_only_when_its_end_is_on_disk(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = Journal.create(path, {})
+    executor = watched(SETUP)
+    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal)
+    devices = tuple(device.id for device in executor.inventory())
+    driver.handle([ExperimentStarted(at=0.0, devices=devices)])
+    _limit_pages(journal, 1)
+    while driver.stalled is None:
+        driver.handle([UserAsked(at=0.0, verb="unpause", trial=99)] * 20)
+        driver._settle()
+    driver.handle([UserAsked(at=0.0, verb="cancel")])
+    for trial in list(driver.experiment.state.live.values()):
+        gone = TrialExited(at=0.0, trial=trial.id, incarnation=trial.incarnation, outcome="killed")
+        driver.handle([gone])
+    assert driver.experiment.finished
+    assert executor.carried_out_at == [0.0] * executor.launches
+    for _ in range(3):
+        before = executor.now()
+        driver.turn()
+        assert driver.stalled is not None
+        assert executor.now() >= before
+    _limit_pages(journal, 1_000_000)
+    driver.run()
+    assert driver.stalled is None
+    journal.close()
+    _check_replay(path, driver)
+
+
+def test_any_other_failure_to_write_is_fatal(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path / "journal.db", {})
+    executor = watched(SETUP)
+    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal)
+    journal._connection.execute("DROP TABLE events")
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        driver.handle([ExperimentStarted(at=0.0, devices=("sim:0",))])
+    assert executor.carried_out_at == []
+    journal._connection.close()
+
+
+def _count(path: Path) -> int:
+    other = sqlite3.connect(path)
+    (count,) = other.execute("SELECT count(*) FROM events").fetchone()
+    other.close()
+    return int(count)
+
+
+def _check_replay(path: Path, driver: Driver) -> None:
+    daemons = Daemons.__new__(Daemons)
+    daemons.setup, daemons.path, daemons.points = SETUP, path, Failpoints()
+    daemons.experiment = driver.experiment
+    daemons._check_journal()
+
+
+# ---------------------------------------------------------------- a file system that is full
+
+ON_A_SMALL_DISK = """
+    import sys
+    from pathlib import Path
+    from gpusched.core.events import ExperimentStarted
+    from gpusched.driver.loop import Driver
+    from gpusched.journal.log import Journal
+    from tests.driver.test_disk import SETUP, _check_replay, experiment, recipe, watched
+
+    folder = Path(sys.argv[1])
+    path, ballast = folder / "journal.db", folder / "ballast"
+    journal = Journal.create(path, {})
+    executor = watched(SETUP)
+    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal, check=True)
+    devices = tuple(device.id for device in executor.inventory())
+    driver.handle([ExperimentStarted(at=0.0, devices=devices)])
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 1024):
+                pass
+        except OSError:
+            pass
+    stalled_turns = 0
+    while not driver.experiment.finished or driver.stalled:
+        driver.turn()
+        if driver.stalled:
+            stalled_turns += 1
+            assert "full" in driver.stalled, driver.stalled
+            if stalled_turns == 20:
+                done = len(executor.carried_out_at)
+            if stalled_turns == 40:
+                assert len(executor.carried_out_at) == done
+                ballast.unlink()
+    assert stalled_turns >= 40, stalled_turns
+    journal.close()
+    _check_replay(path, driver)
+"""
+
+
+WITH_A_RESERVE = """
+    import sys
+    from pathlib import Path
+    from gpusched.core.events import ExperimentStarted
+    from gpusched.driver.loop import Driver
+    from gpusched.journal.log import Journal
+    from gpusched.folder.reserve import Reserve
+    from tests.driver.test_disk import SETUP, _check_replay, experiment, recipe, watched
+
+    folder = Path(sys.argv[1])
+    path = folder / "journal.db"
+    spare = Reserve(folder / "reserve", slices=3)
+    journal = Journal.create(path, {})
+    executor = watched(SETUP)
+    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal, check=True, spare=spare)
+    devices = tuple(device.id for device in executor.inventory())
+    driver.handle([ExperimentStarted(at=0.0, devices=devices)])
+    assert spare.slices == 3
+    with (folder / "ballast").open("wb", buffering=0) as file:
+        try:
+            while file.write(b"x" * 1024):
+                pass
+        except OSError:
+            pass
+    while not driver.experiment.finished:
+        driver.turn()
+        assert driver.stalled is None, driver.stalled
+    assert spare.slices < 3, "the disk was full"
+    driver.run()
+    journal.close()
+    _check_replay(path, driver)
+"""
+
+
+def _in_a_namespace(*command: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    unshare = ["unshare", "--user", "--map-root-user", "--mount"]
+    return subprocess.run(
+        [*unshare, *command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+    )
+
+
+def can_mount() -> bool:
+    if shutil.which("unshare") is None:
+        return False
+    return _in_a_namespace("mount", "-t", "tmpfs", "tmpfs", "/mnt").returncode == 0
+
+
+@pytest.mark.skipif(not can_mount(), reason="no user namespaces here: a small disk cannot be made")
+@pytest.mark.parametrize(
+    ("size", "script"), [("512k", ON_A_SMALL_DISK), ("4m", WITH_A_RESERVE)], ids=["", "reserve"]
+)
+def test_a_file_system_that_is_really_full(tmp_path: Path, size: str, script: str) -> None:
+    """Without a reserve it stalls until there is room; with one the search ends in good order on a full disk."""
+    file = tmp_path / "script.py"
+    file.write_text(textwrap.dedent(script))
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = f"mount -t tmpfs -o size={size} tmpfs {disk}"
+    done = _in_a_namespace(
+        "sh", "-c", f"{mount} && PYTHONPATH={ROOT} {sys.executable} {file} {disk}"
+    )
+    assert done.returncode == 0, done.stderr

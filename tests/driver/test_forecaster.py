@@ -1,0 +1,201 @@
+"""The processes that fit learning curves: nothing waits, nothing is lost, nothing is left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+import pytest
+
+from gpusched.core.decisions import Forecast
+from gpusched.core.events import Forecasted
+from gpusched.driver.forecaster import (
+    MAX_DEATHS,
+    InlineForecaster,
+    PooledForecaster,
+    make_forecaster,
+)
+from gpusched.processes.identity import Identity, is_alive, send_signal
+
+CURVE = tuple(0.8 - 0.7 * 0.9**step for step in range(20))
+
+
+def ask(trial: int = 3, step: int = 20) -> Forecast:
+    return Forecast(trial, step, CURVE, horizon=60, target=0.75)
+
+
+@pytest.fixture
+def pool() -> Iterator[PooledForecaster]:
+    made = PooledForecaster("least_squares", seed=7)
+    yield made
+    made.close()
+
+
+def wait(
+    pool: PooledForecaster, count: int, *, also: Callable[[], None] = lambda: None
+) -> list[Forecasted]:
+    """Poll until so many answers are there."""
+    found: list[Forecasted] = []
+    until = time.monotonic() + 60
+    while len(found) < count:
+        assert time.monotonic() < until, f"only {found}; {list(pool.complaints)}"
+        also()
+        found += pool.poll(12.5)  # type: ignore[arg-type]
+        time.sleep(0.01)
+    return found
+
+
+def children() -> list[psutil.Process]:
+    """Those of ours that run: what another test has killed and not waited for has no command line any more.
+
+    A process has none yet for a moment when its parent already goes on: ``exec`` lets go of the parent first.
+    """
+    found = []
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+            while not process.cmdline():
+                time.sleep(0.001)
+            if "gpusched.driver.forecaster" in process.cmdline():
+                found.append(process)
+    return found
+
+
+def test_the_answer_is_an_event_and_the_same_as_in_a_simulation(pool: PooledForecaster) -> None:
+    pool.submit(ask())
+    (event,) = wait(pool, 1)
+    assert (event.at, event.trial, event.step) == (12.5, 3, 20)
+    inline = InlineForecaster("least_squares", seed=7)
+    inline.submit(ask())
+    (expected,) = inline.poll(12.5)
+    assert event == expected
+    assert 0.0 < event.forecast["reached_by_end"] <= 1.0
+
+
+def test_asking_does_not_wait(pool: PooledForecaster) -> None:
+    """Its process is stopped: who waited for anything of it would wait for ever."""
+    pool.submit(ask(0))
+    (process,) = children()
+    process.suspend()
+    for trial in range(1, 50):
+        pool.submit(ask(trial))
+    assert pool.pending == 50
+    process.resume()
+    assert sorted(event.trial for event in wait(pool, 50)) == list(range(50))
+    assert pool.pending == 0
+
+
+def test_no_process_before_the_first_question_and_none_afterwards() -> None:
+    pool = PooledForecaster("least_squares", seed=7, workers=2)
+    assert children() == []
+    for trial in range(4):
+        pool.submit(ask(trial))
+    assert len(children()) == 2
+    pool.close()
+    assert children() == []
+
+
+def test_it_ends_with_the_daemon() -> None:
+    """However the daemon ended, and in the middle of a fit: a stopped process cannot see that its pipe has ended."""
+    program = (
+        "import os, signal, time\n"
+        "from gpusched.driver.forecaster import PooledForecaster\n"
+        "from gpusched.core.decisions import Forecast\n"
+        "from gpusched.processes.identity import start_time\n"
+        "pool = PooledForecaster('least_squares', 0)\n"
+        "curve = tuple(0.8 - 0.5 * 0.9 ** step for step in range(20))\n"
+        "pool.submit(Forecast(0, 20, curve, 40, 0.9))\n"
+        "while not pool.poll(0.0): time.sleep(0.01)\n"
+        "pid = pool._workers[0]._process.pid\n"
+        "os.kill(pid, signal.SIGSTOP)\n"
+        "print(pid, start_time(pid), flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=False)
+    assert done.returncode == -signal.SIGKILL
+    fitter = Identity(*map(int, done.stdout.split()))
+    until = time.monotonic() + 20
+    while is_alive(fitter) and time.monotonic() < until:
+        time.sleep(0.005)
+    assert not send_signal(fitter, signal.SIGKILL), "it outlived the daemon"
+
+
+def test_of_a_trial_only_the_newest_question_waits(pool: PooledForecaster) -> None:
+    pool.submit(ask(1, step=20))  # goes to the process at once
+    pool.submit(ask(2, step=20))
+    pool.submit(ask(2, step=30))
+    answers = {(event.trial, event.step): event.forecast for event in wait(pool, 3)}
+    assert answers[2, 20] == {}
+    assert answers[2, 30]
+    assert answers[1, 20]
+
+
+def test_a_killed_process_costs_an_answer_and_is_replaced(pool: PooledForecaster) -> None:
+    pool.submit(ask(1))
+    os.kill(children()[0].pid, signal.SIGKILL)
+    (lost,) = wait(pool, 1)
+    assert lost.forecast == {}
+    assert "status -9" in pool.complaints[0]
+    pool.submit(ask(2))
+    (answer,) = wait(pool, 1)
+    assert answer.forecast
+
+
+def test_after_too_many_deaths_everything_is_answered_empty() -> None:
+    pool = PooledForecaster("no such predictor", seed=0)
+    for trial in range(MAX_DEATHS + 3):
+        pool.submit(ask(trial))
+    events = wait(pool, MAX_DEATHS + 3)
+    assert [event.forecast for event in events] == [{}] * (MAX_DEATHS + 3)
+    assert children() == []
+    pool.submit(ask(99))
+    (event,) = wait(pool, 1)
+    assert event.forecast == {}
+
+
+def test_what_cannot_be_fitted_is_answered_empty_and_said(pool: PooledForecaster) -> None:
+    broken = Forecast(1, 5, ("x", "y", "z", "u"), 9, 0.5)  # type: ignore[arg-type]
+    pool.submit(broken)
+    (event,) = wait(pool, 1)
+    assert event.forecast == {}
+    assert "ValueError" in pool.complaints[0]
+    pool.submit(ask(2))
+    (event,) = wait(pool, 1)
+    assert event.forecast
+
+
+def test_an_inline_answer_may_come_late() -> None:
+    inline = InlineForecaster("least_squares", delay_s=5.0)
+    inline.poll(10.0)
+    inline.submit(ask())
+    assert inline.poll(14.9) == []
+    (event,) = inline.poll(15.0)
+    assert event.at == 15.0
+
+
+@dataclass
+class SomeRecipe:
+    policy_options: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = 3
+
+
+def test_only_policies_that_forecast_have_a_forecaster() -> None:
+    assert make_forecaster(SomeRecipe({"R": 81})) is None
+    made = make_forecaster(SomeRecipe({"predictor": "mcmc"}))
+    assert made is not None
+    made.close()
+
+
+def test_the_daemon_does_not_pay_for_numpy() -> None:
+    program = (
+        "import sys, gpusched.driver.forecaster, gpusched.policies.pop, gpusched.policies.earlyterm; "
+        "sys.exit('numpy' in sys.modules or 'scipy' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

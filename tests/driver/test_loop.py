@@ -1,0 +1,226 @@
+"""The loop: journal, sync, then act; answers that need no sync; timers and forecasts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpusched.core.decisions import (
+    AskForecast,
+    Command,
+    ConfirmRelease,
+    Finish,
+    Forecast,
+    Launch,
+    Pause,
+    Resize,
+    SetTimer,
+    Start,
+    WakeAt,
+    Yield,
+)
+from gpusched.core.events import (
+    DeviceQuarantined,
+    DevicesReleased,
+    Event,
+    Forecasted,
+    TrialExited,
+    UserAsked,
+    Verb,
+)
+from gpusched.driver.loop import COMMIT_EVERY_S, Driver
+from gpusched.errors import Fenced
+from gpusched.journal.log import Journal
+from tests.core import stages
+from tests.helpers import Script
+from tests.notebook import Notebook, on_disk, report
+
+# ---------------------------------------------------------------- the order of effects
+
+
+def test_nothing_is_done_before_it_is_on_disk(path: Path, journal: Journal) -> None:
+    script = stages.running().decides(Pause(0))
+    seen_by_executor: list[list[tuple[str, list[Command]]]] = []
+
+    class Suspicious(Notebook):
+        def execute(self, command: Command) -> None:
+            seen_by_executor.append(on_disk(path))
+
+    driver = Driver(script.experiment, Suspicious([[report()]]), journal)
+    driver.turn()
+    assert seen_by_executor == [[("Reported", [Yield(0, 1, save=True)])]]
+
+
+def test_an_answer_of_go_on_waits_for_no_disk(path: Path, journal: Journal) -> None:
+    executor = Notebook([[report()]])
+    driver = Driver(stages.running().experiment, executor, journal)
+    driver.turn()
+    assert executor.told == [("go on", 0, 2)]
+    assert on_disk(path) == []
+    driver.turn()
+    assert executor.clock == 2.0 + COMMIT_EVERY_S
+    assert on_disk(path) == [("Reported", [])]
+
+
+def test_an_answer_that_is_a_decision_comes_after_the_decision(journal: Journal) -> None:
+    executor = Notebook([[report()]])
+    Driver(stages.running().decides(Pause(0)).experiment, executor, journal).turn()
+    assert executor.told == [Yield(0, 1, save=True), ("go on", 0, 2)]
+
+
+def test_what_happened_at_once_is_synced_at_once(path: Path, journal: Journal) -> None:
+    script = Script(devices=2).wants(Start(1), Start(1)).start().drop()
+    script.report(0, 0.5).drop().saved(0, 1).drop().report(1, 0.4).drop()
+    script.decides(Pause(0))
+    executor = Notebook([[report(0), report(1, metric=0.3)]])
+    Driver(script.experiment, executor, journal).turn()
+    assert executor.told == [("go on", 1, 2), Yield(0, 1, save=True), ("go on", 0, 2)]
+    assert [kind for kind, _ in on_disk(path)] == ["Reported", "Reported"]
+
+
+@pytest.mark.parametrize("since", [0.0, 0.1, 0.7, 12.3, 1e6 + 0.1])
+def test_the_time_to_sync_comes_in_virtual_time_too(
+    path: Path, journal: Journal, since: float
+) -> None:
+    executor = Notebook([[report(at=since)]], clock=since)
+    driver = Driver(stages.running().experiment, executor, journal)
+    driver.turn()
+    driver.turn()
+    assert len(on_disk(path)) == 1
+
+
+def test_without_a_journal_nothing_waits() -> None:
+    executor = Notebook([[report()], [report(seq=3, at=9.0)]])
+    driver = Driver(stages.running().experiment, executor)
+    driver.turn()
+    driver.turn()
+    assert executor.waited_until == [float("inf")] * 2
+
+
+def test_observers_see_events_with_what_they_caused(journal: Journal) -> None:
+    seen: list[tuple[Event, list[Command]]] = []
+    script = stages.running().decides(Pause(0))
+    Driver(
+        script.experiment,
+        Notebook([[report()]]),
+        journal,
+        observer=lambda event, commands: seen.append((event, list(commands))),
+    ).turn()
+    assert seen == [(report(), [Yield(0, 1, save=True)])]
+
+
+def test_a_daemon_that_was_overtaken_carries_nothing_out() -> None:
+    def fence() -> None:
+        raise Fenced(1, 2)
+
+    executor = Notebook([[report()]])
+    driver = Driver(stages.running().decides(Pause(0)).experiment, executor, fence=fence)
+    with pytest.raises(Fenced):
+        driver.turn()
+    assert executor.told == []
+
+
+# ---------------------------------------------------------------- what to expect
+
+
+def test_what_a_resize_will_launch_is_said_before_the_yield_and_comes_so() -> None:
+    script = stages.running().decides(Resize(0, 2))
+    executor = Notebook([[report()]])
+    driver = Driver(script.experiment, executor)
+    driver.turn()
+    launch = Launch(0, 2, ("d0", "d1"), {"n": 0})
+    assert executor.told[:2] == [("expect", 0, launch), Yield(0, 1, save=True)]
+    driver.handle([TrialExited(at=3.0, trial=0, incarnation=1, outcome="yielded", saved_step=2)])
+    driver.handle([DevicesReleased(at=3.0, devices=("d0",))])
+    assert executor.told[-1] == Launch(0, 2, ("d0", "d1"), {"n": 0})
+    assert executor.told.count(("expect", 0, None)) == 0
+
+
+@pytest.mark.parametrize("verb", ["stop", "pause"])
+def test_a_launch_that_will_not_come_is_said_at_once(verb: Verb) -> None:
+    executor = Notebook([[report()]])
+    driver = Driver(stages.running().decides(Resize(0, 2)).experiment, executor)
+    driver.turn()
+    driver.handle([UserAsked(at=2.5, verb=verb, trial=0)])
+    driver.handle([UserAsked(at=2.6, verb=verb, trial=0)])
+    assert executor.told.count(("expect", 0, None)) == 1
+
+
+def test_other_devices_than_expected_are_said() -> None:
+    executor = Notebook([[report()]])
+    driver = Driver(stages.running().decides(Resize(0, 2)).experiment, executor)
+    driver.turn()
+    driver.handle([DeviceQuarantined(at=2.5, device="d1", reason="lost")])
+    assert executor.told[-1] == ("expect", 0, Launch(0, 2, ("d0",), {"n": 0}))
+
+
+# ---------------------------------------------------------------- timers, forecasts, the end
+
+
+def test_timers_fire_at_their_time_and_in_their_order() -> None:
+    script = stages.running().decides(WakeAt(30.0), WakeAt(20.0))
+    executor = Notebook([[report()]])
+    driver = Driver(script.experiment, executor)
+    driver.turn()
+    assert driver._timers == {"wake": 20.0}, "a timer set again moves"
+    driver.handle([report(seq=3)])
+    driver._execute(SetTimer("tea", 15.0))
+    fired: list[tuple[str, float]] = []
+    driver._observer = lambda event, _: fired.append((event.timer, event.at))  # type: ignore[attr-defined]
+    driver.turn()
+    driver.turn()
+    assert fired == [("tea", 15.0), ("wake", 20.0)]
+    assert driver._timers == {}
+
+
+def test_a_timer_of_the_past_fires_at_once() -> None:
+    executor = Notebook(clock=50.0)
+    driver = Driver(stages.running().experiment, executor)
+    driver._execute(SetTimer("deadline", 40.0))
+    driver.turn()
+    assert executor.clock == 50.0
+    assert driver.experiment.state.stopping == "deadline"
+    assert executor.told == [Yield(0, 1, save=False)]
+
+
+def test_waiting_ends_at_the_time_the_caller_gives() -> None:
+    executor = Notebook()
+    Driver(stages.running().experiment, executor).turn(at_most=7.0)
+    assert executor.waited_until == [7.0]
+
+
+def test_forecasts_are_made_elsewhere_and_come_back_as_events() -> None:
+    class Oracle:
+        def __init__(self) -> None:
+            self.asked: list[Forecast] = []
+
+        def submit(self, command: Forecast) -> None:
+            self.asked.append(command)
+
+        def poll(self, now: float) -> list[Event]:
+            answers = [
+                Forecasted(at=now, trial=f.trial, step=f.step, forecast={}) for f in self.asked
+            ]
+            self.asked.clear()
+            return list(answers)
+
+    oracle = Oracle()
+    script = stages.running().decides(AskForecast(0, (0.5, 0.4), 81, 0.9))
+    script.policy.on_next_forecast.append(Pause(0))
+    executor = Notebook([[report()], []])
+    driver = Driver(script.experiment, executor, forecaster=oracle)
+    driver.turn()
+    assert oracle.asked == [Forecast(0, 2, (0.5, 0.4), 81, 0.9)]
+    driver.turn()
+    assert executor.told[-1] == Yield(0, 1, save=True)
+
+
+def test_it_runs_until_it_is_over_and_everything_is_on_disk(path: Path, journal: Journal) -> None:
+    script = stages.stopping(max_trials=1)
+    gone = TrialExited(at=3.0, trial=0, incarnation=1, outcome="yielded")
+    executor = Notebook([[gone, UserAsked(at=3.0, verb="stop")]])
+    Driver(script.experiment, executor, journal, check=True).run()
+    assert executor.told == [ConfirmRelease(("d0",)), Finish("stopped by the user")]
+    assert [kind for kind, _ in on_disk(path)] == ["TrialExited", "UserAsked"]
+    assert not journal.is_dirty

@@ -1,0 +1,215 @@
+"""What the state implies, resume, and replay."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpusched.core.decisions import (
+    AskForecast,
+    Command,
+    ConfirmRelease,
+    Forecast,
+    KeepBest,
+    Kill,
+    Save,
+    SetTimer,
+    Start,
+    WakeAt,
+    Yield,
+)
+from gpusched.core.events import (
+    DaemonResumed,
+    DeviceQuarantined,
+    Event,
+    Reported,
+    TimerFired,
+    TrialExited,
+    TrialUp,
+    UserAsked,
+)
+from gpusched.core.experiment import Experiment
+from gpusched.driver.loop import Driver, live_trials, outstanding, replay
+from gpusched.errors import ReplayDiverged
+from gpusched.executors.base import LiveTrial
+from gpusched.journal.log import Entry, Journal
+from tests.core import stages
+from tests.helpers import Script, launch, snapshot
+from tests.notebook import Notebook, on_disk, report
+
+# ---------------------------------------------------------------- what the state implies
+
+
+def implied(script: Script) -> list[Command]:
+    return [c for c in outstanding(script.experiment) if not isinstance(c, SetTimer | KeepBest)]
+
+
+def test_timers_and_the_best_model_are_issued_again() -> None:
+    script = stages.running().decides(WakeAt(30.0)).report(0, 0.4).drop()
+    assert list(outstanding(script.experiment)) == [
+        SetTimer("deadline", 1000.0),
+        SetTimer("wake", 30.0),
+        KeepBest(0, 1, 0.5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("stage", "expected"),
+    [
+        ("starting", []),
+        ("running", []),
+        ("resizing", [Yield(0, 1, save=True)]),
+        ("waiting", [ConfirmRelease(("d0",))]),
+        ("pausing", [Yield(0, 1, save=True)]),
+        ("stopping", [Yield(0, 1, save=False)]),
+        ("killed_while_starting", [Yield(0, 1, save=False), Kill(0, 1, 5.0)]),
+        ("paused", []),
+    ],
+)
+def test_every_stage_implies_what_must_still_happen(stage: str, expected: list[Command]) -> None:
+    assert implied(stages.STAGES[stage]()) == expected
+
+
+def test_a_yield_keeps_what_was_said_about_saving() -> None:
+    script = stages.running().asked("stop").drop()
+    assert implied(script) == [Yield(0, 1, save=False)]
+    script.report(0, 0.9).expect(Save(0, 1))
+    assert implied(script) == [Yield(0, 1, save=True)]
+
+
+def test_kills_are_issued_again_with_their_grace() -> None:
+    script = stages.running()
+    script.feed(DeviceQuarantined(at=script.now, device="d0", reason="Xid 79")).drop()
+    assert implied(script) == [Kill(0, 1, 0.0)]
+    script = stages.running().asked("stop").drop().timer("last call").drop()
+    assert implied(script) == [Yield(0, 1, save=False), Kill(0, 1, 5.0)]
+
+
+def test_forecasts_are_issued_again() -> None:
+    script = stages.running().decides(AskForecast(0, (0.5,), 81, 0.9)).report(0, 0.4).drop()
+    assert implied(script) == [Forecast(0, 2, (0.5,), 81, 0.9)]
+
+
+@pytest.mark.parametrize("stage", list(stages.STAGES))
+def test_live_are_those_that_should_have_processes(stage: str) -> None:
+    script = stages.STAGES[stage]()
+    expected = {
+        trial.id: trial.devices for trial in script.state.trials.values() if trial.has_processes
+    }
+    assert {live.trial: live.devices for live in live_trials(script.experiment)} == expected
+    assert (0 in expected) == (stage not in ("waiting", "paused", "completed", "stopped", "failed"))
+
+
+# ---------------------------------------------------------------- resume
+
+
+def test_resume_reconciles_first_and_acts_after_the_sync(path: Path, journal: Journal) -> None:
+    script = stages.pausing()
+    missed = Reported(at=9.0, trial=0, incarnation=1, seq=3, step=3, metric=0.9, step_time_s=1.0)
+
+    class Suspicious(Notebook):
+        def execute(self, command: Command) -> None:
+            assert [kind for kind, _ in on_disk(path)] == ["DaemonResumed", "Reported"]
+            super().execute(command)
+
+    executor = Suspicious(found=[missed], clock=9.0)
+    Driver(script.experiment, executor, journal).resume(epoch=2)
+    assert executor.live == [LiveTrial(0, 1, ("d0",), 2, {"n": 0}, saved_step=1)]
+    yields, best = Yield(0, 1, save=True), KeepBest(0, 1, 0.5)
+    assert executor.told == [("go on", 0, 3), yields, best]
+    assert script.trial(0).step == 3
+
+
+def test_resume_sets_the_timers_again() -> None:
+    script = stages.running()
+    driver = Driver(script.experiment, Notebook(clock=9.0))
+    driver.resume(epoch=2)
+    assert driver._timers == {"deadline": 1000.0}
+
+
+def test_what_died_meanwhile_is_launched_again(journal: Journal) -> None:
+    script = stages.running()
+    gone = TrialExited(at=9.0, trial=0, incarnation=1, outcome="lost")
+    executor = Notebook(found=[gone], clock=9.0)
+    Driver(script.experiment, executor, journal).resume(epoch=2)
+    confirm = ConfirmRelease(("d0",))
+    assert executor.told == [confirm, confirm, KeepBest(0, 1, 0.5)], "twice is as good as once"
+    script.released("d0").expect(launch(0, 2, "d0"))
+
+
+# ---------------------------------------------------------------- replay
+
+
+def entries_of(script: Script) -> list[Entry]:
+    """What the journal of this script holds."""
+    again = Experiment(script.rules, stages.running().policy, lambda n: {"n": n})
+    again.policy.capacity.append(Start(1))  # type: ignore[attr-defined]
+    found = []
+    for seq, event in enumerate(script.events, 1):
+        found.append(Entry(seq, event, again.handle(event)))
+    return found
+
+
+def scripted() -> Experiment:
+    script = Script(devices=2).wants(Start(1))
+    return script.experiment
+
+
+def test_replay_gives_the_same_experiment() -> None:
+    script = stages.running()
+    experiment = scripted()
+    seen: list[Event] = []
+    entries = entries_of(script)
+    assert replay(experiment, iter(entries), lambda event, _: seen.append(event)) == len(entries)
+    assert seen == script.events
+    experiment.policy.reports = script.policy.reports  # type: ignore[attr-defined]
+    assert snapshot(experiment) == snapshot(script.experiment)
+
+
+def test_replay_that_causes_other_commands_names_both() -> None:
+    entries = entries_of(stages.running())
+    entries[0] = Entry(1, entries[0].event, [SetTimer("deadline", 7.0)])
+    with pytest.raises(ReplayDiverged) as raised:
+        replay(scripted(), iter(entries))
+    text = str(raised.value)
+    assert "event 1 (ExperimentStarted at 0.000 s) caused other commands" in text
+    assert "then: [SetTimer(timer='deadline', at=7.0)]" in text
+    assert "now:  [SetTimer(timer='deadline', at=1000.0), Launch(" in text
+    assert "use that one" in text
+
+
+def test_replay_of_what_cannot_have_happened_is_a_divergence_and_no_crash() -> None:
+    entries = entries_of(stages.running())
+    entries.append(Entry(9, UserAsked(at=5.0, verb="stop"), []))
+
+    class Stubborn(Experiment):
+        def handle(self, event: Event) -> list[Command]:
+            assert not isinstance(event, UserAsked), "a rule of another version"
+            return super().handle(event)
+
+    script = Script(devices=2).wants(Start(1))
+    stubborn = Stubborn(script.rules, script.policy, lambda n: {"n": n})
+    with pytest.raises(ReplayDiverged, match="cannot have happened: a rule of another version"):
+        replay(stubborn, iter(entries))
+
+
+def test_the_kinds_of_news_that_resume_may_bring_are_journaled(
+    path: Path, journal: Journal
+) -> None:
+    script = stages.starting()
+    found: list[Event] = [TrialUp(at=4.0, trial=0, incarnation=1), report(seq=1, at=4.0)]
+    Driver(script.experiment, Notebook(found=found, clock=4.0), journal).resume(epoch=3)
+    journal.commit()
+    other = Journal.open(path)
+    events = [entry.event for entry in other.entries()]
+    other.close()
+    assert events == [DaemonResumed(at=4.0, epoch=3), *found]
+
+
+def test_a_timer_that_fired_is_journaled(path: Path, journal: Journal) -> None:
+    driver = Driver(stages.running().experiment, Notebook(), journal)
+    driver._execute(SetTimer("tea", 5.0))
+    driver.turn()
+    driver.turn()
+    assert [kind for kind, _ in on_disk(path)] == [TimerFired.__name__]

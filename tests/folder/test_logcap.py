@@ -1,0 +1,115 @@
+"""The cap on a rank's streams: bounded on disk, both ends kept, shown with what is missing."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from pathlib import Path
+
+import pytest
+
+from gpusched.cli.logfile import read_from
+from gpusched.folder.logcap import LogCap
+
+KIB = 1 << 10
+
+
+def small_cap(folder: Path) -> LogCap:
+    return LogCap(folder, first=64 * KIB, last=128 * KIB, step=64 * KIB)
+
+
+def on_disk(path: Path) -> int:
+    return path.stat().st_blocks * 512
+
+
+def write(descriptor: int, begin: int, count: int) -> None:
+    text = "".join(f"line {number:08d}\n" for number in range(begin, begin + count))
+    os.write(descriptor, text.encode())
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Path:
+    path = tmp_path / "rank-0.out"
+    path.touch()
+    return path
+
+
+def flood(path: Path, cap: LogCap, lines: int = 200_000) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+    for begin in range(0, lines, 2000):
+        write(descriptor, begin, 2000)
+        cap.look(0.0)
+        assert on_disk(path) < 400 * KIB
+    os.close(descriptor)
+
+
+def test_both_ends_of_a_flood_stay_and_the_rest_is_said(stream: Path) -> None:
+    cap = small_cap(stream.parent)
+    flood(stream, cap)
+    cap.close()
+    lines, offset = read_from(stream, 0)
+    assert offset == stream.stat().st_size
+    gaps = [number for number, line in enumerate(lines) if line.startswith("[gpusched: ")]
+    assert len(gaps) == 1
+    assert lines[gaps[0]] == "[gpusched: 2 MiB of output dropped here]"
+    first, last = lines[: gaps[0]], lines[gaps[0] + 1 :]
+    assert first == [f"line {number:08d}" for number in range(len(first))]
+    assert last == [f"line {number:08d}" for number in range(200_000 - len(last), 200_000)]
+    assert len(first) >= 64 * KIB // 14 - 1
+    assert len(last) >= 128 * KIB // 14 - 1
+    assert read_from(stream, offset) == ([], offset)
+
+
+def test_a_quiet_stream_is_left_alone(stream: Path) -> None:
+    cap = small_cap(stream.parent)
+    stream.write_text("one line\n")
+    cap.look(0.0)
+    cap.close()
+    assert read_from(stream, 0) == (["one line"], 9)
+
+
+def test_the_kernel_says_when_to_look_and_only_then(stream: Path) -> None:
+    cap = small_cap(stream.parent)
+    assert cap.descriptor >= 0
+    poll = select.poll()
+    poll.register(cap.descriptor, select.POLLIN)
+    assert poll.poll(0) == []
+    with stream.open("a") as file:
+        file.write("a line\n")
+    assert poll.poll(0) != []
+    now_s = time.monotonic()
+    cap.look(now_s)
+    assert poll.poll(0) == []
+    assert 0 < cap.wait_s(now_s) < 1
+    assert cap.wait_s(now_s + 1) == 0
+    cap.close()
+
+
+def test_where_holes_cannot_be_punched_the_stream_is_cut_back(stream: Path) -> None:
+    cap = small_cap(stream.parent)
+    cap._punch = cap._cut_back
+    flood(stream, cap)
+    cap.close()
+    lines, _ = read_from(stream, 0)
+    assert lines[0] == "line 00000000"
+    assert lines[-1] == "line 00199999"
+
+
+def test_without_a_watch_it_is_looked_now_and_then(
+    stream: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LogCap, "_watch", lambda self: -1)
+    cap = small_cap(stream.parent)
+    flood(stream, cap)
+    assert 0 < cap.wait_s(0.0) < 1
+    cap.close()
+
+
+def test_a_file_in_the_way_does_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "rank-0.out").mkdir()
+    (tmp_path / "rank-1.out").symlink_to("/dev/full")
+    cap = small_cap(tmp_path)
+    cap.look(0.0)
+    cap.close()
+    small_cap(tmp_path / "nowhere").close()

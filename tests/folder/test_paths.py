@@ -1,0 +1,112 @@
+"""The experiment's folder: where everything is, who may read it, and files that are whole or not there."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusched.folder import paths
+from gpusched.folder.files import private_folder, write_all, write_durably
+from gpusched.folder.paths import ExperimentPaths, TrialPaths
+
+
+def places(of: object, *given: Any) -> dict[str, Path]:
+    """Every property of a class of paths that is one."""
+    names = [name for name in dir(type(of)) if isinstance(getattr(type(of), name), property)]
+    found = {name: getattr(of, name) for name in names}
+    return {name: value for name, value in found.items() if isinstance(value, Path)}
+
+
+def test_what_the_contract_names_is_where_it_says() -> None:
+    """docs/contracts.md and design section 8."""
+    of = ExperimentPaths(Path("/runs/digits-1"))
+    told = {str(path.relative_to(of.root)) for path in places(of).values()}
+    assert told >= {
+        *("recipe.yaml", "worker.json", "journal.db", "lock", "daemon.sock", "daemon.log"),
+        *("trials", "best", ".best", "report.html"),
+    }
+    trial = of.trial(7)
+    assert trial == TrialPaths(Path("/runs/digits-1/trials/0007"))
+    assert {
+        trial.hparams,
+        trial.reports,
+        trial.checkpoint(12),
+        trial.log(3, 0, "err"),
+        trial.last_word(3),
+        trial.exit(3),
+        trial.error_file(3, 1),
+    } == {
+        trial.root / name
+        for name in (
+            *("hparams.json", "reports.jsonl", "checkpoints/step-00000012", "logs/3/rank-0.err"),
+            *("logs/3/last-word.json", "logs/3/exit.json", "logs/3/error-1.json"),
+        )
+    }
+
+
+def test_no_two_are_the_same_and_none_leaves_the_folder() -> None:
+    of = ExperimentPaths(Path("/runs/digits-1"))
+    for found in (places(of), places(of.trial(123456))):
+        assert len(set(found.values())) == len(found) > 2
+        assert all(path.is_relative_to(of.root) for path in found.values())
+
+
+def test_folders_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        made = private_folder(tmp_path / "a" / "b")
+    finally:
+        os.umask(before)
+    for folder in (made, made.parent):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert private_folder(made) == made, "again is as good"
+
+
+def test_a_durable_file_is_replaced_whole_and_is_ours_alone(tmp_path: Path) -> None:
+    path = tmp_path / "final.json"
+    write_durably(path, b"one")
+    write_durably(path, b"two" * 100_000)
+    assert path.read_bytes() == b"two" * 100_000
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_cannot_be_synced_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "final.json"
+    write_durably(path, b"old")
+
+    def refuse(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(paths.os, "fsync", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        write_durably(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_takes_a_part_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = bytearray()
+
+    def some(_descriptor: int, data: memoryview) -> int:
+        taken.extend(data[:3])
+        return min(3, len(data))
+
+    monkeypatch.setattr(paths.os, "write", some)
+    write_all(0, b"in several parts")
+    assert bytes(taken) == b"in several parts"
+
+
+def test_what_is_an_experiment(tmp_path: Path) -> None:
+    of = ExperimentPaths(tmp_path)
+    assert (of.is_experiment, of.resolved_time) == (False, 0.0)
+    of.journal.touch()
+    of.resolved.touch()
+    assert of.is_experiment
+    assert of.resolved_time > 0

@@ -1,0 +1,166 @@
+"""Every event and every command goes to JSON and comes back equal."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusched.core.decisions import COMMAND_TYPES, Command, Forecast, Kill, Launch
+from gpusched.core.events import EVENT_TYPES, Event, ExperimentStarted, Reported, TrialExited
+from gpusched.journal import codec
+
+numbers = st.integers(0, 10**12)
+floats = st.floats(allow_nan=False, allow_infinity=False)
+#: Lone surrogates and NUL included: what a dying process prints is not ours to choose.
+text = st.text(st.characters(), max_size=12)
+names = st.lists(text, max_size=4).map(tuple)
+json_values = st.recursive(
+    st.none() | st.booleans() | numbers | floats | text,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=6,
+)
+
+FIELDS: dict[str, st.SearchStrategy[Any]] = {
+    "at": floats,
+    "atoms": numbers,
+    "barred": st.booleans(),
+    "curve": st.lists(floats, max_size=5).map(tuple),
+    "device": text,
+    "devices": names,
+    "epoch": numbers,
+    "error": st.none() | text,
+    "forecast": st.dictionaries(text, floats, max_size=3),
+    "grace_s": floats,
+    "horizon": numbers,
+    "hparams": st.dictionaries(text, json_values, max_size=4),
+    "incarnation": numbers,
+    "islands": st.dictionaries(text, numbers, max_size=3),
+    "metrics": st.dictionaries(text, floats | st.sampled_from(["nan", "inf", "-inf"]), max_size=3),
+    "low": st.booleans(),
+    "passing": st.booleans(),
+    "outcome": st.sampled_from(["yielded", "finished", "failed", "lost", "killed"]),
+    "reason": text,
+    "save": st.booleans(),
+    "deadline_s": floats,
+    "save_s": floats,
+    "saved_step": st.none() | numbers,
+    "seq": numbers,
+    "size_bytes": numbers,
+    "step_time_s": st.none() | floats,
+    "target": floats,
+    "timer": text,
+    "unusable": st.dictionaries(text, text, max_size=3),
+    "launched": st.dictionaries(text, numbers, max_size=3),
+    "stacks": st.booleans(),
+    "stays": st.booleans(),
+    "unbegun": st.booleans(),
+    "what": text,
+    "verb": st.sampled_from(["pause", "unpause", "stop_trial", "stop", "cancel"]),
+}
+#: Fields that mean something else in another type.
+OF_ONE_TYPE = {
+    ("Reported", "metric"): st.none() | floats,
+    ("KeepBest", "metric"): floats,
+    ("TrialExited", "step"): st.none() | numbers,
+    ("UserAsked", "trial"): st.none() | numbers,
+}
+
+
+def instances(kind: type) -> st.SearchStrategy[Any]:
+    fields = {}
+    for field in dataclasses.fields(kind):
+        common = FIELDS.get(field.name, numbers if field.name in ("trial", "step") else None)
+        found = OF_ONE_TYPE.get((kind.__name__, field.name), common)
+        assert found is not None, f"say in FIELDS what {kind.__name__}.{field.name} may be"
+        fields[field.name] = found
+    return st.builds(kind, **fields)
+
+
+@pytest.mark.parametrize("kind", list(EVENT_TYPES.values()), ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_every_event_comes_back(kind: type[Event], data: st.DataObject) -> None:
+    event = data.draw(instances(kind))
+    body = codec.event_body(event)
+    assert body.isascii()
+    again = codec.event_from(kind.__name__, event.at, body)
+    assert again == event
+    assert type(again) is kind
+    assert codec.event_body(again) == body
+
+
+@pytest.mark.parametrize("kind", list(COMMAND_TYPES.values()), ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_every_command_comes_back(kind: type[Command], data: st.DataObject) -> None:
+    commands = data.draw(st.lists(instances(kind), min_size=1, max_size=3))
+    written = codec.commands_text(commands)
+    assert written.isascii()
+    again = codec.commands_from(written)
+    assert again == commands
+    assert all(type(command) is kind for command in again)
+    assert codec.commands_text(again) == written
+
+
+def test_commands_of_several_types_keep_their_order() -> None:
+    commands = [
+        Launch(1, 2, ("d0", "d1"), {"lr": 0.1, "layers": [1, 2]}),
+        Kill(3, 1, 0.5),
+        Forecast(1, 9, (0.1, 0.2), 81, 0.9),
+    ]
+    assert codec.commands_from(codec.commands_text(commands)) == commands
+
+
+def test_no_command_is_no_text() -> None:
+    assert codec.commands_text([]) == ""
+    assert codec.commands_from("") == []
+
+
+def test_defaults_are_not_written() -> None:
+    report = Reported(at=1.0, trial=3, incarnation=1, seq=9, step=9, metric=0.5)
+    assert json.loads(codec.event_body(report)) == {
+        "trial": 3,
+        "incarnation": 1,
+        "seq": 9,
+        "step": 9,
+        "metric": 0.5,
+    }
+
+
+def test_a_default_is_not_shared_between_events() -> None:
+    first = codec.event_from("ExperimentStarted", 0.0, '{"devices":["d0"]}')
+    second = codec.event_from("ExperimentStarted", 0.0, '{"devices":["d0"]}')
+    assert isinstance(first, ExperimentStarted)
+    assert isinstance(second, ExperimentStarted)
+    assert first.islands == second.islands == {}
+    assert first.islands is not second.islands
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("Reporte", "{}"),
+        ("Reported", "{}"),
+        ("Reported", "not json"),
+        ("Reported", '{"trial":1,"surprise":2}'),
+        ("TrialUp", "[]"),
+    ],
+)
+def test_what_is_no_event_raises_what_the_journal_catches(kind: str, body: str) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        codec.event_from(kind, 0.0, body)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_number_that_is_not_finite_is_refused_not_written(value: float) -> None:
+    report = Reported(at=1.0, trial=3, incarnation=1, seq=9, step=9, metric=value)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        codec.event_body(report)
+
+
+def test_unprintable_errors_are_kept_as_they_are() -> None:
+    event = TrialExited(at=1.0, trial=0, incarnation=1, outcome="failed", error="\ud800 \0 é 模")
+    assert codec.event_from("TrialExited", 1.0, codec.event_body(event)) == event

@@ -1,0 +1,308 @@
+"""The journal: what is committed comes back equal, what is none of ours is refused, damage is named."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusched.core.events import TrialExited, TrialUp
+from gpusched.errors import DamagedState, InputError
+from gpusched.journal import log as journal_module
+from gpusched.journal.log import Journal
+from tests.journal_samples import META, read, run_program, sample, write
+
+# ---------------------------------------------------------------- the good way
+
+
+def test_what_is_written_comes_back(path: Path) -> None:
+    entries = write(path, 60)
+    assert read(path) == entries
+    journal = Journal.open(path)
+    assert journal.meta == META
+    journal.close()
+
+
+def test_an_empty_journal_is_empty(path: Path) -> None:
+    Journal.create(path, {}).close()
+    assert read(path) == []
+
+
+def test_reading_twice_gives_the_same(path: Path) -> None:
+    entries = write(path, 12)
+    journal = Journal.open(path)
+    assert list(journal.entries()) == list(journal.entries()) == entries
+    journal.close()
+
+
+def test_it_goes_on_where_it_ended_again_and_again(path: Path) -> None:
+    events = sample(30)
+    Journal.create(path, META).close()
+    for start in range(0, 30, 3):
+        journal = Journal.open(path)
+        assert [(e.event, e.commands) for e in journal.entries()] == events[:start]
+        for event, commands in events[start : start + 3]:
+            journal.append(event, commands)
+        journal.close()
+    assert [(e.event, e.commands) for e in read(path)] == events
+
+
+def test_appending_before_reading_to_the_end_is_an_error(path: Path) -> None:
+    write(path, 5)
+    journal = Journal.open(path)
+    with pytest.raises(AssertionError, match="read to its end"):
+        journal.append(*sample(1)[0])
+    next(journal.entries())
+    with pytest.raises(AssertionError, match="read to its end"):
+        journal.append(*sample(1)[0])
+    journal.close()
+
+
+def test_what_is_appended_is_not_there_before_the_commit(path: Path) -> None:
+    journal = Journal.create(path, META)
+    journal.append(*sample(1)[0])
+    assert journal.is_dirty
+    with sqlite3.connect(path) as other:
+        assert other.execute("SELECT count(*) FROM events").fetchone() == (0,)
+    journal.commit()
+    assert not journal.is_dirty
+    with sqlite3.connect(path) as other:
+        assert other.execute("SELECT count(*) FROM events").fetchone() == (1,)
+    other.close()
+    journal.commit()
+    journal.close()
+
+
+def test_whole_numbers_as_time_come_back(path: Path) -> None:
+    journal = Journal.create(path, META)
+    journal.append(TrialUp(at=3, trial=0, incarnation=1), [])
+    journal.close()
+    assert read(path)[0].event == TrialUp(at=3.0, trial=0, incarnation=1)
+
+
+def test_broken_characters_come_back(path: Path) -> None:
+    event = TrialExited(at=1.0, trial=0, incarnation=1, outcome="failed", error="\udcff \0 \ud800")
+    journal = Journal.create(path, META)
+    journal.append(event, [])
+    journal.close()
+    assert read(path)[0].event == event
+
+
+def test_meta_can_be_changed_key_by_key(path: Path) -> None:
+    journal = Journal.create(path, META)
+    journal.set_meta({"epoch": 2, "more": [1]})
+    journal.close()
+    journal = Journal.open(path)
+    assert journal.meta == {**META, "epoch": 2, "more": [1]}
+    journal.close()
+
+
+def test_every_commit_is_synced_and_logged_ahead(path: Path) -> None:
+    journal = Journal.create(path, META)
+    pragma = journal._connection.execute
+    assert pragma("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert pragma("PRAGMA synchronous").fetchone() == (2,)
+    journal.close()
+
+
+def test_a_new_ones_name_survives_a_power_loss(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(journal_module, "sync_folder", synced.append)
+    Journal.create(path, META).close()
+    assert synced == [path.parent]
+
+
+def test_it_is_for_its_owner_only(path: Path) -> None:
+    journal = Journal.create(path, META)
+    journal.append(*sample(1)[0])
+    journal.commit()
+    modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
+    journal.close()
+    assert set(modes) == {"journal.db", "journal.db-wal", "journal.db-shm", "journal.db-mark"}
+    assert set(modes.values()) == {0o600}
+
+
+# ---------------------------------------------------------------- what is no journal of ours
+
+
+def test_where_none_is(path: Path) -> None:
+    with pytest.raises(DamagedState, match="there is no journal here"):
+        Journal.open(path)
+    assert not path.exists(), "opening makes none"
+
+
+def test_a_folder_in_its_place(path: Path) -> None:
+    path.mkdir()
+    with pytest.raises(DamagedState, match="there is no journal here"):
+        Journal.open(path)
+    with pytest.raises(InputError, match="cannot be made"):
+        Journal.create(path, META)
+
+
+def test_an_existing_one_is_not_written_over(path: Path) -> None:
+    entries = write(path, 5)
+    with pytest.raises(InputError, match="cannot be made: File exists"):
+        Journal.create(path, META)
+    assert read(path) == entries
+
+
+@pytest.mark.parametrize("content", [b"x" * 5000, b"SQLite format 3\0" + b"\xff" * 5000, b"{}"])
+def test_garbage_in_its_place(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    with pytest.raises(DamagedState):
+        read(path)
+
+
+def test_an_empty_file_in_its_place(path: Path) -> None:
+    path.touch()
+    with pytest.raises(DamagedState, match="this is no gpusched journal"):
+        Journal.open(path)
+
+
+def test_another_database_in_its_place(path: Path) -> None:
+    other = sqlite3.connect(path)
+    other.execute("PRAGMA application_id=7")
+    other.execute("CREATE TABLE t (x)")
+    other.close()
+    with pytest.raises(DamagedState, match=r"this is no gpusched journal \(application id 0x7\)"):
+        Journal.open(path)
+
+
+@pytest.mark.parametrize(
+    ("version", "message"),
+    [
+        (99, f"has format 99, this gpusched reads up to format {journal_module.FORMAT}; use"),
+        (0, "never was"),
+    ],
+)
+def test_another_format(path: Path, version: int, message: str) -> None:
+    write(path, 5)
+    other = sqlite3.connect(path)
+    other.execute(f"PRAGMA user_version={version}")
+    other.close()
+    with pytest.raises(DamagedState, match=message):
+        Journal.open(path)
+
+
+def test_one_that_somebody_else_has_locked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(path, 5)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("PRAGMA locking_mode=EXCLUSIVE")
+    other.execute("BEGIN EXCLUSIVE")
+    monkeypatch.setattr(journal_module, "_LOCK_TIMEOUT_S", 0.05)
+    with pytest.raises(InputError, match="another process has the journal open"):
+        Journal.open(path)
+    other.close()
+
+
+@pytest.fixture
+def anybodys() -> Iterator[Path]:
+    """A folder that others can reach, whoever runs the tests."""
+    with tempfile.TemporaryDirectory() as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+def test_a_folder_that_cannot_be_written(anybodys: Path) -> None:
+    path = anybodys / "journal.db"
+    write(path, 5)
+    program = f"""
+        import os
+        from pathlib import Path
+        from gpusched.errors import InputError
+        from gpusched.journal.log import Entry, Journal
+        path = Path({str(path)!r})
+        path.parent.chmod(0o555)
+        path.chmod(0o444)
+        if os.getuid() == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+        try:
+            Journal.open(path)
+        except InputError as error:
+            assert "permissions" in str(error), error
+        else:
+            raise SystemExit("opened")
+        try:
+            Journal.create(path.with_name("other.db"), {{}})
+        except InputError as error:
+            assert "Permission denied" in str(error), error
+        else:
+            raise SystemExit("created")
+    """
+    done = run_program(program)
+    anybodys.chmod(0o755)
+    assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------- damage
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "UPDATE events SET at = at + 1e-9 WHERE seq = 7",
+        "UPDATE events SET kind = 'TrialUp' WHERE seq = 7",
+        "UPDATE events SET body = replace(body, '0', '1') WHERE seq = 7",
+        "UPDATE events SET commands = '[]' WHERE seq = 7",
+        "UPDATE events SET crc = crc + 1 WHERE seq = 7",
+        "UPDATE events SET body = x'00' WHERE seq = 7",
+        "DELETE FROM events WHERE seq = 7",
+        "UPDATE events SET seq = -1 WHERE seq = 7",
+        "UPDATE events SET seq = 99 WHERE seq = 12",
+    ],
+)
+def test_a_changed_row_is_named(path: Path, change: str) -> None:
+    write(path, 12)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute(change)
+    other.close()
+    journal = Journal.open(path)
+    with pytest.raises(
+        DamagedState, match=r"event (1|7|12) is damaged or missing; the (0|6|11) bef"
+    ):
+        list(journal.entries())
+    journal.close()
+
+
+def test_swapped_rows_are_found(path: Path) -> None:
+    write(path, 12)
+    other = sqlite3.connect(path, isolation_level=None)
+    for change in ((7, 99), (8, 7), (99, 8)):
+        other.execute("UPDATE events SET seq = ? WHERE seq = ?", change[::-1])
+    other.close()
+    with pytest.raises(DamagedState, match="event 7 is damaged"):
+        read(path)
+
+
+@pytest.mark.parametrize("last", [9, 11])
+def test_a_missing_end_is_named(path: Path, last: int) -> None:
+    write(path, 12)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("DELETE FROM events WHERE seq > ?", (last,))
+    other.close()
+    named = f"events {last + 1} to 12 are missing; the {last} before"
+    with pytest.raises(DamagedState, match=named):
+        read(path)
+
+
+def test_an_event_that_nobody_knows_is_damage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "event_body", lambda event: '{"trial":1,"surprise":2}')
+    write(path, 3)
+    with pytest.raises(DamagedState, match="the journal is damaged"):
+        read(path)
+
+
+@pytest.mark.parametrize("change", ["DELETE FROM meta", "UPDATE meta SET value = '{}'"])
+def test_damaged_meta_is_found(path: Path, change: str) -> None:
+    write(path, 3)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute(change)
+    other.close()
+    journal = Journal.open(path)
+    with pytest.raises(DamagedState, match="its description of the experiment"):
+        journal.meta  # noqa: B018
+    journal.close()

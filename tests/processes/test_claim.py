@@ -1,0 +1,84 @@
+"""``shim.json``: exactly one claim can be made; what is in it is not trusted."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from gpusched.processes.claim import add_ranks, make_claim, read_claim
+from gpusched.processes.identity import Identity, boot_id, start_time
+
+HERE = Identity(os.getpid(), start_time(os.getpid()) or 0)
+
+
+def test_a_claim_and_its_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "shim.json"
+    assert read_claim(path) is None
+    assert make_claim(path, HERE)
+    claim = read_claim(path)
+    assert claim is not None
+    assert (claim.shim, claim.ranks, claim.is_alive) == (HERE, (), True)
+    ranks = (Identity(12, 34), Identity(56, 78))
+    add_ranks(path, HERE, ranks)
+    claim = read_claim(path)
+    assert claim is not None
+    assert claim.leaders == (HERE, *ranks)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["shim.json"]
+
+
+def test_the_second_claim_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "shim.json"
+    assert make_claim(path, None)
+    assert not make_claim(path, HERE)
+    claim = read_claim(path)
+    assert claim is not None
+    assert claim.shim is None
+    assert not claim.is_alive
+    assert claim.leaders == ()
+
+
+def test_one_of_many_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "shim.json"
+    results = []
+    for _ in range(8):
+        read, write = os.pipe()
+        if os.fork() == 0:
+            os.close(read)
+            os.write(write, b"1" if make_claim(path, HERE) else b"0")
+            os._exit(0)
+        os.close(write)
+        results.append(read)
+    won = [os.read(read, 1) for read in results]
+    for read in results:
+        os.close(read)
+        os.wait()
+    assert sorted(won) == [b"0"] * 7 + [b"1"]
+
+
+def test_another_boot_has_no_living(tmp_path: Path) -> None:
+    path = tmp_path / "shim.json"
+    record = {"pid": HERE.pid, "start_time": HERE.start_time, "boot_id": "other", "ranks": [[1, 2]]}
+    path.write_text(json.dumps(record))
+    claim = read_claim(path)
+    assert claim is not None
+    assert not claim.is_alive
+    assert claim.leaders == ()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', "[" * 10_000])
+def test_what_is_no_claim(tmp_path: Path, text: str) -> None:
+    (tmp_path / "shim.json").write_text(text)
+    assert read_claim(tmp_path / "shim.json") is None
+
+
+@pytest.mark.parametrize("ranks", [None, 5, "x", [[1]], [["1", 2]], [[-1, 2]], [{}]])
+def test_ranks_that_are_none_are_left_out(tmp_path: Path, ranks: object) -> None:
+    record = {"pid": 0, "start_time": "x", "boot_id": boot_id(), "ranks": ranks}
+    (tmp_path / "shim.json").write_text(json.dumps(record))
+    claim = read_claim(tmp_path / "shim.json")
+    assert claim is not None
+    assert (claim.shim, claim.ranks) == (None, ())

@@ -1,0 +1,189 @@
+"""What became of an incarnation: the last word decides; else the first error; nothing a trial wrote can break it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusched.folder.paths import TrialPaths
+from gpusched.processes.outcome import (
+    error_text,
+    first_error,
+    last_word,
+    no_ranks_error,
+    sane_exit,
+    verdict,
+)
+
+WORD = {"why": "yielded", "step": 4, "saved_step": 4}
+ERROR = {"rank": 1, "message": "ValueError: x", "traceback": "", "exitcode": 1}
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> TrialPaths:
+    paths = TrialPaths(tmp_path)
+    paths.logs(1).mkdir(parents=True)
+    return paths
+
+
+def error_file(paths: TrialPaths, rank: int, message: str, **extra: Any) -> None:
+    body = {
+        "message": {"message": message, "extraInfo": {"py_callstack": f"trace of {rank}", **extra}}
+    }
+    paths.error_file(1, rank).write_text(json.dumps(body))
+
+
+@pytest.mark.parametrize(
+    ("word", "stopped", "codes", "error", "expected"),
+    [
+        (WORD, False, {0: 0, 1: 0}, None, "yielded"),
+        (WORD, True, {0: -9, 1: -6}, ERROR, "yielded"),
+        ({**WORD, "why": "finished"}, False, {0: -6}, None, "finished"),
+        (None, True, {0: 0}, None, "killed"),
+        (None, True, {0: 1}, ERROR, "killed"),
+        (None, False, {0: 0, 1: 1}, ERROR, "failed"),
+        (None, False, {0: -11}, None, "failed"),
+        (None, False, {}, no_ranks_error("no torch"), "failed"),
+        (None, False, {0: 0, 1: 0}, None, "finished"),
+    ],
+)
+def test_verdict(word: Any, stopped: bool, codes: Any, error: Any, expected: str) -> None:
+    record = verdict(word=word, asked_to_stop=stopped, codes=codes, error=error)
+    assert record["outcome"] == expected
+    assert (record["error"] is None) == (expected != "failed" or error is None)
+    assert record["step"] == (4 if word else None)
+    assert sane_exit(json.loads(json.dumps(record))) == record
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"why": "bored"}', '{"step": 4}', "null"])
+def test_what_is_no_last_word(paths: TrialPaths, text: str) -> None:
+    paths.last_word(1).write_text(text)
+    assert last_word(paths, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("codes", "rank"),
+    [
+        ({1: -9, 0: 1}, 1),  # killed from outside; the other complains that it has gone
+        ({1: -11, 0: 1}, 1),
+        ({0: 1, 1: -9}, 0),  # it failed, and the other was killed for it
+        ({1: -6, 0: 1}, 0),  # an abort may be how a rank leaves
+        ({0: -9, 1: -9}, 0),  # it has said why itself
+    ],
+)
+def test_whoever_was_killed_first_is_the_cause(
+    paths: TrialPaths, codes: dict[int, int], rank: int
+) -> None:
+    error_file(paths, 0, "RanksDisagree: another rank has gone", timestamp="5")
+    error = first_error(paths, 1, 2, codes)
+    assert error is not None
+    assert error["rank"] == rank
+    assert ("killed by SIG" in error["message"]) == (rank == 1)
+
+
+def test_numbers_of_a_last_word_are_numbers_or_nothing() -> None:
+    record = verdict(
+        word={"why": "finished", "step": "4", "saved_step": True},
+        asked_to_stop=False,
+        codes={},
+        error=None,
+    )
+    assert (record["step"], record["saved_step"]) == (None, None)
+
+
+def test_the_earliest_error_file_is_the_cause(paths: TrialPaths) -> None:
+    error_file(paths, 0, "RuntimeError: peer gone", timestamp="1700000001")
+    error_file(paths, 1, "ValueError: bad", timestamp="1700000000")
+    error = first_error(paths, 1, 2, {0: 1, 1: 3})
+    assert error == {
+        "rank": 1,
+        "message": "ValueError: bad",
+        "traceback": "trace of 1",
+        "exitcode": 3,
+    }
+
+
+def test_within_one_second_the_exact_time_decides(paths: TrialPaths) -> None:
+    error_file(paths, 0, "RuntimeError: peer gone", timestamp="1700000000", at_s=1700000000.9)
+    error_file(paths, 1, "ValueError: bad", timestamp="1700000000", at_s=1700000000.1)
+    error = first_error(paths, 1, 2, {0: 1})
+    assert error is not None
+    assert error["rank"] == 1
+
+
+def test_without_an_error_file_the_first_bad_exit_and_its_traceback(paths: TrialPaths) -> None:
+    paths.log(1, 2, "err").write_text(
+        "a warning\nTraceback (most recent call last):\n  File x\nOld: 1\n"
+        "noise\nTraceback (most recent call last):\n  File y, line 3\n    call()\nValueError: no\nmore noise\n"
+    )
+    error = first_error(paths, 1, 4, {2: 1, 0: 5})
+    assert error is not None
+    assert (error["rank"], error["message"], error["exitcode"]) == (2, "ValueError: no", 1)
+    assert error["traceback"].endswith("    call()\nValueError: no")
+    assert "noise" not in error["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("code", "starved", "said"),
+    [
+        (3, False, "exit code 3"),
+        (-signal.SIGSEGV, False, "killed by SIGSEGV"),
+        (-signal.SIGKILL, False, "killed by SIGKILL from outside"),
+        (-signal.SIGKILL, True, "out-of-memory killer"),
+        (-99, False, "killed by signal 99"),
+    ],
+)
+def test_an_exit_without_words(paths: TrialPaths, code: int, starved: bool, said: str) -> None:
+    error = first_error(paths, 1, 1, {0: code}, starved)
+    assert error is not None
+    assert said in error["message"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"message": 5}',
+        '{"message": {"message": []}}',
+        '{"message": {"extraInfo": 3}}',
+        "[" * 9000,
+    ],
+)
+def test_a_damaged_error_file_is_no_obstacle(paths: TrialPaths, text: str) -> None:
+    paths.error_file(1, 0).write_text(text)
+    error = first_error(paths, 1, 1, {0: 1})
+    assert error is not None
+    assert error["rank"] == 0
+
+
+def test_an_error_file_that_holds_a_text(paths: TrialPaths) -> None:
+    paths.error_file(1, 0).write_text(json.dumps({"message": "SignalException"}))
+    error = first_error(paths, 1, 1, {})
+    assert error is not None
+    assert error["message"] == "SignalException"
+
+
+def test_a_huge_error_is_cut(paths: TrialPaths) -> None:
+    error_file(paths, 0, "x" * 1_000_000, py_callstack="y" * 1_000_000)
+    error = first_error(paths, 1, 1, {0: 1})
+    assert error is not None
+    assert len(json.dumps(error)) < 60_000, "it must fit into a frame"
+
+
+def test_error_text() -> None:
+    assert error_text({"error": None}) is None
+    assert error_text({"error": "x"}) is None
+    assert error_text({"error": ERROR}) == "rank 1: ValueError: x"
+    assert error_text({"error": {**ERROR, "traceback": "T"}}) == "rank 1: ValueError: x\nT"
+    assert error_text({"error": no_ranks_error("no torch")}) == "no torch"
+
+
+@pytest.mark.parametrize("record", [None, {}, {"outcome": "lost"}, {"outcome": 3}])
+def test_what_is_no_exit_record(record: Any) -> None:
+    assert sane_exit(record) is None

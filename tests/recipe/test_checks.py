@@ -1,0 +1,175 @@
+"""The script, the interpreter and modules: what can be said about them without running anything."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpusched.errors import InputError
+from gpusched.recipe import mode as config_mode
+from gpusched.recipe.recipe import load_recipe
+from tests.recipe.conftest import GOOD, Load, Problems
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("a = 1\nb = (\n", "line 2: '(' was never closed"),
+        ("return 1\n", "line 1: 'return' outside function"),
+        ("def f():\nx\n", "line 2: expected an indented block"),
+        ("#!/bin/sh\necho hello\n", "line 2: invalid syntax"),
+        ("x = '\0'\n", "null bytes"),
+        ("(" * 5000, "too many nested parentheses"),
+        ("x = " + "-" * 100_000 + "1\n", "is not Python: "),
+        ("# coding: nonsense\n", "unknown encoding"),
+    ],
+    ids=["open", "return", "indent", "shell", "nul", "parentheses", "minus", "coding"],
+)
+def test_a_script_that_does_not_compile(
+    source: str, message: str, folder: Path, problems: Problems
+) -> None:
+    (folder / "train.py").write_text(source)
+    [found] = problems()
+    assert found.startswith("digits.yaml:1: script: train.py is not Python: ")
+    assert message in found
+
+
+def test_a_script_that_is_no_text(folder: Path, problems: Problems) -> None:
+    (folder / "train.py").write_bytes(bytes(range(256)))
+    [found] = problems()
+    assert "is not Python" in found
+
+
+def test_a_script_is_not_run_and_may_have_odd_escapes(folder: Path, load: Load) -> None:
+    (folder / "train.py").write_text("x = '\\d'\nraise SystemExit('was run')\n")
+    assert load().script == folder / "train.py"
+
+
+def test_an_empty_script_compiles(folder: Path, load: Load) -> None:
+    (folder / "train.py").write_text("")
+    load()
+
+
+def test_a_cold_launch_may_start_something_that_is_not_python(folder: Path, load: Load) -> None:
+    (folder / "train").write_text("#!/bin/sh\necho (\n")
+    (folder / "train").chmod(0o755)
+    assert load(whole=GOOD.replace("train.py", "train") + "launch: cold\n").launch == "cold"
+
+
+def test_a_program_of_another_kind_must_be_executable(folder: Path, problems: Problems) -> None:
+    (folder / "train").write_text("#!/bin/sh\nexec python train.py\n")
+    (found,) = problems(whole=GOOD.replace("train.py", "train") + "launch: cold\n")
+    assert "is not Python: line 2" in found
+    assert "chmod +x" in found
+
+
+def test_a_cold_launch_of_python_is_checked_all_the_same(folder: Path, problems: Problems) -> None:
+    (folder / "train.py").write_text("(\n")
+    assert len(problems("launch: cold\n")) == 1
+
+
+def test_a_script_that_is_too_large(folder: Path, problems: Problems) -> None:
+    with (folder / "train.py").open("wb") as file:
+        file.truncate(11 << 20)
+    [found] = problems()
+    assert "larger than 10 MiB" in found
+
+
+def test_another_interpreter_by_path_keeps_its_link(folder: Path, load: Load) -> None:
+    """A venv's python is a link; following it would leave the venv."""
+    (folder / "python").symlink_to(sys.executable)
+    recipe = load("launch: cold\npython: ./python\n")
+    assert recipe.python == folder / "python"
+
+
+def test_another_interpreter_by_name(
+    folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "bin").mkdir()
+    (folder / "bin/python9").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", str(folder / "bin"))
+    assert load("launch: cold\npython: python9\n").python == folder / "bin/python9"
+
+
+def test_a_syntax_that_only_the_other_interpreter_knows(folder: Path, load: Load) -> None:
+    (folder / "train.py").write_text("print 'python 2'\n")
+    load(f"launch: cold\npython: {sys.executable}\n")
+
+
+def test_an_interpreter_that_cannot_be_run(folder: Path, problems: Problems) -> None:
+    (folder / "python").write_text("")
+    [found] = problems("launch: cold\npython: ./python\n")
+    assert found == "digits.yaml:6: python: python is no program that can be run"
+
+
+def test_a_module_beside_the_script_may_be_preloaded(folder: Path, load: Load) -> None:
+    (folder / "mynet").mkdir()
+    assert load("preload: [mynet.layers, json]\n").preload == ("mynet.layers", "json")
+
+
+def test_preloaded_modules_are_not_imported_by_the_check(load: Load) -> None:
+    sys.modules.pop("this", None)
+    load("preload: [this]\n")
+    assert "this" not in sys.modules
+
+
+def test_a_home_folder_is_understood(
+    folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", os.fspath(folder))
+    assert load(whole=GOOD.replace("train.py", "~/train.py")).script == folder / "train.py"
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ("n_trials: 3\n", "n_trials: unknown key; here it is max_trials"),
+        ("direction: minimize\n", "direction: unknown key; here it is mode: max or min"),
+        ("epochs: 3\n", "epochs: unknown key; here it is policy: {R: ..}"),
+        ("args: ['${lrr}']\n", "args[0]: ${lrr}: the space has no such key; did you mean lr?"),
+        ("args: ['x${hparams}']\n", "args[0]: ${hparams}: the space has no such key"),
+        ("args: [${lr}]\n", "put what has ${..} in quotes"),
+        ("try_first: [{lr: 0.1}, {lr: 7}]\n", "try_first[1].lr: 7 is outside the space"),
+    ],
+)
+def test_what_people_bring_along_from_elsewhere(problems: Problems, more: str, told: str) -> None:
+    assert told in problems(more)[0]
+
+
+def test_a_key_under_another_name_is_not_missing_as_well(problems: Problems) -> None:
+    lines = problems(whole="metrik: a\nprogram: train.py\ntimeout: 5m\nparameters: {x: 1}\n")
+    assert [line.partition(": ")[0][-1] for line in lines] == ["1", "2", "3", "4"]
+    (line,) = problems(whole=GOOD.replace("accuracy", "{name: loss, goal: minimize}"))
+    assert "write metric: 'loss', and beside it mode" in line
+
+
+def test_a_loss_is_not_searched_for_its_most_unasked(load: Load, problems: Problems) -> None:
+    worse = GOOD.replace("accuracy", "val_loss")
+    assert "metric: less val_loss sounds better" in problems(whole=worse)[0]
+    assert load(whole=worse + "mode: max\n").mode == "max"
+
+
+@pytest.mark.parametrize(
+    ("metric", "better"),
+    [("valLoss", "min"), ("top1_error", "min"), ("loss/acc", "max"), ("bits", None)],
+)
+def test_what_a_metrics_name_says(metric: str, better: str | None) -> None:
+    assert config_mode.sounds_like(metric) == better
+    assert bool(config_mode.remark(metric, "max")) == (better == "min")
+
+
+def test_a_script_is_no_recipe(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"is a Python script; give the recipe"):
+        load_recipe(folder / "train.py")
+
+
+def test_a_recipe_from_standard_input(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(GOOD.encode())))
+    recipe = load_recipe(Path("-"), ["try_first=[{lr: 0.5}]"])
+    assert (recipe.name, recipe.script) == ("experiment", folder / "train.py")
+    assert recipe.sampler().sample(0) == {"lr": 0.5}

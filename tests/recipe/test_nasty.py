@@ -1,0 +1,341 @@
+"""A collection of bad recipes: each is refused with exactly these problems, each naming its line and key."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from tests.recipe.conftest import GOOD, Problems
+
+
+class Nasty(NamedTuple):
+    name: str
+    text: str
+    problems: tuple[str, ...]
+
+
+def more(name: str, text: str, *problems: str) -> Nasty:
+    """Keys appended to a good recipe: they begin in line 5."""
+    return Nasty(name, GOOD + text, problems)
+
+
+def space(name: str, text: str, *problems: str) -> Nasty:
+    """A good recipe whose space, from line 4 on, is this one."""
+    return Nasty(name, GOOD.replace("{lr: {loguniform: [1e-4, 1]}}", text), problems)
+
+
+YAML = [
+    Nasty("empty", "\n", ("1: is empty",)),
+    Nasty("only a comment", "# digits\n", ("1: is empty",)),
+    Nasty("only null", "~\n", ("1: is empty",)),
+    Nasty("a list", "- a\n", ("1: should be a map of keys",)),
+    Nasty("a word", "recipe\n", ("1: should be a map of keys, not 'recipe'",)),
+    Nasty("a number", "3\n", ("1: should be a map of keys, not 3",)),
+    Nasty("tab", "a:\n\tb: 1\n", ("2: not YAML: found character '\\t'",)),
+    Nasty("open bracket", "a: [1, 2\n", ("2: not YAML: expected ','",)),
+    Nasty("open quote", "a: 'x\n", ("2: not YAML: found unexpected end",)),
+    Nasty("bad indent", "a: 1\n  b: 2\n", ("2: not YAML: mapping values",)),
+    Nasty("bad escape", 'a: "\\q"\n', ("1: not YAML: found unknown escape",)),
+    Nasty("no such character", 'a: "\\UFFFFFFFF"\n', ("1: not YAML",)),
+    Nasty("control character", "a: 1\nb: \x07\n", ("2: not YAML: a control character",)),
+    Nasty("nul", "a: 1\nb: \0\n", ("2: not YAML: a control character",)),
+    Nasty("two documents", "a: 1\n---\nb: 1\n", ("2: a second document",)),
+    Nasty("yaml 1.1", "%YAML 1.1\n---\na: 1\n", ("2: recipes are YAML 1.2",)),
+    Nasty("alias", "a: &x 1\nb: *x\n", ("2: an alias (*name)",)),
+    Nasty("unknown alias", "b: *x\n", ("1: an alias (*name)",)),
+    Nasty("billion laughs", "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", ("2: an alias",)),
+    Nasty("alias to itself", "a: &a [*a]\n", ("1: an alias",)),
+    Nasty("merge key", "a: 1\n<<: {b: 1}\n", ("2: a merge key",)),
+    Nasty("python tag", "a: !!python/object/apply:os.system [ls]\n", ("1: a tag",)),
+    Nasty("str tag", "a: !!str 1\n", ("1: a tag",)),
+    Nasty("own tag", "a: !x {b: 1}\n", ("1: a tag",)),
+    Nasty("list as key", "? [a]\n: 1\n", ("1: a list or map as a key",)),
+    Nasty("map as key", "{a: 1}: 1\n", ("1: a list or map as a key",)),
+    Nasty("surrogate key", '"\\ud800": 1\n', ("1: half of a surrogate pair",)),
+    Nasty("deep lists", "a: " + "[" * 2900 + "\n", ("1: nested more than 32 levels",)),
+    Nasty("deep maps", "a: " + "{a: " * 900 + "\n", ("1: nested more than 32 levels",)),
+    Nasty("deep block", "- " * 2900 + "\n", ("1: nested more than 32 levels",)),
+    Nasty("deep keys", "? " * 2900 + "\n", ("1: a list or map as a key",)),
+    Nasty("too many values", "a: [" + "1," * 100_001 + "]\n", ("1: more than 100000 values",)),
+    more("duplicate key", "seed: 1\nseed: 2\n", "6: seed: twice; it is in line 5 already"),
+    more("duplicate of line 1", "script: x\n", "5: script: twice; it is in line 1 already"),
+    more("nan", "target: .nan\n", "5: target: .nan: a number in a recipe must be finite"),
+    more("inf", "target: -.inf\n", "5: target: -.inf: a number in a recipe must be finite"),
+    more("huge float", "target: 1e999\n", "5: target: 1e999 is too large"),
+    more("huge int", f"seed: {'9' * 5000}\n", "5: seed: a whole number of more than 64 bits"),
+    more("65 bits", f"seed: {2**63}\n", "5: seed: a whole number of more than 64 bits"),
+    more("surrogate", 'env: {A: "\\ud83d"}\n', "5: env.A: half of a surrogate pair"),
+]
+
+KEYS = [
+    Nasty(
+        "nothing that is needed",
+        "seed: 1\n",
+        (
+            "1: script: missing; every recipe needs it, as in script: train.py",
+            "1: deadline: missing; every recipe needs it, as in deadline: 10m",
+            "1: metric: missing",
+            "1: space: missing",
+        ),
+    ),
+    more("unknown key", "foo: 1\n", "5: foo: unknown key; known are args, batch"),
+    more("misspelt key", "devcies: cpu\n", "5: devcies: unknown key; did you mean devices?"),
+    more("capital", "Seed: 1\n", "5: Seed: unknown key; did you mean seed?"),
+    more("odd key", '"a\\nb\\u202e": 1\n', "5: 'a\\nb\\u202e': unknown key"),
+    more("empty key", '"": 1\n', "5: '': unknown key"),
+    more("long key", f"{'k' * 101}: 1\n", "5: a key of more than 100 characters"),
+    more("policy option on top", "eta: 3\n", "5: eta: is an option of the policy; write it as"),
+    more(
+        "several at once",
+        "sede: 1\nmode: best\nmax_atoms: 0\n",
+        "5: sede: unknown key; did you mean seed?",
+        "6: mode: should be max or min, not 'best'",
+        "7: max_atoms: must be at least 1, not 0",
+    ),
+    more("true is not 1", "seed: true\n", "5: seed: should be a whole number, not true"),
+    more("text is not 1", 'seed: "1"\n', "5: seed: should be a whole number, not '1' (in quotes?)"),
+    more("seed 1.5", "seed: 1.5\n", "5: seed: should be a whole number, not 1.5"),
+    more("seed -1", "seed: -1\n", "5: seed: must be at least 0, not -1"),
+    more("null", "seed:\n", "5: seed: no value; should be a whole number"),
+    more("max_trials 0", "max_trials: 0\n", "5: max_trials: must be at least 1, not 0"),
+    more("target text", "target: high\n", "5: target: should be a number, not 'high'"),
+    more("name path", "name: ../../etc\n", "5: name: '../../etc' is no name"),
+    more("name dot", "name: .hidden\n", "5: name: '.hidden' is no name"),
+    more("name long", f"name: {'n' * 65}\n", "5: name: 'nnn"),
+    more("name newline", 'name: "a\\n"\n', "5: name: 'a\\n' is no name"),
+    more("name number", "name: 5\n", "5: name: should be text, not 5; put it in quotes"),
+    more("args text", "args: --fast\n", "5: args: should be a list such as [a, b], not '--fast'"),
+    more("args nested", "args: [[1]]\n", "5: args[0]: should be text or a number"),
+    more("args nul", 'args: ["\\0"]\n', "5: args[0]: a NUL character"),
+    more(
+        "mode", "mode: maximum\n", "5: mode: should be max or min, not 'maximum'; did you mean max?"
+    ),
+    more(
+        "batch",
+        "batch: Global\n",
+        "5: batch: should be per_atom or global, not 'Global'; did you mean",
+    ),
+    more("grace", "grace: 0\n", "5: grace: must be more than 0 seconds, not 0"),
+    more("hang", "hang_limit: soon\n", "5: hang_limit: 'soon' is no duration"),
+    more("sizes", "sizes: [2, 1]\n", "5: sizes: should rise, as in [1, 2]"),
+    more("sizes 0", "sizes: [0, 1]\n", "5: sizes: 0 is no number of atoms"),
+    more("sizes text", "sizes: all\n", "5: sizes: should be a list such as [1, 2, 4]"),
+    more(
+        "lr_scaling key",
+        "lr_scaling: {powr: 1}\n",
+        "5: lr_scaling.powr: unknown key; did you mean power?",
+    ),
+    more("lr_scaling list", "lr_scaling: [1]\n", "5: lr_scaling.power: should be linear (1)"),
+    more("power 2", "lr_scaling: {power: 2}\n", "5: lr_scaling.power: should be linear (1), sqrt"),
+    more(
+        "warm-up",
+        "lr_scaling:\n  warmup_epochs: -1\n",
+        "6: lr_scaling.warmup_epochs: must be at least 0",
+    ),
+    more(
+        "scaling", "scaling: liner\n", "5: scaling: should be auto, linear, sqrt, none or a table"
+    ),
+    more("scaling s1", "scaling: {1: 2}\n", "5: scaling: s(1) is 1 by definition, not 2"),
+    more("scaling key", "scaling: {x: 2}\n", "5: scaling: 'x' in the table is no number of atoms"),
+    more("scaling negative", "scaling: {2: -1}\n", "5: scaling: s(2) should be a number above 0"),
+    more("env list", "env: [A=1]\n", "5: env: should be a map such as"),
+    more("env name", "env: {A B: 1}\n", "5: env: 'A B' is no name for an environment variable"),
+    more("env reserved", "env: {RANK: 0}\n", "5: env: RANK is set by gpusched"),
+    more("env ours", "env: {GPUSCHED_DIR: /}\n", "5: env: GPUSCHED_DIR is set by gpusched"),
+    more("env bool", "env: {A: true}\n", "5: env: A should be text or a number, not true"),
+    more("launch", "launch: hot\n", "5: launch: should be warm or cold, not 'hot'"),
+    more(
+        "python warm", "python: python3\n", "5: python: another interpreter cannot be forked into"
+    ),
+    more("python missing", "launch: cold\npython: ./no/python\n", "6: python: "),
+    more(
+        "python unknown", "launch: cold\npython: nopython9\n", "6: python: no program 'nopython9'"
+    ),
+    more(
+        "preload", "preload: [nosuchmodule.x]\n", "5: preload[0]: there is no module 'nosuchmodule'"
+    ),
+    more("preload path", "preload: [../x]\n", "5: preload[0]: '../x' is no module name"),
+    more("cwd", "cwd: nowhere\n", "5: cwd: no such folder"),
+    more("devices", "devices: gpu:0\n", "5: devices: 'gpu:0' is not auto, cpu"),
+    more("devices twice", "devices: cuda:0,0\n", "5: devices: cuda:0,0 names a GPU twice"),
+    more("devices none", "devices: []\n", "5: devices: an empty list"),
+    more("devices indices", "devices: [0, 1]\n", "5: devices: 0 is no GPU UUID"),
+    more("devices map", "devices: {cpu: 4}\n", "5: devices: should be auto, cpu"),
+    more("cpu:0", "devices: cpu:0\n", "5: devices: cpu:0: from 1 to 1024 slots"),
+    more(
+        "cpu of 2",
+        "devices: cpu\ngpus_per_atom: 2\n",
+        "6: gpus_per_atom: an atom on the CPU is one slot",
+    ),
+    more(
+        "atoms",
+        "devices: cpu:2\nmax_atoms: 4\n",
+        "6: max_atoms: 4 atoms for one trial; there are 2",
+    ),
+    more("smallest", "devices: cpu:2\nsizes: [4, 8]\n", "6: sizes: the smallest trial has 4 atoms"),
+    more(
+        "fifo",
+        "devices: cpu:1\npolicy: {name: fifo, atoms: 2}\n",
+        "6: policy.atoms: 2 atoms for one trial; there is 1",
+    ),
+    more("bundle", "devices: cuda:0,1\ngpus_per_atom: 4\n", "6: gpus_per_atom: no atom of 4 GPUs"),
+    more(
+        "max below sizes",
+        "sizes: [2, 4]\nmax_atoms: 1\n",
+        "6: max_atoms: 1 is below the smallest of sizes, 2",
+    ),
+    Nasty(
+        "deadline 0", GOOD.replace("10m", "0"), ("2: deadline: must be more than 0 seconds, not 0",)
+    ),
+    Nasty("deadline past", GOOD.replace("10m", "-1h"), ("2: deadline: '-1h' is no duration",)),
+    Nasty(
+        "deadline words", GOOD.replace("10m", "ten minutes"), ("2: deadline: 'ten minutes' is no",)
+    ),
+    Nasty(
+        "deadline clock", GOOD.replace("10m", "0:10:00"), ("2: deadline: '0:10:00' is no duration",)
+    ),
+    Nasty("deadline true", GOOD.replace("10m", "true"), ("2: deadline: true is no duration",)),
+    Nasty("deadline none", GOOD.replace("10m", ""), ("2: deadline: no value; write a duration",)),
+    Nasty(
+        "deadline years", GOOD.replace("10m", "5000d"), ("2: deadline: '5000d' is more than ten",)
+    ),
+    Nasty(
+        "metric list", GOOD.replace("accuracy", "[a]"), ("3: metric: should be text, not ['a']",)
+    ),
+    Nasty("metric empty", GOOD.replace("accuracy", '""'), ("3: metric: ",)),
+    Nasty(
+        "metric newline", GOOD.replace("accuracy", '"a\\nb"'), ("3: metric: 'a\\nb' has control",)
+    ),
+    Nasty(
+        "script missing",
+        GOOD.replace("train", "trian"),
+        ("1: script: no such file: trian.py; did you mean train.py?",),
+    ),
+    Nasty("script folder", GOOD.replace("train.py", "."), ("1: script: ",)),
+    Nasty("script nul", GOOD.replace("train.py", '"a\\0b"'), ("1: script: 'a\\x00b' has control",)),
+    Nasty("script long", GOOD.replace("train.py", "x" * 4000), ("1: script: ",)),
+    Nasty("script number", GOOD.replace("train.py", "5"), ("1: script: should be text, not 5",)),
+    Nasty(
+        "script null device",
+        GOOD.replace("train.py", "/dev/null"),
+        ("1: script: /dev/null is not a regular file",),
+    ),
+]
+
+POLICIES = [
+    more(
+        "policy unknown",
+        "policy: hyperschd\n",
+        "5: policy: unknown policy 'hyperschd'; did you mean hypersched?",
+    ),
+    more("policy far", "policy: magic\n", "5: policy: unknown policy 'magic'; there are fifo, "),
+    more("policy number", "policy: 3\n", "5: policy: should be a name or a map"),
+    more("policy name number", "policy: {name: 3}\n", "5: policy.name: should be one of fifo, "),
+    more(
+        "r above R",
+        "policy: {r: 9, R: 3}\n",
+        "5: policy.r: the first rung at 9 steps lies beyond R = 3",
+    ),
+    more("eta 1", "policy: {name: asha, eta: 1}\n", "5: policy.eta: must be more than 1, not 1"),
+    more("eta text", "policy: {eta: four}\n", "5: policy.eta: should be a number, not 'four'"),
+    more("r true", "policy: {r: true}\n", "5: policy.r: should be a whole number, not true"),
+    more("R 1.5", "policy: {R: 1.5}\n", "5: policy.R: should be a whole number, not 1.5"),
+    more(
+        "not of this policy",
+        "policy: {name: fifo, eta: 4}\n",
+        "5: policy.eta: is an option of sha, hyperband, asha, hypersched and seer, not of fifo",
+    ),
+    more(
+        "option misspelt",
+        "policy: {coolown: 3}\n",
+        "5: policy.coolown: unknown option of hypersched; did you mean cooldown?",
+    ),
+    more(
+        "option case",
+        "policy:\n  name: asha\n  Eta: 3\n",
+        "7: policy.Eta: unknown option of asha; did you mean eta?",
+    ),
+    more(
+        "option choice",
+        "policy: {allocation: best}\n",
+        "5: policy.allocation: should be uniform or top_job, not 'best'",
+    ),
+    more("option null", "policy: {eta: }\n", "5: policy.eta: no value; should be a number"),
+    more(
+        "all of it at once",
+        "policy:\n  r: 9\n  R: 3\n  eta: 0.5\n  brackets: 2\n",
+        "6: policy.r: the first rung",
+        "8: policy.eta: must be more than 1",
+        "9: policy.brackets: is an option of asha",
+    ),
+]
+
+SPACES = [
+    space("space empty", "{}", "4: space: empty"),
+    space("space null", "", "4: space: empty"),
+    space("space list", "[lr]", "4: space: empty"),
+    space(
+        "reversed", "\n  lr: {loguniform: [1, 1e-4]}", "5: space.lr: reversed: 1 is above 0.0001"
+    ),
+    space(
+        "log 0",
+        "{lr: {loguniform: [0, 1]}}",
+        "4: space.lr: the bounds of loguniform must be above 0",
+    ),
+    space("bounds equal", "{n: {int: [3, 3]}}", "4: space.n: empty: both bounds are 3"),
+    space("no choice", "{n: {choice: []}}", "4: space.n: choice is empty"),
+    space("plain list", "{n: [1, 2]}", "4: space.n: a list is no value"),
+    space(
+        "misspelt form",
+        "\n  n:\n    chioce: [1]",
+        "6: space.n.chioce: a list is no value; did you mean the form choice?",
+    ),
+    space("q too big", "{n: {int: [1, 4], q: 9}}", "4: space.n: q is too big"),
+    space(
+        "unknown condition", "{n: {const: 1, when: {m: 1}}}", "4: space.n.when.m: there is no key m"
+    ),
+    space(
+        "circle",
+        "\n  a: {const: 1, when: {b: 1}}\n  b: {const: 1, when: {a: 1}}",
+        "5: space.a.when: the conditions go in a circle",
+    ),
+    space(
+        "quoted bounds",
+        "{lr: {uniform: ['1e-4', 1]}}",
+        "4: space.lr: '1e-4' is not a number (quoted",
+    ),
+    space(
+        "two forms", "{lr: {uniform: [0, 1], int: [0, 1]}}", "4: space.lr: uniform and int together"
+    ),
+    space(
+        "huge choice",
+        "{n: {choice: [" + "1," * 10_001 + "]}}",
+        "4: space.n: choice has 10001 values",
+    ),
+    space("odd key", "{a b: 1}", "4: space.'a b': a key is made of"),
+    space("infinite", "{lr: {uniform: [0, .inf]}}", "4: space.lr.uniform[1]: .inf: a number"),
+]
+
+NASTY = [*YAML, *KEYS, *POLICIES, *SPACES]
+
+
+@pytest.mark.parametrize("nasty", NASTY, ids=[nasty.name for nasty in NASTY])
+def test_nasty(nasty: Nasty, problems: Problems) -> None:
+    found = problems(whole=nasty.text)
+    assert len(found) == len(nasty.problems), found
+    for line, wanted in zip(found, nasty.problems, strict=True):
+        assert line.startswith(f"digits.yaml:{wanted}")
+        assert line.isprintable()
+        assert len(line) < 600
+
+
+def test_there_are_enough_of_them_and_no_two_alike() -> None:
+    assert len(NASTY) >= 60
+    assert len({nasty.text for nasty in NASTY}) == len(NASTY)
+
+
+def test_a_flood_of_problems_is_cut(problems: Problems) -> None:
+    found = problems("".join(f"key{n}: 1\n" for n in range(500)))
+    assert len(found) == 51
+    assert found[-1] == "... and 450 more problems"

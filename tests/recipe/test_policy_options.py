@@ -1,0 +1,115 @@
+"""A policy's options are checked against the dataclass it declares: with options made for this test."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Literal
+
+import pytest
+
+from gpusched import policies
+from gpusched.recipe.policy import check_policy
+from tests.recipe.conftest import Load
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    budget: float
+    sizes: tuple[int, ...] = (1, 2)
+    table: dict[str, float] = field(default_factory=dict)
+    kind: Literal["quick", "exact"] = "quick"
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.limit == 13:
+            raise ValueError("limit 13 brings bad luck")
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        if self.budget <= 0:
+            yield "budget", "must be above 0"
+
+
+@dataclass(frozen=True)
+class Nothing:
+    pass
+
+
+class Made:
+    options_type: type[Any] = Options
+
+
+class Bare:
+    options_type: type[Any] = Nothing
+
+
+@pytest.fixture(autouse=True)
+def made(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("made_policies")
+    module.__dict__.update(Made=Made, Bare=Bare)
+    monkeypatch.setitem(sys.modules, "made_policies", module)
+    registry = {
+        **policies.REGISTRY,
+        "made": ("made_policies", "Made"),
+        "bare": ("made_policies", "Bare"),
+    }
+    monkeypatch.setattr(policies, "REGISTRY", registry)
+
+
+def test_defaults_are_filled_in_and_lists_become_what_is_declared() -> None:
+    raw = {"name": "made", "budget": 3, "sizes": [4], "table": {"a": 1}}
+    assert check_policy(raw) == (
+        "made",
+        {"budget": 3.0, "sizes": (4,), "table": {"a": 1.0}, "kind": "quick", "limit": None},
+        [],
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "findings"),
+    [
+        ({}, [(("policy",), "policy made needs budget")]),
+        ({"budget": 0}, [(("policy", "budget"), "must be above 0")]),
+        ({"budget": True}, [(("policy", "budget"), "should be a number, not true")]),
+        ({"budget": 1, "limit": 13}, [(("policy",), "limit 13 brings bad luck")]),
+        ({"budget": 1, "limit": 1.5}, [(("policy", "limit"), "should be a whole number, not 1.5")]),
+        (
+            {"budget": 1, "sizes": "1"},
+            [(("policy", "sizes"), "should be a list such as [a, b], not '1'")],
+        ),
+        (
+            {"budget": 1, "kind": "exat"},
+            [(("policy", "kind"), "should be quick or exact, not 'exat'; did you mean exact?")],
+        ),
+        (
+            {"budget": 1, "cooldown": 2},
+            [(("policy", "cooldown"), "is an option of hypersched, not of made; leave it out")],
+        ),
+    ],
+)
+def test_findings(options: dict[str, object], findings: list[object]) -> None:
+    assert check_policy({"name": "made", **options})[2] == findings
+
+
+def test_a_policy_without_options() -> None:
+    assert check_policy("bare") == ("bare", {}, [])
+    [(_, message)] = check_policy({"name": "bare", "x": 1})[2]
+    assert message == "unknown; bare has no options"
+
+
+@pytest.mark.parametrize("name", policies.names())
+def test_every_registered_policy_has_valid_defaults(name: str) -> None:
+    """But for what nobody can know for the user: the bounds of the metric."""
+    bounds = {"metric_min": 0, "metric_max": 1} if name in ("earlyterm", "pop") else {}
+    found, options, findings = check_policy({"name": name, **bounds})
+    assert (found, findings) == (name, [])
+    assert policies.make(name, options) is not None
+
+
+def test_the_target_of_the_recipe_is_that_of_a_policy_that_aims_at_one(load: Load) -> None:
+    pop = "policy: {name: pop, metric_min: 0, metric_max: 1}\ntarget: 0.9\n"
+    assert load(pop).policy_options["target"] == 0.9
+    assert load(pop, "policy.target=0.8").policy_options["target"] == 0.8
+    assert "target" not in load("target: 0.9\n").policy_options

@@ -1,0 +1,305 @@
+"""Loading a recipe: what comes out, overrides, and the resolved form."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpusched.errors import DamagedState, InputError
+from gpusched.recipe.recipe import Recipe, load_recipe
+from tests.recipe.conftest import GOOD, Load, Problems
+
+EVERYTHING = """\
+name: all-of-it
+script: train.py
+args: [--data, ./d, 3, 0.5]
+cwd: .
+deadline: 1h30m
+metric: val/loss
+mode: min
+space:
+  opt: {choice: [sgd, adam]}
+  lr: {loguniform: [1e-4, 1]}
+  momentum: {uniform: [0, 0.99], q: 0.01, when: {opt: sgd}}
+  words: {const: ["no", "1e-4", "~", "0o7", "é😀\\u2028\\x7f"]}
+policy: {name: asha, r: 2, R: 64, eta: 3, brackets: 2}
+devices: cpu:4
+max_atoms: 4
+sizes: [1, 2, 4]
+batch: global
+lr_scaling: {power: sqrt, warmup_epochs: 2.5, ramp: ten_percent}
+scaling: {1: 1, 2: 1.9, 4: 3.5}
+launch: warm
+preload: [json.decoder, train]
+env: {TOKENS: 5, NAME: "yes"}
+seed: 7
+max_trials: 40
+max_failures: 2
+grace: 3s
+keep_checkpoints: 3
+startup_limit: 2m
+hang_limit: 90
+target: 0.98
+"""
+
+
+def test_the_least_recipe_has_every_default(load: Load, folder: Path) -> None:
+    recipe = load()
+    assert recipe == Recipe(
+        name="digits",
+        script=folder / "train.py",
+        args=(),
+        cwd=folder,
+        deadline_s=600.0,
+        metric="accuracy",
+        mode="max",
+        space={"lr": {"loguniform": [1e-4, 1]}},
+        policy_name="hypersched",
+        policy_options=recipe.policy_options,
+        devices="auto",
+        gpus_per_atom=1,
+        gpu_ids="uuid",
+        max_atoms=None,
+        sizes=(),
+        batch="per_atom",
+        lr_power=1.0,
+        lr_warmup_epochs=5,
+        lr_ramp="warmup",
+        scaling="auto",
+        launch="warm",
+        python=None,
+        preload=(),
+        env={},
+        seed=0,
+        max_trials=None,
+        max_failures=3,
+        grace_s=5.0,
+        keep_checkpoints=2,
+        startup_limit_s=None,
+        hang_limit_s=None,
+        target=None,
+    )
+    assert recipe.policy_options["R"] == 81
+
+
+def test_every_key_is_read(load: Load) -> None:
+    recipe = load(whole=EVERYTHING)
+    assert recipe.args == ("--data", "./d", "3", "0.5")
+    assert recipe.deadline_s == 5400.0
+    assert recipe.policy_options == {"r": 2, "R": 64, "eta": 3.0, "brackets": 2, "s": None}
+    assert recipe.scaling == {1: 1.0, 2: 1.9, 4: 3.5}
+    assert (recipe.lr_power, recipe.lr_warmup_epochs, recipe.lr_ramp) == (0.5, 2.5, "ten_percent")
+    assert recipe.env == {"TOKENS": "5", "NAME": "yes"}
+    assert (recipe.grace_s, recipe.startup_limit_s, recipe.hang_limit_s) == (3.0, 120.0, 90.0)
+    assert recipe.sampler().sample(0) == recipe.sampler().sample(0)
+
+
+@pytest.mark.parametrize("text", [GOOD, EVERYTHING], ids=["least", "everything"])
+def test_the_resolved_recipe_loads_back_as_an_equal_one(
+    text: str, load: Load, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    recipe = load(whole=text)
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "recipe.yaml"
+    elsewhere.write_text(recipe.to_yaml())
+    assert load_recipe(elsewhere) == recipe
+    through_json = json.loads(json.dumps(recipe.resolved()))
+    assert Recipe.from_resolved(through_json) == recipe
+    assert recipe.sampler().sample(3) == Recipe.from_resolved(through_json).sampler().sample(3)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data.pop("seed"),
+        lambda data: data.update(policy=3),
+        lambda data: data.update(new_key=1),
+        lambda data: data.update(scaling={"x": 1}),
+        lambda data: data.update(script=5),
+    ],
+)
+def test_a_damaged_resolved_recipe_is_said_to_be(damage: object, load: Load) -> None:
+    data = load().resolved()
+    assert callable(damage)
+    damage(data)
+    with pytest.raises(DamagedState, match="damaged or of another version"):
+        Recipe.from_resolved(data)
+
+
+def test_worker_settings_are_the_contract(load: Load) -> None:
+    assert load(whole=EVERYTHING).worker_settings() == {
+        "metric": "val/loss",
+        "mode": "min",
+        "seed": 7,
+        "batch": "global",
+        "lr_power": 0.5,
+        "lr_warmup_epochs": 2.5,
+        "lr_ramp": "ten_percent",
+        "max_steps": 64,
+        "keep_checkpoints": 3,
+    }
+
+
+# ------------------------------------------------------------ overrides
+
+
+def test_overrides_are_yaml_values(load: Load) -> None:
+    recipe = load(
+        "", "policy.R=27", "space.lr=0.5", "sizes=[1, 2]", "lr_scaling.ramp=ten_percent", "mode=min"
+    )
+    assert (recipe.policy_name, recipe.policy_options["R"]) == ("hypersched", 27)
+    assert recipe.space == {"lr": 0.5}
+    assert (recipe.sizes, recipe.lr_ramp, recipe.mode) == ((1, 2), "ten_percent", "min")
+
+
+def test_an_override_reaches_into_a_shorthand(load: Load) -> None:
+    recipe = load("policy: asha\nlr_scaling: sqrt\n", "policy.R=27", "lr_scaling.warmup_epochs=1")
+    assert (recipe.policy_name, recipe.policy_options["R"]) == ("asha", 27)
+    assert (recipe.lr_power, recipe.lr_warmup_epochs) == (0.5, 1)
+
+
+def test_an_override_may_mend_a_key(load: Load) -> None:
+    assert load("seed: x\n", "seed=3").seed == 3
+
+
+def test_problems_of_overrides_name_the_override(problems: Problems) -> None:
+    assert problems(
+        "", "deadlin=5", "policy.eta=1", "space.lr.loguniform=[0, 1]", "seed", "a..b=1"
+    ) == [
+        "--set seed: write --set key=value, as in --set policy.R=27",
+        "--set a..b=1: write --set key=value, as in --set policy.R=27",
+        "--set deadlin=5: deadlin: unknown key; did you mean deadline?",
+        "--set space.lr.loguniform=[0, 1]: space.lr: the bounds of loguniform must be above 0, not 0",
+        "--set policy.eta=1: policy.eta: must be more than 1, not 1; 4 is the usual choice",
+    ]
+
+
+def test_an_override_below_a_plain_value(problems: Problems) -> None:
+    [message] = problems("", "script.x=1")
+    assert message == "--set script.x=1: script.x: script is no map; set it as a whole"
+
+
+def test_an_override_that_is_no_yaml(problems: Problems) -> None:
+    [message] = problems("", "sizes=[1")
+    assert message.startswith("--set sizes=[1: sizes: not YAML")
+
+
+def test_flags_of_the_command_line(load: Load) -> None:
+    recipe = load("", deadline="90s", devices="cpu:2", policy="fifo", seed="5")
+    assert (recipe.deadline_s, recipe.devices, recipe.policy_name, recipe.seed) == (
+        *(90.0, "cpu:2", "fifo", 5),
+    )
+
+
+def test_problems_of_flags_name_the_flag(problems: Problems) -> None:
+    assert problems("", deadline="0", devices="gpu", policy="ahsa", seed="x") == [
+        "--deadline 0: deadline: must be more than 0 seconds, not 0",
+        "--devices gpu: devices: 'gpu' is not auto, cpu, cpu:4, cuda, cuda:0,2 or GPU UUIDs (did you mean cpu?)",
+        "--seed x: seed: should be a whole number, not 'x'",
+        "--policy ahsa: policy: unknown policy 'ahsa'; did you mean asha?",
+    ]
+
+
+def test_another_policy_keeps_the_options_it_knows(load: Load) -> None:
+    recipe = load("policy: {name: hypersched, r: 3, R: 27, cooldown: 1}\n", policy="asha")
+    assert recipe.policy_name == "asha"
+    assert (recipe.policy_options["r"], recipe.policy_options["R"]) == (3, 27)
+
+
+# ------------------------------------------------------------ files
+
+
+def test_a_script_and_a_folder_are_relative_to_the_recipe(
+    load: Load, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "data").mkdir()
+    monkeypatch.chdir("/")
+    recipe = load("cwd: data\n")
+    assert (recipe.script, recipe.cwd) == (folder / "train.py", folder / "data")
+
+
+def test_a_recipe_by_relative_path_resolves_to_absolute_paths(
+    folder: Path, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load()
+    monkeypatch.chdir(folder)
+    assert load_recipe(Path("digits.yaml")).script == folder / "train.py"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("digit.yaml", "no such file; did you mean"),
+        ("nowhere/x.yaml", "no such file"),
+        (".", "is a folder; name the recipe inside it"),
+        ("pipe", "is not a regular file"),
+        ("big.yaml", "larger than 1024 KiB"),
+        ("utf16.yaml", "is UTF-16; save it as UTF-8"),
+        ("latin1.yaml", ":2: not UTF-8 text (byte 6)"),
+        ("n\0l.yaml", "cannot be read"),
+        ("x" * 300, "cannot be read: File name too long"),
+        ("train.py/x.yaml", "cannot be read: Not a directory"),
+    ],
+)
+def test_what_is_no_recipe_file(name: str, message: str, load: Load, folder: Path) -> None:
+    load()
+    os.mkfifo(folder / "pipe")
+    (folder / "big.yaml").write_bytes(b"# " + b"x" * (1 << 20))
+    (folder / "utf16.yaml").write_bytes("script: x".encode("utf-16"))
+    (folder / "latin1.yaml").write_bytes(b"# ok\na\xe9: 1\n")
+    with pytest.raises(InputError) as caught:
+        load_recipe(folder / name)
+    assert message in str(caught.value)
+
+
+def test_an_unreadable_recipe(load: Load, folder: Path) -> None:
+    load()
+    (folder / "digits.yaml").chmod(0)
+    if os.access(folder / "digits.yaml", os.R_OK):
+        assert load_recipe(folder / "digits.yaml").name == "digits"  # root reads everything
+        return
+    with pytest.raises(InputError, match="Permission denied"):
+        load_recipe(folder / "digits.yaml")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(folder: Path, load: Load) -> None:
+    assert load(whole="\ufeff" + GOOD).metric == "accuracy"
+
+
+@pytest.mark.parametrize(
+    ("stem", "name"),
+    [
+        ("my recipe", "my-recipe"),
+        ("_x_", "x"),
+        ("réc ö", "rec-o"),
+        ("字", "experiment"),
+        ("a" * 80, "a" * 64),
+    ],
+)
+def test_the_name_is_made_from_the_file_name(stem: str, name: str, folder: Path) -> None:
+    file = folder / f"{stem}.yaml"
+    file.write_text(GOOD)
+    assert load_recipe(file).name == name
+
+
+# ------------------------------------------------------------ what it costs
+
+
+def test_the_resolved_recipe_needs_neither_pydantic_nor_yaml(load: Load) -> None:
+    program = (
+        "import json, sys\n"
+        "from gpusched.recipe.recipe import Recipe\n"
+        "recipe = Recipe.from_resolved(json.load(sys.stdin))\n"
+        "recipe.sampler().sample(0)\n"
+        "heavy = {'pydantic', 'ruamel', 'ruamel.yaml', 'torch', 'numpy'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)\n"
+    )
+    data = json.dumps(load().resolved())
+    done = subprocess.run(
+        [sys.executable, "-c", program], input=data, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

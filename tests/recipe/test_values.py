@@ -1,0 +1,147 @@
+"""Values that can be written in several ways."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusched.recipe import values
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        *[(90, 90), (0.5, 0.5), ("90", 90), ("90s", 90), ("10m", 600), ("1h30m", 5400)],
+        *[("2d", 172_800), ("1.5h", 5400), ("1d 2h 3m 4s", 93_784), (" 10m ", 600), ("1h4s", 3604)],
+    ],
+)
+def test_durations(written: object, seconds: float) -> None:
+    assert values.duration(written) == seconds
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        *[None, True, [], {}, "", " ", "m", "10 minutes", "1m1h", "1h1h", "-1s", "0", 0, -1, 0.0],
+        *["1e3", "inf", "nan", float("nan"), float("inf"), "١٠m", "9" * 400, "1e999s", "0s", "0d"],
+    ],
+)
+def test_no_durations(written: object) -> None:
+    with pytest.raises(ValueError, match=r"duration|must be more than 0|more than ten years"):
+        values.duration(written)
+
+
+@given(st.text(alphabet="0123456789dhms. -", max_size=30))
+def test_any_duration_is_within_bounds_or_refused(text: str) -> None:
+    try:
+        seconds = values.duration(text)
+    except ValueError:
+        return
+    assert 0 < seconds <= values.MAX_DURATION_S
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        *[("auto", "auto"), ("cpu", "cpu"), ("cpu:4", "cpu:4"), ("cuda", "cuda")],
+        *[("cuda:0,2", "cuda:0,2"), ("cuda: 0, 2", "cuda:0,2"), ("cpu:04", "cpu:4")],
+        ("GPU-1a2b3c4d", ["GPU-1a2b3c4d"]),
+        (["GPU-1a2b3c4d", "MIG-5e6f7a8b"], ["GPU-1a2b3c4d", "MIG-5e6f7a8b"]),
+    ],
+)
+def test_devices(written: object, read: object) -> None:
+    assert values.devices(written) == read
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "",
+        "cpu:",
+        "cpu:x",
+        "cpu:4096",
+        "cuda:",
+        "cuda:,",
+        "cuda:1,1",
+        "tpu",
+        4,
+        None,
+        True,
+        ["GPU-"],
+    ],
+)
+def test_no_devices(written: object) -> None:
+    with pytest.raises(ValueError, match=r"cpu|GPU|slots"):
+        values.devices(written)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [("linear", 1.0), (1, 1.0), (1.0, 1.0), ("sqrt", 0.5), (0.5, 0.5), ("none", 0.0), (0, 0.0)],
+)
+def test_powers(written: object, read: float) -> None:
+    assert values.power(written) == read
+
+
+@pytest.mark.parametrize("written", [True, False, None, "1", 0.7, [], "Linear"])
+def test_no_powers(written: object) -> None:
+    with pytest.raises(ValueError, match="should be linear"):
+        values.power(written)
+
+
+def test_a_scaling_table_is_sorted_and_of_floats() -> None:
+    assert list(values.scaling({"4": 3, "1": 1, "2": 1.9}).items()) == [
+        ("1", 1),
+        ("2", 1.9),
+        ("4", 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    "written", [None, {}, "liner", {"0": 1}, {"2": 0}, {"2": True}, {"2": "1"}, {"1": 2}, {"-1": 1}]
+)
+def test_no_scaling(written: object) -> None:
+    with pytest.raises(ValueError, match=r"should be|no number of atoms|by definition"):
+        values.scaling(written)
+
+
+NOON = datetime(2026, 5, 4, 12, 0).astimezone()
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("18:30", 23400.0),
+        ("12:01", 60.0),
+        ("2026-05-05 08:00", 72000.0),
+        ("2026-05-04t12:01", 60.0),
+        ("10m", 600.0),
+        (5, 5.0),
+    ],
+)
+def test_deadlines_by_the_clock(written: object, seconds: float) -> None:
+    assert values.deadline(written, NOON) == seconds
+
+
+def test_a_time_of_day_that_has_been_is_tomorrows() -> None:
+    tomorrow = datetime(2026, 5, 5, 12, 0).astimezone()
+    assert values.deadline("12:00", NOON) == (tomorrow - NOON).total_seconds()
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("2026-05-04 08:00", "is past; it is 2026-05-04 12:00 now"),
+        ("2026-05-04", "no time; write 18:30"),
+        ("25:00", "hour must be in"),
+        ("1:30", "or a time of day, 18:30"),
+        ("9999-12-31 23:59", "more than ten years away"),
+        (0, "more than 0 seconds, not 0$"),
+    ],
+)
+def test_no_deadlines(written: object, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        values.deadline(written, NOON)

@@ -1,0 +1,67 @@
+"""A forked process shows its own mark and title where the kernel shows its parent's."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
+
+PROBE = """
+import json, os, subprocess, sys
+from gpusched.runtime.mark import put_mark, put_title
+read, write = os.pipe()
+if os.fork() == 0:
+    put = put_mark(sys.argv[1])
+    put_title("gpusched: trial 7.2")
+    environ = open("/proc/self/environ", "rb").read().split(b"\\0")
+    mine = [v.decode() for v in environ if v.startswith(b"GPUSCHED_MARK=")]
+    whole = [v.decode() for v in environ if not v.startswith(b"GPUSCHED_MARK=")]
+    child = subprocess.run(["env"], capture_output=True, text=True).stdout.splitlines()
+    title = open("/proc/self/cmdline", "rb").read().strip(b"\\0").decode()
+    name = open("/proc/self/comm").read().strip()
+    told = [put, mine, whole, [v for v in child if "GPUSCHED_MARK" in v], title, name, sys.argv]
+    os.write(write, json.dumps(told).encode())
+    os._exit(0)
+os.wait()
+print(os.read(read, 1 << 20).decode())
+"""
+
+
+def probe(mark: str, **variables: str) -> list[object]:
+    environment = {"PATH": os.environ["PATH"], "AAA": "1", **variables, "ZZZ": "2"}
+    words = [sys.executable, "-c", PROBE, mark, "padding" * 5]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    told: list[object] = json.loads(done.stdout)
+    return told
+
+
+def test_mark_and_title_in_place() -> None:
+    put, mine, others, childs, title, name, argv = probe(
+        "8:123:7:2", **{MARK: " " * MARK_WIDTH_BYTES}
+    )
+    wanted = f"{MARK}=" + "8:123:7:2".ljust(MARK_WIDTH_BYTES)
+    assert put is True
+    assert mine == [wanted]
+    assert childs == [wanted], "what is executed from here on has it too"
+    assert isinstance(others, list)
+    assert {"AAA=1", "ZZZ=2"} <= set(others), "nothing beside it was touched"
+    assert (title, name) == ("gpusched: trial 7.2", "gpusched: trial")
+    assert argv == ["-c", "8:123:7:2", "padding" * 5]
+
+
+def test_without_room_nothing_is_written() -> None:
+    put, mine, others, *_ = probe("8:123:7:2", **{MARK: "short"})
+    assert put is False
+    assert mine == [f"{MARK}=short"]
+    assert isinstance(others, list)
+    assert {"AAA=1", "ZZZ=2"} <= set(others)
+    assert probe("8:123:7:2")[0] is False
+
+
+def test_a_mark_that_is_too_long_is_not_written() -> None:
+    put, mine, *_ = probe("x" * 200, **{MARK: " " * MARK_WIDTH_BYTES})
+    assert put is False
+    assert mine == [f"{MARK}=" + " " * MARK_WIDTH_BYTES]

@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusched.runtime.rank import run_script
+from tests.worker.fakes import Bench, Ended, run_ranks
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Stage:
+    """A folder of scripts, run as a rank would run them; what is left behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.error_file = folder / "error.json"
+
+    def run(self, source: str | bytes | None, *arguments: str, name: str = "train.py") -> Ended:
+        script = self.folder / "code" / name
+        script.parent.mkdir(exist_ok=True)
+        if source is not None:
+            script.write_bytes(source if isinstance(source, bytes) else source.encode())
+        spec = {"script": str(script), "args": list(arguments), "cwd": str(self.folder)}
+
+        def body() -> Any:
+            import os
+
+            os.environ["TORCHELASTIC_ERROR_FILE"] = str(self.error_file)
+            run_script(spec, 0)
+            return getattr(sys.modules["__main__"], "result", None)
+
+        (ended,) = run_ranks(body, 1)
+        return ended
+
+    def error(self) -> tuple[str, str]:
+        """Message and traceback of torchrun's error file."""
+        record = json.loads(self.error_file.read_text())["message"]
+        assert record["extraInfo"]["timestamp"].isdigit()
+        assert record["extraInfo"]["at_s"] >= int(record["extraInfo"]["timestamp"])
+        return record["message"], record["extraInfo"]["py_callstack"]
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Stage:
+    return Stage(tmp_path)
+
+
+def test_a_script_finds_what_python_would_give_it(stage: Stage) -> None:
+    (stage.folder / "code").mkdir()
+    (stage.folder / "code" / "beside.py").write_text("value = 42\n")
+    source = """
+import os, sys, pickle, __main__
+import beside
+class Thing: pass
+if __name__ == "__main__":
+    result = [
+        sys.argv[1:], __file__, os.getcwd(), beside.value, sys.path[0],
+        __main__.Thing is Thing, type(pickle.loads(pickle.dumps(Thing()))).__module__, __spec__,
+    ]
+"""
+    script = str(stage.folder / "code" / "train.py")
+    assert stage.run(source, "--lr", "0.1").value == [
+        *(["--lr", "0.1"], script, str(stage.folder), 42, str(stage.folder / "code")),
+        *(True, "__main__", None),
+    ]
+    assert not stage.error_file.exists()
+
+
+RAISES = """\
+import gpusched
+
+def deep(value):
+    raise ValueError(f"bad {value}")
+
+def main():
+    deep(3)
+
+main()
+"""
+
+
+def test_an_exception_shows_the_scripts_frames_alone(stage: Stage) -> None:
+    ended = stage.run(RAISES)
+    assert ended.code == 1
+    message, trace = stage.error()
+    assert message == "ValueError: train.py:4: bad 3"
+    assert trace.startswith("Traceback (most recent call last):\n")
+    assert "line 9, in <module>\n    main()" in trace
+    assert 'raise ValueError(f"bad {value}")' in trace
+    assert "gpusched/worker" not in trace
+    assert ended.stderr.strip() == trace.strip()
+
+
+def test_where_a_call_of_ours_was_refused_the_call_is_the_last_frame(stage: Stage) -> None:
+    ended = stage.run("import gpusched\ntrial = gpusched.init()\ntrial.report(loss='high')\n")
+    message, trace = stage.error()
+    assert ended.code == 1
+    assert message.startswith("TypeError: train.py:3: metric 'loss' is str 'high', not a number")
+    assert "gpusched/worker" not in trace
+    assert "trial.report(loss='high')" in trace.splitlines()[2]
+
+
+def test_a_chain_of_exceptions_is_kept(stage: Stage) -> None:
+    stage.run("try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise KeyError('x') from e\n")
+    message, trace = stage.error()
+    assert message == "KeyError: train.py:4: 'x'"
+    assert "ZeroDivisionError" in trace
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("def f(:\n    pass\n", ("train.py", "line 1", "def f(:", "SyntaxError")),
+        (b"x = '\xff'\n", ("SyntaxError", "utf-8")),
+        (b"x = 1\0\n", ("null bytes",)),
+        (None, ("FileNotFoundError: there is no script", "train.py")),
+        (
+            "import beside_that_is_not_there\n",
+            ("ModuleNotFoundError: train.py:1: No module named", "beside"),
+        ),
+        ("import gpusched\nraise SystemExit('no data')", ("SystemExit: no data",)),
+        ("import sys; sys.exit(3)", ("SystemExit: the script ended with exit code 3",)),
+        ("assert False", ("AssertionError",)),
+        ("class E(Exception):\n  def __str__(self): 1/0\nraise E", ("E",)),
+        ("raise Exception('x' * 100_000)", ("Exception: train.py:1: xxx",)),
+        ("def f(): f()\nf()", ("RecursionError",)),
+    ],
+)
+def test_bad_scripts_fail_with_a_message(
+    stage: Stage, source: str | bytes | None, told: tuple[str, ...]
+) -> None:
+    ended = stage.run(source)
+    assert ended.code == (3 if source == "import sys; sys.exit(3)" else 1)
+    message, trace = stage.error()
+    for part in told:
+        assert part in message
+    assert len(message) <= 4_000
+    assert len(trace) <= 32_000
+    assert "gpusched/worker" not in trace
+    assert ended.stderr or "exit code" in message
+
+
+@pytest.mark.parametrize("source", ["", "import sys; sys.exit(0)", "raise SystemExit", "x = 1"])
+def test_good_endings_leave_no_error(stage: Stage, source: str) -> None:
+    ended = stage.run(source)
+    assert (ended.code, ended.error) == (None, "")
+    assert not stage.error_file.exists()
+
+
+def test_a_failure_after_reports_leaves_no_word(stage: Stage, bench: Bench) -> None:
+    script = stage.folder / "train.py"
+    script.write_text("import gpusched\ngpusched.init().report(accuracy=1)\n1 / 0\n")
+    spec = {"script": str(script), "args": [], "cwd": str(stage.folder)}
+    (ended,) = run_ranks(lambda: run_script(spec, 0), 1, bench)
+    assert ended.code == 1
+    assert bench.last_word() is None
+    script.write_text("import gpusched\ngpusched.init().report(accuracy=1)\n")
+    (ended,) = run_ranks(lambda: run_script(spec, 0), 1, bench, incarnation=2)
+    assert bench.last_word(2) == {"why": "finished", "step": 2 - 1, "saved_step": None}
+
+
+def test_as_a_module_under_an_interpreter_of_its_own(stage: Stage) -> None:
+    script = stage.folder / "train.py"
+    script.write_text("import sys\nprint(sys.argv[1:], __name__)\nif sys.argv[1:]: 1 / 0\n")
+    command = [sys.executable, "-m", "gpusched.runtime.rank"]
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        environment = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT)}
+        return subprocess.run(
+            [*command, *arguments], env=environment, capture_output=True, text=True, check=False
+        )
+
+    assert run(str(script)).stdout == "[] __main__\n"
+    failed = run(str(script), "--lr", "1")
+    assert failed.returncode == 1
+    assert failed.stdout == "['--lr', '1'] __main__\n"
+    assert failed.stderr.splitlines()[1].endswith("line 3, in <module>")
+    assert failed.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
+    assert run().returncode == 2

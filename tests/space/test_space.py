@@ -1,0 +1,458 @@
+"""The search space: what is drawn, in which order, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpusched.space import first as space_first
+from gpusched.space.sampler import SpaceError, parse_space
+
+SPACE = {
+    "lr": {"loguniform": [1e-4, 1.0]},
+    "width": {"int": [8, 64], "q": 8},
+    "opt": {"choice": ["sgd", "adam"]},
+    "momentum": {"uniform": [0, 0.99], "when": {"opt": "sgd"}},
+    "data": {"augment": True, "noise": {"uniform": [0, 1], "q": 0.1}},
+}
+
+
+def draws(raw: object, count: int, seed: int = 0) -> list[dict[str, object]]:
+    space = parse_space(raw, seed)
+    found = [space.sample(n) for n in range(count)]
+    return [sample for sample in found if sample is not None]
+
+
+def problems(raw: object) -> list[str]:
+    with pytest.raises(SpaceError) as caught:
+        parse_space(raw)
+    return [str(problem) for problem in caught.value.problems]
+
+
+# ------------------------------------------------------------ the sequence
+
+
+def test_the_sequence_of_a_seed_is_pinned() -> None:
+    """These numbers are in people's journals: a change here breaks every resume."""
+    assert draws(SPACE, 3, seed=7) == PINNED
+    assert json.loads(json.dumps(PINNED)) == PINNED
+
+
+def test_the_nth_configuration_depends_on_seed_and_n_alone() -> None:
+    space, again = parse_space(SPACE, 3), parse_space(SPACE, 3)
+    forwards = [space.sample(n) for n in range(20)]
+    backwards = [again.sample(n) for n in reversed(range(20))]
+    assert forwards == backwards[::-1]
+    assert forwards != draws(SPACE, 20, seed=4)
+
+
+@given(st.permutations(list(SPACE)), st.integers(0, 50))
+def test_the_order_of_the_keys_does_not_matter(order: list[str], n: int) -> None:
+    shuffled = {key: SPACE[key] for key in order}
+    assert parse_space(shuffled, 1).sample(n) == parse_space(SPACE, 1).sample(n)
+
+
+def test_another_key_beside_it_changes_nothing() -> None:
+    alone = draws({"lr": SPACE["lr"]}, 10)
+    assert [sample["lr"] for sample in draws(SPACE, 10)] == [sample["lr"] for sample in alone]
+
+
+def test_a_negative_n_is_a_mistake_of_the_caller() -> None:
+    with pytest.raises(ValueError, match="count from 0"):
+        parse_space(SPACE).sample(-1)
+
+
+# ------------------------------------------------------------ bounds
+
+small = st.floats(-1e6, 1e6, allow_nan=False)
+above_0 = st.floats(1e-12, 1e6)
+anything = st.floats(allow_nan=False, allow_infinity=False)
+whole = st.integers(-(2**63) + 1, 2**63 - 1)
+
+
+@given(st.tuples(anything, anything).filter(lambda b: b[0] < b[1]), st.integers(0))
+def test_uniform_stays_within(bounds: tuple[float, float], seed: int) -> None:
+    for sample in draws({"x": {"uniform": list(bounds)}}, 5, seed):
+        assert bounds[0] <= sample["x"] <= bounds[1]
+
+
+@given(
+    st.tuples(st.floats(5e-324, 1.7e308), st.floats(5e-324, 1.7e308)).filter(lambda b: b[0] < b[1]),
+    st.integers(0),
+)
+def test_loguniform_stays_within(bounds: tuple[float, float], seed: int) -> None:
+    for sample in draws({"x": {"loguniform": list(bounds)}}, 5, seed):
+        assert bounds[0] <= sample["x"] <= bounds[1]
+
+
+@given(st.tuples(whole, whole).filter(lambda b: b[0] < b[1]), st.integers(0))
+def test_int_stays_within(bounds: tuple[int, int], seed: int) -> None:
+    for sample in draws({"x": {"int": list(bounds)}}, 5, seed):
+        assert type(sample["x"]) is int
+        assert bounds[0] <= sample["x"] <= bounds[1]
+
+
+@given(
+    st.tuples(st.integers(1, 2**63 - 1), st.integers(1, 2**63 - 1)).filter(lambda b: b[0] < b[1]),
+    st.integers(0),
+)
+def test_logint_stays_within(bounds: tuple[int, int], seed: int) -> None:
+    for sample in draws({"x": {"logint": list(bounds)}}, 5, seed):
+        assert type(sample["x"]) is int
+        assert bounds[0] <= sample["x"] <= bounds[1]
+
+
+@given(st.sampled_from(["uniform", "loguniform"]), above_0, above_0, st.floats(1e-9, 1e3))
+def test_quantised_stays_within_and_on_the_multiples(
+    form: str, one: float, other: float, quantum: float
+) -> None:
+    low, high = sorted((one, other))
+    try:
+        space = parse_space({"x": {form: [low, high], "q": quantum}})
+    except SpaceError:
+        multiples = Decimal(repr(high)) // Decimal(repr(quantum))
+        assert low == high or multiples * Decimal(repr(quantum)) - Decimal(repr(low)) < quantum
+        return
+    for n in range(5):
+        value = space.sample(n)["x"]
+        assert low <= value <= high
+        count = round(Decimal(repr(value)) / Decimal(repr(quantum)))
+        assert value == float(count * Decimal(repr(quantum)))
+
+
+@given(st.sampled_from(["int", "logint"]), st.integers(1, 10**6), st.integers(1, 10**6), st.data())
+def test_quantised_ints_stay_within(form: str, one: int, other: int, data: st.DataObject) -> None:
+    low, high = sorted((one, other))
+    quantum = data.draw(st.integers(1, max(1, (high - low) // 2)))
+    if high - low < 2:
+        return
+    for sample in draws({"x": {form: [low, high], "q": quantum}}, 5):
+        assert low <= sample["x"] <= high
+        assert sample["x"] % quantum == 0
+
+
+def test_quantised_values_are_written_as_the_user_would() -> None:
+    values = {sample["x"] for sample in draws({"x": {"uniform": [0, 1], "q": 0.1}}, 300)}
+    assert sorted(values) == [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+
+
+def test_every_value_of_an_int_range_comes_up_about_equally_often() -> None:
+    values = [sample["x"] for sample in draws({"x": {"int": [1, 4]}}, 4000)]
+    assert set(values) == {1, 2, 3, 4}
+    assert all(900 < values.count(value) < 1100 for value in (1, 2, 3, 4))
+
+
+def test_loguniform_is_even_in_the_logarithm() -> None:
+    values = [math.log10(sample["x"]) for sample in draws({"x": {"loguniform": [1e-4, 1]}}, 4000)]
+    for decade in range(-4, 0):
+        assert 900 < sum(decade <= value < decade + 1 for value in values) < 1100
+
+
+def test_logint_reaches_both_ends() -> None:
+    values = {sample["x"] for sample in draws({"x": {"logint": [1, 8]}}, 500)}
+    assert values == set(range(1, 9))
+
+
+# ------------------------------------------------------------ choices, constants, nesting
+
+
+def test_choice_draws_each_kind_of_value() -> None:
+    options = ["a", 1, 2.5, True, None, [1, 2], {"k": 1}]
+    values = [sample["x"] for sample in draws({"x": {"choice": options}}, 500)]
+    assert all(option in values for option in options)
+
+
+def test_a_drawn_list_is_the_callers_own() -> None:
+    space = parse_space({"x": {"const": [1, 2]}, "y": {"uniform": [0, 1]}})
+    space.sample(0)["x"].append(3)
+    assert space.sample(0)["x"] == [1, 2]
+
+
+def test_constants_and_nested_maps() -> None:
+    space = {"a": 1, "b": {"c": "no", "d": {"const": [1, [2]]}}, "e": {"const": None}}
+    assert draws(space, 3) == [{"a": 1, "b": {"c": "no", "d": [1, [2]]}, "e": None}]
+
+
+# ------------------------------------------------------------ conditions
+
+
+def test_a_key_is_absent_unless_its_condition_holds() -> None:
+    samples = draws(SPACE, 100)
+    assert {sample["opt"] for sample in samples} == {"sgd", "adam"}
+    for sample in samples:
+        assert ("momentum" in sample) == (sample["opt"] == "sgd")
+
+
+def test_conditions_chain_and_name_keys_from_the_top() -> None:
+    space = {
+        "opt": {"choice": ["sgd", "adam", "lion"]},
+        "more": {
+            "nesterov": {"choice": [True, False], "when": {"opt": ["sgd", "lion"]}},
+            "damp": {"uniform": [0, 1], "when": {"nesterov": True}},
+            "far": {"const": 1, "when": {"more.nesterov": False}},
+        },
+    }
+    for sample in draws(space, 100):
+        more = sample.get("more", {})
+        assert ("nesterov" in more) == (sample["opt"] != "adam")
+        assert ("damp" in more) == (more.get("nesterov") is True)
+        assert ("far" in more) == (more.get("nesterov") is False)
+
+
+def test_a_condition_on_a_group_holds_for_all_of_it() -> None:
+    space = {
+        "net": {"choice": ["cnn", "mlp"]},
+        "cnn": {"when": {"net": "cnn"}, "kernel": {"choice": [3, 5]}, "depth": {"int": [1, 4]}},
+    }
+    for sample in draws(space, 50):
+        assert ("cnn" in sample) == (sample["net"] == "cnn")
+        assert set(sample.get("cnn", {})) in (set(), {"kernel", "depth"})
+
+
+def test_one_is_not_true() -> None:
+    space = {"x": {"choice": [1, 2]}, "y": {"const": 5, "when": {"x": True}}}
+    assert problems(space) == ["y.when.x: x is never true; it is one of 1, 2"]
+
+
+# ------------------------------------------------------------ grids
+
+
+def test_a_grid_is_enumerated_in_order_and_ends() -> None:
+    space = parse_space({"b": {"grid": [1, 2, 3]}, "a": {"grid": ["x", "y"]}})
+    assert space.size == 6
+    found = [(sample["a"], sample["b"]) for sample in map(space.sample, range(6))]
+    assert found == list(itertools.product(["x", "y"], [1, 2, 3]))
+    assert space.sample(6) is None
+
+
+def test_random_keys_are_drawn_beside_a_grid() -> None:
+    samples = draws({"g": {"grid": [1, 2, 3]}, "lr": {"uniform": [0, 1]}}, 99)
+    assert [sample["g"] for sample in samples] == [1, 2, 3]
+    assert len({sample["lr"] for sample in samples}) == 3
+
+
+def test_a_conditional_grid_names_no_configuration_twice() -> None:
+    space = {
+        "opt": {"grid": ["adam", "sgd"]},
+        "momentum": {"grid": [0, 0.9], "when": {"opt": "sgd"}},
+    }
+    assert draws(space, 99) == [
+        {"opt": "adam"},
+        {"opt": "sgd", "momentum": 0},
+        {"opt": "sgd", "momentum": 0.9},
+    ]
+
+
+def test_constants_alone_are_one_configuration() -> None:
+    assert draws({"lr": 0.1}, 5) == [{"lr": 0.1}]
+    assert parse_space({"lr": {"choice": [1]}}).size is None
+
+
+# ------------------------------------------------------------ what is refused
+
+REFUSED = [
+    ({}, "space: empty"),
+    (None, "space: empty"),
+    ([1], "space: empty"),
+    ({"x": {}}, "x: empty"),
+    ({"x": {"when": {"y": 1}}}, "x: empty"),
+    ({"x": None}, "x: no value"),
+    ({"x": [1, 2]}, "x: a list is no value"),
+    ({"x": {"choice": []}}, "x: choice is empty"),
+    ({"x": {"choice": 3}}, "x: choice needs a list"),
+    ({"x": {"choice": {"a": 1}}}, "x: choice needs a list"),
+    ({"x": {"choice": [{"uniform": [0, 1]}]}}, "x: uniform inside choice"),
+    ({"x": {"grid": [1, 1.0]}}, "x: 1 is in the grid twice"),
+    ({"x": {"grid": []}}, "x: grid is empty"),
+    ({"x": {"grid": [True, True]}}, "x: true is in the grid twice"),
+    ({"x": {"uniform": [1]}}, "x: uniform needs [lowest, highest]"),
+    ({"x": {"uniform": [1, 2, 3]}}, "x: uniform needs [lowest, highest]"),
+    ({"x": {"uniform": "1, 2"}}, "x: uniform needs [lowest, highest]"),
+    ({"x": {"uniform": [2, 1]}}, "x: reversed: 2 is above 1; write [1, 2]"),
+    ({"x": {"uniform": [1, 1]}}, "x: empty: both bounds are 1"),
+    ({"x": {"uniform": [True, 2]}}, "x: true is not a number"),
+    ({"x": {"uniform": ["1e-4", 2]}}, "x: '1e-4' is not a number (quoted or misspelt?)"),
+    ({"x": {"uniform": [0, math.inf]}}, "x: inf is not finite"),
+    ({"x": {"uniform": [math.nan, 1]}}, "x: nan is not finite"),
+    ({"x": {"loguniform": [0, 1]}}, "x: the bounds of loguniform must be above 0"),
+    ({"x": {"logint": [-1, 8]}}, "x: the bounds of logint must be above 0"),
+    ({"x": {"int": [0.5, 3]}}, "x: 0.5 is not a whole number"),
+    ({"x": {"int": [0, 2**70]}}, "x: a whole number of more than 64 bits"),
+    ({"x": {"int": [0, 1e300]}}, "x: a whole number of more than 64 bits"),
+    ({"x": {"uniform": [0, 1], "q": 3}}, "x: q is too big"),
+    ({"x": {"uniform": [0.01, 0.05], "q": 0.04}}, "x: q is too big"),
+    ({"x": {"uniform": [0, 1], "q": 0}}, "x: q must be above 0"),
+    ({"x": {"uniform": [0, 1], "q": 5e-324}}, "x: q is too small"),
+    ({"x": {"int": [0, 10], "q": 0.5}}, "x: 0.5 is not a whole number"),
+    ({"x": {"choice": [1], "q": 1}}, "x: q goes with uniform"),
+    ({"x": {"uniform": [0, 1], "choice": [1]}}, "x: uniform and choice together"),
+    (
+        {"x": {"uniform": [0, 1], "wen": {"y": 1}}},
+        "x.wen: unknown beside uniform; did you mean when",
+    ),
+    ({"x": {"unifrom": [0, 1]}}, "x.unifrom: a list is no value; did you mean the form uniform?"),
+    ({"uniform": [0, 1]}, "uniform: uniform is the name of a form"),
+    ({"a.b": 1}, "a.b: a key is made of"),
+    ({"": 1}, "a key is made of"),
+    ({"x": {"const": math.nan}}, "x: nan is not finite"),
+    ({"x": {"const": {1, 2}}}, "x: a set is no value"),
+    ({"x": 10**5000}, "x: a whole number of more than 64 bits"),
+    ({"x": {"choice": [1], "when": {"z": 1}}}, "x.when.z: there is no key z"),
+    ({"x": {"choice": [1], "when": {}}}, "x.when: needs a map"),
+    ({"x": {"choice": [1], "when": "y"}}, "x.when: needs a map"),
+    ({"x": {"choice": [1], "when": {"x": 1}}}, "x.when: the conditions go in a circle: x -> x"),
+    (
+        {"opt": {"choice": ["a"]}, "x": {"const": 1, "when": {"otp": "a"}}},
+        "x.when.otp: there is no key otp; did you mean opt?",
+    ),
+    (
+        {"opt": {"choice": ["a"]}, "x": {"const": 1, "when": {"opt": "b"}}},
+        "x.when.opt: opt is never 'b'; it is one of 'a'",
+    ),
+    (
+        {"opt": {"choice": ["a"]}, "x": {"const": 1, "when": {"opt": []}}},
+        "x.when.opt: no value",
+    ),
+    (
+        {"p": {"uniform": [0, 1]}, "x": {"const": 1, "when": {"p": 0.5}}},
+        "x.when.p: p is drawn from 0 to 1; a condition needs single values",
+    ),
+    (
+        {"g": {"h": 1}, "x": {"const": 1, "when": {"g": 1}}},
+        "x.when.g: g is a group of keys",
+    ),
+    (
+        {"opt": {"choice": ["a"]}, "x": {"grid": [1, 2], "when": {"opt": "a"}}},
+        "x.when: a grid cannot depend on opt, which is drawn; make that a grid too",
+    ),
+    ({f"k{n}": {"grid": [1, 2, 3, 4]} for n in range(20)}, "space: the grid has 1099511627776"),
+]
+
+
+@pytest.mark.parametrize(("raw", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_refused(raw: object, message: str) -> None:
+    found = problems(raw)
+    assert len(found) == 1
+    assert message in found[0]
+
+
+def test_a_circle_of_three_is_told_as_one() -> None:
+    space = {
+        "a": {"choice": [1], "when": {"b": 1}},
+        "b": {"choice": [1], "when": {"c": 1}},
+        "c": {"choice": [1], "when": {"a": 1}},
+    }
+    [message] = problems(space)
+    assert message.count("->") == 3
+
+
+def test_all_problems_at_once_with_their_paths() -> None:
+    space = {
+        "lr": {"loguniform": [1, 1e-4]},
+        "net": {"width": {"int": [8, 8]}, "act": {"choice": []}},
+        "momentum": {"uniform": [0, 1], "when": {"optimiser": "sgd"}},
+    }
+    assert [line.partition(":")[0] for line in problems(space)] == [
+        "lr",
+        "net.width",
+        "net.act",
+        "momentum.when.optimiser",
+    ]
+
+
+def test_describe_is_in_words() -> None:
+    assert list(parse_space(SPACE).describe()) == [
+        ("lr", "0.0001 to 1, logarithmic"),
+        ("width", "8 to 64 in steps of 8"),
+        ("opt", "one of 'sgd', 'adam'"),
+        ("momentum", "0 to 0.99, if opt is 'sgd'"),
+        ("data.augment", "true"),
+        ("data.noise", "0.0 to 1.0 in steps of 0.1"),
+    ]
+
+
+PINNED: list[dict[str, object]] = [
+    {"lr": 0.4693839600659519, "width": 56, "opt": "adam", "data": {"augment": True, "noise": 0.6}},
+    {
+        "lr": 0.20177057983186697,
+        "width": 56,
+        "opt": "adam",
+        "data": {"augment": True, "noise": 0.4},
+    },
+    {
+        "lr": 0.06405669120235737,
+        "width": 32,
+        "opt": "sgd",
+        "momentum": 0.6630319544401003,
+        "data": {"augment": True, "noise": 0.9},
+    },
+]
+
+
+# ------------------------------------------------------------ what is tried first
+
+NETS = {
+    "lr": {"loguniform": [1e-4, 1]},
+    "opt": {"choice": ["sgd", "adam"]},
+    "momentum": {"uniform": [0, 0.9], "q": 0.05, "when": {"opt": "sgd"}},
+    "net": {"width": {"int": [1, 9]}},
+}
+
+
+def test_what_is_tried_first_comes_first_and_moves_nothing() -> None:
+    first = [{"lr": 0.1, "opt": "sgd", "momentum": 0.9}, {"net": {"width": 3}}]
+    space, plain = parse_space(NETS, 7, first), parse_space(NETS, 7)
+    begun = space.sample(0)
+    assert begun is not None
+    assert (begun["lr"], begun["opt"], begun["momentum"]) == (0.1, "sgd", 0.9)
+    assert set(begun) == {"lr", "opt", "momentum", "net"}, "the rest is drawn"
+    assert [space.sample(n + 2) for n in range(5)] == [plain.sample(n) for n in range(5)]
+
+
+def test_a_grid_has_what_is_tried_first_beside_it() -> None:
+    space = parse_space({"a": {"grid": [1, 2]}, "b": {"uniform": [0, 1]}}, 0, [{"b": 0.5}])
+    assert space.size == 3
+    assert [(space.sample(n) or {}).get("a") for n in range(1, 4)] == [1, 2, None]
+
+
+@pytest.mark.parametrize(
+    ("values", "path", "told"),
+    [
+        ({"lrr": 0.1}, (0, "lrr"), "no key of the space; did you mean lr?"),
+        ({"lr": 2}, (0, "lr"), "2 is outside the space"),
+        ({"lr": True}, (0, "lr"), "true is outside the space"),
+        ({"net": {"width": 3.5}}, (0, "net", "width"), "outside"),
+        ({"net": 3}, (0, "net"), "did you mean net.width?"),
+        ({"opt": "adam", "momentum": 0.5}, (0, "momentum"), "its 'when' does not hold"),
+        ({}, (0,), "empty"),
+    ],
+)
+def test_what_cannot_be_tried_first(
+    values: dict[str, object], path: tuple[object, ...], told: str
+) -> None:
+    ((where, message),) = space_first.check(NETS, 0, [values])
+    assert where == path
+    assert told in message
+
+
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [
+        ("tune.loguniform(1e-4, 1)", "{loguniform: [1, 10]}"),
+        ("suggest_categorical('x', [1])", "{choice: [1, 2, 3]}"),
+        ({"min": 0.1, "max": 1}, "{uniform: [0.1, 1]}"),
+        ({"low": 1, "high": 9, "log": True, "type": "int"}, "{int: [1, 9]}"),
+        ({"values": [1, 2]}, "{choice: [1, 2]}"),
+    ],
+)
+def test_other_tools_ways_to_write_a_range_are_no_constants(written: object, instead: str) -> None:
+    with pytest.raises(SpaceError, match=re.escape(instead)):
+        parse_space({"x": written})
+    parse_space({"x": {"const": written}, "y": {"min": 1, "max": 2, "other": 3}, "z": "mean (all)"})
