@@ -14,6 +14,7 @@ runtime folder is for a home on a network file system, where locks are slow and 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -140,10 +141,11 @@ class Leases:
             raise DeviceError(
                 f"{lock_path(self._folder, uuid)} cannot be locked: {error.strerror}"
             ) from None
-        note = json.dumps({"pid": os.getpid(), "experiment": self._experiment}).encode()
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, note, 0)
         self._held[uuid] = descriptor
+        note = json.dumps({"pid": os.getpid(), "experiment": self._experiment}).encode()
+        with contextlib.suppress(OSError):  # a full disk: the lock counts, and is ours
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, note, 0)
         return None
 
     def give_back(self, uuid: str) -> None:

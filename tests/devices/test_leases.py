@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -185,3 +186,18 @@ def test_hundred_takers_one_winner(folder: Path) -> None:
         for taker in takers:
             taker.kill()
             taker.communicate()
+
+
+def test_a_full_disk_takes_nobody_s_lease_away(folder: Path) -> None:
+    """The lock is what counts; the note for people is not worth a daemon, or a descriptor that keeps the lock."""
+    mine = Leases(folder, "mine")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        assert mine.take("GPU-a") is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert mine.held == {"GPU-a"}
+    assert str(lease_holder(folder, "GPU-a")) == "another experiment"
+    mine.close()
+    assert lease_holder(folder, "GPU-a") is None
