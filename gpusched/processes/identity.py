@@ -15,9 +15,12 @@ import ctypes
 import functools
 import os
 import signal
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from queue import Empty, SimpleQueue
+from typing import NamedTuple, TypeVar
 
 MARK = "GPUSCHED_MARK"
 """Environment variable that marks every process of an incarnation; see ``mark_of``."""
@@ -25,6 +28,12 @@ MARK = "GPUSCHED_MARK"
 MARK_WIDTH_BYTES = 96
 """A mark is padded to this width, so that a forked process can put its own in the place of its parent's."""
 
+PATIENCE_S = 0.5
+"""How long to wait for what the kernel says of a process's memory."""
+
+T = TypeVar("T")
+
+_silent: dict[int, int | None] = {}  # processes that kept us waiting, with their start times
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _GONE = frozenset("ZXx")
@@ -49,6 +58,40 @@ def read_file(path: str, limit_bytes: int = 1 << 20) -> bytes | None:
         return None
     finally:
         os.close(descriptor)
+
+
+def read_each(pids: Iterable[int], read: Callable[[int], T]) -> dict[int, T]:
+    """Return what ``read`` says of each process, without those that keep it waiting.
+
+    For ``environ``, ``cmdline`` and ``maps``: the kernel reads them under the lock of the process's memory, which a
+    process that is stuck in a driver may hold for ever. So a thread reads; a process that takes longer than
+    ``PATIENCE_S`` is left out, here and in later calls, until it has answered after all.
+    """
+    answers: dict[int, T] = {}
+    silent = dict(_silent)
+    left = deque(pid for pid in pids if pid not in silent or start_time(pid) != silent[pid])
+    while left:
+        answered: SimpleQueue[T] = SimpleQueue()
+        reader = threading.Thread(target=_read_all, args=(tuple(left), read, answered), daemon=True)
+        reader.start()
+        try:
+            while left:
+                answers[left[0]] = answered.get(timeout=PATIENCE_S)
+                left.popleft()
+            reader.join()
+        except Empty:
+            pid = left.popleft()
+            _silent[pid] = start_time(pid)
+            if not answered.empty():  # just now
+                _silent.pop(pid, None)
+    return answers
+
+
+def _read_all(pids: Iterable[int], read: Callable[[int], T], answered: SimpleQueue[T]) -> None:
+    for pid in pids:
+        answered.put(read(pid))
+        if _silent.pop(pid, None) is not None:
+            return  # another thread has gone on with the rest
 
 
 def _names(folder: str) -> list[str]:
@@ -199,10 +242,20 @@ def _session(pid: int) -> int:
         return -1
 
 
-def _is_marked(pid: int, mark: bytes) -> bool:
-    environment = read_file(f"/proc/{pid}/environ") or b""
-    _, found, rest = environment.partition(MARK.encode() + b"=")
-    return bool(found) and rest.partition(b"\0")[0].strip() == mark
+def _marks(pids: Iterable[int]) -> dict[int, bytes]:
+    """The mark of each process that has one and answers."""
+    found = {}
+    for pid, environment in read_each(pids, lambda pid: read_file(f"/proc/{pid}/environ")).items():
+        _, name, rest = (environment or b"").partition(MARK.encode() + b"=")
+        if name:
+            found[pid] = rest.partition(b"\0")[0].strip()
+    return found
+
+
+def command_of(pid: int) -> str:
+    """Return the command line of a process as one line; empty if it has none or does not answer."""
+    line = read_each([pid], lambda pid: read_file(f"/proc/{pid}/cmdline", 4096)).get(pid) or b""
+    return " ".join(line.replace(b"\0", b" ").decode("utf-8", "replace").split())
 
 
 def in_sessions(sessions: Iterable[int]) -> list[int]:
@@ -220,8 +273,10 @@ def of_incarnation(mark: str, leaders: Iterable[Identity]) -> list[Identity]:
     sessions = {who.pid for who in leaders if start_time(who.pid) in (None, who.start_time)}
     wanted = mark.encode()
     ours: dict[int, None] = {}
-    for pid in all_pids():
-        if _session(pid) in sessions or _is_marked(pid, wanted):
+    pids = all_pids()
+    marks = _marks(pids)
+    for pid in pids:
+        if _session(pid) in sessions or marks.get(pid) == wanted:
             ours[pid] = None
             ours.update(dict.fromkeys(descendants(pid)))
     ours.pop(os.getpid(), None)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from gpusched.processes.identity import all_pids, descendants, read_file
+from gpusched.processes.identity import all_pids, descendants, read_each, read_file
 
 SHARED = Path("/dev/shm")  # where shared memory lives, not a place for temporary files
 _MADE_UP = re.compile(r"torch_(\d+)_\d+_\d+|psm_[0-9a-f]{8}|nccl-[A-Za-z0-9]{6}")
@@ -88,7 +88,8 @@ class Segments:
     def _in_use(self, pids: Iterable[int]) -> set[str]:
         """Names of segments that these processes have mapped or open."""
         prefix = os.fsencode(self._folder) + b"/"
-        files = (file for pid in pids for file in (*_files_mapped(pid), *_files_open(pid)))
+        used = read_each(pids, lambda pid: [*_files_mapped(pid), *_files_open(pid)])
+        files = (file for files in used.values() for file in files)
         return {os.fsdecode(file[len(prefix) :]) for file in files if file.startswith(prefix)}
 
 

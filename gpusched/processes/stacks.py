@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpusched.processes.identity import descendants, identify, read_file, send_signal
+from gpusched.processes.identity import descendants, identify, read_each, read_file, send_signal
 
 SIGNAL = signal.SIGRTMIN + 7
 PATIENCE_S = 2.0
@@ -59,8 +59,9 @@ def listen_as_rank() -> None:
 def ranks_below(pid: int) -> dict[int, int]:
     """Rank: pid, of the processes below ``pid`` that torchrun started as programs of their own (``launch: cold``)."""
     found: dict[int, int] = {}
-    for process in descendants(pid):
-        variables = (read_file(f"/proc/{process}/environ") or b"").split(b"\0")
+    environments = read_each(descendants(pid), lambda pid: read_file(f"/proc/{pid}/environ"))
+    for process, environment in environments.items():
+        variables = (environment or b"").split(b"\0")
         rank = next((text[5:] for text in variables if text.startswith(b"RANK=")), b"")
         if rank.isdigit() and _listens(process):
             found.setdefault(int(rank), process)

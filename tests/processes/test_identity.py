@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from gpusched.processes.identity import (
     MARK,
     Identity,
     children,
+    command_of,
     descendants,
     identify,
     in_sessions,
@@ -156,3 +158,35 @@ def test_marks_tell_experiments_apart(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     assert mark_of(tmp_path / "a", 1, 1) != mark_of(tmp_path / "b", 1, 1)
     assert len(mark_of(tmp_path, 10**9, 10**6)) <= processes.MARK_WIDTH_BYTES
+
+
+@pytest.fixture
+def stuck(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, threading.Event]]:
+    """A process whose memory the kernel shows to nobody until the event is set, as in a driver that hangs."""
+    process, freed = start(), threading.Event()
+    read_file = processes.read_file
+
+    def read(path: str, limit_bytes: int = 1 << 20) -> bytes | None:
+        if path in (f"/proc/{process.pid}/{name}" for name in ("environ", "cmdline", "maps")):
+            freed.wait(60)
+        return read_file(path, limit_bytes)
+
+    monkeypatch.setattr(processes, "read_file", read)
+    yield process.pid, freed
+    freed.set()
+
+
+def test_a_process_that_cannot_be_read_holds_nobody_up(
+    start: Start, tmp_path: Path, stuck: tuple[int, threading.Event]
+) -> None:
+    mark = mark_of(tmp_path, 7, 2)
+    ours = start(env={**os.environ, MARK: mark})
+    began = time.monotonic()
+    assert [who.pid for who in of_incarnation(mark, ())] == [ours.pid]
+    assert time.monotonic() - began < 20
+    for _ in range(20):  # asked once, not in every round of a hunt
+        assert [who.pid for who in of_incarnation(mark, ())] == [ours.pid]
+    assert time.monotonic() - began < 20
+    assert command_of(stuck[0]) == ""
+    stuck[1].set()
+    until(lambda: "sleep" in command_of(stuck[0]))

@@ -6,7 +6,13 @@ import time
 from pathlib import Path
 
 from gpusched.executors.local.incarnation import Incarnation
-from gpusched.processes.identity import Identity, kill_each, mark_of, of_incarnation, read_file
+from gpusched.processes.identity import (
+    Identity,
+    command_of,
+    kill_each,
+    mark_of,
+    of_incarnation,
+)
 from gpusched.processes.segments import Segments
 
 
@@ -43,7 +49,9 @@ class Hunt:
     def describe(self) -> str:
         """Who is left, in words."""
         left = self._left or of_incarnation(self._mark, self._leaders)
-        names = ", ".join(f"{who.pid} ({_name(who.pid)})" for who in left[:5])
+        names = ", ".join(
+            f"{who.pid} ({command_of(who.pid)[:60] or 'no name'})" for who in left[:5]
+        )
         more = f" and {len(left) - 5} more" if len(left) > 5 else ""
         return f"process{'es' * (len(left) > 1)} {names}{more}" if left else "its process tree"
 
@@ -54,12 +62,3 @@ def _claimed_at(it: Incarnation) -> float | None:
         return it.paths.shim(it.number).stat().st_ctime
     except OSError:
         return None
-
-
-def _name(pid: int) -> str:
-    words = (
-        (read_file(f"/proc/{pid}/cmdline", 200) or b"")
-        .replace(b"\0", b" ")
-        .decode("utf-8", "replace")
-    )
-    return words.strip()[:60] or "no name"
