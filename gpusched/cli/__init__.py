@@ -7,7 +7,6 @@ of the command that was asked for is imported, so that ``gpusched status`` answe
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import importlib.util
 import os
@@ -17,6 +16,7 @@ from types import ModuleType
 
 from gpusched import __version__
 from gpusched.errors import GpuschedError, InputError
+from gpusched.text import did_you_mean
 
 #: command -> what it does, in the order of the help.
 COMMANDS: dict[str, str] = {
@@ -85,9 +85,10 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     name = arguments[0]
     if name not in available:
-        near = difflib.get_close_matches(name, available, 1)
-        hint = f"did you mean '{near[0]}'? " if near else ""
-        raise InputError(f"there is no command '{name}'; {hint}'gpusched --help' lists them all")
+        hint = did_you_mean(name, available)
+        raise InputError(
+            f"no command is called '{name}'{hint or ';'} 'gpusched --help' lists them all"
+        )
     module = importlib.import_module(f"gpusched.cli.{name}")
     parser = _Parser(prog=f"gpusched {name}", description=_description(module))
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -111,9 +112,9 @@ class _Parser(argparse.ArgumentParser):
         """A hint for the first of these words that is much like an option."""
         for word in words.split():
             name = word.partition("=")[0]
-            near = difflib.get_close_matches(name, self._option_string_actions, 1, 0.7)
-            if name.startswith("--") and near and near[0] != name:
-                return f"; did you mean {near[0]}?"
+            hint = did_you_mean(name, self._option_string_actions, 0.7)
+            if name.startswith("--") and name not in self._option_string_actions and hint:
+                return hint
         return ""
 
 

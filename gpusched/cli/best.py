@@ -11,6 +11,7 @@ from gpusched.daemon import best_model as result
 from gpusched.driver.assemble import read_recipe
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.space import arguments
+from gpusched.text import flat, show_metric
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +25,9 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         common.print_json(dataclasses.asdict(best))
         return 0
-    score = f"{best.metric} {common.number(best.value)}"
+    score = f"{best.metric} {show_metric(best.value)}"
     print(f"{score}: trial {best.trial} at step {best.step}")
-    for key, value in arguments.flat(best.hparams):
+    for key, value in flat(best.hparams):
         print(f"  {key} = {value}")
     print(f"checkpoint: {paths.best / 'checkpoint'}")
     print(f"in Python:  gpusched.load({str(paths.root)!r}).state")

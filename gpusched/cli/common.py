@@ -14,7 +14,6 @@ from typing import Any
 from gpusched.daemon import session
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.space import arguments
 
 
 def add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -98,30 +97,6 @@ def paragraph(text: str, first: str = "", rest: str = "") -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-def duration(seconds: float) -> str:
-    """``1 h 02 min``, ``3 min 20 s``, ``41 s``."""
-    whole = max(0, round(seconds))
-    if whole >= 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    if whole >= 60:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole} s"
-
-
-def number(value: float | None) -> str:
-    """A metric in at most five digits; ``-`` for none."""
-    return "-" if value is None else f"{value:.5g}"
-
-
-def hparams_line(hparams: dict[str, Any]) -> str:
-    """``lr=0.01 width=16``; nested maps are dotted."""
-    return " ".join(f"{key}={_short(value)}" for key, value in arguments.flat(hparams))
-
-
-def _short(value: object) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def note(text: str) -> None:

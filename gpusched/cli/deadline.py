@@ -12,6 +12,7 @@ from gpusched.cli import common
 from gpusched.daemon import session
 from gpusched.errors import InputError
 from gpusched.recipe import values as config_values
+from gpusched.text import show_duration
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
     answer = session.ask(paths, "deadline", **read(args.when))
-    left = f"{paths.root.name} has {common.duration(answer['time_left_s'])} left"
+    left = f"{paths.root.name} has {show_duration(answer['time_left_s'])} left"
     return common.tell(args, {"experiment": paths.root.name, **answer}, left)
 
 

@@ -17,7 +17,7 @@ from gpusched.cli import common
 from gpusched.errors import InputError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.space import arguments
+from gpusched.text import flat
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ def records(paths: ExperimentPaths) -> Iterator[dict[str, Any]]:
             lines = trial.reports.read_bytes().splitlines()
         except (OSError, ValueError):
             continue
-        flat = {f"hparams.{key}": value for key, value in arguments.flat(hparams)}
+        columns = {f"hparams.{key}": value for key, value in flat(hparams)}
         for line in lines:
             try:
                 report = json.loads(line)
@@ -77,7 +77,7 @@ def records(paths: ExperimentPaths) -> Iterator[dict[str, Any]]:
                 "step": report["k"],
                 "step_time_s": report.get("s"),
                 **report["m"],
-                **flat,
+                **columns,
             }
 
 

@@ -14,6 +14,7 @@ from gpusched.driver.assemble import from_journal
 from gpusched.errors import InputError
 from gpusched.folder import find
 from gpusched.folder.lock import Lock
+from gpusched.text import count, show_bytes
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -31,9 +32,9 @@ def run(args: argparse.Namespace) -> int:
     # No daemon may begin to resume from what is just being removed; the lock goes with this process.
     lock = Lock.take(paths.lock)
     victims = garbage.unneeded(paths, from_journal(paths).experiment.state)
-    count, size_bytes = len(victims), sum(map(garbage.size_of, victims))
+    number, size_bytes = len(victims), sum(map(garbage.size_of, victims))
     if not args.dry_run:
-        count, size_bytes = garbage.remove(victims)
+        number, size_bytes = garbage.remove(victims)
     lock.release()
     if args.json:
         common.print_json(
@@ -41,5 +42,5 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         verb = "would remove" if args.dry_run else "removed"
-        print(f"{verb} {count} checkpoints, {size_bytes / 2**20:.1f} MiB")
+        print(f"{verb} {count(number, 'checkpoint')}, {show_bytes(size_bytes)}")
     return 0

@@ -6,6 +6,8 @@ import errno
 import os
 from pathlib import Path
 
+from gpusched.text import show_bytes
+
 #: What a terminal would take for a command (reliability F34): shown as a replacement character.
 _CONTROL = {
     code: "\ufffd" for code in (*range(9), *range(11, 32), 127, *range(128, 160)) if code != 13
@@ -25,7 +27,7 @@ def read_from(path: Path, offset: int) -> tuple[list[str], int]:
         while offset < size:
             begin, end = _next_data(file.fileno(), offset, size)
             if begin > offset:
-                lines.append(f"[gpusched: {_amount(begin - offset)} of output dropped here]")
+                lines.append(f"[gpusched: {show_bytes(begin - offset)} of output dropped here]")
             file.seek(begin)
             data = file.read(end - begin)
             if begin > offset:
@@ -47,7 +49,3 @@ def _next_data(descriptor: int, offset: int, size: int) -> tuple[int, int]:
             return size, size
         return offset, size
     return min(begin, size), min(end, size)
-
-
-def _amount(count: int) -> str:
-    return f"{count / 2**20:.0f} MiB" if count >= 1 << 20 else f"{count} bytes"

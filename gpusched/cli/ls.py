@@ -9,6 +9,7 @@ from typing import Any
 from gpusched.cli import common
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.text import show_metric
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         head = ("experiment", "state", "metric", "best", "folder")
         cells = [
-            (r["experiment"], r["state"], r["metric"] or "-", common.number(r["best"]), r["folder"])
+            (r["experiment"], r["state"], r["metric"] or "-", show_metric(r["best"]), r["folder"])
             for r in rows
         ]
         print(common.table(head, cells, ("best",)))

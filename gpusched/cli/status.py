@@ -7,6 +7,7 @@ from typing import Any
 
 from gpusched.cli import common
 from gpusched.daemon import session
+from gpusched.text import show_duration, show_hparams, show_metric
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +38,7 @@ def lines(view: dict[str, Any], *, everything: bool = False) -> list[str]:
     best = view.get("best")
     if best:
         out.append(
-            f"best: {view['metric']} {common.number(best['metric'])}, trial {best['trial']} at step {best['step']}"
+            f"best: {view['metric']} {show_metric(best['metric'])}, trial {best['trial']} at step {best['step']}"
         )
     trials = view["trials"]
     shown = trials if everything else trials[:20]
@@ -48,10 +49,10 @@ def lines(view: dict[str, Any], *, everything: bool = False) -> list[str]:
                 trial["id"],
                 trial["state"],
                 trial["step"],
-                common.number(trial["metric"]),
+                show_metric(trial["metric"]),
                 trial["atoms"] or "-",
                 trial["incarnation"],
-                trial.get("error") or common.hparams_line(trial["hparams"]),
+                trial.get("error") or show_hparams(trial["hparams"]),
             )
             for trial in shown
         ]
@@ -67,7 +68,7 @@ def lines(view: dict[str, Any], *, everything: bool = False) -> list[str]:
 def _headline(view: dict[str, Any]) -> str:
     parts = [f"{view['experiment']}: {view['state']}", f"policy {view['policy']}"]
     if view["state"] == "running":
-        parts.append(f"{common.duration(view['time_left_s'])} left")
+        parts.append(f"{show_duration(view['time_left_s'])} left")
     if view.get("daemon_pid"):
         parts.append(f"daemon {view['daemon_pid']}")
     return ", ".join(parts)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpusched.cli import common
 from gpusched.errors import InputError, RecipeError
 from gpusched.folder import find
+from gpusched.text import show_duration, show_hparams
 
 if TYPE_CHECKING:
     from gpusched.recipe.recipe import Recipe
@@ -121,7 +122,7 @@ def lines(recipe: Recipe) -> Iterator[str]:
     yield _line("script", " ".join([str(recipe.script), *recipe.args]))
     better = "more" if recipe.mode == "max" else "less"
     yield _line("metric", f"{recipe.metric}, {better} is better")
-    yield _line("deadline", common.duration(recipe.deadline_s))
+    yield _line("deadline", show_duration(recipe.deadline_s))
     options = recipe.policy_options.items()
     yield _line(
         "policy", f"{recipe.policy_name}  {' '.join(f'{k}={_plain(v)}' for k, v in options)}"
@@ -138,11 +139,11 @@ def lines(recipe: Recipe) -> Iterator[str]:
         "trials", "no end of configurations" if count is None else f"{count} configurations"
     )
     for number, sample in enumerate(about["first"]):
-        yield _line("" if number else "such as", common.hparams_line(sample))
+        yield _line("" if number else "such as", show_hparams(sample))
 
 
 def _line(name: str, text: str) -> str:
-    from gpusched.recipe.document import printable
+    from gpusched.text import printable
 
     return f"  {name:<9} {printable(text)}".rstrip()
 

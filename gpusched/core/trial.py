@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpusched.core.curve import Curve
+from gpusched.text import count
 
 NEVER = -math.inf
 
@@ -159,7 +160,7 @@ class Trial:
 
     @property
     def size_in_words(self) -> str:
-        return f"{self.atoms} atom" if self.atoms == 1 else f"{self.atoms} atoms"
+        return count(self.atoms, "atom")
 
     @property
     def is_live(self) -> bool:

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from gpusched.dashboard import marks, words
+from gpusched.dashboard import marks
 from gpusched.dashboard.header import block
 from gpusched.dashboard.marks import QUIET, styled
 from gpusched.dashboard.model import DeviceView, TrialView, View
 from gpusched.dashboard.ui import KEYS, Detail, UiState
+from gpusched.text import clean, count, hparam_texts, show_clock, show_duration, show_metric
 
 
 def detail(view: View, trial: TrialView | None, extra: Detail, width: int, rows: int) -> list[Text]:
@@ -34,7 +35,7 @@ def _title(trial: TrialView) -> Text:
     glyph, style = marks.state_of(trial.state)
     line = styled(f"trial {trial.id}  ", "bold").append(f"{glyph} {trial.state}", style)
     if trial.atoms:
-        line.append(f" on {words.count(trial.atoms, 'atom')}")
+        line.append(f" on {count(trial.atoms, 'atom')}")
     if trial.incarnation:
         line.append(f", launch {trial.incarnation}", QUIET)
     if trial.held_by_user:
@@ -45,18 +46,18 @@ def _title(trial: TrialView) -> Text:
 def _facts(view: View, trial: TrialView) -> Iterator[str]:
     yield f"step {trial.step}"
     if trial.metric is not None:
-        yield f"{view.metric} {words.metric(trial.metric)}"
+        yield f"{view.metric} {show_metric(trial.metric)}"
     elif trial.step:
         yield f"{view.metric} is not a number"
     if trial.best_metric is not None and trial.best_step != trial.step:
-        yield f"best {words.metric(trial.best_metric)} at step {trial.best_step}"
+        yield f"best {show_metric(trial.best_metric)} at step {trial.best_step}"
     for name, value in trial.metrics.items():
         if name != view.metric:
-            yield f"{name} {value if isinstance(value, str) else words.metric(float(value))}"
+            yield f"{name} {value if isinstance(value, str) else show_metric(float(value))}"
     if trial.step_time_s is not None:
-        yield f"{words.duration(trial.step_time_s)} a step"
+        yield f"{show_duration(trial.step_time_s)} a step"
     if trial.training_s:
-        yield f"{words.duration(trial.training_s)} of training"
+        yield f"{show_duration(trial.training_s)} of training"
     if trial.saved_step:
         yield f"saved at step {trial.saved_step}"
     held = [d.id for d in view.devices if d.trial == trial.id and d.state == "held"]
@@ -78,7 +79,7 @@ def _wrapped(items: list[str], width: int, rows: int) -> list[Text]:
 
 
 def _hparams(trial: TrialView, width: int) -> list[Text]:
-    lines = _wrapped([f"{name}={value}" for name, value in words.flat(trial.hparams)], width, 4)
+    lines = _wrapped([f"{name}={value}" for name, value in hparam_texts(trial.hparams)], width, 4)
     for line in lines:
         line.highlight_regex(r"(?:^|(?<=   ))[^= ]+=", QUIET)
     return lines
@@ -89,7 +90,7 @@ def curve(trial: TrialView, width: int, rows: int) -> list[Text]:
     known = [point for point in trial.curve if point is not None]
     if not known or rows < 2:
         return []
-    high, low = words.metric(max(known)), words.metric(min(known))
+    high, low = show_metric(max(known)), show_metric(min(known))
     margin = max(len(high), len(low))
     lines = []
     for place, drawn in enumerate(marks.chart(trial.curve, max(1, width - margin - 2), rows)):
@@ -140,14 +141,14 @@ def _told(view: View, trial: TrialView, extra: Detail, width: int) -> tuple[list
 
 
 def _paragraph(text: str, width: int) -> list[str]:
-    text = words.clean(text).replace("->", "→")
+    text = clean(text).replace("->", "→")
     return textwrap.wrap(text, max(20, width), subsequent_indent="    ") or [""]
 
 
 def _from_decisions(view: View, trial: TrialView) -> list[str]:
     """While the whole story is not there (yet): what the view's decisions say of it."""
     mine = (decision for decision in view.decisions if decision.trial == trial.id)
-    return [f"{words.clock(decision.at)}  {decision.text}" for decision in mine]
+    return [f"{show_clock(decision.at)}  {decision.text}" for decision in mine]
 
 
 # ---------------------------------------------------------------- help

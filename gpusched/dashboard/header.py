@@ -13,10 +13,11 @@ from itertools import groupby
 
 from rich.text import Text
 
-from gpusched.dashboard import marks, panels, words
+from gpusched.dashboard import marks, panels
 from gpusched.dashboard.marks import QUIET, styled
 from gpusched.dashboard.model import LIVE, DeviceView, View
 from gpusched.dashboard.ui import UiState
+from gpusched.text import count, show_clock, show_duration, show_hparams, show_metric
 
 LABEL = "atoms  "
 
@@ -37,18 +38,18 @@ def _title(view: View, width: int) -> Text:
     if width >= 60:
         title.append(f"  {view.policy}", "cyan")
     if width >= 100:
-        title.append(f" on {words.count(view.atoms.total, 'atom')}", QUIET)
+        title.append(f" on {count(view.atoms.total, 'atom')}", QUIET)
     return title
 
 
 def _standing(view: View, ui: UiState) -> Text:
     glyph, style = marks.EXPERIMENT.get(view.state, marks.UNKNOWN)
     if ui.away_s is not None and not view.is_over:
-        ago = words.duration(ui.away_s)
+        ago = show_duration(ui.away_s)
         return styled(f"{glyph} daemon is away, last seen {ago} ago", "bold yellow")
     line = styled(f"{glyph} {view.state}", style)
     if view.state in ("running", "starting"):
-        line.append(f"  {words.clock(math.ceil(time_left_s(view, ui)))} left", "bold")
+        line.append(f"  {show_clock(math.ceil(time_left_s(view, ui)))} left", "bold")
     elif view.ending:
         line.append(f": {view.ending}", style)
     return line
@@ -63,7 +64,7 @@ def _progress(view: View, width: int, ui: UiState) -> Text:
     over = view.is_over or view.state == "interrupted"
     passed_s = view.deadline_s - (view.time_left_s if over else time_left_s(view, ui))
     share = passed_s / view.deadline_s if view.deadline_s > 0 else 1.0
-    end = f" {words.clock(passed_s)} of {words.clock(view.deadline_s)}"
+    end = f" {show_clock(passed_s)} of {show_clock(view.deadline_s)}"
     style = "green" if share < 0.9 or over else "yellow"
     return marks.bar(share, max(4, width - len(end)), style).append(end, QUIET)
 
@@ -73,10 +74,10 @@ def _best(view: View, width: int) -> Text:
     best = view.best
     if best is None:
         return line.append("no model saved yet", QUIET)
-    line.append(f"{view.metric} ").append(words.metric(best.metric), "bold green")
+    line.append(f"{view.metric} ").append(show_metric(best.metric), "bold green")
     line.append(f"  trial {best.trial} at step {best.step}")
     if width >= 120 and best.hparams:
-        line.append(f"  {words.hparams(best.hparams)}", QUIET)
+        line.append(f"  {show_hparams(best.hparams)}", QUIET)
     return line
 
 
@@ -88,7 +89,7 @@ def _counts(view: View) -> Text:
     for state, number in counts.items():
         if number:
             parts.append((f"{number} {state}", marks.state_of(state)[1]))
-    line = styled(words.count(view.trials_total, "trial"), "")
+    line = styled(count(view.trials_total, "trial"), "")
     for place, (text, style) in enumerate(parts):
         line.append(": " if place == 0 else ", ").append(text, style)
     return line
@@ -205,5 +206,5 @@ def _in_words(view: View) -> Text:
     parts = [f"trial {trial} ×{size}" for trial, size in sizes.most_common() if size > 1]
     single = sum(1 for size in sizes.values() if size == 1)
     if single:
-        parts.append(f"{words.count(single, 'trial')} ×1")
+        parts.append(f"{count(single, 'trial')} ×1")
     return Text(", ".join(parts) or "nobody holds any")

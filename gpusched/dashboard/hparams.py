@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from rich.cells import cell_len
 from rich.text import Text
 
-from gpusched.dashboard import words
 from gpusched.dashboard.marks import QUIET, fit, styled
 from gpusched.dashboard.model import TrialView
+from gpusched.text import clean, hparam_texts
 
 GAP = 2
 NAME_MOST, VALUE_MOST = 12, 12
@@ -31,7 +31,7 @@ class HparamColumns:
     """Made for the trials of one table."""
 
     def __init__(self, trials: Sequence[TrialView]) -> None:
-        self._values = {trial.id: dict(words.flat(trial.hparams)) for trial in trials}
+        self._values = {trial.id: dict(hparam_texts(trial.hparams)) for trial in trials}
         names = list(dict.fromkeys(name for found in self._values.values() for name in found))
         if len(trials) > 1:
             differing = [name for name in names if self._differs(name)]
@@ -48,7 +48,7 @@ class HparamColumns:
         short = name.rpartition(".")[2]
         if sum(other.rpartition(".")[2] == short for other in names) > 1:
             short = name
-        title = words.clean(short, NAME_MOST)
+        title = clean(short, NAME_MOST)
         values = [found[name] for found in self._values.values() if name in found]
         widest = max([cell_len(title), *(cell_len(value) for value in values)])
         numeric = all(_is_number(value) for value in values)

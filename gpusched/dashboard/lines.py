@@ -29,8 +29,16 @@ from gpusched.core.events import (
 from gpusched.core.experiment import DEADLINE
 from gpusched.core.state import State
 from gpusched.core.trial import Trial, TrialState
-from gpusched.dashboard import words
 from gpusched.dashboard.model import View
+from gpusched.text import (
+    clean,
+    count,
+    first_line,
+    sentence,
+    show_duration,
+    show_hparams,
+    show_metric,
+)
 
 Record = dict[str, Any]
 
@@ -68,9 +76,9 @@ def records(
 def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterator[Record]:
     match event:
         case ExperimentStarted(devices=devices, unusable=unusable):
-            budget = words.duration(state.rules.deadline_s)
+            budget = show_duration(state.rules.deadline_s)
             usable = len(devices) - len(unusable)
-            atoms = words.count(usable, "atom")
+            atoms = count(usable, "atom")
             yield _record(
                 "began", f"the search begins on {atoms}; deadline in {budget}", atoms=usable
             )
@@ -86,7 +94,7 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
         case DeviceReadmitted(device=device):
             yield _record("readmitted", f"{device} is in use again", device=device)
         case StorageChanged(low=low, what=what):
-            yield _record("storage", words.clean(what), low=low)
+            yield _record("storage", clean(what), low=low)
         case DaemonResumed(epoch=epoch):
             yield _record("daemon", f"daemon {epoch} took over", epoch=epoch)
         case UserAsked(verb=verb, trial=asked):
@@ -94,7 +102,7 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
             whom = "the experiment" if asked is None else f"trial {asked}"
             yield _record("asked", f"asked to {what} {whom}", asked, verb=verb)
         case DeadlineMoved() if state.stopping is None:
-            left = words.duration(state.time_left_s)
+            left = show_duration(state.time_left_s)
             yield _record(
                 "moved", f"the deadline is moved: {left} from now", left_s=state.time_left_s
             )
@@ -105,7 +113,7 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
 
 
 def _quarantined(device: str, why: str) -> Record:
-    reason = words.clean(why)
+    reason = clean(why)
     label, _, rest = reason.partition(": ")
     named = rest and re.fullmatch(r"GPU [\d/+]+", label)
     text = f"{label} is quarantined: {rest}" if named else f"{device} is quarantined: {reason}"
@@ -115,12 +123,10 @@ def _quarantined(device: str, why: str) -> Record:
 def _decided(trial: Trial) -> Iterator[Record]:
     if trial.after is None:
         return
-    after, reason = trial.after, words.clean(trial.after.reason)
+    after, reason = trial.after, clean(trial.after.reason)
     then = {"then": "resize" if after.is_resize else after.state.value, "step": trial.step}
     more = {"atoms": after.atoms} if after.is_resize else {}
-    yield _record(
-        "decided", words.sentence(trial.id, reason), trial.id, reason=reason, **then, **more
-    )
+    yield _record("decided", sentence(trial.id, reason), trial.id, reason=reason, **then, **more)
 
 
 def _exited(event: TrialExited, state: State) -> Iterator[Record]:
@@ -136,8 +142,8 @@ def _exited(event: TrialExited, state: State) -> Iterator[Record]:
     before, _, reason = last.partition(": ")
     if at != state.now or " -> " not in before:
         return  # An event of an old incarnation, which changed nothing.
-    error = words.first_line(reason)
-    facts = {"step": trial.step, "reason": words.clean(reason)}
+    error = first_line(reason)
+    facts = {"step": trial.step, "reason": clean(reason)}
     match trial.state:
         case TrialState.FAILED:
             text = f"trial {trial.id} failed at step {trial.step}: {error}"
@@ -166,37 +172,35 @@ def _of_commands(
                 because = state.trials[number].killed_because
                 if because is None and isinstance(event, TimerFired) and event.timer != DEADLINE:
                     because = "it did not leave in time"
-                text = f"trial {number} is killed" + (
-                    f": {words.clean(because)}" if because else ""
-                )
+                text = f"trial {number} is killed" + (f": {clean(because)}" if because else "")
                 yield _record("killed", text, number, reason=because or "")
             case KeepBest(trial=number, step=step, metric=value):
-                name = f"{words.clean(metric, 60)} " if metric else ""
-                text = f"new best: {name}{words.metric(value)}, trial {number} at step {step}"
+                name = f"{clean(metric, 60)} " if metric else ""
+                text = f"new best: {name}{show_metric(value)}, trial {number} at step {step}"
                 yield _record("best", text, number, step=step, metric=value)
             case Finish(reason=reason):
-                yield _record("over", _over(state, words.clean(reason)), reason=words.clean(reason))
+                yield _record("over", _over(state, clean(reason)), reason=clean(reason))
             case _:
                 pass
 
 
 def _launch(command: Launch, state: State) -> Record:
     step, atoms = state.trials[command.trial].saved_step, len(command.devices)
-    on = words.count(atoms, "atom")
+    on = count(atoms, "atom")
     facts = {"incarnation": command.incarnation, "atoms": atoms, "devices": list(command.devices)}
     if command.incarnation == 1:
-        text = f"trial {command.trial} starts on {on}: {words.hparams(command.hparams)}"
+        text = f"trial {command.trial} starts on {on}: {show_hparams(command.hparams)}"
         return _record("starts", text, command.trial, **facts, hparams=dict(command.hparams))
     text = f"trial {command.trial} goes on from step {step} on {on} (launch {command.incarnation})"
     return _record("goes_on", text, command.trial, **facts, step=step)
 
 
 def _over(state: State, reason: str) -> str:
-    trials = words.count(len(state.trials), "trial")
+    trials = count(len(state.trials), "trial")
     best = state.best
     if best is None:
         return f"over ({reason}): {trials}, no model"
-    return f"over ({reason}): {trials}, best {words.metric(best.metric)} by trial {best.trial}"
+    return f"over ({reason}): {trials}, best {show_metric(best.metric)} by trial {best.trial}"
 
 
 def _record(what: str, text: str, trial: int | None = None, **facts: Any) -> Record:
@@ -211,13 +215,13 @@ def between(before: View | None, after: View) -> list[str]:
     """What is new in ``after``, for whoever gets views and no events (``TERM=dumb``)."""
     known = set(before.decisions) if before is not None else set()
     news = [
-        (decision.at, words.sentence(decision.trial, decision.text))
+        (decision.at, sentence(decision.trial, decision.text))
         for decision in after.decisions
         if decision not in known
     ]
     best = after.best
     if best is not None and (before is None or before.best != best):
-        value = words.metric(best.metric)
+        value = show_metric(best.metric)
         text = f"new best: {after.metric} {value}, trial {best.trial} at step {best.step}"
         news.append((best.at_s, text))
     if before is None or before.state != after.state:

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from gpusched.dashboard import marks, words
+from gpusched.dashboard import marks
 from gpusched.dashboard.marks import QUIET, styled
 from gpusched.dashboard.model import DeviceView, View
 from gpusched.dashboard.ui import UiState
+from gpusched.text import clean, sentence, show_clock, show_memory, show_metric
 
 
 def _better(view: View) -> str:
@@ -29,7 +30,7 @@ def rungs_line(view: View) -> Text:
             str(rung.count)
         )
         if rung.cutoff is not None:
-            line.append(f" {_better(view)} {words.metric(rung.cutoff)}", "cyan")
+            line.append(f" {_better(view)} {show_metric(rung.cutoff)}", "cyan")
     return line
 
 
@@ -42,7 +43,7 @@ def rungs(view: View, width: int, rows: int) -> list[Text]:
         if not rung.count:
             lines.append(line.append(f"{'-':>6}", QUIET))
             continue
-        cutoff = "-" if rung.cutoff is None else f"{_better(view)} {words.metric(rung.cutoff)}"
+        cutoff = "-" if rung.cutoff is None else f"{_better(view)} {show_metric(rung.cutoff)}"
         line.append(f"{rung.count:>6}  ").append(
             f"{rung.waiting or '-':>7}  ", "blue" if rung.waiting else QUIET
         )
@@ -58,12 +59,12 @@ def rungs(view: View, width: int, rows: int) -> list[Text]:
 def decisions(view: View, width: int, rows: int) -> list[Text]:
     """The last decisions in words, the newest first."""
     recent = list(reversed(view.decisions))[:rows]
-    column = max((len(words.clock(decision.at)) for decision in recent), default=0)
+    column = max((len(show_clock(decision.at)) for decision in recent), default=0)
     lines = []
     for decision in recent:
         text = _by_name(decision.text, view.devices).replace("->", "→")
-        sentence = words.sentence(decision.trial, text)
-        line = styled(f"{words.clock(decision.at):>{column}}  ", QUIET).append(sentence)
+        line = styled(f"{show_clock(decision.at):>{column}}  ", QUIET)
+        line.append(sentence(decision.trial, text))
         if decision.trial is not None:
             line.stylize("bold", column + 2, column + 2 + len(f"trial {decision.trial}"))
         lines.append(line)
@@ -91,7 +92,7 @@ _GPU = re.compile(r"GPU [0-9+/]+")
 def name_of(device: DeviceView) -> str:
     """A GPU as ``nvidia-smi`` numbers it, rather than by its UUID; anything else by its id."""
     found = _GPU.match(device.label)
-    return words.clean(found[0] if found else device.id, 60)
+    return clean(found[0] if found else device.id, 60)
 
 
 def trouble(device: DeviceView) -> tuple[str, str]:
@@ -143,7 +144,7 @@ def _figures(device: DeviceView, width: int) -> Text:
     if width >= 100 and device.history:
         line.append("  ").append_text(_load(device.history, 15))
     if device.memory_used_bytes is not None:
-        line.append(f"  {words.memory(device.memory_used_bytes, device.memory_total_bytes):>12}")
+        line.append(f"  {show_memory(device.memory_used_bytes, device.memory_total_bytes):>12}")
     if device.temperature_c is not None:
         line.append(
             f"  {device.temperature_c:.0f}°C", "yellow" if device.temperature_c >= 85 else QUIET
@@ -173,7 +174,7 @@ def remarks(view: View, ui: UiState, width: int, rows: int) -> list[Text]:
     if view.state == "interrupted":
         said.append(("! no daemon runs it; 'gpusched resume' goes on with it", "bold yellow"))
     if ui.note:
-        said.append((f"» {words.clean(ui.note)}", "bold cyan"))
+        said.append((f"» {clean(ui.note)}", "bold cyan"))
     shown: list[Text] = []
     for text, style in reversed(said):
         left = rows - len(shown)

@@ -18,13 +18,14 @@ from collections.abc import Sequence
 from rich.console import Group
 from rich.text import Text
 
-from gpusched.dashboard import header, marks, panels, table, words
+from gpusched.dashboard import header, marks, panels, table
 from gpusched.dashboard.detail import curve, help_lines
 from gpusched.dashboard.detail import detail as detail_panel
 from gpusched.dashboard.marks import QUIET, styled
 from gpusched.dashboard.model import View
 from gpusched.dashboard.plan import Plan, blank, plan, side_margin
 from gpusched.dashboard.ui import Detail, UiState, order
+from gpusched.text import harmless, show_clock, show_metric
 
 LEAST_WIDTH, LEAST_HEIGHT = 40, 8
 NO_DETAIL = Detail()
@@ -86,8 +87,8 @@ def compose(
 
 def _safe(line: Text, width: int) -> Text:
     """A last guard: views are clean when ``view`` made them, but they come over a socket."""
-    harmless = words.harmless(line.plain)
-    return marks.fit(line if harmless == line.plain else Text(harmless), width)
+    plain = harmless(line.plain)
+    return marks.fit(line if plain == line.plain else Text(plain), width)
 
 
 # ---------------------------------------------------------------- putting it together
@@ -178,8 +179,8 @@ def _tiny(view: View, width: int, height: int, ui: UiState) -> list[Text]:
     """For windows in which nothing fits: the essentials, and how much room the dashboard needs."""
     best = view.best
     lines = [
-        Text(f"{view.state} {words.clock(header.time_left_s(view, ui))} left", "bold"),
-        Text(f"best {words.metric(best.metric)} trial {best.trial}" if best else "no model yet"),
+        Text(f"{view.state} {show_clock(header.time_left_s(view, ui))} left", "bold"),
+        Text(f"best {show_metric(best.metric)} trial {best.trial}" if best else "no model yet"),
     ]
     if ui.note:
         lines.append(Text(ui.note, "bold cyan"))
@@ -190,7 +191,7 @@ def _tiny(view: View, width: int, height: int, ui: UiState) -> list[Text]:
     for trial in order(view, ui)[: max(0, room)]:
         glyph, style = marks.state_of(trial.state)
         lines.append(
-            Text(f"{trial.id:>4} ").append(glyph, style).append(f" {words.metric(trial.metric)}")
+            Text(f"{trial.id:>4} ").append(glyph, style).append(f" {show_metric(trial.metric)}")
         )
     if height < LEAST_HEIGHT and width >= LEAST_WIDTH:
         lines.append(Text(f"terminal too low: {height} of {LEAST_HEIGHT} rows", "yellow"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpusched.dashboard import words
 from gpusched.dashboard.model import BestView, View
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.text import count, hparam_texts, show_duration, show_metric
 
 INTERRUPTED = (
     "No daemon runs it; 'gpusched resume' goes on with it while there is time left, "
@@ -26,23 +26,23 @@ def summary(view: View, here: Path | None = None) -> str:
 
 def _headline(view: View) -> str:
     counts = ", ".join(f"{number} {state}" for state, number in view.trial_counts.items() if number)
-    trials = words.count(view.trials_total, "trial") + (f" ({counts})" if counts else "")
+    trials = count(view.trials_total, "trial") + (f" ({counts})" if counts else "")
     how = {"finished": "is over", "interrupted": "was interrupted"}.get(
         view.state, f"is {view.state}"
     )
     why = f" ({view.ending})" if view.ending and view.state == "finished" else ""
-    return f"{view.experiment} {how}{why} after {words.duration(view.now_s)}: {trials}"
+    return f"{view.experiment} {how}{why} after {show_duration(view.now_s)}: {trials}"
 
 
 def _winner(view: View, best: BestView, here: Path | None) -> Iterator[str]:
-    atoms = f", on {words.count(best.atoms, 'atom')}" if best.atoms else ""
+    atoms = f", on {count(best.atoms, 'atom')}" if best.atoms else ""
     rows = [
         (
             view.metric,
-            f"{words.metric(best.metric)}  (trial {best.trial} at step {best.step}{atoms})",
+            f"{show_metric(best.metric)}  (trial {best.trial} at step {best.step}{atoms})",
         )
     ]
-    rows += words.flat(best.hparams)
+    rows += hparam_texts(best.hparams)
     simulated = all(device.id.startswith("sim:") for device in view.devices)
     if view.folder and not (view.devices and simulated):
         checkpoint = ExperimentPaths(Path(view.folder)).best / "checkpoint"
@@ -62,8 +62,8 @@ def _failures(view: View) -> Iterator[str]:
     failed = [trial for trial in view.trials if trial.error]
     if failed:
         first = min(failed, key=lambda trial: trial.id)
-        count = words.count(view.trial_counts.get("failed", len(failed)), "trial")
-        yield f"{count} failed; the first, trial {first.id} at step {first.step}: {first.error}"
+        trials = count(view.trial_counts.get("failed", len(failed)), "trial")
+        yield f"{trials} failed; the first, trial {first.id} at step {first.step}: {first.error}"
 
 
 def _shown(path: Path, here: Path | None) -> str:

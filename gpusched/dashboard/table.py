@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from gpusched.dashboard import marks, words
+from gpusched.dashboard import marks
 from gpusched.dashboard.hparams import HparamColumns
 from gpusched.dashboard.marks import QUIET, styled
 from gpusched.dashboard.model import TrialView, View
 from gpusched.dashboard.ui import UiState, order, window
+from gpusched.text import clean, show_metric
 
 GAP = 2
 
@@ -114,8 +115,8 @@ def _columns(view: View, trials: Sequence[TrialView]) -> list[Column]:
             right=False,
         ),
         number("step", "step", lambda trial: str(trial.step)),
-        number("metric", words.clean(view.metric, 12), _metric),
-        number("best", "best", lambda trial: words.metric(trial.best_metric)),
+        number("metric", clean(view.metric, 12), _metric),
+        number("best", "best", lambda trial: show_metric(trial.best_metric)),
         Column(
             name="curve",
             title=lambda _: "curve",
@@ -140,7 +141,7 @@ def _columns(view: View, trials: Sequence[TrialView]) -> list[Column]:
 
 
 def _metric(trial: TrialView) -> str:
-    return "nan" if trial.metric is None and trial.step else words.metric(trial.metric)
+    return "nan" if trial.metric is None and trial.step else show_metric(trial.metric)
 
 
 def _step_time(trial: TrialView) -> str:

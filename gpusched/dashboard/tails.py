@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpusched.dashboard import words
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.text import log_line
 
 #: Read from the end of a log; a line longer than this is cut.
 TAIL_BYTES = 32 * 1024
@@ -59,4 +59,4 @@ def _last(path: Path, lines: int) -> tuple[str, ...]:
     if start and b"\n" in data:
         data = data.partition(b"\n")[2]
     text = data.decode("utf-8", errors="replace").rstrip("\n")
-    return tuple(words.log_line(line) for line in text.split("\n")[-lines:])
+    return tuple(log_line(line) for line in text.split("\n")[-lines:])

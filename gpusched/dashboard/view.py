@@ -18,7 +18,6 @@ from gpusched.core.allocation import DeviceSlot, DeviceState
 from gpusched.core.rung import Rung
 from gpusched.core.state import State
 from gpusched.core.trial import Trial, TrialState
-from gpusched.dashboard import words
 from gpusched.dashboard.model import (
     AtomsView,
     BestView,
@@ -30,6 +29,7 @@ from gpusched.dashboard.model import (
     from_json,
     to_json,
 )
+from gpusched.text import clean, first_line
 
 if TYPE_CHECKING:
     from gpusched.devices.base import Reading
@@ -75,11 +75,11 @@ def build(
     return View(
         experiment=name,
         state=_standing(state, alive),
-        ending=words.clean(state.stopping) if state.stopping else None,
+        ending=clean(state.stopping) if state.stopping else None,
         folder=folder,
         policy=policy,
         daemon_pid=daemon_pid,
-        metric=words.clean(metric, 80),
+        metric=clean(metric, 80),
         mode=rules.mode,
         now_s=round(now_s, 3),
         time_left_s=round(max(0.0, rules.deadline_s - now_s), 3),
@@ -91,8 +91,8 @@ def build(
         trial_counts=_counts(state),
         rungs=_rungs(state, rungs, eta),
         decisions=_decisions(state),
-        notes=tuple(words.clean(note) for note in notes),
-        warnings=tuple(words.clean(warning) for warning in warnings),
+        notes=tuple(clean(note) for note in notes),
+        warnings=tuple(clean(warning) for warning in warnings),
     )
 
 
@@ -133,13 +133,13 @@ def _device(slot: DeviceSlot, reading: Reading | None) -> DeviceView:
     known: dict[str, Any] = {}
     if reading is not None:
         known = {
-            "label": words.clean(reading.label, 80),
+            "label": clean(reading.label, 80),
             "utilisation": _finite(reading.utilisation),
             "memory_used_bytes": reading.memory_used_bytes,
             "memory_total_bytes": reading.memory_total_bytes,
             "temperature_c": _finite(reading.temperature_c),
             "power_w": _finite(reading.power_w),
-            "notes": tuple(words.clean(note, 200) for note in reading.notes),
+            "notes": tuple(clean(note, 200) for note in reading.notes),
             "history": tuple(_finite(load) for load in reading.history),
         }
     return DeviceView(
@@ -147,7 +147,7 @@ def _device(slot: DeviceSlot, reading: Reading | None) -> DeviceView:
         state=slot.state.value,
         trial=slot.trial,
         awaited_by=slot.awaited_by,
-        reason=words.clean(_reason(slot, holders)),
+        reason=clean(_reason(slot, holders)),
         stuck=slot.state is DeviceState.DRAINING and bool(holders),
         **known,
     )
@@ -219,11 +219,11 @@ def _trial(state: State, trial: Trial, now_s: float) -> TrialView:
         training_s=round(trial.training_s(now_s), 3),
         saved_step=trial.saved_step,
         held_by_user=trial.held_by_user,
-        after=words.clean(trial.after.reason, 200) if trial.after is not None else "",
+        after=clean(trial.after.reason, 200) if trial.after is not None else "",
         hparams=dict(trial.hparams),
         metrics=_metrics(trial.metrics),
         curve=_curve(trial.curve),
-        error=words.first_line(trial.error) if trial.error else None,
+        error=first_line(trial.error) if trial.error else None,
     )
 
 
@@ -233,13 +233,13 @@ def _metrics(metrics: Mapping[str, float | str]) -> dict[str, float | str]:
     for name, value in metrics.items():
         if len(found) == METRICS:
             break
-        found[words.clean(name, 60)] = _number(value)
+        found[clean(name, 60)] = _number(value)
     return found
 
 
 def _number(value: float | str) -> float | str:
     if isinstance(value, str):
-        return words.clean(value, 20)
+        return clean(value, 20)
     try:
         number = float(value)
     except OverflowError:
@@ -290,5 +290,5 @@ def _decisions(state: State) -> tuple[DecisionView, ...]:
     for at, trial, text in list(state.decisions)[-DECISIONS:]:
         if (trial, text) not in said:
             said.add((trial, text))
-            found.append(DecisionView(at=round(at, 3), trial=trial, text=words.clean(text)))
+            found.append(DecisionView(at=round(at, 3), trial=trial, text=clean(text)))
     return tuple(found)

@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from gpusched.text import show_bytes
+
 Whose = Literal["ours", "foreign", "gone", "unseen", "resident"]
 
 PROC = Path("/proc")
@@ -64,20 +66,13 @@ class Holder:
     memory_bytes: int | None = None
 
     def __str__(self) -> str:
-        size = "" if self.memory_bytes is None else f", {gib(self.memory_bytes)}"
+        size = "" if self.memory_bytes is None else f", {show_bytes(self.memory_bytes)}"
         if self.whose == "unseen":
             return f"pid {self.pid} outside this container{size}"
         if self.whose != "gone":
             return f"pid {self.pid} ({self.user}: {self.command}{size})"
         known = f" ({self.user}: {self.command}{size})" if self.user else size and f" ({size[2:]})"
         return f"pid {self.pid}{known}, which has ended but still has a context"
-
-
-def gib(size_bytes: int) -> str:
-    """``1.25 GiB`` or, below a GiB, ``300 MiB``."""
-    if size_bytes >= 1 << 30:
-        return f"{size_bytes / (1 << 30):.2f} GiB"
-    return f"{size_bytes / (1 << 20):.0f} MiB"
 
 
 class Processes:

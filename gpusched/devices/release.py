@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 
 from gpusched.devices.baseline import Baseline, tolerance_bytes
 from gpusched.devices.gpu import Gpu, Usage
-from gpusched.devices.holders import Holder, gib
+from gpusched.devices.holders import Holder
+from gpusched.text import show_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ def judge(
         return Verdict(False, "NVML gives no memory figure that compares with its idle baseline")
     if excess is not None and excess > tolerance_bytes(gpu.memory_total_bytes):
         return Verdict(
-            False, f"{gib(excess)} more in use than when idle, held by nobody that NVML names"
+            False,
+            f"{show_bytes(excess)} more in use than when idle, held by nobody that NVML names",
         )
     return Verdict(True)
 

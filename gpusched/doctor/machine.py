@@ -14,12 +14,13 @@ from importlib import metadata, util
 from pathlib import Path
 
 from gpusched.devices.clock import Clock
-from gpusched.devices.holders import Processes, gib, in_initial_pid_namespace
+from gpusched.devices.holders import Processes, in_initial_pid_namespace
 from gpusched.devices.leases import lease_folder
 from gpusched.doctor.checking import Check
 from gpusched.doctor.gpus import driver_checks
 from gpusched.doctor.torchbuild import installed_torch_cuda
 from gpusched.errors import DeviceError
+from gpusched.text import show_bytes
 
 __all__ = ["Check", "doctor_checks"]
 
@@ -133,7 +134,7 @@ def shm_check(path: Path = Path("/dev/shm")) -> Check:
         total, free = _space(path)
     except OSError as error:
         return Check("/dev/shm", "fail", f"cannot be used: {error.strerror}", "mount a tmpfs there")
-    detail = f"{gib(free)} free of {gib(total)}"
+    detail = f"{show_bytes(free)} free of {show_bytes(total)}"
     advice = "in a container start it with --shm-size=8g or --ipc=host; else remount it larger"
     if free < SHM_NEEDED_BYTES:
         return Check(
@@ -151,7 +152,7 @@ def disk_check(folder: Path) -> Check:
         total, free = _space(place)
     except OSError as error:
         return Check("disk", "fail", f"{place}: {error.strerror}", "choose another --dir")
-    detail = f"{gib(free)} free of {gib(total)} at {place}"
+    detail = f"{show_bytes(free)} free of {show_bytes(total)} at {place}"
     advice = "free some, run `gpusched gc`, or choose another --dir"
     if not os.access(place, os.W_OK):
         return Check("disk", "fail", f"{place} cannot be written", "choose another --dir")

@@ -18,6 +18,7 @@ from gpusched.core.rung import Ladder, Rung
 from gpusched.core.state import State
 from gpusched.core.trial import Trial
 from gpusched.policies import base
+from gpusched.text import ordinal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +74,7 @@ class Asha(base.Policy):
         if rank < int(count // options.eta):
             return base.NOTHING
         return (
-            Pause(
-                trial.id, f"pauses at rung {rung.milestone}: {base.ordinal(rank)} of {count} there"
-            ),
+            Pause(trial.id, f"pauses at rung {rung.milestone}: {ordinal(rank)} of {count} there"),
         )
 
     def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
@@ -130,7 +129,7 @@ def explain_rungs(rungs: Sequence[Rung], trial: Trial, eta: float) -> list[str]:
         return "the best is promoted" if best == 1 else f"the best {best} are promoted"
 
     return [
-        f"rung {rung.milestone}: {base.ordinal(rung.rank(trial.id))} of {len(rung)}; {promoted(len(rung))}"
+        f"rung {rung.milestone}: {ordinal(rung.rank(trial.id))} of {len(rung)}; {promoted(len(rung))}"
         for rung in rungs
         if trial.id in rung
     ]

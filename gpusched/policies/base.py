@@ -117,10 +117,3 @@ def atoms_coming(state: State) -> int:
         for slot in state.devices.slots.values():
             coming += slot.state is DeviceState.DRAINING and slot.awaited_by is None
     return coming
-
-
-def ordinal(rank: int) -> str:
-    """0 -> "1st": a rank in words."""
-    n = rank + 1
-    suffix = "th" if n % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(n % 10, "th")
-    return f"{n}{suffix}"

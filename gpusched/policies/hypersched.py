@@ -32,6 +32,7 @@ from gpusched.core.state import State
 from gpusched.core.trial import Trial
 from gpusched.policies import base
 from gpusched.policies.asha import explain_rungs
+from gpusched.text import ordinal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +99,7 @@ class HyperSched(base.Policy):
         else:
             failed = rung if arrived and not self._beats_floor(rung, trial) else None
         if failed is not None:
-            rank, count = base.ordinal(failed.rank(trial.id)), len(failed)
+            rank, count = ordinal(failed.rank(trial.id)), len(failed)
             why = f"pauses: {rank} of {count} at rung {failed.milestone}, cut-off {self._cutoff(state, failed)}"
             return (Pause(trial.id, why),)
         if options.last_step_guard and self._too_late(state, trial):

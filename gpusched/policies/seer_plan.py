@@ -13,6 +13,8 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from gpusched.text import count
+
 TOLERANCE = 1e-9
 #: Budgets tried between the least and the wanted one when a plan is cut.
 TRIED_BUDGETS = 400
@@ -179,13 +181,9 @@ def in_words(plan: Plan) -> str:
     """``3 stages of 1.43, 2.86 and 5.71 min; 8 trials on 1 atom, 4 trials on 2 atoms``."""
     lengths = [f"{plan.stage_min(stage):.3g}" for stage in range(1, plan.stages + 1)]
     sizes = [
-        f"{_count(bracket.trials, 'trial')} on {_count(bracket.atoms, 'atom')}"
+        f"{count(bracket.trials, 'trial')} on {count(bracket.atoms, 'atom')}"
         for bracket in plan.brackets
     ]
     before = ", ".join(lengths[:-1])
     stages = f"{before} and {lengths[-1]}" if before else lengths[-1]
-    return f"{_count(plan.stages, 'stage')} of {stages} min; {', '.join(sizes)}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{count(plan.stages, 'stage')} of {stages} min; {', '.join(sizes)}"

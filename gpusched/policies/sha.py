@@ -22,6 +22,7 @@ from gpusched.core.state import State
 from gpusched.core.trial import Trial
 from gpusched.policies import base
 from gpusched.policies.halving import Bracket, Plan, shrinking
+from gpusched.text import ordinal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +109,7 @@ class Synchronous(base.Policy):
         return [
             Stop(
                 trial,
-                f"out: {base.ordinal(rung.rank(trial))} of {len(rung)} at {rung.milestone} steps",
+                f"out: {ordinal(rung.rank(trial))} of {len(rung)} at {rung.milestone} steps",
             )
             for trial in losers
             if not state.trials[trial].is_final
@@ -214,7 +215,7 @@ class Synchronous(base.Policy):
         for rung, size in zip(bracket.rungs, (*bracket.plan.sizes[1:], 0), strict=False):
             if trial.id in rung:
                 goes_on = f"the best {size} go on" if size else "the last halving"
-                place = base.ordinal(rung.rank(trial.id))
+                place = ordinal(rung.rank(trial.id))
                 lines.append(f"{rung.milestone} steps: {place} of {len(rung)}; {goes_on}")
         return lines
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path as FilePath
 
 from gpusched.recipe.document import Finding
-from gpusched.space.forms import nearest, show
+from gpusched.text import nearest, show
 
 MAX_SCRIPT_BYTES = 10 << 20
 

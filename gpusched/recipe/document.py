@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpusched.text import printable
+
 Path = tuple[str | int, ...]
 Finding = tuple[Path, str]
 """What is wrong at a key, before it is known where that key was written."""
@@ -59,13 +61,6 @@ class Document:
 
     def complain(self, path: Path, message: str) -> None:
         self.problems.append(Problem(self.mark(path), path, message))
-
-
-def printable(text: str) -> str:
-    """The text on one line, without what would move the cursor or hide: a file name may hold anything."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def dotted(path: Path) -> str:

@@ -25,8 +25,8 @@ from gpusched.recipe.schema import RecipeModel
 from gpusched.recipe.yaml import Unreadable, read_text, read_yaml
 from gpusched.space import arguments
 from gpusched.space import first as space_first
-from gpusched.space.forms import nearest, show
 from gpusched.space.sampler import SpaceError, parse_space
+from gpusched.text import nearest, show
 
 MAX_PROBLEMS = 50
 SHORTHANDS = {"policy": "name", "lr_scaling": "power"}

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gpusched.recipe.document import Path
-from gpusched.space.forms import nearest, show
+from gpusched.text import nearest, show
 
 _EXPECTED = {
     "int_type": "a whole number",

@@ -11,7 +11,7 @@ from typing import Any
 from gpusched import policies
 from gpusched.recipe.document import Finding
 from gpusched.recipe.messages import in_words, unknown_key
-from gpusched.space.forms import nearest, show
+from gpusched.text import nearest, show
 
 DEFAULT = "hypersched"
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 
-from gpusched.space.forms import nearest, show
+from gpusched.text import nearest, show
 
 UNITS_S = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 MAX_DURATION_S = 3660 * 86400.0

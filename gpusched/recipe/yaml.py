@@ -20,8 +20,9 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from gpusched.errors import InputError
-from gpusched.recipe.document import Document, Mark, Path, Problem, printable
-from gpusched.space.forms import INT_LIMIT, nearest
+from gpusched.recipe.document import Document, Mark, Path, Problem
+from gpusched.space.forms import INT_LIMIT
+from gpusched.text import nearest, printable
 
 MAX_BYTES = 1 << 20
 MAX_DEPTH = 32

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.errors import DamagedState
-from gpusched.space.arguments import flat
+from gpusched.text import flat
 
 _WANTED = (
     "ExperimentStarted",

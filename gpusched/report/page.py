@@ -8,10 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from gpusched.dashboard import words
 from gpusched.report import svg
 from gpusched.report.data import Data, TrialStory, importance
-from gpusched.space.arguments import flat
+from gpusched.text import count, first_line, flat, show_duration, show_hparams, show_metric
 
 #: Curves drawn and rows of the table; the best come first.
 CURVES, ROWS = 120, 200
@@ -71,9 +70,9 @@ def _headline(view: Mapping[str, Any], data: Data) -> str:
     facts = (
         state,
         f"policy {view['policy']}",
-        words.count(view["atoms"]["total"], "atom"),
-        f"deadline {words.duration(view['deadline_s'])}, so far {words.duration(data.until)}",
-        f"{words.count(len(data.trials), 'trial')}: {counts}" if counts else "no trial yet",
+        count(view["atoms"]["total"], "atom"),
+        f"deadline {show_duration(view['deadline_s'])}, so far {show_duration(data.until)}",
+        f"{count(len(data.trials), 'trial')}: {counts}" if counts else "no trial yet",
     )
     return f"<p class='quiet'>{escape(' · '.join(facts))}</p>"
 
@@ -82,10 +81,10 @@ def _best(view: Mapping[str, Any]) -> str:
     best = view.get("best")
     if not best:
         return "<p>There is no model yet.</p>"
-    hparams = escape(_hparams_line(best["hparams"]))
+    hparams = escape(show_hparams(best["hparams"]))
     return (
-        f"<p>Best: <b>{escape(view['metric'])} {_number(best['metric'])}</b>, trial {best['trial']} at step "
-        f"{best['step']}, found after {words.duration(best['at_s'])}. <code>{hparams}</code></p>"
+        f"<p>Best: <b>{escape(view['metric'])} {show_metric(best['metric'])}</b>, trial {best['trial']} at step "
+        f"{best['step']}, found after {show_duration(best['at_s'])}. <code>{hparams}</code></p>"
     )
 
 
@@ -104,7 +103,7 @@ def _curves(view: Mapping[str, Any], data: Data, sign: float) -> str:
         svg.Line(
             [(float(step), value) for _, step, value in trial.curve if value is not None],
             svg.colour(trial.id),
-            f"trial {trial.id}: {_hparams_line(trial.hparams)}",
+            f"trial {trial.id}: {show_hparams(trial.hparams)}",
             trial.id == best,
         )
         for trial in drawn[:CURVES]
@@ -153,7 +152,7 @@ def _allocation(data: Data) -> str:
 def _rungs(view: Mapping[str, Any]) -> str:
     found = view.get("rungs") or []
     rows = [
-        (str(r["milestone"]), str(r["count"]), str(r["waiting"]), _number(r["cutoff"]))
+        (str(r["milestone"]), str(r["count"]), str(r["waiting"]), show_metric(r["cutoff"]))
         for r in found
     ]
     if not rows:
@@ -192,9 +191,15 @@ def _trials(view: Mapping[str, Any], data: Data, sign: float) -> str:
         step = trial.curve[-1][1] if trial.curve else 0
         state = seen.get("state", "")
         if seen.get("error"):
-            state += f": {words.first_line(seen['error'])}"
+            state += f": {first_line(seen['error'])}"
         given = dict(flat(trial.hparams))
-        cells = (str(trial.id), _number(trial.best(sign)), str(step), str(trial.launches), state)
+        cells = (
+            str(trial.id),
+            show_metric(trial.best(sign)),
+            str(step),
+            str(trial.launches),
+            state,
+        )
         values = [_value(given.get(name)) for name in names]
         mark = " class='best'" if trial.id == best else ""
         out.append(f"<tr{mark}>{_cells('td', (*cells, *values), 4)}</tr>")
@@ -237,17 +242,9 @@ def _cells(tag: str, texts: Iterable[str], numbers: int) -> str:
     )
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.5g}"
-
-
 def _value(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
         return f"{value:.4g}"
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _hparams_line(hparams: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={_value(value)}" for name, value in flat(hparams))

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from pathlib import Path
 
 from gpusched.errors import InputError
 from gpusched.sim.workload import Synthetic, Workload
+from gpusched.text import did_you_mean
 
 
 @functools.cache
@@ -32,10 +32,9 @@ def load_workload(name: str) -> Workload:
         raise InputError(
             f"{name}: a trace needs the folder of a recorded experiment, as in trace:runs/NAME"
         )
-    near = difflib.get_close_matches(name, ["synthetic", "trace"], 1)
-    hint = f"did you mean {near[0]}? " if near else ""
+    hint = did_you_mean(name, ["synthetic", "trace"])
     raise InputError(
-        f"there is no workload '{name}'; {hint}there are synthetic, trace:DIR (a recorded experiment's folder) "
+        f"no workload is called '{name}'{hint or ';'} there are synthetic, trace:DIR (a recorded experiment's folder) "
         "and FILE.py:FUNCTION"
     )
 

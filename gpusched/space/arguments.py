@@ -11,6 +11,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpusched.text import flat
+
 ALL = "hparams"
 _PLACE = re.compile(r"\$(\$\{|\{([^{}]*)\})")
 
@@ -39,15 +41,6 @@ def unnamed(
     """Hyperparameters that these arguments do not pass on, by their dotted names."""
     named = {name for argument in arguments for name in names(argument)}
     return ((name, value) for name, value in flat(hparams) if not named & {name, ALL})
-
-
-def flat(values: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Nested values by their dotted names."""
-    for name, value in values.items():
-        if isinstance(value, Mapping) and value:
-            yield from flat(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def text(value: object) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from gpusched.space.forms import NAMES, show
+from gpusched.space.forms import NAMES
+from gpusched.text import show
 
 _CALL = re.compile(r"\s*(?:[A-Za-z_]+\.)*(?:suggest_|q|)([A-Za-z_]+)\s*\(")
 _CALLS = {

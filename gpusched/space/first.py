@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 
-from gpusched.space.forms import Form, LogUniform, Steps, Uniform, nearest, show
+from gpusched.space.forms import Form, LogUniform, Steps, Uniform
 from gpusched.space.reader import Leaf, Path, Reader
 from gpusched.space.sampler import flat, parse_space
+from gpusched.text import nearest, show
 
 Finding = tuple[tuple[str | int, ...], str]
 """Where in ``try_first``, and what is wrong there."""

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import copy
 import decimal
-import difflib
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Protocol
+
+from gpusched.text import show
 
 BITS = 128
 INT_LIMIT = 2**63 - 1
@@ -45,19 +46,6 @@ def same(left: object, right: object) -> bool:
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     return left == right
-
-
-def show(value: object) -> str:
-    """A value in a message: short, on one line, without control characters."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    try:
-        text = f"{value:g}" if isinstance(value, float) else repr(value)
-    except ValueError:  # Python writes out no number of more than 4300 digits
-        return "a number with thousands of digits"
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _shown(options: Sequence[object]) -> str:
@@ -288,14 +276,3 @@ def _number(value: object, whole: bool) -> float:
             raise FormError("a whole number of more than 64 bits")
         return int(value)
     return value
-
-
-def nearest(word: str, known: Sequence[str]) -> str | None:
-    """The known word that ``word`` was probably meant to be.
-
-    Comparing is slow: nobody misspells a word of a hundred letters, or among more than a thousand.
-    """
-    if len(word) > 100 or len(known) > 1000:
-        return None
-    found = difflib.get_close_matches(word.lower(), [name.lower() for name in known], 1, 0.6)
-    return next((name for name in known if found and name.lower() == found[0]), None)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from gpusched.space import elsewhere as space_elsewhere
 from gpusched.space import forms
-from gpusched.space.forms import Const, Form, FormError, Grid, nearest, show
+from gpusched.space.forms import Const, Form, FormError, Grid
+from gpusched.text import nearest, show
 
 Path = tuple[str, ...]
 Whens = list[tuple[Path, Mapping[str, object]]]

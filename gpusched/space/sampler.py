@@ -19,8 +19,9 @@ from typing import Protocol
 
 from gpusched.errors import InputError
 from gpusched.space import forms
-from gpusched.space.forms import Const, Grid, same, show
+from gpusched.space.forms import Const, Grid, same
 from gpusched.space.reader import Leaf, Path, Problem, Reader
+from gpusched.text import show
 
 __all__ = ["Problem", "Sampler", "Space", "SpaceError", "parse_space"]
 

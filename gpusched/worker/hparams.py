@@ -6,13 +6,12 @@ Under gpusched they come from the trial's ``hparams.json``; alone and under plai
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpusched.errors import InputError
-from gpusched.space.arguments import flat
+from gpusched.text import did_you_mean, flat, nearest
 
 _OPTION = re.compile(r"--([A-Za-z_][\w-]*(?:\.[A-Za-z_][\w-]*)*)(?:=(.*))?$", re.DOTALL)
 _NUMBER = re.compile(r"[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d+)?$|[+-]?(inf|nan)$")
@@ -62,10 +61,8 @@ class HParams(Mapping[str, object]):
         return copy
 
     def _missing(self, name: str) -> str:
-        near = difflib.get_close_matches(name, self._values, 1)
         known = ", ".join(self._values) or "none"
-        hint = f"; did you mean {near[0]}?" if near else ""
-        return f"no hyperparameter {name!r}{hint} (there are: {known})"
+        return f"no hyperparameter {name!r}{did_you_mean(name, self._values)} (there are: {known})"
 
 
 def merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:
@@ -95,11 +92,10 @@ def from_command_line(
     given: dict[str, object] = {}
     known = dict(flat(defaults or {}))
     for name, text in _options(arguments):
-        if defaults is not None and name not in known and not _inside(name, known):
-            near = difflib.get_close_matches(name, known, 1, cutoff=0.75)
-            if near:
-                problems.append(f"--{name}: no such hyperparameter; did you mean --{near[0]}?")
-                continue
+        is_unknown = defaults is not None and name not in known and not _inside(name, known)
+        if is_unknown and (meant := nearest(name, known, 0.75)):
+            problems.append(f"--{name}: no such hyperparameter; did you mean --{meant}?")
+            continue
         value = True if text is None else _scalar(text)
         if name in known:
             value, problem = _fit(name, value, text, known[name])

@@ -7,7 +7,6 @@ full disk is closed with a newline before the next one, and is nobody's report.
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import numbers
@@ -18,6 +17,7 @@ from typing import Any
 
 from gpusched.folder.files import is_sound, sealed
 from gpusched.journal import compact
+from gpusched.text import nearest
 from gpusched.worker.say import say
 
 REPORT_LIMIT_BYTES = 32 * 1024
@@ -35,8 +35,7 @@ def clean_metrics(metrics: Mapping[str, object], wanted: str | None) -> dict[str
         ValueError: The metric that the recipe searches by is missing.
     """
     if wanted is not None and wanted not in metrics:
-        near = difflib.get_close_matches(wanted, metrics, 1, cutoff=0.5)
-        instead = near[0] if near else next(iter(metrics), None)
+        instead = nearest(wanted, metrics, 0.5) or next(iter(metrics), None)
         has = f"has {', '.join(metrics)}" if metrics else "has no metric"
         fix = f", or write `metric: {instead}` in the recipe" if instead else ""
         raise ValueError(

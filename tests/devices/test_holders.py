@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.devices.holders import Holder, Processes, gib, in_initial_pid_namespace, printable
+from gpusched.devices.holders import Holder, Processes, in_initial_pid_namespace, printable
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -155,11 +155,6 @@ def test_who_only_watches_a_gpu_is_not_named_beside_who_computes_on_it(tmp_path:
     assert [found.pid for found in processes.openers(target)] == [2]
     (tmp_path / "2" / "fd" / "1").unlink()
     assert {found.pid for found in processes.openers(target)} == {1, 2}
-
-
-def test_sizes() -> None:
-    assert gib(300 << 20) == "300 MiB"
-    assert gib(5 << 29) == "2.50 GiB"
 
 
 def test_the_namespace_is_the_kernels_own_or_not() -> None:

@@ -6,7 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.dashboard import words
+from gpusched.text import (
+    clean,
+    count,
+    did_you_mean,
+    first_line,
+    harmless,
+    log_line,
+    nearest,
+    ordinal,
+    sentence,
+    show,
+    show_bytes,
+    show_clock,
+    show_duration,
+    show_hparams,
+    show_memory,
+    show_metric,
+)
 
 
 @pytest.mark.parametrize(
@@ -18,7 +35,7 @@ from gpusched.dashboard import words
     ],
 )
 def test_metric(value: float | None, text: str) -> None:
-    assert words.metric(value) == text
+    assert show_metric(value) == text
 
 
 @pytest.mark.parametrize(
@@ -34,8 +51,8 @@ def test_metric(value: float | None, text: str) -> None:
     ],
 )
 def test_times(seconds: float, clock: str, duration: str) -> None:
-    assert words.clock(seconds) == clock
-    assert words.duration(seconds) == duration
+    assert show_clock(seconds) == clock
+    assert show_duration(seconds) == duration
 
 
 @pytest.mark.parametrize(
@@ -53,39 +70,39 @@ def test_times(seconds: float, clock: str, duration: str) -> None:
     ],
 )
 def test_clean(text: str, cleaned: str) -> None:
-    assert words.clean(text) == cleaned
+    assert clean(text) == cleaned
 
 
 def test_clean_is_short() -> None:
-    assert words.clean("x" * 1000, 10) == "xxxxxxxxx…"
+    assert clean("x" * 1000, 10) == "xxxxxxxxx…"
 
 
 @given(st.text())
 def test_clean_is_one_line_without_control_characters(text: str) -> None:
-    cleaned = words.clean(text)
+    cleaned = clean(text)
     assert not any(ord(character) < 32 or ord(character) == 127 for character in cleaned)
     assert len(cleaned) <= 400
     cleaned.encode()
-    assert len(words.harmless(text)) == len(text)
+    assert len(harmless(text)) == len(text)
 
 
 def test_first_line() -> None:
-    assert words.first_line("\n\n  ValueError: x\n  at y") == "ValueError: x"
-    assert words.first_line("\n") == ""
+    assert first_line("\n\n  ValueError: x\n  at y") == "ValueError: x"
+    assert first_line("\n") == ""
 
 
 def test_log_line_is_what_a_terminal_would_be_left_with() -> None:
-    assert words.log_line(" 10%|#  |\r 50%|## |\r100%|###|\r\n") == "100%|###|"
-    assert words.log_line("\x1b[32mINFO\x1b[0m\tdone") == "INFO    done"
+    assert log_line(" 10%|#  |\r 50%|## |\r100%|###|\r\n") == "100%|###|"
+    assert log_line("\x1b[32mINFO\x1b[0m\tdone") == "INFO    done"
 
 
 def test_hparams_are_flat() -> None:
     hparams = {"lr": 0.00123456, "net": {"width": 16, "act": "relu"}, "nesterov": True}
-    assert words.hparams(hparams) == "lr=0.001235 net.width=16 net.act=relu nesterov=True"
+    assert show_hparams(hparams) == "lr=0.001235 net.width=16 net.act=relu nesterov=True"
 
 
 @pytest.mark.parametrize(
-    ("text", "sentence"),
+    ("text", "told"),
     [
         ("grows 1 -> 3: 41 more steps", "trial 7 grows 1 -> 3: 41 more steps"),
         ("pauses: 3rd of 4", "trial 7 pauses: 3rd of 4"),
@@ -95,12 +112,37 @@ def test_hparams_are_flat() -> None:
         ("", "trial 7: "),
     ],
 )
-def test_sentence(text: str, sentence: str) -> None:
-    assert words.sentence(7, text) == sentence
-    assert words.sentence(None, text) == text
+def test_sentence(text: str, told: str) -> None:
+    assert sentence(7, text) == told
+    assert sentence(None, text) == text
 
 
-def test_counts_and_memory() -> None:
-    assert (words.count(1, "atom"), words.count(2, "atom")) == ("1 atom", "2 atoms")
-    assert words.memory(5 * 2**30, 80 * 2**30) == "5.0/80 GiB"
-    assert words.memory(5 * 2**28, None) == "1.2 GiB"
+def test_sizes_and_ranks() -> None:
+    assert (count(1, "atom"), count(2, "atom")) == ("1 atom", "2 atoms")
+    assert show_memory(5 * 2**30, 80 * 2**30) == "5.0/80 GiB"
+    assert show_memory(5 * 2**28, None) == "1.2 GiB"
+    assert [show_bytes(size) for size in (1, 700, 300 << 20, 5 << 29)] == [
+        *("1 byte", "700 bytes", "300 MiB", "2.50 GiB")
+    ]
+    assert [ordinal(rank) for rank in (0, 1, 2, 3, 10, 20, 110)] == [
+        *("1st", "2nd", "3rd", "4th", "11th", "21st", "111th")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("MAXATOMS", "max_atoms"), ("Lr", "lr"), ("momentun", "momentum"), ("zebra", None)],
+)
+def test_nearest(word: str, meant: str | None) -> None:
+    known = ["max_atoms", "lr", "LR", "momentum"]
+    assert nearest(word, known) == meant
+    assert did_you_mean(word, known) == (f"; did you mean {meant}?" if meant else "")
+    assert nearest("x" * 101, ["x" * 101]) is None
+
+
+def test_show() -> None:
+    values = (None, True, 0.1, 1e30, "a\nb", "x" * 99, 10**5000)
+    assert [show(value) for value in values] == [
+        *("null", "true", "0.1", "1e+30", "'a\\nb'", "'" + "x" * 56 + "..."),
+        "a number with thousands of digits",
+    ]
