@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench torture clean
+.PHONY: help demo test check docs bench torture clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ check: $(STAMP) ## Lint, formatting and types: what continuous integration runs
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --quiet --check
 	@$(BIN)/mypy
+
+docs: $(VENV)/.docs ## Build the documentation site in build/site; a broken link fails
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "build/site/index.html"
 
 bench: $(STAMP) ## Measure launch time and the cost of reports
 	@$(BIN)/python scripts/bench_launch.py
@@ -45,4 +48,9 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) -c constraints.txt -e ".[dev]"
 	@echo "[4/4] torchvision, for the image recipes"
 	@$(PIP) --no-deps "$$(grep '^torchvision==' constraints.txt)"
+	@touch $@
+
+$(VENV)/.docs: $(STAMP)
+	@echo "[docs] the site generator"
+	@$(PIP) -c constraints.txt -e ".[docs]"
 	@touch $@
