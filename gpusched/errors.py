@@ -51,6 +51,10 @@ class DamagedState(GpuschedError):
     exit_code = 5
 
 
+class NewerFormat(DamagedState):
+    """The journal is whole and written by a newer gpusched; salvaging would drop good events."""
+
+
 class ReplayDiverged(DamagedState):
     """Replaying the journal gave other commands than it recorded."""
 

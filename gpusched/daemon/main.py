@@ -39,6 +39,7 @@ from gpusched.errors import (
     Fenced,
     GpuschedError,
     InputError,
+    NewerFormat,
     ReplayDiverged,
 )
 from gpusched.executors.local.executor import TorchrunExecutor
@@ -129,7 +130,7 @@ class Daemon:
         require_unchanged(self.paths, journal.meta)
         try:
             count = replay(self.experiment, journal.entries())
-        except ReplayDiverged:
+        except (ReplayDiverged, NewerFormat):
             raise  # the journal is whole; it is this version that does not fit
         except DamagedState:
             if not salvage:

@@ -8,7 +8,9 @@ read it after the daemon is gone.
   an answer of "go on" does nothing outside and need not wait.
 * Every row carries a CRC chained over all rows before it, so a changed, missing or swapped row is found; the mark
   (``journal_mark``) finds a missing end. What is damaged is named, never skipped.
-* ``FORMAT`` is raised with every change of events or commands. A newer journal is refused, with both versions named.
+* ``FORMAT`` is raised with every change of events or commands. A newer journal is refused, with both versions named; an
+  older one takes this number together with the first event that this version adds, so that older versions refuse it.
+  An event whose checksum holds and that cannot be read is a newer version's, not damage: salvage would drop it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import Any
 from gpusched import failpoints
 from gpusched.core.decisions import Command
 from gpusched.core.events import Event
-from gpusched.errors import DamagedState, Fenced, GpuschedError, InputError
+from gpusched.errors import DamagedState, Fenced, GpuschedError, InputError, NewerFormat
 from gpusched.folder.files import sync_folder
 from gpusched.folder.reserve import is_full
 from gpusched.journal import salvage as journal_salvage
@@ -70,6 +72,7 @@ class Journal:
         self._path = path
         self._mark = Mark(path.with_name(path.name + "-mark"))
         self._pending: list[_Row] = []
+        (self._format,) = connection.execute("PRAGMA user_version").fetchone()
         #: Of the daemon that writes; None: nobody is fenced off (simulations).
         self._epoch: int | None = None
         #: Of the last event that was appended or read.
@@ -97,7 +100,7 @@ class Journal:
         """An existing journal. Raises DamagedState if it is none, damaged, or from a newer version."""
         journal_salvage.finish(path)
         if not path.is_file():
-            raise DamagedState(f"{path}: there is no journal here; this folder is no experiment")
+            raise DamagedState(f"{path}: no journal is here, so this folder is not an experiment")
         with _explained(path):
             connection = _connect(path)
             try:
@@ -167,6 +170,7 @@ class Journal:
         try:
             connection.execute("BEGIN IMMEDIATE")
             self._refuse_if_fenced()
+            self._raise_format()
             connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", self._pending)
             failpoints.reach("journal.inserted")
             connection.execute("COMMIT")
@@ -177,9 +181,15 @@ class Journal:
                 raise DiskFull(str(error)) from error
             raise
         failpoints.reach("journal.synced")
+        self._format = FORMAT
         self._pending.clear()
         self._mark.write(self._seq)
         failpoints.reach("journal.marked")
+
+    def _raise_format(self) -> None:
+        """Give an older journal this version's number, in the transaction that adds events of this version."""
+        if self._format < FORMAT:
+            self._connection.execute(f"PRAGMA user_version={FORMAT}")
 
     def close(self) -> None:
         """Commit and close."""
@@ -202,7 +212,7 @@ class Journal:
                 crc = _crc(crc, seq + 1, at, kind, body, commands)
                 if number != seq + 1 or stored != crc:
                     raise _damaged(self._path, f"event {seq + 1} is damaged or missing", seq)
-                entry = Entry(number, event_from(kind, at, body), commands_from(commands))
+                entry = self._entry(number, at, kind, body, commands)
                 seq = number
                 if not self._at_end:
                     self._seq, self._crc = seq, crc
@@ -211,6 +221,15 @@ class Journal:
         if marked > seq:
             raise _damaged(self._path, f"events {seq + 1} to {marked} are missing", seq)
         self._at_end = True
+
+    def _entry(self, seq: int, at: float, kind: str, body: str, commands: str) -> Entry:
+        try:
+            return Entry(seq, event_from(kind, at, body), commands_from(commands))
+        except (KeyError, TypeError, ValueError) as error:
+            raise NewerFormat(
+                f"{self._path}: event {seq} ({kind}) is whole, but this gpusched cannot read it ({error}); "
+                "use the newer gpusched that wrote it"
+            ) from error
 
     def _rows(self) -> Iterator[_Row]:
         return self._connection.execute(
@@ -289,14 +308,16 @@ def _refuse_others(connection: sqlite3.Connection, path: Path) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
-        raise DamagedState(f"{path}: this is no gpusched journal (application id {application:#x})")
+        raise DamagedState(f"{path}: not a journal of gpusched (application id {application:#x})")
     if version > FORMAT:
-        raise DamagedState(
+        raise NewerFormat(
             f"{path}: the journal has format {version}, this gpusched reads up to format {FORMAT}; "
             "use the newer gpusched that wrote it"
         )
     if version < 1:
-        raise DamagedState(f"{path}: the journal has format {version}, which there never was")
+        raise DamagedState(
+            f"{path}: the journal has format {version}, which no gpusched ever wrote"
+        )
 
 
 def _meta_row(meta: Mapping[str, Any]) -> tuple[str, int]:

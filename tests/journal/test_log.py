@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.core.events import TrialExited, TrialUp
-from gpusched.errors import DamagedState, InputError
+from gpusched.errors import DamagedState, InputError, NewerFormat
 from gpusched.journal import log as journal_module
 from gpusched.journal.log import Journal
 from tests.journal_samples import META, read, run_program, sample, write
@@ -129,14 +129,14 @@ def test_it_is_for_its_owner_only(path: Path) -> None:
 
 
 def test_where_none_is(path: Path) -> None:
-    with pytest.raises(DamagedState, match="there is no journal here"):
+    with pytest.raises(DamagedState, match="no journal is here"):
         Journal.open(path)
     assert not path.exists(), "opening makes none"
 
 
 def test_a_folder_in_its_place(path: Path) -> None:
     path.mkdir()
-    with pytest.raises(DamagedState, match="there is no journal here"):
+    with pytest.raises(DamagedState, match="no journal is here"):
         Journal.open(path)
     with pytest.raises(InputError, match="cannot be made"):
         Journal.create(path, META)
@@ -158,7 +158,7 @@ def test_garbage_in_its_place(path: Path, content: bytes) -> None:
 
 def test_an_empty_file_in_its_place(path: Path) -> None:
     path.touch()
-    with pytest.raises(DamagedState, match="this is no gpusched journal"):
+    with pytest.raises(DamagedState, match="not a journal of gpusched"):
         Journal.open(path)
 
 
@@ -167,7 +167,7 @@ def test_another_database_in_its_place(path: Path) -> None:
     other.execute("PRAGMA application_id=7")
     other.execute("CREATE TABLE t (x)")
     other.close()
-    with pytest.raises(DamagedState, match=r"this is no gpusched journal \(application id 0x7\)"):
+    with pytest.raises(DamagedState, match=r"not a journal of gpusched \(application id 0x7\)"):
         Journal.open(path)
 
 
@@ -175,7 +175,7 @@ def test_another_database_in_its_place(path: Path) -> None:
     ("version", "message"),
     [
         (99, f"has format 99, this gpusched reads up to format {journal_module.FORMAT}; use"),
-        (0, "never was"),
+        (0, "which no gpusched ever wrote"),
     ],
 )
 def test_another_format(path: Path, version: int, message: str) -> None:
@@ -289,11 +289,58 @@ def test_a_missing_end_is_named(path: Path, last: int) -> None:
         read(path)
 
 
-def test_an_event_that_nobody_knows_is_damage(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal_module, "event_body", lambda event: '{"trial":1,"surprise":2}')
+@pytest.mark.parametrize("body", ['{"trial":1,"surprise":2}', "[1]"])
+def test_a_whole_event_that_this_version_cannot_read_is_a_newer_ones(
+    path: Path, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    """Its checksum is right, so nothing is damaged, and salvage would drop good events."""
+    monkeypatch.setattr(journal_module, "event_body", lambda event: body)
     write(path, 3)
-    with pytest.raises(DamagedState, match="the journal is damaged"):
+    with pytest.raises(NewerFormat, match=r"event 1 .* use the newer gpusched") as refused:
         read(path)
+    assert "salvage" not in str(refused.value)
+
+
+def format_of(path: Path) -> int:
+    reader = sqlite3.connect(path)
+    try:
+        (version,) = reader.execute("PRAGMA user_version").fetchone()
+    finally:
+        reader.close()
+    return int(version)
+
+
+def test_an_older_journal_has_the_new_format_as_soon_as_it_has_a_new_event(path: Path) -> None:
+    write(path, 5)
+    other = sqlite3.connect(path)
+    other.execute("PRAGMA user_version=1")
+    other.close()
+    assert len(read(path)) == 5
+    assert format_of(path) == 1, "reading an older journal changes nothing"
+    journal = Journal.open(path)
+    assert len(list(journal.entries())) == 5
+    journal.append(*sample(6)[5])
+    assert format_of(path) == 1
+    journal.commit()
+    assert format_of(path) == journal_module.FORMAT
+    journal.close()
+    assert len(read(path)) == 6
+
+
+def test_an_older_gpusched_refuses_a_journal_that_a_newer_one_went_on_with(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, 5)
+    with monkeypatch.context() as newer:
+        newer.setattr(journal_module, "FORMAT", journal_module.FORMAT + 1)
+        journal = Journal.open(path)
+        events = list(journal.entries())
+        journal.append(*sample(6)[5])
+        journal.close()
+        assert len(read(path)) == len(events) + 1
+    with pytest.raises(NewerFormat, match="use the newer gpusched that wrote it") as refused:
+        Journal.open(path)
+    assert "salvage" not in str(refused.value)
 
 
 @pytest.mark.parametrize("change", ["DELETE FROM meta", "UPDATE meta SET value = '{}'"])
