@@ -174,6 +174,7 @@ class Script:
         step_time_s: float | None = 1.0,
         incarnation: int | None = None,
         stays: bool = False,
+        can_save: bool = False,
     ) -> Self:
         known = self.experiment.state.trials.get(trial)
         event = ev.Reported(
@@ -185,6 +186,7 @@ class Script:
             metric=metric,
             step_time_s=step_time_s,
             stays=stays,
+            can_save=can_save,
         )
         return self.feed(event)
 

@@ -8,6 +8,7 @@ import shlex
 
 from gpusched.cli import common
 from gpusched.daemon import best_model as result
+from gpusched.daemon import session
 from gpusched.driver.assemble import read_recipe
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.space import arguments
@@ -22,11 +23,17 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
     best = result.describe(paths)
+    better = session.best_unsaved(paths)
     if args.json:
-        common.print_json(dataclasses.asdict(best))
+        common.print_json({**dataclasses.asdict(best), "best_unsaved": better})
         return 0
     score = f"{best.metric} {show_metric(best.value)}"
     print(f"{score}: trial {best.trial} at step {best.step}")
+    if better is not None:
+        print(
+            f"behind the best report, {show_metric(better['metric'])} of trial {better['trial']} at step "
+            f"{better['step']}, which has no checkpoint: {better['why']}"
+        )
     for key, value in flat(best.hparams):
         print(f"  {key} = {value}")
     print(f"checkpoint: {paths.best / 'checkpoint'}")

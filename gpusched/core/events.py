@@ -49,7 +49,8 @@ class Reported(Event):
     """Rank 0 reported step ``step``. ``metric`` is None where it was not finite (NaN, inf).
 
     ``step_time_s`` is the training time of this step alone, measured in the worker; None where it is not known.
-    ``stays``: it has been asked to yield for a resize and trains on until its next ranks are ready.
+    ``stays``: it has been asked to yield for a resize and trains on until its next ranks are ready. ``can_save``: a
+    ``Save`` is obeyed meanwhile (journals up to format 4: it is not).
     """
 
     trial: int
@@ -60,6 +61,7 @@ class Reported(Event):
     step_time_s: float | None = None
     metrics: Mapping[str, float | str] = field(default_factory=dict)
     stays: bool = False
+    can_save: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

@@ -157,7 +157,7 @@ class Experiment:
                 self._end_at_target(trial, out)
         if stays:
             trial.decided_at = state.now  # it trained until now: that is no overhead
-        moves.save_if_better(state, trial, out)
+        moves.save_if_better(state, trial, out, trains_on=stays and event.can_save)
 
     def _end_at_target(self, trial: Trial, out: list[Command]) -> None:
         """This step is good enough: it is saved as its trial leaves, and nothing else goes on."""

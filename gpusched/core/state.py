@@ -217,6 +217,13 @@ class State:
         if score > trial.best_score:
             trial.best_score, trial.best_step = score, trial.step
 
+    @property
+    def best_unsaved(self) -> Trial | None:
+        """The trial that has reported more than the best checkpoint scores; None where the best has a checkpoint."""
+        kept = self.best.score if self.best is not None else NEVER
+        ahead = [trial for trial in self.trials.values() if trial.best_score > kept]
+        return max(ahead, key=lambda trial: trial.best_score, default=None)
+
     def say(self, trial: Trial | None, text: str) -> None:
         """A decision in words, for the dashboard and for ``explain``."""
         self.decisions.append((self.now, trial.id if trial else None, text))

@@ -285,24 +285,33 @@ def is_new_best(state: State, trial: Trial) -> bool:
     return trial.score > NEVER and (state.best is None or trial.score > state.best.score)
 
 
-def save_if_better(state: State, trial: Trial, out: list[Command]) -> None:
+def save_if_better(
+    state: State, trial: Trial, out: list[Command], *, trains_on: bool = False
+) -> None:
     """Have a checkpoint saved if this step would be the new best, unless saving eats too much training time.
 
-    A trial that leaves saves in any case. Otherwise a search in which every step is a new best would do nothing but
-    save: so not more often than ``best_every_s``, and not more than ``save_share`` of the trial's time.
+    A trial that leaves saves in any case; ``trains_on``: this one leaves later, and may end by itself before that.
+    Otherwise a search in which every step is a new best would do nothing but save: so not more often than
+    ``best_every_s``, and not more than ``save_share`` of the trial's time.
     """
     if not is_new_best(state, trial):
         return
-    if trial.after is not None:
+    rules = state.rules
+    why = "the trial was to save it as it left"
+    if trial.after is not None and not trains_on:
         if not trial.after.save:
             trial.after = replace(trial.after, save=True)
             out.append(Save(trial.id, trial.incarnation))
-        return
-    if state.now - trial.last_saved_at < trial.save_s / state.rules.save_share:
-        return
-    if state.best is None or state.now - state.best_asked_at >= state.rules.best_every_s:
+    elif state.now - trial.last_saved_at < trial.save_s / rules.save_share:
+        why = f"saving may take {rules.save_share:.0%} of a trial's time, and it had just saved"
+    elif state.best is not None and state.now - state.best_asked_at < rules.best_every_s:
+        why = f"the best model is replaced every {rules.best_every_s:g} s at most"
+    else:
+        why = "the trial was asked to save it, and has not committed it"
         state.best_asked_at = state.now
         out.append(Save(trial.id, trial.incarnation))
+    if trial.best_step == trial.step:
+        trial.why_unsaved = why
 
 
 def saved(state: State, trial: Trial, step: int, out: list[Command]) -> None:

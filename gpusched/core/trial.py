@@ -117,6 +117,8 @@ class Trial:
     #: Best finite metric so far, as a score, and the step it was reported at.
     best_score: float = NEVER
     best_step: int = 0
+    #: Why the best step has no checkpoint, for the time that it has none.
+    why_unsaved: str = ""
     metrics: Mapping[str, float | str] = field(default_factory=dict)
 
     #: Step of the newest committed checkpoint; 0: none.

@@ -35,6 +35,17 @@ def view(paths: ExperimentPaths) -> dict[str, Any]:
     return view_from_journal(paths)
 
 
+def best_unsaved(paths: ExperimentPaths) -> dict[str, Any] | None:
+    """The report that beats the best model on disk, and why it has no checkpoint; None where there is no such report.
+
+    Nor where the experiment's state cannot be told: the best model can be read without it.
+    """
+    with contextlib.suppress(GpuschedError, OSError):
+        found: dict[str, Any] | None = view(paths).get("best_unsaved")
+        return found
+    return None
+
+
 def explanation(paths: ExperimentPaths, trial: int) -> dict[str, Any]:
     """Why a trial is where it is: ``{"data": .., "lines": [..]}``. Raises InputError for an unknown trial."""
     answer = _from_daemon(paths, "explain", trial=trial)

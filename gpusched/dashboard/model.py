@@ -34,6 +34,16 @@ class BestView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UnsavedView:
+    """A report that beats the best model on disk, and why it has no checkpoint."""
+
+    trial: int
+    step: int
+    metric: float
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AtomsView:
     """How many atoms are in which state."""
 
@@ -139,6 +149,7 @@ class View:
     time_left_s: float = 0.0
     deadline_s: float = 0.0
     best: BestView | None = None
+    best_unsaved: UnsavedView | None = None
     atoms: AtomsView = field(default_factory=AtomsView)
     devices: tuple[DeviceView, ...] = ()
     trials: tuple[TrialView, ...] = ()

@@ -50,6 +50,12 @@ def _winner(view: View, best: BestView, here: Path | None) -> Iterator[str]:
     column = max(len(name) for name, _ in rows)
     for name, value in rows:
         yield f"  {name:<{column}}  {value}"
+    better = view.best_unsaved
+    if better is not None:
+        yield (
+            f"Behind the best report, {words.metric(better.metric)} of trial {better.trial} at step {better.step}, "
+            f"which has no checkpoint: {better.why}."
+        )
     yield ""
     if view.state == "interrupted":
         yield INTERRUPTED

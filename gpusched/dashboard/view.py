@@ -25,6 +25,7 @@ from gpusched.dashboard.model import (
     DeviceView,
     RungView,
     TrialView,
+    UnsavedView,
     View,
     from_json,
     to_json,
@@ -85,6 +86,7 @@ def build(
         time_left_s=round(max(0.0, rules.deadline_s - now_s), 3),
         deadline_s=rules.deadline_s,
         best=_best(state),
+        best_unsaved=_best_unsaved(state),
         atoms=AtomsView(total=state.devices.total, **counts),
         devices=_devices(state, readings),
         trials=tuple(_trial(state, trial, now_s) for trial in _relevant(state)),
@@ -117,6 +119,18 @@ def _best(state: State) -> BestView | None:
         atoms=best.atoms,
         at_s=round(best.at, 3),
         hparams=dict(state.trials[best.trial].hparams),
+    )
+
+
+def _best_unsaved(state: State) -> UnsavedView | None:
+    trial = state.best_unsaved
+    if trial is None:
+        return None
+    return UnsavedView(
+        trial=trial.id,
+        step=trial.best_step,
+        metric=trial.best_score * state.rules.sign,
+        why=trial.why_unsaved,
     )
 
 

@@ -34,7 +34,7 @@ from gpusched.journal import salvage as journal_salvage
 from gpusched.journal.codec import commands_from, commands_text, event_body, event_from
 from gpusched.journal.mark import Mark
 
-FORMAT = 4
+FORMAT = 5
 APPLICATION_ID = 0x67707363  # "gpsc"
 #: How long to wait for a quick command that reads the journal of a dead daemon at the same time.
 _LOCK_TIMEOUT_S = 2.0

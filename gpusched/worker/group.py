@@ -117,16 +117,15 @@ class Group:
         """Whether it is true on every rank."""
         return all(row[0] for row in self.exchange(call, float(value)))
 
-    def end(self) -> str | None:
-        """This rank's script is over: so it must be on the others, or it has made fewer calls than they. The error."""
+    def end(self, *, save: bool) -> bool:
+        """Meet the other ranks, whose scripts must be over as well; return whether rank 0 wants the last state saved.
+
+        Raises:
+            RanksDisagree: Another rank is in another call, so this one has made fewer; or it does not come.
+            Exception: The script has taken its process groups down.
+        """
         self.patience_s = min(self.patience_s, END_PATIENCE_S)
-        try:
-            self.exchange(Call.END)
-        except RanksDisagree as disagreement:
-            return f"RanksDisagree: {disagreement}" if disagreement.calls else None
-        except Exception:
-            return None  # the script has taken its process groups down
-        return None
+        return bool(self.share(Call.END, save)[0])
 
     def gather_bytes(self, call: Call, data: bytes) -> list[bytes]:
         """Every rank's bytes, by rank."""

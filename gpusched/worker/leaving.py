@@ -12,13 +12,14 @@ from collections.abc import Callable
 from gpusched.worker import lastword
 from gpusched.worker.channel import Go
 from gpusched.worker.errorfile import write_error_file
-from gpusched.worker.group import Call, Group
+from gpusched.worker.group import Call, Group, RanksDisagree
 from gpusched.worker.reporter import Reporter
 from gpusched.worker.saving import Saver
 from gpusched.worker.say import say
 from gpusched.worker.training import Training
 
 Where = Callable[[], tuple[int, int]]
+NEVER = float("-inf")
 
 
 class Leaving:
@@ -41,19 +42,28 @@ class Leaving:
         self._reporter = reporter
         self._pid = os.getpid()
         self._asked: Go = "continue"
+        #: The best score of this incarnation, the step it was reported at, and what its model was then.
+        self._best = NEVER
+        self._best_step = -1
+        self._best_version = 0
         #: The script calls ``should_yield``: it leaves by itself.
         self.in_charge = False
         if reporter is not None:
             word.before = reporter.settle
         if saver is not None:
             saver.on_committed = word.has_saved
-            if group.world_size > 1:
-                atexit.register(self._end)
+            atexit.register(self._end)
 
     @property
     def has_left(self) -> bool:
         """Whether the last word is said."""
         return self._word.said is not None
+
+    def scored(self, score: float) -> None:
+        """Remember whether the step just reported is the best of this incarnation. Rank 0 calls it; more is better."""
+        if score > self._best:
+            self._best, self._best_step = score, self._where()[0]
+            self._best_version = self._training.version
 
     def act(self, go: Go, *, in_loop: bool) -> None:
         """Do what the scheduler says, now or (``in_loop``) at the end of the loop's body. May raise SystemExit."""
@@ -128,11 +138,43 @@ class Leaving:
         return self._word.say("yielded", self._where()[0] if saved else None)
 
     def _end(self) -> None:
-        """This rank's script is over: so it must be on the others, or it has made fewer calls than they."""
-        if os.getpid() != self._pid or lastword.has_failed() or self.has_left:
+        """The script is over, by itself: its last state is saved if that is its best and no checkpoint has it yet.
+
+        So it must be over on all ranks, or this one has made fewer calls than they.
+        """
+        saver = self._saver
+        if saver is None or os.getpid() != self._pid or lastword.has_failed() or self.has_left:
             return
-        why = self._group.end()
-        if why is not None:
-            lastword.mark_failed()
-            write_error_file(why, why)
-            say(why)
+        self._count()
+        save = self._has_unsaved_best(saver)
+        try:
+            save = self._group.end(save=save)
+        except RanksDisagree as disagreement:
+            if disagreement.calls:
+                why = f"RanksDisagree: {disagreement}"
+                lastword.mark_failed()
+                write_error_file(why, why)
+                say(why)
+            return
+        except Exception:
+            if not save:
+                return
+            saver.work_alone()
+        if save:
+            try:
+                saver.save(*self._where(), self._training.capture)
+            except Exception as error:  # sharded parameters, say, whose process group is gone
+                say(f"the last state (step {self._where()[0]}) cannot be saved: {error}")
+
+    def _has_unsaved_best(self, saver: Saver) -> bool:
+        """Whether the script's last report is its best, of the model as it is now, and has no checkpoint."""
+        step = self._where()[0]
+        if self._best_step != step:
+            return False
+        saver.wait()
+        if saver.saved_step == step:
+            return False
+        if self._training.version != self._best_version:
+            say(f"step {step} is not saved: the model was changed after its last trial.report(..)")
+            return False
+        return True

@@ -158,6 +158,10 @@ class Saver:
         self.wait()
         return bool(self._group.share(Call.SAVE, self.saved_step == self.begun_step)[0])
 
+    def work_alone(self) -> None:
+        """From now on this rank saves without the others: the script has taken the process groups down."""
+        self._group = Group(self._group.rank, 1)
+
     def restore_rng(self, checkpoint: Restorable) -> None:
         """Put this rank's generators back; a rank that did not exist gets a stream of its own."""
         if f"rank-{self._group.rank}.pt" in checkpoint.files:

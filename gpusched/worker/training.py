@@ -36,6 +36,7 @@ class Training:
         self.target_factor = float(global_batches) ** settings.lr_power
         self.clock = Clock(global_batches)
         self.tracked: dict[str, Any] = {}
+        self._parameters: list[Any] | None = None
         self.usage = Usage()
         self.loaders: list[Any] = []
         self.scalers: list[RateScaler] = []
@@ -54,6 +55,14 @@ class Training:
             scaler.load_state_dict(state)
         for loader, state in zip(self.loaders, self._saved("loaders") or [], strict=False):
             loader.load_state_dict(state)
+
+    @property
+    def version(self) -> int:
+        """A number that grows with every change in place of a parameter of a tracked model."""
+        if self._parameters is None:
+            models = [value for value in self.tracked.values() if hasattr(value, "parameters")]
+            self._parameters = [each for model in models for each in model.parameters()]
+        return sum(each._version for each in self._parameters)
 
     @property
     def size_bytes(self) -> int:
@@ -77,6 +86,7 @@ class Training:
             if self.tracked.get(name, value) is not value:
                 raise ValueError(f"trial.track({name}=...): {name!r} is tracked already")
         self.tracked.update(objects)
+        self._parameters = None
         saved = self._saved("tracked")
         if saved is None:
             return

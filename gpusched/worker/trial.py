@@ -22,9 +22,9 @@ from gpusched.worker.context import Context
 from gpusched.worker.gpu import take_gpu
 from gpusched.worker.group import Call, Group
 from gpusched.worker.hparams import HParams
-from gpusched.worker.leaving import Leaving
+from gpusched.worker.leaving import NEVER, Leaving
 from gpusched.worker.reporter import Reporter
-from gpusched.worker.reports import ReportLog, clean_metrics, shown
+from gpusched.worker.reports import Metric, ReportLog, clean_metrics, shown
 from gpusched.worker.saving import Saver
 from gpusched.worker.say import say
 from gpusched.worker.successor import Successor
@@ -354,6 +354,7 @@ class Trial:
     def _speak(self, step: int, step_time_s: float, metrics: Mapping[str, Any]) -> Go:
         """Rank 0 reports; every rank returns what it was told, and takes rank 0's step."""
         go: Go = "continue"
+        clean: dict[str, Metric] = {}
         if self.rank == 0:
             clean = clean_metrics(metrics, self._context.settings.metric)
             if self._reporter is not None:
@@ -365,9 +366,18 @@ class Trial:
         code, said = self._group.share(Call.REPORT, GO.index(go), step)
         self._step = self._last_word.step = int(said)
         self._training.reported(self._step)
+        self._leaving.scored(self._score(clean))
         if self._channel is not None and self._channel.leaves_soon and self._saver is not None:
             self._saver.make_room(lambda: self._training.size_bytes)
         return GO[int(code)]
+
+    def _score(self, metrics: Mapping[str, Metric]) -> float:
+        """The metric that the recipe searches by, turned so that more is better; the worst where it is not finite."""
+        settings = self._context.settings
+        value = metrics.get(settings.metric or "")
+        if not isinstance(value, int | float):
+            return NEVER
+        return float(value) if settings.mode == "max" else -float(value)
 
     def _done(self, limit: int | None) -> bool:
         most = self._context.settings.max_steps

@@ -77,6 +77,30 @@ def test_saving_costs_at_most_its_share_of_the_time() -> None:
     script.wait(0.1).report(0, 0.59).expect(Save(0, 1))
 
 
+def test_a_trial_that_trains_on_before_a_resize_saves_as_any_other() -> None:
+    script = stages.resizing(save_share=0.05).wait(100.0)
+    script.report(0, 0.6, stays=True, can_save=True).expect(Save(0, 1))
+    script.saved(0, 3, save_s=1.0).expect(KeepBest(0, 3, 0.6))
+    script.wait(10.0).report(0, 0.7, stays=True, can_save=True).expect_nothing()
+    script.wait(100.0).report(0, 0.8, stays=True).expect_nothing()  # as in journals of format 4
+
+
+def test_the_best_report_without_a_checkpoint_is_known_with_the_reason() -> None:
+    script = stages.starting(save_share=0.05, best_every_s=2.0).report(0, 0.5).drop()
+    assert script.state.best_unsaved is script.trial(0)
+    assert "has not committed it" in script.trial(0).why_unsaved
+    script.saved(0, 1, save_s=0.01).drop()
+    assert script.state.best_unsaved is None
+    script.wait(1.0).report(0, 0.6).expect_nothing()
+    assert "every 2 s at most" in script.trial(0).why_unsaved
+    script.wait(1.0).report(0, 0.7).expect(Save(0, 1)).saved(0, 3, save_s=1.0).drop()
+    assert script.state.best_unsaved is None
+    script.wait(10.0).report(0, 0.9).expect_nothing().report(0, 0.8).expect_nothing()
+    assert script.state.best_unsaved is script.trial(0)
+    assert script.trial(0).best_step == 4
+    assert "may take 5% of a trial's time" in script.trial(0).why_unsaved
+
+
 def test_a_trial_that_leaves_saves_its_best_whatever_it_costs() -> None:
     script = stages.starting().report(0, 0.5).drop().saved(0, 1, save_s=100.0).drop()
     script.decides(Pause(0)).report(0, 0.6).expect(Yield(0, 1, save=True))

@@ -116,6 +116,19 @@ def test_it_goes_on_exactly_where_the_old_ranks_leave(lab: Lab, interval_s: floa
     resize.end()
 
 
+def test_the_old_ranks_save_when_asked_while_the_next_ones_are_set_up(lab: Lab) -> None:
+    resize = Resize(lab)
+    resize.decide()
+    lab.executor.execute(Save(resize.trial, 1))
+    resize.ready()
+    saved = [event for event in resize.events if isinstance(event, CheckpointSaved)]
+    assert saved, "a save that waits until the trial leaves is lost where its script ends before"
+    assert all(report.can_save for report in resize.reports if report.stays)
+    resize.see(exit_of(resize.trial))
+    resize.goes_on_without_a_gap()
+    resize.end()
+
+
 def test_it_trains_before_the_old_ranks_have_gone_and_is_not_heard_until_then(lab: Lab) -> None:
     resize = Resize(lab)
     resize.decide()

@@ -58,6 +58,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "launched": st.dictionaries(text, numbers, max_size=3),
     "stacks": st.booleans(),
     "stays": st.booleans(),
+    "can_save": st.booleans(),
     "unbegun": st.booleans(),
     "what": text,
     "verb": st.sampled_from(["pause", "unpause", "stop_trial", "stop", "cancel"]),

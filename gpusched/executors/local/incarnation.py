@@ -105,7 +105,9 @@ class Incarnation:
     def reply_to(self, seq: int) -> bytes:
         """The answer to a report: what was asked for it, or to go on."""
         if self.stays:
-            return b'{"seq": %d, "go": "continue", "soon": true}\n' % seq
+            go = "save" if self.saves else "continue"
+            self.saves = False
+            return b'{"seq": %d, "go": "%b", "soon": true}\n' % (seq, go.encode())
         if self.yields is not None:
             go = "yield" if self.saves else self.yields
         elif self.saves:

@@ -106,7 +106,7 @@ class Intake:
             self._fail(it, f"it sent {problem}")
             return False
         it.last_seq = report.seq
-        report.stays = it.stays
+        report.stays = report.can_save = it.stays
         if it.handed is not None:
             self.taken_back(it)
         self._emit(report)

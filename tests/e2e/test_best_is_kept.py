@@ -1,0 +1,74 @@
+"""What ``gpusched best`` names is the best that was reported, however the trial ended; or it says how far behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import gpusched
+from tests.e2e.sandbox import Sandbox
+
+STEPS = 12
+
+
+def search(sandbox: Sandbox, *, policy: dict[str, Any] | None = None, **space: Any) -> Any:
+    """Run ``own_loop.py`` once; what ``best --json`` says of it."""
+    space = {"steps": STEPS, "peak": STEPS, "step_s": 0.03, **space}
+    policy = policy or {"name": "fifo", "R": 100}
+    recipe = sandbox.recipe(
+        "own_loop.py", space=space, policy=policy, max_trials=1, devices="cpu:3"
+    )
+    result = sandbox.gpusched("run", recipe)
+    assert result.code == 0, result.text
+    best = sandbox.gpusched("best", "--json")
+    assert best.code == 0, best.text
+    return best.json()
+
+
+def weight(sandbox: Sandbox) -> float:
+    state = gpusched.load(sandbox.experiment).state
+    return float(next(iter(state["model"].values())))
+
+
+@pytest.mark.parametrize("at", [1, 9])
+def test_a_loop_that_ends_while_a_resize_is_prepared_leaves_its_best(
+    sandbox: Sandbox, at: int
+) -> None:
+    policy = {"name": "profile", "steps": at, "sizes": [1, 2, 1, 2], "R": 100}
+    best = search(sandbox, policy=policy)
+    assert (best["step"], best["value"], best["best_unsaved"]) == (STEPS, 1.0, None)
+    assert weight(sandbox) == STEPS
+
+
+@pytest.mark.parametrize("groups", [False, True], ids=["", "process groups taken down"])
+def test_a_loop_of_several_ranks_that_ends_leaves_its_best(sandbox: Sandbox, groups: bool) -> None:
+    policy = {"name": "profile", "steps": 100, "sizes": [2], "R": 200}
+    best = search(sandbox, policy=policy, groups=groups)
+    assert (best["atoms"], best["step"], best["best_unsaved"]) == (2, STEPS, None)
+    assert weight(sandbox) == STEPS
+
+
+def test_what_was_never_saved_is_told_with_its_reason(sandbox: Sandbox) -> None:
+    """Steps of 10 ms, of which the best is neither the first (which is saved) nor the last."""
+    best = search(sandbox, peak=8, step_s=0.01)
+    behind = best["best_unsaved"]
+    assert best["value"] < 1.0
+    assert (behind["trial"], behind["step"], behind["metric"]) == (0, 8, 1.0)
+    assert "saving may take 3%" in behind["why"] or "every 1 s at most" in behind["why"]
+    shown = sandbox.gpusched("best")
+    assert (
+        f"behind the best report, 1 of trial 0 at step 8, which has no checkpoint: {behind['why']}"
+        in shown.out
+    )
+
+
+def test_a_model_changed_after_its_last_report_is_not_taken_for_the_reported_one(
+    sandbox: Sandbox,
+) -> None:
+    best = search(sandbox, spoil=True, step_s=0.01)
+    assert best["step"] < STEPS
+    assert best["best_unsaved"]["step"] == STEPS
+    assert weight(sandbox) == best["step"]
+    logs = sandbox.gpusched("logs", "0")
+    assert "step 12 is not saved: the model was changed after its last trial.report(..)" in logs.out
