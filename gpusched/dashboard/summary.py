@@ -53,7 +53,7 @@ def _winner(view: View, best: BestView, here: Path | None) -> Iterator[str]:
     better = view.best_unsaved
     if better is not None:
         yield (
-            f"Behind the best report, {words.metric(better.metric)} of trial {better.trial} at step {better.step}, "
+            f"Behind the best report, {show_metric(better.metric)} of trial {better.trial} at step {better.step}, "
             f"which has no checkpoint: {better.why}."
         )
     yield ""

@@ -58,7 +58,7 @@ def test_what_was_never_saved_is_told_with_its_reason(sandbox: Sandbox) -> None:
     assert "saving may take 3%" in behind["why"] or "every 1 s at most" in behind["why"]
     shown = sandbox.gpusched("best")
     assert (
-        f"behind the best report, 1 of trial 0 at step 8, which has no checkpoint: {behind['why']}"
+        f"behind the best report, 1.0000 of trial 0 at step 8, which has no checkpoint: {behind['why']}"
         in shown.out
     )
 
