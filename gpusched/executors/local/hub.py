@@ -52,7 +52,7 @@ class Hub:
         self._peers: dict[int, Peer] = {}
         self._others: dict[int, Callable[[], None]] = {}
         self._strangers: dict[int, float] = {}
-        self._path = path
+        self.path = path
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._listener = _listen(path)
         self.watch(self._listener.fileno(), self._accept)
@@ -105,7 +105,7 @@ class Hub:
         for peer in list(self._peers.values()):
             peer.close()
         self._listener.close()
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
         self._bell.close()
         self._wake.close()
         os.close(self._spare)

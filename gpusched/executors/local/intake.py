@@ -11,7 +11,7 @@ from collections.abc import Callable
 from gpusched.core.events import CheckpointSaved, Event
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.peer import Frame, Peer
-from gpusched.executors.local.reporting import BadReport, make_report
+from gpusched.executors.local.reporting import LARGEST, BadReport, make_report
 
 
 class Intake:
@@ -114,5 +114,11 @@ class Intake:
 
     def _take_saved(self, it: Incarnation, frame: Frame) -> None:
         step, save_s, size = frame["saved"], frame.get("save_s"), frame.get("bytes")
-        if type(step) is int and isinstance(save_s, int | float) and type(size) is int:
+        # NaN and numbers beyond 2**53 have no place in the journal; comparing them raises nothing.
+        if (
+            type(step) is int
+            and isinstance(save_s, int | float)
+            and type(size) is int
+            and all(0 <= number < LARGEST for number in (step, size, save_s))
+        ):
             self._saved(it, step, float(save_s), size)

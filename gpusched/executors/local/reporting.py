@@ -15,7 +15,7 @@ from gpusched.core.events import Reported
 from gpusched.folder.files import is_sound
 
 _FIRST_READ_BYTES = 4096
-_LARGEST = 2**53
+LARGEST = 2**53
 _NON_FINITE = ("nan", "inf", "-inf")
 
 
@@ -44,7 +44,7 @@ def make_report(
     if (
         type(seq) is not int
         or type(step) is not int
-        or not (0 < seq < _LARGEST and 0 <= step < _LARGEST)
+        or not (0 < seq < LARGEST and 0 <= step < LARGEST)
     ):
         raise BadReport(
             f"a report with number {seq!r} and step {step!r}: both must be whole numbers"
@@ -53,7 +53,7 @@ def make_report(
         raise BadReport("a report without metrics")
     clean = metrics
     for value in metrics.values():
-        if not (type(value) is float or type(value) is int) or not -_LARGEST < value < _LARGEST:
+        if not (type(value) is float or type(value) is int) or not -LARGEST < value < LARGEST:
             clean = _cleaned(metrics)
             break
     if metric not in clean:
@@ -64,7 +64,7 @@ def make_report(
     value = clean[metric]
     if (
         type(step_time_s) is not float and type(step_time_s) is not int
-    ) or not 0 <= step_time_s < _LARGEST:
+    ) or not 0 <= step_time_s < LARGEST:
         step_time_s = None
     return Reported(
         at=at,

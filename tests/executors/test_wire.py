@@ -1,0 +1,118 @@
+"""Frames from the daemon's socket are not trusted: hostile ones go through the real hub to the journal's codec."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusched.core.events import Event
+from gpusched.executors.local.hub import Hub
+from gpusched.executors.local.incarnation import Incarnation
+from gpusched.executors.local.intake import Intake
+from gpusched.executors.local.speakers import Speakers
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.codec import event_body
+from gpusched.processes.identity import Identity
+from gpusched.processes.outcome import sane_exit
+from tests.executors.test_hub import connect, is_closed
+
+HOSTILE = [
+    *("NaN", "Infinity", "-Infinity", "1e999", "1" * 400, "-" + "1" * 400, "1" * 5000, "1e308"),
+    *("true", "null", '"7"', '"nan"', "[]", "{}", "-1", "0.5", str(2**53), str(2**64), "0"),
+]
+HELLO = {
+    "rank": {"hello": "rank", "trial": 3, "incarnation": 1, "pid": 1},
+    "shim": {"hello": "shim", "trial": 3, "incarnation": 1, "pid": 1, "start_time": 5},
+}
+REPORT = {"report": 1, "step": 1, "step_time_s": 0.5, "metrics": {"accuracy": 0.5, "loss": 2}}
+SAVED = {"saved": 1, "save_s": 0.5, "bytes": 100}
+HANDED = {"handed": 1, "pid": 1, "state": 3, "rest": 4}
+EXITED = {
+    "exited": {
+        **{"outcome": "failed", "step": 3, "saved_step": 2, "codes": {"0": 1}},
+        "error": {"rank": 0, "message": "m", "traceback": "t", "exitcode": 1},
+    }
+}
+
+
+class Daemon:
+    """The hub, who may speak, and the intake; one incarnation, and every event as the journal would write it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.events: list[Event] = []
+        self.faults: list[str] = []
+        self.exits: list[Any] = []
+        self.trial = Incarnation(3, 1, ("cpu:0",), ExperimentPaths(folder).trial(3))
+        intake = Intake("accuracy", lambda: 9.0, self._emit, lambda _, why: self.faults.append(why))
+        self.hub = Hub(folder / "daemon.sock", Speakers(self, intake, 1, None))
+
+    def _emit(self, event: Event) -> None:
+        json.loads(event_body(event), parse_constant=pytest.fail)
+        self.events.append(event)
+
+    def known(self, trial: int, incarnation: int) -> Incarnation | None:
+        return self.trial if (trial, incarnation) == (3, 1) else None
+
+    def joined(self, it: Incarnation) -> None: ...
+
+    def watch(self, it: Incarnation, shim: Identity) -> bool:
+        return True
+
+    def shim_said(self, it: Incarnation, frame: Any) -> None:
+        if (record := sane_exit(frame.get("exited"))) is not None:
+            self.exits.append(record)
+
+
+@pytest.fixture
+def daemon(tmp_path: Path) -> Iterator[Daemon]:
+    daemon = Daemon(tmp_path)
+    yield daemon
+    daemon.hub.close()
+
+
+def numbers_of(frame: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where the numbers of a frame stand."""
+    for key, value in frame.items():
+        if isinstance(value, dict):
+            yield from numbers_of(value, (*path, key))
+        elif isinstance(value, int | float):
+            yield (*path, key)
+
+
+def spoilt(frame: dict[str, Any]) -> Iterator[bytes]:
+    """The frame with each of its numbers replaced by each hostile value."""
+    for path in numbers_of(frame):
+        changed = copy.deepcopy(frame)
+        inner = changed
+        for key in path[:-1]:
+            inner = inner[key]
+        inner[path[-1]] = "HERE"
+        for value in HOSTILE:
+            yield json.dumps(changed).replace('"HERE"', value).encode() + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("who", "frame"),
+    [
+        *[("rank", frame) for frame in (HELLO["rank"], REPORT, SAVED, HANDED)],
+        *[("shim", frame) for frame in (HELLO["shim"], EXITED)],
+    ],
+)
+def test_no_number_of_a_frame_ends_the_daemon(
+    daemon: Daemon, who: str, frame: dict[str, Any]
+) -> None:
+    hello = b"" if "hello" in frame else json.dumps(HELLO[who]).encode() + b"\n"
+    for data in spoilt(frame):
+        daemon.trial.last_seq, daemon.trial.fault, daemon.trial.shim = 0, None, None
+        with connect(daemon.hub.path) as line:
+            line.sendall(hello + data)
+            for _ in range(4):
+                daemon.hub.turn(0.0)
+    with connect(daemon.hub.path) as line:
+        line.sendall(json.dumps(HELLO["rank"]).encode() + b"\n")
+        assert not is_closed(daemon.hub, line)
