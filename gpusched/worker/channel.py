@@ -59,10 +59,13 @@ class Channel:
         self._unsent: bytes | None = None
         self._epoch = 0
         self._mute_pause_s = REPLY_WAIT_S
-        self._lock = threading.Lock()  # checkpoints may be told of by another thread
+        #: Held by whoever sends, connects or closes: checkpoints are told of by a thread of their own.
+        self._lock = threading.Lock()
+        #: A thread waits for an answer on the socket; that thread alone may close it.
+        self._is_awaited = False
         #: The daemon has said that this trial is to leave soon.
         self.leaves_soon = False
-        os.register_at_fork(after_in_child=self.close)
+        os.register_at_fork(after_in_child=self._forget)
 
     def connect(self) -> bool:
         """Connect and say hello, unless the last attempt was too short ago. False: the daemon is away."""
@@ -91,9 +94,8 @@ class Channel:
     ) -> Go:
         """Send a report and wait for what the daemon says; ``continue`` where it says nothing."""
         frame = {"report": seq, "step": step, "step_time_s": step_time_s, "metrics": metrics}
-        with self._lock:
-            if not self.connect() or not self._send(_frame(frame)):
-                return self._alone()
+        if not self._ask(_frame(frame)):
+            return self._alone()
         while (line := self._line()) is not None:
             with suppress(ValueError, TypeError, KeyError, RecursionError):
                 reply = compact.decode(line.decode())
@@ -135,7 +137,7 @@ class Channel:
 
     def wait_for(self, key: str) -> Any:
         """Say that all ranks wait for this word, and wait as long as it takes; None if the daemon is not there."""
-        if not self.connect() or not self._send(_frame({"waits": True})):
+        if not self._ask(_frame({"waits": True})):
             return None
         while (line := self._line(FOREVER)) is not None:
             with suppress(ValueError, TypeError, RecursionError):
@@ -147,26 +149,44 @@ class Channel:
 
     def close(self) -> None:
         """Close this process's copy of the line."""
+        with self._lock:
+            self._close()
+
+    def _forget(self) -> None:
+        """Close the copy of a forked child, where another thread may have held the lock."""
+        self._lock = threading.Lock()
+        self._close()
+
+    def _close(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def _ask(self, data: bytes) -> bool:
+        """Send a frame whose answer this thread will wait for with ``_line``."""
+        with self._lock:
+            self._is_awaited = False
+            self._is_awaited = self.connect() and self._send(data)
+            return self._is_awaited
 
     def _send(self, data: bytes) -> bool:
         assert self._socket is not None
         try:
             self._socket.sendall(data)
         except OSError:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever waits for an answer
-            self.close()
+            if self._is_awaited:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits
+            else:
+                self._close()
             return False
         return True
 
     def _line(self, patience_s: float | None = None) -> bytes | None:
         """The next whole line; None when the line to the daemon is gone (and closed)."""
         until_s = time.monotonic() + (REPLY_WAIT_S if patience_s is None else patience_s)
+        connection = self._socket
         while b"\n" not in self._buffer:
-            connection = self._socket
             try:
                 data = connection.recv(_READ_BYTES) if connection else b""
             except BlockingIOError:  # nothing for _LOOK_S
@@ -176,7 +196,9 @@ class Channel:
             except OSError:
                 data = b""
             if not data or len(self._buffer) > _FRAME_LIMIT_BYTES:
-                self.close()
+                with self._lock:
+                    self._is_awaited = False
+                    self._close()
                 return None
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")

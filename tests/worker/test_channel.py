@@ -3,9 +3,12 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -134,6 +137,66 @@ def test_saved_is_told_and_told_later_if_need_be(bench: Bench, line: Channel) ->
             {"saved": 4, "save_s": 0.5, "bytes": 2000},
             {"saved": 5, "save_s": 0.1, "bytes": 3000},
         ]
+
+
+class Interrupted(Channel):
+    """A line that another thread finds broken just after ``saved`` found it whole."""
+
+    def connect(self) -> bool:
+        connected = super().connect()
+        other = threading.Thread(target=self.close)
+        other.start()
+        other.join(0.2)  # for ever where closing waits, as it should, until the frame is sent
+        return connected
+
+
+def test_a_line_closed_while_a_save_thread_sends(bench: Bench) -> None:
+    line = Interrupted(bench.root, trial=7, incarnation=2)
+    with daemon(bench) as fake:
+        line.saved(3, 0.25, 1000)
+        settle(fake, 2)
+    assert fake.of_kind("saved") == [{"saved": 3, "save_s": 0.25, "bytes": 1000}]
+
+
+class Overtaken:
+    """A rank's socket whose wait for an answer ends just after a save thread has met the next daemon."""
+
+    def __init__(self, real: Any, meanwhile: Callable[[], None]) -> None:
+        self._real, self._meanwhile = real, meanwhile
+
+    def recv(self, size: int) -> bytes:
+        data: bytes = self._real.recv(size)
+        if not data and self._meanwhile is not None:
+            meanwhile, self._meanwhile = self._meanwhile, None
+            meanwhile()
+            raise BlockingIOError
+        return data
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def test_a_report_waits_on_its_own_connection_alone(
+    bench: Bench, line: Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon dies while a report waits, and a save thread is the first to find the next one."""
+    monkeypatch.setattr(module, "REPLY_WAIT_S", 5.0)
+    with ExitStack() as stack:
+
+        def save_twice() -> None:
+            (bench.root / "daemon.sock").unlink()
+            stack.enter_context(daemon(bench))
+            for step in (3, 4):  # the first finds the line broken, the second may connect anew
+                thread = threading.Thread(target=line.saved, args=(step, 0.25, 1000))
+                thread.start()
+                thread.join()
+
+        with daemon(bench, lambda report: None):
+            assert line.connect()
+            line._socket = Overtaken(line._socket, save_twice)  # type: ignore[assignment]
+            began_s = time.monotonic()
+            assert line.report(1, 1, None, {}) == "continue"
+            assert time.monotonic() - began_s < 3.0
 
 
 def test_a_forked_child_does_not_hold_the_line_open(bench: Bench, line: Channel) -> None:
