@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,8 @@ from gpusched.recipe.env import filled_in
 
 #: How often it is looked whether another daemon has taken over.
 FENCE_EVERY_S = 1.0
+#: The newest remarks of the executor and the devices that the dashboard shows.
+NOTES_SHOWN = 3
 #: How long a daemon that is over waits until the last devices are confirmed to be free.
 DRAIN_S = 10.0
 #: The report of an experiment with more steps takes longer than its end should; ``gpusched report`` writes it then.
@@ -73,7 +76,7 @@ class Daemon:
         self._moved_deadline = deadline
         self._lock = Lock.take(paths.lock)
         self._signals: list[int] = []
-        self._notes: list[str] = []
+        self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
         self._foreword: list[str] = []
         self._next_look_at = 0.0
         self._logs = Logs(paths.root)
@@ -270,7 +273,7 @@ class Daemon:
 
     def _warnings(self) -> tuple[str, ...]:
         storage = (self.driver.stalled, self.storage.warning)
-        return (*(text for text in storage if text), *self._notes[-3:])
+        return (*(text for text in storage if text), *self._notes)
 
     def _say(self, text: str) -> None:
         """A remark of the executor or the devices: into the log, and shown in the dashboard."""

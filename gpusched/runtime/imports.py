@@ -50,6 +50,11 @@ class Imports:
     def are_due(self) -> bool:
         return bool(self._due)
 
+    @property
+    def wanted(self) -> str | None:
+        """The next module, if the recipe asked for it: it may end this process."""
+        return self._due[0] if self._due and self._due[0] in self._preload else None
+
     def forget(self) -> None:
         """Nobody needs them any more."""
         self._due.clear()

@@ -142,6 +142,8 @@ class WarmServer:
     # ------------------------------------------------------------------ imports
 
     def _import_next(self) -> None:
+        if self._imports.wanted is not None:
+            self._say({"importing": self._imports.wanted})
         missed = self._imports.next()
         if missed is not None:
             self._say({"preload_failed": missed})

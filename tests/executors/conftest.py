@@ -86,7 +86,8 @@ class Lab:
         (folder / "worker.json").write_text(
             json.dumps({"metric": "accuracy", "mode": "max", "seed": 0})
         )
-        self.settings = LaunchSettings(script=SCRIPT, metric="accuracy", cwd=folder, **settings)
+        given = {"script": SCRIPT, "metric": "accuracy", "cwd": folder, **settings}
+        self.settings = LaunchSettings(**given)
         self.numbers = itertools.count()
         self.said: list[str] = []
         self.began_s = time.monotonic()

@@ -18,6 +18,7 @@ from gpusched.core.decisions import Launch, Save
 from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
 from gpusched.errors import InputError
 from gpusched.executors.base import LiveTrial
+from gpusched.executors.local.server import MOST_FALSE_STARTS, PAUSE_S
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import is_alive, start_time
 from tests.executors.conftest import Lab, marked, wait_for, wait_until
@@ -315,5 +316,38 @@ def test_preload(tmp_path: Path) -> None:
         lab.executor.execute(Launch(0, 1, lab.rig.devices[:1], {}))
         assert the_exit(lab.rig.run(0), 0).outcome == "finished"
         assert (tmp_path / "seen").read_text() == "1"
+    finally:
+        lab.clean()
+
+
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGSEGV)", "os._exit(137)"])
+def test_a_preload_that_ends_the_server_is_not_imported_again(tmp_path: Path, end: str) -> None:
+    """A module that segfaults, or that the out-of-memory killer ends: the search goes on without it."""
+    (tmp_path / "script.py").write_text("print('no need of torch')\n")
+    (tmp_path / "deadly.py").write_text(f"import os, signal\n{end}\n")
+    (tmp_path / "wanted.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
+    lab = Lab(tmp_path, preload=("deadly", "wanted"), script=tmp_path / "script.py")
+    try:
+        lab.executor.execute(Launch(0, 1, lab.rig.devices[:1], {}))
+        assert the_exit(lab.rig.run(0), 0).outcome == "finished"
+        of_preloads = [text for text in lab.said if "CPU slots share" not in text]
+        assert len(of_preloads) == 2
+        assert of_preloads[0].startswith("preload: deadly is not preloaded: importing it ended the")
+        assert of_preloads[1] == "the warm server ended; starting another"
+    finally:
+        lab.clean()
+
+
+def test_a_server_that_keeps_dying_while_it_warms_up_is_given_up(tmp_path: Path) -> None:
+    """Ready, but never whole: no preload is to blame, so the search cannot go on."""
+    (tmp_path / "script.py").write_text("import torch\n")
+    (tmp_path / "sympy.py").write_text("import os\nprint('no memory', flush=True)\nos._exit(137)\n")
+    lab = Lab(tmp_path, env={"PYTHONPATH": str(tmp_path)}, script=tmp_path / "script.py")
+    try:
+        began_s = time.monotonic()
+        with pytest.raises(InputError, match="no memory"):
+            wait_until(lambda: lab.executor.poll(lab.executor.now() + 1) is None)
+        assert sum("starting another" in text for text in lab.said) == MOST_FALSE_STARTS
+        assert time.monotonic() - began_s > 2 * PAUSE_S, "each try waits longer than the one before"
     finally:
         lab.clean()

@@ -353,7 +353,7 @@ class TorchrunExecutor:
                     self._launcher.send(it)
                 elif not self._adopt(it):
                     self._timers.after(0.0, partial(self._stopping.shim_gone, it))
-        self._server.want()
+        self._timers.after(self._server.pause_s, self._server.want_again)
 
     # ------------------------------------------------------------------ after a restart of the daemon
 

@@ -23,6 +23,8 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
 
 MOST_FALSE_STARTS = 3
+PAUSE_S = 1.0
+"""Before a server that died of its imports is replaced; each further death in a row adds as much."""
 _START = "import sys; sys.path.append({root!r}); from gpusched.runtime.warm import main; sys.exit(main())"
 _LOG_TAIL_BYTES = 4000
 
@@ -52,7 +54,12 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self._old: list[subprocess.Popen[bytes]] = []
         self._false_starts = 0
+        #: The module of ``preload`` that the server is importing now.
+        self._importing: str | None = None
+        self._is_whole = False
         self.ready = False
+        #: How long to wait before ``want_again`` after a death.
+        self.pause_s = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -60,7 +67,7 @@ class Server:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Raises ``InputError`` where it died ``MOST_FALSE_STARTS`` times before it was ready: no torch, mostly."""
+        """Raises ``InputError`` where it died ``MOST_FALSE_STARTS`` times before all was imported: no torch, mostly."""
         self._old = [process for process in self._old if process.poll() is None]
         if self._false_starts >= MOST_FALSE_STARTS:
             raise InputError(self._complaint())
@@ -68,15 +75,20 @@ class Server:
         ours.setblocking(False)
         with theirs:
             self._process = self._spawn(theirs)
-        self.ready = False
+        self.ready = self._is_whole = False
         self._peer = self._hub.adopt(ours)
         self._peer.on_frame = self._heard
         self._peer.on_end = self._ended
 
     def want(self) -> None:
-        """Start it, unless one has been started. Raises as ``start`` does."""
-        if self._process is None:
+        """Start a server, unless one has been started or is to be later. Raises as ``start`` does."""
+        if self._process is None and not self.pause_s:
             self.start()
+
+    def want_again(self) -> None:
+        """Start a server ``pause_s`` after the death of the last one. Raises as ``start`` does."""
+        self.pause_s = 0.0
+        self.want()
 
     def _spawn(self, line: socket.socket) -> subprocess.Popen[bytes]:
         settings = self._settings
@@ -115,6 +127,7 @@ class Server:
         """Do not preload ``module`` any more. A server it has ``tainted`` is replaced, and ends with its last shim."""
         self._without.add(module)
         if tainted and self._peer is not None:
+            self._is_whole = True  # this end is no false start
             self._peer.close()
 
     def close(self, *, idle: bool = False) -> None:
@@ -136,17 +149,31 @@ class Server:
     def _heard(self, frame: Frame) -> None:
         if "ready" in frame:
             self.ready = True
-            self._false_starts = 0
+        elif "importing" in frame:
+            self._importing = str(frame["importing"])
+            return
+        elif "whole" in frame:
+            self._is_whole, self._importing, self._false_starts = True, None, 0
         self._on_frame(frame)
 
     def _ended(self) -> None:
-        if not self.ready:
-            self._false_starts += 1
-        self.ready = False
+        was_ready, self.ready = self.ready, False
+        culprit, self._importing = self._importing, None
         self._peer = None
         if self._process is not None:
             self._old.append(self._process)
             self._process = None
+        if self._is_whole:
+            self.pause_s = 0.0
+        elif culprit is not None:
+            why = (
+                "importing it ended the warm server (it crashed, or the machine ran out of memory)"
+            )
+            self._on_frame({"preload_failed": {"module": culprit, "message": why}})
+            self.pause_s = 0.0
+        else:
+            self._false_starts += 1
+            self.pause_s = PAUSE_S * self._false_starts if was_ready else 0.0
         self._on_gone()
 
     def _complaint(self) -> str:
