@@ -38,6 +38,16 @@ WHEN = {
     "minProperties": 1,
     "description": "Only if each of these keys has (one of) these values.",
 }
+#: A policy of the user's own: its options are known when its file is loaded.
+OWN_POLICY: list[dict[str, Any]] = [
+    {"type": "string", "pattern": r"\.py:\w+$"},
+    {
+        "type": "object",
+        "title": "a policy of your own",
+        "properties": {"name": {"type": "string", "pattern": r"\.py:\w+$"}},
+        "required": ["name"],
+    },
+]
 QUANTUM = {
     "type": "number",
     "exclusiveMinimum": 0,
@@ -51,7 +61,7 @@ def schema() -> dict[str, Any]:
     properties = model["properties"]
     properties["space"] |= {"$ref": "#/$defs/Space"}
     properties["policy"] |= {
-        "anyOf": [{"enum": list(policies.names())}, *map(_policy, policies.names())]
+        "anyOf": [{"enum": list(policies.names())}, *map(_policy, policies.names()), *OWN_POLICY]
     }
     properties["lr_scaling"] = {
         "description": properties["lr_scaling"]["description"],

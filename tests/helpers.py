@@ -23,6 +23,7 @@ from sortedcontainers import SortedList
 from gpusched.core import events as ev
 from gpusched.core.decisions import Command, Decision, Launch
 from gpusched.core.experiment import Experiment
+from gpusched.core.policy import TrialView, View
 from gpusched.core.rules import Rules
 from gpusched.core.state import State
 from gpusched.core.trial import Trial, TrialState
@@ -50,22 +51,22 @@ class ScriptedPolicy(base.Policy):
         self.exits: list[tuple[int, TrialState]] = []
         self.reports: list[int] = []
 
-    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         self.reports.append(trial.id)
         return _taken(self.on_next_report)
 
-    def on_capacity(self, state: State) -> Sequence[Decision]:
+    def on_capacity(self, view: View) -> Sequence[Decision]:
         return [self.capacity.popleft()] if self.capacity else []
 
-    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
         self.exits.append((trial.id, trial.state))
         return _taken(self.on_next_exit)
 
-    def on_wake(self, state: State) -> Sequence[Decision]:
+    def on_wake(self, view: View) -> Sequence[Decision]:
         return _taken(self.on_next_wake)
 
     def on_forecast(
-        self, state: State, trial: Trial, step: int, forecast: Mapping[str, float]
+        self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
     ) -> Sequence[Decision]:
         return _taken(self.on_next_forecast)
 

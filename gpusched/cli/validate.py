@@ -95,7 +95,7 @@ def ask_policy(recipe: Recipe, runs: Path) -> Sequence[str]:
     atoms = recipe.atoms_named
     policy = policies.make(recipe.policy_name, recipe.policy_options)
     known = rules(recipe)
-    if policy.lives_by_handovers:
+    if getattr(policy, "lives_by_handovers", False):
         known = replace(known, profiled_overhead_s=profiles.handover_s(runs, recipe))
     problems = list(policy.problems(known, MANY if atoms is None else atoms))
     if problems:

@@ -11,13 +11,12 @@ commands say what an executor must do. Everything else in this package is a part
                    ├─ exits.py       where a trial goes whose incarnation is gone
                    ├─ watchdog.py    who has been silent for too long
                    ├─ transitions.py from decisions (atoms) to state changes and commands (devices)
-                   ├─ state.py       everything that is true now, and the questions a policy may ask
+                   ├─ policy.py      the seam: what a policy sees, what it is asked
+                   ├─ state.py       everything that is true now
                    │    ├─ rules.py       what the recipe asks for
-                   │    ├─ trial.py       one trial; the transition table
-                   │    ├─ curve.py       what it reported, step by step
+                   │    ├─ trial.py       one trial and its learning curve; the transition table
                    │    ├─ allocation.py  devices: FREE, HELD, DRAINING, QUARANTINED
                    │    ├─ rung.py        scores at milestones
-                   │    ├─ ranking.py     live trials by score
                    │    └─ speed.py       measured step times, s(a), To
                    └─ invariants.py  what is always true, asserted after every event
 
@@ -48,6 +47,6 @@ States of a trial
 Whose decision it is
 --------------------
 
-A policy (``state.Policy``) speaks of trials and atoms. Which devices, what is saved when, what an exit means, and what
+A policy (``policy.Policy``) speaks of trials and atoms. Which devices, what is saved when, what an exit means, and what
 a lost device leads to is decided here, once for all policies. A decision that no longer fits is dropped.
 """

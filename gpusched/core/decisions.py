@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 # ---------------------------------------------------------------- decisions: policy -> core, in atoms
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Draw the next configuration of the sequence and run it on ``atoms`` atoms."""
+    """Draw the next configuration of the sequence and run it on ``atoms`` atoms.
+
+    ``tag`` is the policy's own; the new trial carries it as ``trial.tag``, from ``Policy.on_start`` on.
+    """
 
     atoms: int = 1
     reason: str = ""
+    tag: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Any
 from gpusched.core import invariants, watchdog
 from gpusched.core import transitions as moves
 from gpusched.core.allocation import Devices, DeviceState
-from gpusched.core.decisions import Command, Decision, Finish, Resume
+from gpusched.core.decisions import Command, Decision, Finish, Resume, Start
 from gpusched.core.events import (
     CheckpointSaved,
     DaemonResumed,
@@ -34,8 +34,9 @@ from gpusched.core.events import (
     UserAsked,
 )
 from gpusched.core.exits import after_exit
+from gpusched.core.policy import Policy
 from gpusched.core.rules import Rules
-from gpusched.core.state import Draw, Policy, State
+from gpusched.core.state import Draw, State
 from gpusched.core.trial import NEVER, After, Trial, TrialState
 
 S = TrialState
@@ -152,7 +153,7 @@ class Experiment:
             trial.curve.add(event.step, event.metric)
         stays = event.stays and trial.is_resizing
         if (trial.state is S.RUNNING or stays) and not trial.is_doomed:
-            self._enact(self.policy.on_report(state, trial), out)
+            self._enact(self.policy.on_report(state.view, state.view.trials[trial.id]), out)
             if state.stopping is None and state.rules.is_reached_by(trial.score):
                 self._end_at_target(trial, out)
         if stays:
@@ -277,7 +278,7 @@ class Experiment:
             for trial in list(state.live.values()):
                 moves.kill(state, trial, out)
         elif event.timer == WAKE and state.stopping is None:
-            self._enact(self.policy.on_wake(state), out)
+            self._enact(self.policy.on_wake(state.view), out)
         elif event.timer == watchdog.TIMER and state.stopping is None:
             watchdog.look(state, due, out)
 
@@ -296,8 +297,11 @@ class Experiment:
         trial = self.state.trials.get(event.trial)
         self.state.forecasts.pop((event.trial, event.step), None)
         if trial is not None and self.state.stopping is None:
-            answer = self.policy.on_forecast(self.state, trial, event.step, event.forecast)
-            self._enact(answer, out)
+            view = self.state.view
+            self._enact(
+                self.policy.on_forecast(view, view.trials[trial.id], event.step, event.forecast),
+                out,
+            )
 
     def _user_asked(self, event: UserAsked, out: list[Command]) -> None:
         state = self.state
@@ -342,16 +346,19 @@ class Experiment:
     # ------------------------------------------------------------ what follows
 
     def _enact(self, decisions: Iterable[Decision], out: list[Command]) -> bool:
-        acted = False
+        acted, view = False, self.state.view
         for decision in decisions:
-            acted = moves.enact(self.state, decision, out) or acted
+            if moves.enact(self.state, decision, out):
+                acted = True
+                if type(decision) is Start:
+                    self.policy.on_start(view, view.trials[len(view.trials) - 1])
         return acted
 
     def _fill(self, out: list[Command]) -> None:
         """Give free atoms away until nobody wants them."""
         state = self.state
         self._enact([Resume(wanted, 1, "goes on, as it was to") for wanted in state.wanted], out)
-        while state.devices.free and self._enact(self.policy.on_capacity(state), out):
+        while state.devices.free and self._enact(self.policy.on_capacity(state.view), out):
             self._tell_of_rest(out)
 
     def _tell_of_rest(self, out: list[Command]) -> None:
@@ -360,7 +367,7 @@ class Experiment:
         while state.rested:
             trial = state.rested.popleft()
             if state.stopping is None:
-                self._enact(self.policy.on_exit(state, trial), out)
+                self._enact(self.policy.on_exit(state.view, state.view.trials[trial.id]), out)
 
     def _give_up_if_hopeless(self, out: list[Command]) -> None:
         state = self.state

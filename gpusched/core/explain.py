@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpusched.core.state import Policy, State
+from gpusched.core.policy import Policy
+from gpusched.core.state import State
 from gpusched.core.trial import NEVER, Trial, TrialState
 
 S = TrialState
@@ -90,7 +91,7 @@ def explain(state: State, policy: Policy, trial_id: int) -> Explanation:
         why=_why(state, trial),
         moves_when=_moves_when(state, trial),
         standings=tuple(_standings(state, policy, trial)),
-        policy=tuple(policy.explain(state, trial)),
+        policy=tuple(policy.explain(state.view, state.view.trials[trial_id])),
         story=_without_echoes(trial.story),
         hparams=trial.hparams,
         error=trial.error,
@@ -98,7 +99,7 @@ def explain(state: State, policy: Policy, trial_id: int) -> Explanation:
 
 
 def _standings(state: State, policy: Policy, trial: Trial) -> Iterator[Standing]:
-    for rung in policy.rungs(state):
+    for rung in policy.rungs(state.view):
         if trial.id in rung:
             score = rung.score(trial.id)
             metric = score * state.rules.sign if score > NEVER else None

@@ -7,17 +7,16 @@ are kept up to date here, so that a question costs the same with ten trials and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any
 
 from sortedcontainers import SortedList
 
 from gpusched.core.allocation import Devices
-from gpusched.core.decisions import Decision, Forecast
-from gpusched.core.ranking import Ranking
+from gpusched.core.decisions import Forecast
+from gpusched.core.policy import View
 from gpusched.core.rules import Rules
-from gpusched.core.rung import Rung
 from gpusched.core.speed import Speed
 from gpusched.core.trial import NEVER, Trial, TrialState
 
@@ -39,11 +38,64 @@ class Best:
     at: float
 
 
+class Ranking:
+    """Live trials by latest score, the best first and equal scores by age; put in order only when asked.
+
+    Every report changes a score, and with many atoms few reports need the order. A question after k changed scores
+    costs O(min(k, n) log n), a changed score O(1).
+    """
+
+    __slots__ = ("_changed", "_order", "_placed")
+
+    def __init__(self) -> None:
+        #: (-score, trial) as of when the order was last asked for; each trial's entry in it; whose has changed since.
+        self._order: SortedList[tuple[float, int]] = SortedList()
+        self._placed: dict[int, tuple[float, int]] = {}
+        self._changed: dict[int, Trial] = {}
+
+    def touch(self, trial: Trial) -> None:
+        """The trial is new here, or its score has changed."""
+        self._changed[trial.id] = trial
+
+    def discard(self, trial: Trial) -> None:
+        self._changed.pop(trial.id, None)
+        entry = self._placed.pop(trial.id, None)
+        if entry is not None:
+            self._order.remove(entry)
+
+    def rank(self, trial: Trial) -> int:
+        """0 for the best."""
+        self._settle()
+        return int(self._order.index(self._placed[trial.id]))
+
+    def __iter__(self) -> Iterator[int]:
+        self._settle()
+        return (trial for _, trial in self._order)
+
+    def __len__(self) -> int:
+        self._settle()
+        return len(self._order)
+
+    def _settle(self) -> None:
+        if not self._changed:
+            return
+        for trial in self._changed.values():
+            entry, before = (-trial.score, trial.id), self._placed.get(trial.id)
+            if before != entry:
+                if before is not None:
+                    self._order.remove(before)
+                self._order.add(entry)
+                self._placed[trial.id] = entry
+        self._changed.clear()
+
+
 class State:
     """The standing of one experiment."""
 
     def __init__(self, rules: Rules, draw: Draw) -> None:
         self.rules = rules
+        #: What policies get to see of this state.
+        self.view = View(self)
         self.now = 0.0
         self.devices = Devices((), {})
         self.speed = Speed(
@@ -155,13 +207,14 @@ class State:
         self.rules = replace(self.rules, deadline_s=to_s)
         self.say(None, f"the deadline is moved by {to_s - before_s:+.0f} s")
 
-    def draw(self) -> Trial:
+    def draw(self, tag: Any = None) -> Trial:
         """Make the next trial. The caller has asked ``can_draw``."""
         if not self.can_draw or self._next_hparams is None:
             raise AssertionError("no configuration left to draw")
-        trial = Trial(len(self.trials), self._next_hparams)
+        trial = Trial(len(self.trials), self._next_hparams, tag)
         self._next_hparams, self._used = None, self._drawn
         self.trials[trial.id] = trial
+        self.view.add(trial)
         return trial
 
     def move(self, trial: Trial, to: TrialState, why: str) -> None:
@@ -229,40 +282,3 @@ class State:
         self.decisions.append((self.now, trial.id if trial else None, text))
         if trial is not None:
             trial.tell(self.now, text)
-
-
-class Policy(Protocol):
-    """Decides. Callbacks get the standing and answer with decisions, in atoms; they change nothing else.
-
-    ``policies.base.Policy`` gives every callback a default that decides nothing.
-    """
-
-    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
-        """A live trial has reported a step; ``trial.step`` and ``trial.score`` are up to date."""
-        ...
-
-    def on_capacity(self, state: State) -> Sequence[Decision]:
-        """Atoms are free. Asked again until it answers with nothing or no atoms are left."""
-        ...
-
-    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
-        """A trial has come to rest: it is paused or final now, by whatever way."""
-        ...
-
-    def on_wake(self, state: State) -> Sequence[Decision]:
-        """The time asked for with ``WakeAt`` has come."""
-        ...
-
-    def on_forecast(
-        self, state: State, trial: Trial, step: int, forecast: Mapping[str, float]
-    ) -> Sequence[Decision]:
-        """What ``AskForecast`` asked for."""
-        ...
-
-    def explain(self, state: State, trial: Trial) -> Sequence[str]:
-        """Why the trial is where it is, in sentences."""
-        ...
-
-    def rungs(self, state: State) -> Sequence[Rung]:
-        """The rungs it compares trials at, lowest first; none for a policy without."""
-        ...

@@ -80,7 +80,7 @@ def _start(state: State, decision: Start, out: list[Command]) -> bool:
     atoms = state.rules.fit(decision.atoms)
     if atoms > state.atoms_free or not state.can_draw:
         return False
-    trial = state.draw()
+    trial = state.draw(decision.tag)
     state.say(trial, decision.reason or "a new configuration")
     _begin(state, trial, atoms, "first launch", out)
     return True

@@ -45,9 +45,9 @@ class Assembled:
             folder=str(self.paths.root),
             daemon_pid=daemon_pid,
             now=state.now if now is None else now,
-            rungs=self.policy.rungs(state),
+            rungs=self.policy.rungs(state.view),
             eta=getattr(getattr(self.policy, "options", None), "eta", None),
-            notes=tuple(self.policy.notes(state)),
+            notes=tuple(self.policy.notes(state.view)),
             **more,
         )
 

@@ -1,4 +1,11 @@
-"""The policies by name. Importing this imports none of them: some need NumPy and SciPy."""
+"""The policies by name, and all that a policy of a user's own needs to import.
+
+Importing this imports none of the policies: some need NumPy and SciPy.
+
+A policy is one file: a frozen ``Options`` dataclass beside a class with two questions to answer (``core/policy.py``),
+registered below. The recipe's validation, the simulator and the contract tests pick it up from here. ``base.py`` holds
+what several share, ``halving.py`` a bracket of successive halving, ``curves/`` the extrapolation of learning curves.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,41 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from gpusched.policies.base import Policy
+from gpusched import plugins
+from gpusched.core.decisions import (
+    AskForecast,
+    Complete,
+    Decision,
+    Pause,
+    Resize,
+    Resume,
+    Say,
+    Start,
+    Stop,
+    WakeAt,
+)
+from gpusched.core.policy import BadOption, Options, Policy, TrialView, View
+
+__all__ = [
+    "AskForecast",
+    "BadOption",
+    "Complete",
+    "Decision",
+    "Options",
+    "Pause",
+    "Policy",
+    "Resize",
+    "Resume",
+    "Say",
+    "Start",
+    "Stop",
+    "TrialView",
+    "View",
+    "WakeAt",
+]
+
+#: Entry points of this group are policies of installed packages.
+GROUP = "gpusched.policies"
 
 #: name -> (module, class)
 REGISTRY: Mapping[str, tuple[str, str]] = {
@@ -25,24 +66,40 @@ REGISTRY: Mapping[str, tuple[str, str]] = {
 
 
 def names() -> tuple[str, ...]:
-    """All policies, in the order of the documentation."""
+    """Return the names of the policies that come with gpusched, in the order of the documentation."""
     return tuple(REGISTRY)
 
 
+def all_names() -> tuple[str, ...]:
+    """Return ``names()`` and those of installed packages."""
+    return (*REGISTRY, *(name for name in plugins.installed(GROUP) if name not in REGISTRY))
+
+
+def is_known(name: str) -> bool:
+    """Tell whether ``name`` is a policy's, or that of a class in a file."""
+    return name in REGISTRY or plugins.is_file(name) or name in plugins.installed(GROUP)
+
+
+def label(name: str) -> str:
+    """Return a name that is short and fit for a folder: ``MyPolicy`` of ``/home/me/mine.py:MyPolicy``."""
+    return name.rpartition(":")[2]
+
+
 def policy_type(name: str) -> type[Policy]:
-    """The class of a policy. Raises KeyError for an unknown name."""
+    """Return a policy's class. Raises KeyError for an unknown name, InputError for a class that cannot be used."""
+    if name not in REGISTRY:
+        return plugins.load(name, GROUP, Policy)
     module, attribute = REGISTRY[name]
     found: type[Policy] = getattr(importlib.import_module(module), attribute)
     return found
 
 
 def options_type(name: str) -> type[Any]:
-    """The frozen dataclass of a policy's options. Raises KeyError for an unknown name."""
+    """Return the frozen dataclass of a policy's options. Raises as ``policy_type`` does."""
     return policy_type(name).options_type
 
 
 def make(name: str, options: Mapping[str, object]) -> Policy:
-    """A policy with these options, which have been validated."""
-    cls: Any = policy_type(name)
-    policy: Policy = cls(cls.options_type(**options))
-    return policy
+    """Make a policy with options that have been validated."""
+    kind = policy_type(name)
+    return kind(kind.options_type(**options))

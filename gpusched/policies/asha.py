@@ -14,9 +14,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpusched.core.decisions import Decision, Pause, Resume, Start
+from gpusched.core.policy import TrialView, View
 from gpusched.core.rung import Ladder, Rung
-from gpusched.core.state import State
-from gpusched.core.trial import Trial
 from gpusched.policies import base
 from gpusched.text import ordinal
 
@@ -28,7 +27,7 @@ class Options(base.HalvingOptions):
     brackets: int = 1
     s: int | None = None
 
-    def problems(self) -> Iterator[base.Problem]:
+    def problems(self) -> Iterator[base.BadOption]:
         yield from base.HalvingOptions.problems(self)
         if self.brackets < 1:
             yield "brackets", f"must be at least 1, not {self.brackets}"
@@ -50,16 +49,17 @@ class Asha(base.Policy):
 
     name = "asha"
     options_type = Options
+    options: Options
 
     def __init__(self, options: Options) -> None:
-        self.options = options
+        super().__init__(options)
         rates = [options.s] if options.s is not None else range(options.brackets)
         self.ladders = [Ladder(options.r, options.R, options.eta, rate) for rate in rates]
         self._entered = [0] * len(self.ladders)
         self._bracket_of: dict[int, int] = {}
         self._rung_of: dict[int, Rung] = {}
 
-    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         options = self.options
         done = base.complete_at(trial, options.R)
         if done:
@@ -77,21 +77,21 @@ class Asha(base.Policy):
             Pause(trial.id, f"pauses at rung {rung.milestone}: {ordinal(rank)} of {count} there"),
         )
 
-    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
-        if trial.id in state.paused and trial.id in self._rung_of:
+    def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        if trial.id in view.paused and trial.id in self._rung_of:
             self._rung_of[trial.id].wait(trial.id)
         return base.NOTHING
 
-    def on_capacity(self, state: State) -> Sequence[Decision]:
+    def on_capacity(self, view: View) -> Sequence[Decision]:
         # ASHA paper, get_job(): the furthest trained promotable configuration first ..
         for rung in self._rungs_from_the_top():
-            for trial_id in rung.promotable(self.options.eta, state.paused):
-                if not state.paused[trial_id].held_by_user:
+            for trial_id in rung.promotable(self.options.eta, view.paused):
+                if not view.trials[trial_id].held_by_user:
                     return (Resume(trial_id, 1, f"promoted from rung {rung.milestone}"),)
         # .. else a new configuration in the bottom rung (Algorithm 2's trivial entrance policy).
-        return (Start(1, "a new configuration"),) if state.can_draw else base.NOTHING
+        return (Start(1, "a new configuration"),) if view.can_draw else base.NOTHING
 
-    def _ladder(self, trial: Trial) -> Ladder:
+    def _ladder(self, trial: TrialView) -> Ladder:
         bracket = self._bracket_of.get(trial.id)
         if bracket is None:
             bracket = self._bracket_of[trial.id] = self._next_bracket()
@@ -112,14 +112,14 @@ class Asha(base.Policy):
         rungs = (rung for ladder in self.ladders for rung in ladder.rungs)
         return iter(sorted(rungs, key=lambda rung: -rung.milestone))
 
-    def rungs(self, state: State) -> Sequence[Rung]:
+    def rungs(self, view: View) -> Sequence[Rung]:
         return sorted(self._rungs_from_the_top(), key=lambda rung: rung.milestone)
 
-    def explain(self, state: State, trial: Trial) -> Sequence[str]:
-        return explain_rungs(self.rungs(state), trial, self.options.eta)
+    def explain(self, view: View, trial: TrialView) -> Sequence[str]:
+        return explain_rungs(self.rungs(view), trial, self.options.eta)
 
 
-def explain_rungs(rungs: Sequence[Rung], trial: Trial, eta: float) -> list[str]:
+def explain_rungs(rungs: Sequence[Rung], trial: TrialView, eta: float) -> list[str]:
     """One sentence a rung in which the trial was recorded."""
 
     def promoted(count: int) -> str:

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpusched.core.decisions import Decision, Say, Stop
-from gpusched.core.state import State
-from gpusched.core.trial import NEVER, Trial
+from gpusched.core.policy import TrialView, View
+from gpusched.core.trial import NEVER
 from gpusched.policies import base, fifo
 from gpusched.policies.scale import Scale, bounds_problems
 
@@ -37,7 +37,7 @@ class Options(fifo.Options):
     metric_min: float | None = None
     metric_max: float | None = None
 
-    def problems(self) -> Iterator[base.Problem]:
+    def problems(self) -> Iterator[base.BadOption]:
         yield from fifo.Options.problems(self)
         if self.b < 1:
             yield "b", f"must be at least 1 step, not {self.b}"
@@ -59,7 +59,7 @@ class Bandit(fifo.Fifo):
         self._lowest, self._highest = math.inf, -math.inf
         self._has_said = False
 
-    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         if trial.metric is not None:
             self._best = max(self._best, trial.score)
             self._lowest = min(self._lowest, trial.metric)
@@ -70,9 +70,9 @@ class Bandit(fifo.Fifo):
         if trial.step % self.options.b or self._best == NEVER:
             return base.NOTHING
         said = self._say_how_it_compares()
-        if self._goes_on(trial.best_score, state.rules.sign):
+        if self._goes_on(trial.best_score, view.rules.sign):
             return said
-        sign = state.rules.sign
+        sign = view.rules.sign
         has = f"{trial.best_score * sign:.4g}" if trial.best_score > NEVER else "not finite"
         why = (
             f"stops at step {trial.step}: its best is {has}, the best of all {self._best * sign:.4g} "
@@ -114,5 +114,5 @@ class Bandit(fifo.Fifo):
             "seen so far; metric_min and metric_max would fix that scale"
         )
 
-    def notes(self, state: State) -> Sequence[str]:
+    def notes(self, view: View) -> Sequence[str]:
         return (self._comparison(),) if self._has_said else ()

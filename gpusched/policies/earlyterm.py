@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpusched.core.decisions import AskForecast, Decision, Stop
-from gpusched.core.state import State
-from gpusched.core.trial import NEVER, Trial
+from gpusched.core.policy import TrialView, View
+from gpusched.core.trial import NEVER
 from gpusched.policies import base, fifo
 from gpusched.policies.scale import Scale, bounds_problems, curve_of
 
@@ -36,7 +36,7 @@ class Options(fifo.Options):
     metric_min: float | None = None
     metric_max: float | None = None
 
-    def problems(self) -> Iterator[base.Problem]:
+    def problems(self) -> Iterator[base.BadOption]:
         yield from fifo.Options.problems(self)
         if self.R is None:
             yield (
@@ -65,7 +65,7 @@ class EarlyTerm(fifo.Fifo):
         #: The latest forecast of a trial, and the step it was made at.
         self._forecasts: dict[int, tuple[int, Mapping[str, float]]] = {}
 
-    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         if trial.metric is not None:
             self._best = max(self._best, trial.score)
         done = base.complete_at(trial, self.options.R)
@@ -73,14 +73,14 @@ class EarlyTerm(fifo.Fifo):
             return done
         if trial.step % self.options.b or trial.metric is None:
             return base.NOTHING
-        scale = self._scale(state)
+        scale = self._scale(view)
         curve, stride = curve_of(trial, scale)
         ahead = max(1, round(((self.options.R or 0) - trial.step) / stride))
         target = scale.of_score(self._best)
         return (AskForecast(trial.id, curve, len(curve) + ahead, target),)
 
     def on_forecast(
-        self, state: State, trial: Trial, step: int, forecast: Mapping[str, float]
+        self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
     ) -> Sequence[Decision]:
         p = forecast.get("reached_at_end")
         if p is None:
@@ -88,26 +88,26 @@ class EarlyTerm(fifo.Fifo):
         self._forecasts[trial.id] = (step, forecast)
         if trial.is_final or p >= self.options.delta:
             return base.NOTHING
-        return (Stop(trial.id, f"given up: {self._in_words(state, trial)}"),)
+        return (Stop(trial.id, f"given up: {self._in_words(view, trial)}"),)
 
-    def _scale(self, state: State) -> Scale:
+    def _scale(self, view: View) -> Scale:
         low, high = self.options.metric_min, self.options.metric_max
         assert low is not None
         assert high is not None
-        return Scale(low, high, state.rules.sign)
+        return Scale(low, high, view.rules.sign)
 
-    def _in_words(self, state: State, trial: Trial) -> str:
+    def _in_words(self, view: View, trial: TrialView) -> str:
         step, forecast = self._forecasts[trial.id]
-        mean = self._scale(state).metric(forecast["mean"])
+        mean = self._scale(view).metric(forecast["mean"])
         return (
             f"at step {step} it was expected to end at {mean:.4g}, and to beat the best with a "
             f"probability of {forecast['reached_at_end']:.2g}"
         )
 
-    def notes(self, state: State) -> Sequence[str]:
+    def notes(self, view: View) -> Sequence[str]:
         if not self._forecasts:
             return ()
         return (f"{len(self._forecasts)} trials were extrapolated to step {self.options.R}",)
 
-    def explain(self, state: State, trial: Trial) -> Sequence[str]:
-        return (self._in_words(state, trial),) if trial.id in self._forecasts else ()
+    def explain(self, view: View, trial: TrialView) -> Sequence[str]:
+        return (self._in_words(view, trial),) if trial.id in self._forecasts else ()

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpusched.core.decisions import Decision, Start
-from gpusched.core.state import State
-from gpusched.core.trial import Trial
+from gpusched.core.policy import TrialView, View
 from gpusched.policies import base
 
 
@@ -21,7 +20,7 @@ class Options(base.Options):
     R: int | None = 81
     atoms: int = 1
 
-    def problems(self) -> Iterator[base.Problem]:
+    def problems(self) -> Iterator[base.BadOption]:
         yield from base.Options.problems(self)
         if self.atoms < 1:
             yield "atoms", f"must be at least 1, not {self.atoms}"
@@ -32,14 +31,12 @@ class Fifo(base.Policy):
 
     name = "fifo"
     options_type = Options
+    options: Options
 
-    def __init__(self, options: Options) -> None:
-        self.options = options
-
-    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         return base.complete_at(trial, self.options.R)
 
-    def on_capacity(self, state: State) -> Sequence[Decision]:
-        if state.can_draw and state.atoms_free >= state.rules.fit(self.options.atoms):
+    def on_capacity(self, view: View) -> Sequence[Decision]:
+        if view.can_draw and view.atoms_free >= view.rules.fit(self.options.atoms):
             return (Start(self.options.atoms, "next in line"),)
         return base.NOTHING

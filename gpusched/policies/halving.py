@@ -17,10 +17,10 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from gpusched.core.policy import TrialView, View
 from gpusched.core.rung import Rung
 from gpusched.core.speed import RunningMedian
-from gpusched.core.state import State
-from gpusched.core.trial import NEVER, Trial, TrialState
+from gpusched.core.trial import NEVER, TrialState
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class Bracket:
         """Whether the present halving is open to this trial."""
         return not self.is_over and (trial in self.now.coming or trial in self.now.left_out)
 
-    def arrive(self, trial: Trial, now_s: float) -> None:
+    def arrive(self, trial: TrialView, now_s: float) -> None:
         """A trial that takes part is at the milestone."""
         began = self.now.coming.pop(trial.id, None)
         if began is not None:
@@ -126,10 +126,10 @@ class Bracket:
             del self.now.coming[trial]
             self.now.left_out.add(trial)
 
-    def next_waiting(self, state: State) -> Trial | None:
+    def next_waiting(self, view: View) -> TrialView | None:
         """Who is to be given atoms next. Who cannot run any more, or is held by a person, is dropped."""
         for number in list(self._line):
-            trial = state.trials[number]
+            trial = view.trials[number]
             if trial.state is TrialState.PAUSED and not trial.held_by_user:
                 return trial
             if trial.state is TrialState.YIELDING:
@@ -172,17 +172,17 @@ class Bracket:
             return None
         return patience * median_s
 
-    def stragglers(self, state: State, patience: float) -> tuple[list[int], float | None]:
+    def stragglers(self, view: View, patience: float) -> tuple[list[int], float | None]:
         """Who has taken too long by now, and when the next one will have."""
         limit = self.limit_s(patience)
         if limit is None or self.wants_new:
             return [], None
         late, next_at = [], None
         for trial, began in self.now.coming.items():
-            if began is None or trial not in state.live:
+            if began is None or trial not in view.live:
                 continue
             due = began + limit
-            if due <= state.now:
+            if due <= view.now:
                 late.append(trial)
             elif next_at is None or due < next_at:
                 next_at = due

@@ -28,9 +28,8 @@ from dataclasses import dataclass
 from sortedcontainers import SortedList
 
 from gpusched.core.decisions import Decision, Pause, Resume, Say, Start
+from gpusched.core.policy import TrialView, View
 from gpusched.core.rules import Rules
-from gpusched.core.state import State
-from gpusched.core.trial import Trial
 from gpusched.policies import base
 
 #: Keeps C finite, whatever a script reports.
@@ -50,7 +49,7 @@ class Options(base.Options):
     #: The best possible metric, where more is better: what is missing to it counts as the loss.
     metric_max: float = 1.0
 
-    def problems(self) -> Iterator[base.Problem]:
+    def problems(self) -> Iterator[base.BadOption]:
         yield from base.Options.problems(self)
         if not 0 < self.quantum_s < math.inf:
             yield "quantum_s", f"must be more than 0 s, not {self.quantum_s:g}; the paper has 10"
@@ -147,10 +146,11 @@ class Hermes(base.Policy):
 
     name = "hermes"
     options_type = Options
+    options: Options
     lives_by_handovers = True
 
     def __init__(self, options: Options) -> None:
-        self.options = options
+        super().__init__(options)
         self._jobs: dict[int, Job] = {}
         #: Preempted trials: (-C, when they left, trial), the next one first.
         self._queue: SortedList[tuple[float, float, int]] = SortedList()
@@ -165,7 +165,7 @@ class Hermes(base.Policy):
             found = self._jobs[trial] = Job(self.options.quantum_s)
         return found
 
-    def problems(self, rules: Rules, atoms: int) -> Iterator[base.Problem]:
+    def problems(self, rules: Rules, atoms: int) -> Iterator[base.BadOption]:
         """Where it was measured before what a hand-over takes."""
         handover_s, quantum_s = rules.profiled_overhead_s, self.options.quantum_s
         if handover_s is not None and quantum_s < handover_s:
@@ -177,22 +177,22 @@ class Hermes(base.Policy):
 
     # ------------------------------------------------------------ Algorithm 3
 
-    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         options = self.options
         done = base.complete_at(trial, options.R)
         if done:
             return done
-        job, loss = self.job(trial.id), self._loss(state, trial)
+        job, loss = self.job(trial.id), self._loss(view, trial)
         if job.began_s is None:
-            job.began_s = trial.up_at if trial.up_at is not None else state.now
+            job.began_s = trial.up_at if trial.up_at is not None else view.now
         job.saw(loss)
         job.grow(loss, options.milestones, options.growth)
-        handover_s = state.speed.overhead + trial.save_s
-        if not job.is_over(state.now, handover_s):
+        handover_s = view.overhead_s + trial.save_s
+        if not job.is_over(view.now, handover_s):
             return base.NOTHING
-        job.end_quantum(state.now)
+        job.end_quantum(view.now)
         said = self._say_if_too_short(handover_s)
-        challenger = self._challenger(state)
+        challenger = self._challenger(view)
         if challenger is None or challenger < job.speed:
             return said
         why = (
@@ -201,18 +201,18 @@ class Hermes(base.Policy):
         )
         return (*said, Pause(trial.id, why))
 
-    def _loss(self, state: State, trial: Trial) -> float | None:
+    def _loss(self, view: View, trial: TrialView) -> float | None:
         if trial.metric is None:
             return None
-        return trial.metric if state.rules.sign < 0 else self.options.metric_max - trial.metric
+        return trial.metric if view.rules.sign < 0 else self.options.metric_max - trial.metric
 
-    def _challenger(self, state: State) -> float | None:
+    def _challenger(self, view: View) -> float | None:
         """C of who would run next; None if nobody waits for an atom."""
-        if state.atoms_free >= state.rules.smallest:
+        if view.atoms_free >= view.rules.smallest:
             return None
-        if self._may_draw(state):
+        if self._may_draw(view):
             return math.inf
-        waiting = self._next(state)
+        waiting = self._next(view)
         return None if waiting is None else self.job(waiting).speed
 
     def _say_if_too_short(self, handover_s: float) -> Sequence[Decision]:
@@ -230,12 +230,12 @@ class Hermes(base.Policy):
 
     # ------------------------------------------------------------ Algorithms 1 and 2
 
-    def on_capacity(self, state: State) -> Sequence[Decision]:
-        if state.atoms_free < state.rules.smallest:
+    def on_capacity(self, view: View) -> Sequence[Decision]:
+        if view.atoms_free < view.rules.smallest:
             return base.NOTHING
-        if self._may_draw(state):
+        if self._may_draw(view):
             return (Start(1, "its first turn"),)
-        trial = self._next(state)
+        trial = self._next(view)
         if trial is None:
             return base.NOTHING
         self._dequeue(trial)
@@ -243,20 +243,20 @@ class Hermes(base.Policy):
         why = "its first turn" if speed == math.inf else f"its turn: C = {speed:.3g} is the highest"
         return (Resume(trial, 1, why),)
 
-    def _may_draw(self, state: State) -> bool:
+    def _may_draw(self, view: View) -> bool:
         """G_thres: "we heuristically set the maximum number of jobs per GPU"."""
-        devices = state.atoms_total // state.rules.smallest
-        under_way = len(state.trials) - self._ended
-        return under_way < self.options.trials_per_device * devices and state.can_draw
+        devices = view.atoms_total // view.rules.smallest
+        under_way = len(view.trials) - self._ended
+        return under_way < self.options.trials_per_device * devices and view.can_draw
 
-    def _next(self, state: State) -> int | None:
+    def _next(self, view: View) -> int | None:
         """The waiting trial with the highest C; those that do not wait any more are forgotten."""
         place = 0
         while place < len(self._queue):
             trial: int = self._queue[place][2]
-            if trial not in state.paused:
+            if trial not in view.paused:
                 self._dequeue(trial)
-            elif state.paused[trial].held_by_user:
+            elif view.trials[trial].held_by_user:
                 place += 1
             else:
                 return trial
@@ -267,27 +267,27 @@ class Hermes(base.Policy):
         if entry is not None:
             self._queue.remove(entry)
 
-    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
         job = self.job(trial.id)
         job.began_s = None
         self._dequeue(trial.id)
         if trial.is_final:
             self._ended += 1
         else:
-            entry = self._entry_of[trial.id] = (-job.speed, state.now, trial.id)
+            entry = self._entry_of[trial.id] = (-job.speed, view.now, trial.id)
             self._queue.add(entry)
         return base.NOTHING
 
     # ------------------------------------------------------------ for people
 
-    def notes(self, state: State) -> Sequence[str]:
-        under_way = len(state.trials) - self._ended
-        lines = [f"{under_way} trials share {state.atoms_total} devices"]
+    def notes(self, view: View) -> Sequence[str]:
+        under_way = len(view.trials) - self._ended
+        lines = [f"{under_way} trials share {view.atoms_total} devices"]
         if self._has_said:
-            lines.append(self._too_short(state.speed.overhead))
+            lines.append(self._too_short(view.overhead_s))
         return lines
 
-    def explain(self, state: State, trial: Trial) -> Sequence[str]:
+    def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         job = self._jobs.get(trial.id)
         if job is None or not job.quanta:
             return ()

@@ -27,9 +27,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpusched.core.decisions import Decision, Pause, Resize, Resume, Start, Stop
+from gpusched.core.policy import TrialView, View
 from gpusched.core.rung import Ladder, Rung
-from gpusched.core.state import State
-from gpusched.core.trial import Trial
 from gpusched.policies import base
 from gpusched.policies.asha import explain_rungs
 from gpusched.text import ordinal
@@ -57,7 +56,7 @@ class Options(base.HalvingOptions):
     #: Ours: if nothing is live and nothing may enter, the best paused trial goes on.
     never_idle: bool = True
 
-    def problems(self) -> Iterator[base.Problem]:
+    def problems(self) -> Iterator[base.BadOption]:
         yield from base.HalvingOptions.problems(self)
         if self.cooldown < 0:
             yield "cooldown", f"must be 0 or more steps, not {self.cooldown}"
@@ -71,9 +70,10 @@ class HyperSched(base.Policy):
 
     name = "hypersched"
     options_type = Options
+    options: Options
 
     def __init__(self, options: Options) -> None:
-        self.options = options
+        super().__init__(options)
         self.ladder = Ladder(options.r, options.R, options.eta)
         self._rung_of: dict[int, Rung] = {}
         #: Trials that were woken because nothing else ran, and the step they had then: rungs up to there do not
@@ -85,7 +85,7 @@ class HyperSched(base.Policy):
 
     # ------------------------------------------------------------ Algorithm 3, schedule(trial)
 
-    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         options = self.options
         done = base.complete_at(trial, options.R)
         if done:
@@ -100,14 +100,14 @@ class HyperSched(base.Policy):
             failed = rung if arrived and not self._beats_floor(rung, trial) else None
         if failed is not None:
             rank, count = ordinal(failed.rank(trial.id)), len(failed)
-            why = f"pauses: {rank} of {count} at rung {failed.milestone}, cut-off {self._cutoff(state, failed)}"
+            why = f"pauses: {rank} of {count} at rung {failed.milestone}, cut-off {self._cutoff(view, failed)}"
             return (Pause(trial.id, why),)
-        if options.last_step_guard and self._too_late(state, trial):
+        if options.last_step_guard and self._too_late(view, trial):
             why = f"leaves at step {trial.step}: another step would not end before the deadline"
             return (Stop(trial.id, why),)
-        return self._grow(state, trial)
+        return self._grow(view, trial)
 
-    def _failed_rung(self, trial: Trial) -> Rung | None:
+    def _failed_rung(self, trial: TrialView) -> Rung | None:
         """Lines 14 to 20, at every report: the rungs at or below the trial's step, for early birds too."""
         eta = self.options.eta
         judged_above = self._woken_at.get(trial.id, 0)
@@ -120,140 +120,136 @@ class HyperSched(base.Policy):
                 return rung
         return None
 
-    def _beats_floor(self, rung: Rung | None, trial: Trial) -> bool:
+    def _beats_floor(self, rung: Rung | None, trial: TrialView) -> bool:
         """Without speculation: Algorithm 2's rule, lines 10 and 11."""
         return rung is not None and rung.rank(trial.id) < int(len(rung) // self.options.eta)
 
-    def _cutoff(self, state: State, rung: Rung) -> str:
-        return f"{rung.cutoff(self.options.eta) * state.rules.sign:.4g}"
+    def _cutoff(self, view: View, rung: Rung) -> str:
+        return f"{rung.cutoff(self.options.eta) * view.rules.sign:.4g}"
 
-    def _too_late(self, state: State, trial: Trial) -> bool:
-        return trial.step_time_s is not None and trial.step_time_s > state.time_left_s
+    def _too_late(self, view: View, trial: TrialView) -> bool:
+        return trial.step_time_s is not None and trial.step_time_s > view.time_left_s
 
     # ------------------------------------------------------------ lines 21 to 25: resize
 
-    def _grow(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def _grow(self, view: View, trial: TrialView) -> Sequence[Decision]:
         options = self.options
-        free = len(state.devices.free)
+        free = view.atoms_free
         if not free or not options.resize or trial.steps_since_resize <= options.cooldown:
             return base.NOTHING
-        held, share = trial.atoms, self._share(state, trial)
-        atoms = state.rules.fit(min(share, held + free))
-        if atoms <= held or self._waits_for_more(state, trial, share, atoms):
+        held, share = trial.atoms, self._share(view, trial)
+        atoms = view.rules.fit(min(share, held + free))
+        if atoms <= held or self._waits_for_more(view, trial, share, atoms):
             return base.NOTHING
-        left_s = state.time_left_s
-        overhead_s = state.speed.overhead if options.overhead_aware else 0.0
-        now, then = self._s(state, held), self._s(state, atoms)
+        left_s = view.time_left_s
+        overhead_s = view.overhead_s if options.overhead_aware else 0.0
+        now, then = self._s(view, held), self._s(view, atoms)
         if (left_s - overhead_s) * then <= left_s * now:
             return base.NOTHING
-        more = ((left_s - overhead_s) * then - left_s * now) / (
-            state.speed.step_on_one_atom_s or 1.0
-        )
+        more = ((left_s - overhead_s) * then - left_s * now) / (view.step_on_one_atom_s or 1.0)
         why = f"grows {held} -> {atoms}: {more:.0f} more steps before the deadline"
         return (Resize(trial.id, atoms, why),)
 
-    def _waits_for_more(self, state: State, trial: Trial, share: int, atoms: int) -> bool:
+    def _waits_for_more(self, view: View, trial: TrialView, share: int, atoms: int) -> bool:
         """Atoms on their way to becoming free are waited for, one report long: one resize instead of two."""
         if self._waited.get(trial.id) == trial.incarnation:
             return False
-        soon = trial.atoms + state.atoms_free + base.atoms_coming(state)
-        if state.rules.fit(min(share, soon)) <= atoms:
+        soon = trial.atoms + view.atoms_free + view.atoms_coming
+        if view.rules.fit(min(share, soon)) <= atoms:
             return False
         self._waited[trial.id] = trial.incarnation
         return True
 
-    def _s(self, state: State, atoms: int) -> float:
-        return float(atoms) if self.options.assume_linear else state.speed.s(atoms)
+    def _s(self, view: View, atoms: int) -> float:
+        return float(atoms) if self.options.assume_linear else view.speedup(atoms)
 
-    def _share(self, state: State, trial: Trial) -> int:
+    def _share(self, view: View, trial: TrialView) -> int:
         """Line 21: live trials sorted by latest metric, one atom each in turn until all are given out."""
-        total, live = state.atoms_total, max(1, len(state.live))
-        rank = state.rank_among_live(trial)
+        total, live = view.atoms_total, max(1, len(view.live))
+        rank = view.rank_among_live(trial)
         if self.options.allocation == "top_job":
             return total - (live - 1) if rank == 0 else 1
         return total // live + (rank < total % live)
 
     # ------------------------------------------------------------ Algorithm 1, start_next_trial; Algorithm 3, entrance
 
-    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
-        if trial.id in state.paused and trial.id in self._rung_of:
+    def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        if trial.id in view.paused and trial.id in self._rung_of:
             self._rung_of[trial.id].wait(trial.id)
         return base.NOTHING
 
-    def on_capacity(self, state: State) -> Sequence[Decision]:
-        if self._too_late_for_anything(state):
+    def on_capacity(self, view: View) -> Sequence[Decision]:
+        if self._too_late_for_anything(view):
             return base.NOTHING
-        if self._may_enter(state):
+        if self._may_enter(view):
             self._entrance_closed_at = None
             for rung in reversed(self.ladder.rungs):
-                for trial_id in rung.promotable(self.options.eta, state.paused):
-                    if self._may_resume(state.paused[trial_id]):
+                for trial_id in rung.promotable(self.options.eta, view.paused):
+                    if self._may_resume(view.trials[trial_id]):
                         return (Resume(trial_id, 1, f"promoted from rung {rung.milestone}"),)
-            if state.can_draw:
+            if view.can_draw:
                 return (Start(1, "a new configuration enters"),)
         elif self._entrance_closed_at is None:
-            self._entrance_closed_at = state.now
-        if self.options.never_idle and not state.live:
-            return self._wake_the_best(state)
+            self._entrance_closed_at = view.now
+        if self.options.never_idle and not view.live:
+            return self._wake_the_best(view)
         return base.NOTHING
 
-    def _may_enter(self, state: State) -> bool:
+    def _may_enter(self, view: View) -> bool:
         """Lines 5 to 9; that atoms are free is why we are asked."""
         options = self.options
         if options.exploration_fraction is not None:
-            return state.now < options.exploration_fraction * state.rules.deadline_s
-        needed_s = options.eta * state.longest_training_s
-        step_s = state.speed.step_on_one_atom_s
+            return view.now < options.exploration_fraction * view.rules.deadline_s
+        needed_s = options.eta * view.longest_training_s
+        step_s = view.step_on_one_atom_s
         if options.R is not None and step_s is not None:
             needed_s = min(options.R * step_s, needed_s)
-        return needed_s < state.time_left_s
+        return needed_s < view.time_left_s
 
-    def _may_resume(self, trial: Trial) -> bool:
+    def _may_resume(self, trial: TrialView) -> bool:
         """Not one that its next report would pause again for a lower rung."""
         if trial.held_by_user:
             return False
         return not self.options.speculation or self._failed_rung(trial) is None
 
-    def _wake_the_best(self, state: State) -> Sequence[Decision]:
+    def _wake_the_best(self, view: View) -> Sequence[Decision]:
         """Never idle: the best paused trial goes on, whatever the entrance rule says."""
-        best = next((t for t in state.paused_by_score() if not t.held_by_user), None)
+        best = next((t for t in view.paused_by_score() if not t.held_by_user), None)
         if best is None:
             # Nothing has been paused: a late start is still better than an idle machine.
-            return (Start(1, "nothing else to run"),) if state.can_draw else base.NOTHING
+            return (Start(1, "nothing else to run"),) if view.can_draw else base.NOTHING
         self._woken_at[best.id] = best.step
         return (
-            Resume(best.id, state.atoms_free, "the best paused trial goes on: nothing else runs"),
+            Resume(best.id, view.atoms_free, "the best paused trial goes on: nothing else runs"),
         )
 
-    def _too_late_for_anything(self, state: State) -> bool:
+    def _too_late_for_anything(self, view: View) -> bool:
         if not self.options.last_step_guard:
             return False
-        step_s = state.speed.step_on_one_atom_s
-        return step_s is not None and state.speed.overhead + step_s / 4 > state.time_left_s
+        step_s = view.step_on_one_atom_s
+        return step_s is not None and view.overhead_s + step_s / 4 > view.time_left_s
 
     # ------------------------------------------------------------ for people
 
-    def rungs(self, state: State) -> Sequence[Rung]:
+    def rungs(self, view: View) -> Sequence[Rung]:
         return self.ladder.rungs
 
-    def notes(self, state: State) -> Sequence[str]:
+    def notes(self, view: View) -> Sequence[str]:
         if self._entrance_closed_at is None:
             return ("exploring: new configurations may enter",)
         return (f"exploiting: no new configuration since {self._entrance_closed_at:.0f} s",)
 
-    def explain(self, state: State, trial: Trial) -> Sequence[str]:
+    def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         lines = explain_rungs(self.ladder.rungs, trial, self.options.eta)
         failed = self._failed_rung(trial)
         if failed is not None:
             promoted = int(len(failed) // self.options.eta)
             until = f"it is among the best {promoted}" if promoted else "more trials have come here"
             worse = (
-                f"worse than the cut-off {self._cutoff(state, failed)} of rung {failed.milestone}"
+                f"worse than the cut-off {self._cutoff(view, failed)} of rung {failed.milestone}"
             )
             follows = "" if trial.is_final else f": it pauses or stays paused until {until}"
             lines.append(worse + follows)
         if trial.is_live:
-            lines.append(
-                f"its share of the {state.atoms_total} atoms is {self._share(state, trial)}"
-            )
+            lines.append(f"its share of the {view.atoms_total} atoms is {self._share(view, trial)}")
         return lines

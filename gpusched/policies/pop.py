@@ -32,8 +32,8 @@ from gpusched.core.decisions import (
     Start,
     Stop,
 )
-from gpusched.core.state import State
-from gpusched.core.trial import NEVER, Trial, TrialState
+from gpusched.core.policy import TrialView, View
+from gpusched.core.trial import NEVER, TrialState
 from gpusched.policies import base
 from gpusched.policies.confidence import Confidence
 from gpusched.policies.earlyterm import PredictorName
@@ -62,7 +62,7 @@ class Options(base.Options):
     metric_min: float | None = None
     metric_max: float | None = None
 
-    def problems(self) -> Iterator[base.Problem]:
+    def problems(self) -> Iterator[base.BadOption]:
         yield from base.Options.problems(self)
         for name in ("atoms", "b", "configurations"):
             value = getattr(self, name)
@@ -87,9 +87,10 @@ class Pop(base.Policy):
 
     name = "pop"
     options_type = Options
+    options: Options
 
     def __init__(self, options: Options) -> None:
-        self.options = options
+        super().__init__(options)
         self.confidence = Confidence()
         self._scale_of: Scale | None = None
         self._best = NEVER
@@ -106,58 +107,58 @@ class Pop(base.Policy):
 
     # ------------------------------------------------------------ reports
 
-    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
-        self._note_metric(state, trial)
-        if self._has_reached(state, trial):
-            return self._finish(state, trial)
+    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        self._note_metric(view, trial)
+        if self._has_reached(view, trial):
+            return self._finish(view, trial)
         done = base.complete_at(trial, self.options.R)
         if done:
             return done
         if trial.step % self.options.b == 0:
-            return self._judge(state, trial)
-        if self._urgent and not self._is_promising(trial.id) and self._must_wait(state):
+            return self._judge(view, trial)
+        if self._urgent and not self._is_promising(trial.id) and self._must_wait(view):
             return (Pause(trial.id, "gives its atoms to a promising trial"),)
         return base.NOTHING
 
-    def _judge(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def _judge(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """5.3, OnIterationFinish on an evaluation boundary."""
         threshold = self.options.kill_threshold
-        if threshold is not None and trial.best_score < threshold * state.rules.sign:
+        if threshold is not None and trial.best_score < threshold * view.rules.sign:
             why = f"poor: not past {threshold:g} after {trial.step} steps"
             return (Stop(trial.id, why),)
-        asked = self._ask(state, trial) if trial.metric is not None else None
-        return (asked,) if asked is not None else self._take_turns(state, trial)
+        asked = self._ask(view, trial) if trial.metric is not None else None
+        return (asked,) if asked is not None else self._take_turns(view, trial)
 
-    def _ask(self, state: State, trial: Trial) -> AskForecast | None:
+    def _ask(self, view: View, trial: TrialView) -> AskForecast | None:
         """3.1.1: M = (Tmax - Tpass) / Epoch, with the measured average duration of a step."""
-        step_s = trial.training_s(state.now) / trial.step or trial.step_time_s or 0.0
+        step_s = trial.training_s(view.now) / trial.step or trial.step_time_s or 0.0
         if step_s <= 0 or self._target is None:
             return None
-        left = int(state.time_left_s / step_s)
+        left = int(view.time_left_s / step_s)
         if self.options.R is not None:
             left = min(left, self.options.R - trial.step)
         if left < 1:
             return None
-        curve, stride = curve_of(trial, self._scale(state))
+        curve, stride = curve_of(trial, self._scale(view))
         self._asked[trial.id] = (stride, step_s)
         ahead = max(1, round(left / stride))
         return AskForecast(trial.id, curve, len(curve) + ahead, self._target)
 
     # ------------------------------------------------------------ the target
 
-    def _scale(self, state: State) -> Scale:
+    def _scale(self, view: View) -> Scale:
         if self._scale_of is None:
             low, high = self.options.metric_min, self.options.metric_max
             assert low is not None
             assert high is not None
-            self._scale_of = Scale(low, high, state.rules.sign)
+            self._scale_of = Scale(low, high, view.rules.sign)
         return self._scale_of
 
-    def _note_metric(self, state: State, trial: Trial) -> None:
+    def _note_metric(self, view: View, trial: TrialView) -> None:
         if trial.metric is None or trial.score <= self._best:
             return
         self._best, self._best_trial = trial.score, trial.id
-        scale = self._scale(state)
+        scale = self._scale(view)
         if self.options.target is not None:
             self._target = scale.of_metric(self.options.target)
             return
@@ -165,15 +166,15 @@ class Pop(base.Policy):
         if self._target is None or best >= self._target:
             self._target = best + self.options.raise_by * (1.0 - best)
 
-    def _has_reached(self, state: State, trial: Trial) -> bool:
+    def _has_reached(self, view: View, trial: TrialView) -> bool:
         target = self.options.target
-        return target is not None and trial.score >= target * state.rules.sign
+        return target is not None and trial.score >= target * view.rules.sign
 
-    def _finish(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def _finish(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """The target is reached: nothing is left to search for."""
         self._reached_by = trial.id
         why = f"trial {trial.id} has reached the target {self.options.target:g}"
-        others = [other for other in (*state.live, *state.paused) if other != trial.id]
+        others = [other for other in (*view.live, *view.paused) if other != trial.id]
         return (
             Complete(trial.id, f"has reached the target {self.options.target:g}"),
             *(Stop(other, why) for other in others),
@@ -183,7 +184,7 @@ class Pop(base.Policy):
     # ------------------------------------------------------------ forecasts
 
     def on_forecast(
-        self, state: State, trial: Trial, step: int, forecast: Mapping[str, float]
+        self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
     ) -> Sequence[Decision]:
         stride, step_s = self._asked.pop(trial.id, (1, 0.0))
         if trial.is_final or self._reached_by is not None:
@@ -191,94 +192,94 @@ class Pop(base.Policy):
         p = forecast.get("reached_by_end")
         if p is not None:
             # Equation 3, and "set ERT = Tmax - Tpass" where it would be more.
-            ert_s = min(forecast["remaining_steps"] * stride * step_s, state.time_left_s)
+            ert_s = min(forecast["remaining_steps"] * stride * step_s, view.time_left_s)
             self.confidence.set(trial.id, p, ert_s, step)
             if p < self.options.p_poor and trial.id != self._best_trial:
                 return (Stop(trial.id, f"poor: reaches the target with p = {p:.2g}"),)
-            self._classify(state)
-        return self._take_turns(state, trial)
+            self._classify(view)
+        return self._take_turns(view, trial)
 
-    def _classify(self, state: State) -> None:
+    def _classify(self, view: View) -> None:
         """3.2: how many trials are promising, and which of them wait for atoms."""
-        self.confidence.split(self._slots(state))
+        self.confidence.split(self._slots(view))
         self._urgent = [
             trial
             for trial in self.confidence.promising()
-            if trial in state.paused and not state.paused[trial].held_by_user
+            if trial in view.paused and not view.trials[trial].held_by_user
         ]
 
-    def _slots(self, state: State) -> int:
-        return max(1, state.atoms_total // state.rules.fit(self.options.atoms))
+    def _slots(self, view: View) -> int:
+        return max(1, view.atoms_total // view.rules.fit(self.options.atoms))
 
     def _is_promising(self, trial: int) -> bool:
         return self.confidence.is_promising(trial)
 
-    def _take_turns(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def _take_turns(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """5.3: "if the job is opportunistic we suspend it and start a new job", if there is one."""
         if trial.state is not TrialState.RUNNING or self._is_promising(trial.id):
             return base.NOTHING
-        if not self._must_wait(state) or not (self._urgent or self._somebody_waits(state)):
+        if not self._must_wait(view) or not (self._urgent or self._somebody_waits(view)):
             return base.NOTHING
         return (Pause(trial.id, f"opportunistic: it was its turn until step {trial.step}"),)
 
-    def _must_wait(self, state: State) -> bool:
+    def _must_wait(self, view: View) -> bool:
         """Whether who is next has to wait for somebody to go."""
-        return state.atoms_free < state.rules.fit(self.options.atoms)
+        return view.atoms_free < view.rules.fit(self.options.atoms)
 
-    def _somebody_waits(self, state: State) -> bool:
-        return self._may_draw(state) or self._next_in_line(state) is not None
+    def _somebody_waits(self, view: View) -> bool:
+        return self._may_draw(view) or self._next_in_line(view) is not None
 
     # ------------------------------------------------------------ atoms
 
-    def on_capacity(self, state: State) -> Sequence[Decision]:
+    def on_capacity(self, view: View) -> Sequence[Decision]:
         atoms = self.options.atoms
-        if self._reached_by is not None or self._must_wait(state):
+        if self._reached_by is not None or self._must_wait(view):
             return base.NOTHING
         while self._urgent:
             trial = self._urgent.pop(0)
-            if trial in state.paused and not state.paused[trial].held_by_user:
+            if trial in view.paused and not view.trials[trial].held_by_user:
                 p = self.confidence.of(trial)
                 return (Resume(trial, atoms, f"promising: p = {p:.2f}"),)
-        if self._may_draw(state):
+        if self._may_draw(view):
             return (Start(atoms, "a new configuration"),)
-        next_trial = self._next_in_line(state)
+        next_trial = self._next_in_line(view)
         if next_trial is None:
             return base.NOTHING
         self._line.popleft()
         return (Resume(next_trial, atoms, "its turn again"),)
 
-    def _may_draw(self, state: State) -> bool:
-        active = len(state.trials) - self._ended
-        return active < self.options.configurations and state.can_draw
+    def _may_draw(self, view: View) -> bool:
+        active = len(view.trials) - self._ended
+        return active < self.options.configurations and view.can_draw
 
-    def _next_in_line(self, state: State) -> int | None:
+    def _next_in_line(self, view: View) -> int | None:
         """The suspended trial whose turn is next; brought to the head of the line."""
         for _ in range(len(self._line)):
             trial = self._line[0]
-            if trial not in state.paused:
+            if trial not in view.paused:
                 self._line.popleft()
-            elif state.paused[trial].held_by_user:
+            elif view.trials[trial].held_by_user:
                 self._line.rotate(-1)
             else:
                 return trial
         return None
 
-    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
         if trial.is_final:
             self._ended += 1
             self.confidence.forget(trial.id)
         elif trial.id not in self._line:
             self._line.append(trial.id)
         if len(self.confidence):
-            self._classify(state)
+            self._classify(view)
         return base.NOTHING
 
     # ------------------------------------------------------------ for people
 
-    def notes(self, state: State) -> Sequence[str]:
+    def notes(self, view: View) -> Sequence[str]:
         lines = []
         if self._target is not None:
-            target = self._scale(state).metric(self._target)
+            target = self._scale(view).metric(self._target)
             lines.append(
                 f"target {target:.4g}" + (" (rising)" if self.options.target is None else "")
             )
@@ -289,7 +290,7 @@ class Pop(base.Policy):
             )
         return lines
 
-    def explain(self, state: State, trial: Trial) -> Sequence[str]:
+    def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         known = self.confidence.known(trial.id)
         if known is None:
             return ()

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpusched.core.decisions import Complete, Decision, Resize, Start
-from gpusched.core.state import State
-from gpusched.core.trial import Trial
+from gpusched.core.policy import TrialView, View
 from gpusched.policies import base
 
 
@@ -22,7 +21,7 @@ class Options(base.Options):
     sizes: tuple[int, ...] = (1, 2)
     steps: int = 5
 
-    def problems(self) -> Iterator[base.Problem]:
+    def problems(self) -> Iterator[base.BadOption]:
         yield from base.Options.problems(self)
         if not self.sizes or min(self.sizes) < 1:
             yield "sizes", "must be a list of at least one number of atoms, each at least 1"
@@ -37,24 +36,25 @@ class Profile(base.Policy):
 
     name = "profile"
     options_type = Options
+    options: Options
 
     def __init__(self, options: Options) -> None:
-        self.options = options
+        super().__init__(options)
         self._place = 0
 
-    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         if trial.is_resizing or trial.steps_since_resize < self.options.steps:
             return base.NOTHING
         while self._place + 1 < len(self.options.sizes):
             self._place += 1
-            atoms = state.rules.fit(self.options.sizes[self._place])
-            if atoms != trial.atoms and atoms - trial.atoms <= state.atoms_free:
+            atoms = view.rules.fit(self.options.sizes[self._place])
+            if atoms != trial.atoms and atoms - trial.atoms <= view.atoms_free:
                 why = f"measured on {trial.size_in_words}, next on {atoms}"
                 return (Resize(trial.id, atoms, why),)
         return (Complete(trial.id, "every size has been measured"),)
 
-    def on_capacity(self, state: State) -> Sequence[Decision]:
+    def on_capacity(self, view: View) -> Sequence[Decision]:
         atoms = self.options.sizes[0]
-        if state.trials or not state.can_draw or state.rules.fit(atoms) > state.atoms_free:
+        if view.trials or not view.can_draw or view.rules.fit(atoms) > view.atoms_free:
             return base.NOTHING
         return (Start(atoms, f"a random configuration at {atoms} atoms"),)

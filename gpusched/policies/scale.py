@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpusched.core.trial import Trial
+from gpusched.core.policy import BadOption, TrialView
 
 #: Longer curves are thinned to at most this many values before they are extrapolated.
 MAX_CURVE = 256
@@ -41,7 +41,7 @@ class Scale:
 
 def bounds_problems(
     metric_min: float | None, metric_max: float | None, *, needed_by: str | None = None
-) -> Iterator[tuple[str, str]]:
+) -> Iterator[BadOption]:
     """What is wrong with the bounds of a metric. ``needed_by``: the policy that cannot do without."""
     if metric_min is None and metric_max is None:
         if needed_by is not None:
@@ -58,7 +58,7 @@ def bounds_problems(
         yield "metric_max", f"must be above metric_min = {metric_min:g}, not {metric_max:g}"
 
 
-def curve_of(trial: Trial, scale: Scale) -> tuple[tuple[float, ...], int]:
+def curve_of(trial: TrialView, scale: Scale) -> tuple[tuple[float, ...], int]:
     """The trial's learning curve on the scale, one value every ``stride`` steps, and that stride.
 
     A step that was trained twice counts with its later value; a metric that was not finite is replaced by the one

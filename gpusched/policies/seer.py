@@ -32,9 +32,9 @@ from gpusched.core.decisions import (
     Stop,
     WakeAt,
 )
+from gpusched.core.policy import TrialView, View
 from gpusched.core.rules import Rules
-from gpusched.core.state import State
-from gpusched.core.trial import Trial, TrialState
+from gpusched.core.trial import TrialState
 from gpusched.policies import base, seer_plan
 from gpusched.policies.seer_plan import Plan
 
@@ -58,7 +58,7 @@ class Options(base.Options):
     #: Ours: the winner trains on with what is left of time and budget.
     use_rest: bool = True
 
-    def problems(self) -> Iterator[base.Problem]:
+    def problems(self) -> Iterator[base.BadOption]:
         yield from base.Options.problems(self)
         for name in ("T", "B", "t_min"):
             value = getattr(self, name)
@@ -102,9 +102,10 @@ class Seer(base.Policy):
 
     name = "seer"
     options_type = Options
+    options: Options
 
     def __init__(self, options: Options) -> None:
-        self.options = options
+        super().__init__(options)
         self.plan: Plan | None = None
         self._has_planned = False
         self._began_s = 0.0
@@ -165,7 +166,7 @@ class Seer(base.Policy):
             given = replace(given, t_min=given.t_min * 1.1)
         return max(plans, key=lambda plan: (plan.stages, plan.used_budget), default=None)
 
-    def _why_none(self, given: Arguments, atoms: int) -> base.Problem:
+    def _why_none(self, given: Arguments, atoms: int) -> base.BadOption:
         if given.p_min > given.p_max:
             return (
                 "p_min",
@@ -190,7 +191,7 @@ class Seer(base.Policy):
             "raise B or lower t_min",
         )
 
-    def problems(self, rules: Rules, atoms: int) -> Iterator[base.Problem]:
+    def problems(self, rules: Rules, atoms: int) -> Iterator[base.BadOption]:
         plan, _ = self.plan_for(rules, atoms, rules.deadline_s)
         if plan is None:
             given = self.options.arguments(rules, atoms, rules.deadline_s)
@@ -201,20 +202,20 @@ class Seer(base.Policy):
 
     # ------------------------------------------------------------ the first stage
 
-    def on_capacity(self, state: State) -> Sequence[Decision]:
+    def on_capacity(self, view: View) -> Sequence[Decision]:
         said: Sequence[Decision] = ()
         if not self._has_planned:
-            said = self._begin(state)
+            said = self._begin(view)
         if self.plan is None:
             return said
-        decision = self._start_next(state) if self._stage == 1 else None
-        decision = decision or self._put_right(state)
+        decision = self._start_next(view) if self._stage == 1 else None
+        decision = decision or self._put_right(view)
         return (*said, decision) if decision is not None else said
 
-    def _begin(self, state: State) -> Sequence[Decision]:
+    def _begin(self, view: View) -> Sequence[Decision]:
         self._has_planned = True
-        self._began_s = state.now
-        self.plan, words = self.plan_for(state.rules, state.atoms_total, state.time_left_s)
+        self._began_s = view.now
+        self.plan, words = self.plan_for(view.rules, view.atoms_total, view.time_left_s)
         if self.plan is None:
             return (Say(f"seer cannot plan: {words}"),)
         self._stage = 1
@@ -226,31 +227,33 @@ class Seer(base.Policy):
         assert self.plan is not None
         return self._began_s + 60.0 * self.plan.stage_end_min(self._stage)
 
-    def _start_next(self, state: State) -> Decision | None:
+    def _start_next(self, view: View) -> Decision | None:
         """Algorithm 1, line 2: S_1 is a random sample; the trials with many atoms are placed first."""
         assert self.plan is not None
-        if not state.can_draw:
+        if not view.can_draw:
             return None
         for place in reversed(range(len(self._missing))):
             atoms = self.plan.brackets[place].atoms
-            if self._missing[place] and state.rules.fit(atoms) <= state.atoms_free:
-                self._missing[place] -= 1
-                self._bracket_of[len(state.trials)] = place
-                return Start(atoms, f"a trial of bracket {place + 1}")
+            if self._missing[place] and view.rules.fit(atoms) <= view.atoms_free:
+                return Start(atoms, f"a trial of bracket {place + 1}", tag=place)
         return None
 
-    def _put_right(self, state: State) -> Decision | None:
+    def on_start(self, view: View, trial: TrialView) -> None:
+        self._missing[trial.tag] -= 1
+        self._bracket_of[trial.id] = trial.tag
+
+    def _put_right(self, view: View) -> Decision | None:
         """Give a trial the atoms of its bracket, if it has others or none, as far as they are free."""
         for trial_id in list(self._unsettled):
-            trial = state.trials[trial_id]
+            trial = view.trials[trial_id]
             if trial_id not in self._bracket_of or trial.is_final:
                 del self._unsettled[trial_id]
                 continue
-            wanted = self._atoms_of(state, trial_id)
+            wanted = self._atoms_of(view, trial_id)
             more = wanted - trial.atoms
             if trial.state is TrialState.RUNNING and more == 0:
                 del self._unsettled[trial_id]
-            elif more > state.atoms_free:
+            elif more > view.atoms_free:
                 continue
             elif trial.state is TrialState.RUNNING:
                 return Resize(trial_id, wanted, self._why(trial_id, wanted))
@@ -258,48 +261,48 @@ class Seer(base.Policy):
                 return Resume(trial_id, wanted, self._why(trial_id, wanted))
         return None
 
-    def _atoms_of(self, state: State, trial: int) -> int:
+    def _atoms_of(self, view: View, trial: int) -> int:
         assert self.plan is not None
-        return state.rules.fit(self.plan.brackets[self._bracket_of[trial]].atoms)
+        return view.rules.fit(self.plan.brackets[self._bracket_of[trial]].atoms)
 
     def _why(self, trial: int, atoms: int) -> str:
         return f"bracket {self._bracket_of[trial] + 1} of stage {self._stage}: {atoms} atoms"
 
     # ------------------------------------------------------------ the end of a stage
 
-    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         return base.complete_at(trial, self.options.R)
 
-    def on_wake(self, state: State) -> Sequence[Decision]:
+    def on_wake(self, view: View) -> Sequence[Decision]:
         plan = self.plan
-        if plan is None or not self._bracket_of or state.now < self._stage_end_s - 1e-9:
+        if plan is None or not self._bracket_of or view.now < self._stage_end_s - 1e-9:
             return base.NOTHING
         self._missing = [0] * len(plan.brackets)
         if self._stage == plan.stages:
-            return self._end(state, plan)
-        out, kept = self._eliminate(state, plan)
+            return self._end(view, plan)
+        out, kept = self._eliminate(view, plan)
         self._stage += 1
-        self._assign(state, plan, kept)
+        self._assign(view, plan, kept)
         shrinking = [
             Resize(
-                trial, self._atoms_of(state, trial), self._why(trial, self._atoms_of(state, trial))
+                trial, self._atoms_of(view, trial), self._why(trial, self._atoms_of(view, trial))
             )
             for trial in kept
-            if state.trials[trial].state is TrialState.RUNNING
-            and state.trials[trial].atoms > self._atoms_of(state, trial)
+            if view.trials[trial].state is TrialState.RUNNING
+            and view.trials[trial].atoms > self._atoms_of(view, trial)
         ]
         return (*out, *shrinking, WakeAt(self._stage_end_s))
 
-    def _eliminate(self, state: State, plan: Plan) -> tuple[list[Stop], list[int]]:
+    def _eliminate(self, view: View, plan: Plan) -> tuple[list[Stop], list[int]]:
         """Lines 9 to 11: the best floor(N[i] / eta^k) of each bracket stay; all of them, the worst first."""
         kept: list[int] = []
         for place, bracket in enumerate(plan.brackets):
             members = [trial for trial, found in self._bracket_of.items() if found == place]
-            members.sort(key=lambda trial: (-state.trials[trial].score, trial))
+            members.sort(key=lambda trial: (-view.trials[trial].score, trial))
             kept += members[: plan.size(bracket, self._stage + 1)]
         if not kept:
-            kept = [max(self._bracket_of, key=lambda trial: (state.trials[trial].score, -trial))]
-        kept.sort(key=lambda trial: (state.trials[trial].score, -trial))
+            kept = [max(self._bracket_of, key=lambda trial: (view.trials[trial].score, -trial))]
+        kept.sort(key=lambda trial: (view.trials[trial].score, -trial))
         staying = set(kept)
         out = [
             Stop(trial, f"eliminated at the end of stage {self._stage}")
@@ -308,7 +311,7 @@ class Seer(base.Policy):
         ]
         return out, kept
 
-    def _assign(self, state: State, plan: Plan, ordered: Sequence[int]) -> None:
+    def _assign(self, view: View, plan: Plan, ordered: Sequence[int]) -> None:
         """Lines 4 to 7 of the next round: from the best down, the bracket with most atoms first."""
         rest = list(ordered)
         self._bracket_of.clear()
@@ -320,48 +323,48 @@ class Seer(base.Policy):
             for _ in range(min(sizes[place], len(rest))):
                 self._bracket_of[rest.pop()] = place
 
-    def _end(self, state: State, plan: Plan) -> Sequence[Decision]:
+    def _end(self, view: View, plan: Plan) -> Sequence[Decision]:
         """Line 13: the best trial of the last round is the result."""
-        winner = max(self._bracket_of, key=lambda trial: (state.trials[trial].score, -trial))
+        winner = max(self._bracket_of, key=lambda trial: (view.trials[trial].score, -trial))
         others = [trial for trial in self._bracket_of if trial != winner]
-        atoms = self._atoms_of(state, winner)
-        rest_s = min(60.0 * (self._budget(state) - plan.used_budget) / atoms, state.time_left_s)
+        atoms = self._atoms_of(view, winner)
+        rest_s = min(60.0 * (self._budget(view) - plan.used_budget) / atoms, view.time_left_s)
         out = [Stop(trial, "the last stage is over: another trial is the best") for trial in others]
         if self._winner is None and self.options.use_rest and rest_s > 1e-6:
             self._winner = winner
             place = self._bracket_of[winner]
             self._bracket_of = {winner: place}
-            return (*out, Say(f"trial {winner} has won and trains on"), WakeAt(state.now + rest_s))
+            return (*out, Say(f"trial {winner} has won and trains on"), WakeAt(view.now + rest_s))
         self._bracket_of.clear()
         return (*out, Complete(winner, "the best trial of the last stage"))
 
-    def _budget(self, state: State) -> float:
+    def _budget(self, view: View) -> float:
         return self.options.B if self.options.B is not None else float("inf")
 
-    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
         if trial.is_final:
             self._bracket_of.pop(trial.id, None)
             over = self._has_planned and not self._bracket_of and not any(self._missing)
-            if over and state.timers.get("wake", 0.0) > state.now:
-                return (WakeAt(state.now),)  # nobody is left to wait for
+            if over and view.wake_at is not None and view.wake_at > view.now:
+                return (WakeAt(view.now),)  # nobody is left to wait for
         elif trial.id in self._bracket_of:
             self._unsettled[trial.id] = None
         return base.NOTHING
 
     # ------------------------------------------------------------ for people
 
-    def notes(self, state: State) -> Sequence[str]:
+    def notes(self, view: View) -> Sequence[str]:
         if self.plan is None:
             return ()
         if self._winner is not None:
             return (f"the plan is over; trial {self._winner} trains on",)
-        left_s = max(0.0, self._stage_end_s - state.now)
+        left_s = max(0.0, self._stage_end_s - view.now)
         return (
             f"stage {self._stage} of {self.plan.stages}, {left_s:.0f} s left; "
             f"{len(self._bracket_of)} trials",
         )
 
-    def explain(self, state: State, trial: Trial) -> Sequence[str]:
+    def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         place = self._bracket_of.get(trial.id)
         if place is None or self.plan is None:
             return ()

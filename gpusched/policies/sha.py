@@ -17,9 +17,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpusched.core.decisions import Complete, Decision, Pause, Resume, Start, Stop, WakeAt
+from gpusched.core.policy import TrialView, View
 from gpusched.core.rung import Rung, milestones
-from gpusched.core.state import State
-from gpusched.core.trial import Trial
 from gpusched.policies import base
 from gpusched.policies.halving import Bracket, Plan, shrinking
 from gpusched.text import ordinal
@@ -34,7 +33,7 @@ class SynchronousOptions(base.HalvingOptions):
     #: A halving goes on without a trial that takes this many times the median time of the others (None: it waits).
     patience: float | None = 5.0
 
-    def problems(self) -> Iterator[base.Problem]:
+    def problems(self) -> Iterator[base.BadOption]:
         yield from base.HalvingOptions.problems(self)
         if self.R is None:
             yield "R", "synchronous halving needs an end: give R, the most steps a trial may have"
@@ -48,7 +47,7 @@ class Options(SynchronousOptions):
 
     trials: int | None = None
 
-    def problems(self) -> Iterator[base.Problem]:
+    def problems(self) -> Iterator[base.BadOption]:
         yield from SynchronousOptions.problems(self)
         if self.trials is not None and self.trials < 1:
             yield "trials", f"must be at least 1, not {self.trials}"
@@ -60,10 +59,9 @@ class Synchronous(base.Policy):
     options: SynchronousOptions
 
     def __init__(self, options: SynchronousOptions) -> None:
-        self.options = options
+        super().__init__(options)
         self._next_plan = self._plans()
         self._brackets: list[Bracket] = []
-        self._bracket_of: dict[int, Bracket] = {}
         self._begun = 0
 
     def _plans(self) -> Iterator[Plan]:
@@ -72,10 +70,8 @@ class Synchronous(base.Policy):
 
     # ------------------------------------------------------------ reports
 
-    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
-        bracket = self._bracket_of.get(trial.id)
-        if bracket is None:
-            return base.complete_at(trial, self.options.R)
+    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        bracket: Bracket = trial.tag
         if trial.step < bracket.milestone:
             return base.NOTHING
         if not bracket.takes_part(trial.id):
@@ -83,20 +79,20 @@ class Synchronous(base.Policy):
                 Stop(trial.id, f"the halving before {bracket.milestone} steps went on without it"),
             )
         milestone, is_last = bracket.milestone, bracket.is_last_halving
-        bracket.arrive(trial, state.now)
-        decisions = [*self._close(state, bracket), *self._look_after_stragglers(state)]
+        bracket.arrive(trial, view.now)
+        decisions = [*self._close(view, bracket), *self._look_after_stragglers(view)]
         if is_last:
             return (Complete(trial.id, f"complete: {trial.step} steps"), *decisions)
         if any(isinstance(found, Stop) and found.trial == trial.id for found in decisions):
             return decisions
         if bracket.is_waiting(trial.id):  # it was the last to arrive, and is among the best
-            bracket.launched(trial.id, state.now)
+            bracket.launched(trial.id, view.now)
             return decisions
         rest = len(bracket.now.coming)
         others = "1 other" if rest == 1 else f"{rest} others"
         return (Pause(trial.id, f"at {milestone} steps; waits for {others}"), *decisions)
 
-    def _close(self, state: State, bracket: Bracket) -> Sequence[Stop]:
+    def _close(self, view: View, bracket: Bracket) -> Sequence[Stop]:
         """End the halving if all are in; those that are not among the best stop."""
         if bracket.is_over or not bracket.is_complete:
             return ()
@@ -112,44 +108,45 @@ class Synchronous(base.Policy):
                 f"out: {ordinal(rung.rank(trial))} of {len(rung)} at {rung.milestone} steps",
             )
             for trial in losers
-            if not state.trials[trial].is_final
+            if not view.trials[trial].is_final
         ]
 
     # ------------------------------------------------------------ atoms
 
-    def on_capacity(self, state: State) -> Sequence[Decision]:
-        if state.rules.smallest > state.atoms_free:
+    def on_capacity(self, view: View) -> Sequence[Decision]:
+        if view.rules.smallest > view.atoms_free:
             return base.NOTHING
         for bracket in list(self._brackets):
-            decision = self._next_of(state, bracket)
+            decision = self._next_of(view, bracket)
             if decision is not None:
                 return (decision,)
-            out = self._close(state, bracket)
+            out = self._close(view, bracket)
             if out or bracket.has_waiting:
-                decision = self._next_of(state, bracket)
+                decision = self._next_of(view, bracket)
                 return (*out, decision) if decision is not None else out
-        if (not self._brackets or self.options.overlap) and state.can_draw:
-            return (self._start(state, self._begin()),)
-        return base.NOTHING if "wake" in state.timers else self._look_after_stragglers(state)
+        if (not self._brackets or self.options.overlap) and view.can_draw:
+            return (self._start(self._begin()),)
+        return base.NOTHING if view.wake_at is not None else self._look_after_stragglers(view)
 
-    def _next_of(self, state: State, bracket: Bracket) -> Decision | None:
+    def _next_of(self, view: View, bracket: Bracket) -> Decision | None:
         """What a bracket would do with a free atom."""
-        trial = bracket.next_waiting(state)
+        trial = bracket.next_waiting(view)
         if trial is not None:
-            bracket.launched(trial.id, state.now)
+            bracket.launched(trial.id, view.now)
             return Resume(trial.id, 1, f"goes on to {bracket.milestone} steps")
         if bracket.wants_new:
-            if state.can_draw:
-                return self._start(state, bracket)
+            if view.can_draw:
+                return self._start(bracket)
             bracket.is_full = True
         return None
 
-    def _start(self, state: State, bracket: Bracket) -> Decision:
-        trial = len(state.trials)
-        bracket.enter(trial, state.now)
-        self._bracket_of[trial] = bracket
+    def _start(self, bracket: Bracket) -> Decision:
         of = bracket.plan.sizes[0]
-        return Start(1, f"{bracket.plan.name}, {bracket.entered} of {of}")
+        return Start(1, f"{bracket.plan.name}, {bracket.entered + 1} of {of}", tag=bracket)
+
+    def on_start(self, view: View, trial: TrialView) -> None:
+        bracket: Bracket = trial.tag
+        bracket.enter(trial.id, view.now)
 
     def _begin(self) -> Bracket:
         bracket = Bracket(next(self._next_plan), self.options.eta)
@@ -159,58 +156,56 @@ class Synchronous(base.Policy):
 
     # ------------------------------------------------------------ who does not come
 
-    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
-        bracket = self._bracket_of.get(trial.id)
-        if bracket is None or bracket.is_over:
+    def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        bracket: Bracket = trial.tag
+        if bracket.is_over:
             return base.NOTHING
         if trial.id in bracket.now.coming:
             if trial.is_final or trial.held_by_user:
                 bracket.drop(trial.id)
             elif not bracket.is_waiting(trial.id):
                 bracket.comes_first(trial.id)  # it left without having been told to
-        return self._close(state, bracket)
+        return self._close(view, bracket)
 
-    def on_wake(self, state: State) -> Sequence[Decision]:
-        return self._look_after_stragglers(state)
+    def on_wake(self, view: View) -> Sequence[Decision]:
+        return self._look_after_stragglers(view)
 
-    def _look_after_stragglers(self, state: State) -> Sequence[Decision]:
+    def _look_after_stragglers(self, view: View) -> Sequence[Decision]:
         patience = self.options.patience
         if patience is None:
             return base.NOTHING
         decisions: list[Decision] = []
         next_at: float | None = None
         for bracket in list(self._brackets):
-            late, bracket_next_at = bracket.stragglers(state, patience)
+            late, bracket_next_at = bracket.stragglers(view, patience)
             for trial in late:
                 bracket.drop(trial)
                 why = f"a straggler: the others had {bracket.milestone} steps in a fraction of its time"
                 decisions.append(Stop(trial, why))
             if late:
-                decisions += self._close(state, bracket)
+                decisions += self._close(view, bracket)
             elif bracket_next_at is not None:
                 next_at = min(next_at or bracket_next_at, bracket_next_at)
-        if next_at is None and "wake" in state.timers:
-            next_at = state.now  # nobody to wait for: an experiment with a timer set is not over
-        if next_at is not None and state.timers.get("wake") != next_at:
+        if next_at is None and view.wake_at is not None:
+            next_at = view.now  # nobody to wait for: an experiment with a timer set is not over
+        if next_at is not None and view.wake_at != next_at:
             decisions.append(WakeAt(next_at))
         return decisions
 
     # ------------------------------------------------------------ for people
 
-    def rungs(self, state: State) -> Sequence[Rung]:
+    def rungs(self, view: View) -> Sequence[Rung]:
         return self._brackets[0].rungs if self._brackets else ()
 
-    def notes(self, state: State) -> Sequence[str]:
+    def notes(self, view: View) -> Sequence[str]:
         return [
             f"{bracket.plan.name}: {len(bracket.now.rung)} in at {bracket.milestone} steps, "
             f"{len(bracket.now.coming)} to come"
             for bracket in self._brackets
         ]
 
-    def explain(self, state: State, trial: Trial) -> Sequence[str]:
-        bracket = self._bracket_of.get(trial.id)
-        if bracket is None:
-            return ()
+    def explain(self, view: View, trial: TrialView) -> Sequence[str]:
+        bracket: Bracket = trial.tag
         lines = [f"it is in {bracket.plan.name}"]
         for rung, size in zip(bracket.rungs, (*bracket.plan.sizes[1:], 0), strict=False):
             if trial.id in rung:

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpusched import policies
+from gpusched import plugins, policies
 from gpusched.errors import RecipeError
 from gpusched.recipe import checks, messages
 from gpusched.recipe import mode as config_mode
@@ -99,8 +99,8 @@ def _override(document: Document, text: str) -> None:
 
 def _apply_flag(document: Document, key: str, text: str) -> None:
     mark = Mark(f"--{key} {text[:60]}")
-    if key == "policy" and text in policies.names():
-        _switch_policy(document, text, mark)
+    if key == "policy" and policies.is_known(text):
+        _switch_policy(document, plugins.absolute(text, FilePath.cwd()), mark)
     else:
         _set(document, (key,), text, mark)
 
@@ -214,7 +214,7 @@ def _check_values(good: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list
             findings += [(("try_first", *path), message) for path, message in first]
     if "mode" not in good and "metric" in good and (why := config_mode.not_said(model.metric)):
         findings.append((("metric",), why))
-    name, options, found = check_policy(_aimed(model.policy, model.target))
+    name, options, found = check_policy(_aimed(model.policy, model.target, folder), folder)
     findings += found
     resolved |= {"script": str(script), "cwd": str(cwd), "name": model.name or _name_of(file)}
     resolved["policy"] = {"name": name, **options}
@@ -222,13 +222,13 @@ def _check_values(good: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list
     return recipe, [*findings, *_check_together(recipe)]
 
 
-def _aimed(policy: object, target: float | None) -> object:
+def _aimed(policy: object, target: float | None, folder: FilePath) -> object:
     """The policy as written, with the recipe's target where it aims at one and names none itself."""
     options = {"name": policy} if isinstance(policy, str) else policy
     if target is None or not isinstance(options, dict) or options.get("target") is not None:
         return policy
     name = options.get("name", DEFAULT)
-    aims = name in policies.names() and "target" in option_names(name)
+    aims = isinstance(name, str) and "target" in option_names(plugins.absolute(name, folder))
     return {**options, "target": target} if aims else policy
 
 

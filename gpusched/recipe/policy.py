@@ -6,9 +6,11 @@ import dataclasses
 import json
 import typing
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from gpusched import policies
+from gpusched import plugins, policies
+from gpusched.errors import InputError
 from gpusched.recipe.document import Finding
 from gpusched.recipe.messages import in_words, unknown_key
 from gpusched.text import nearest, show
@@ -16,8 +18,13 @@ from gpusched.text import nearest, show
 DEFAULT = "hypersched"
 
 
-def check_policy(raw: object) -> tuple[str, dict[str, Any], list[Finding]]:
-    """Name and complete options of the policy, and what is wrong with them."""
+def check_policy(
+    raw: object, folder: Path | None = None
+) -> tuple[str, dict[str, Any], list[Finding]]:
+    """Return name and complete options of the policy, and what is wrong with them.
+
+    ``folder``: where the file of a policy such as ``mine.py:MyPolicy`` is looked for (None: here).
+    """
     if isinstance(raw, str):
         raw = {"name": raw}
     if not isinstance(raw, Mapping):
@@ -29,15 +36,25 @@ def check_policy(raw: object) -> tuple[str, dict[str, Any], list[Finding]]:
         )
     name = raw.get("name", DEFAULT)
     if not isinstance(name, str):
-        message = f"should be one of {', '.join(policies.names())}, not {show(name)}"
+        message = f"should be one of {', '.join(policies.all_names())}, not {show(name)}"
         return "", {}, [(("policy", "name"), message)]
-    if name not in policies.names():
-        meant = nearest(name, policies.names())
-        hint = f"did you mean {meant}?" if meant else f"there are {', '.join(policies.names())}"
-        return "", {}, [(("policy",), f"unknown policy {show(name)}; {hint}")]
+    name = plugins.absolute(name, folder or Path.cwd())
+    try:
+        policies.policy_type(name)
+    except KeyError:
+        return "", {}, [(("policy",), _unknown_policy(name))]
+    except InputError as error:
+        return "", {}, [(("policy",), str(error))]
     given = {key: value for key, value in raw.items() if key != "name"}
     options, findings = _check_options(name, given)
     return name, options, [(("policy", *path), message) for path, message in findings]
+
+
+def _unknown_policy(name: str) -> str:
+    known = policies.all_names()
+    meant = nearest(name, known)
+    there = f"there are {', '.join(known)}; one of your own is written FILE.py:CLASS"
+    return f"unknown policy {show(name)}; {f'did you mean {meant}?' if meant else there}"
 
 
 def _check_options(name: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
@@ -96,4 +113,7 @@ def _unknown_option(name: str, key: str, known: list[str]) -> str:
 
 def option_names(policy: str) -> list[str]:
     """The options of a policy, by name."""
-    return [field.name for field in dataclasses.fields(policies.options_type(policy))]
+    try:
+        return [field.name for field in dataclasses.fields(policies.options_type(policy))]
+    except (KeyError, InputError):  # which check_policy reports
+        return []

@@ -13,7 +13,6 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
 
 from gpusched.core.decisions import Command, Launch
 from gpusched.core.events import Event, Reported
@@ -25,7 +24,7 @@ from gpusched.errors import InputError
 from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
-from gpusched.policies.base import Policy
+from gpusched.policies import label
 from gpusched.recipe.recipe import Recipe
 from gpusched.sim.setup import Setup, experiment, machine, quiet, recipe
 from gpusched.sim.single import Result, forecaster, result, start
@@ -98,13 +97,13 @@ def simulate_into(runs: Path, setup: Setup) -> tuple[Result, Path]:
     finally:
         journal.close()
         files.write()
-    view = Assembled(search, cast(Policy, search.policy), of, paths).view(daemon_pid=None)
+    view = Assembled(search, search.policy, of, paths).view(daemon_pid=None)
     _write(paths.final_view, json.dumps(views.to_json(view)))
     return result(setup, search, executor, time.perf_counter() - began), paths.root
 
 
 def _name(setup: Setup) -> str:
-    return f"sim-{setup.policy}-n{setup.atoms}-t{setup.deadline_s:g}-s{setup.seed}"
+    return f"sim-{label(setup.policy)}-n{setup.atoms}-t{setup.deadline_s:g}-s{setup.seed}"
 
 
 def _make_folder(runs: Path, of: Recipe) -> ExperimentPaths:

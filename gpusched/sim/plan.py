@@ -6,9 +6,10 @@ import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
-from gpusched import policies
+from gpusched import plugins, policies
 from gpusched.errors import InputError
 from gpusched.recipe.policy import check_policy, option_names
 from gpusched.recipe.values import duration
@@ -144,7 +145,8 @@ def choose_options(
 
     ``--set key=value`` goes to every chosen policy that has the option, ``--set policy.key=value`` to that one.
     """
-    known = [name for name in names if name in policies.names()]
+    names = [plugins.absolute(name, Path.cwd()) for name in names]
+    known = [name for name in names if policies.is_known(name)]
     for name in names:
         if name not in known:
             problems.lines += [f"--policy: {message}" for _, message in check_policy(name)[2]]

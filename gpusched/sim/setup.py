@@ -65,7 +65,7 @@ def recipe(setup: Setup) -> Recipe:
     workload = setup.load()
     assumed = setup.assumed or setup.scaling
     return Recipe(
-        name=f"sim-{setup.policy}",
+        name=f"sim-{policies.label(setup.policy)}",
         script=Path(f"simulated:{setup.workload}"),
         args=(),
         cwd=Path("/"),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from gpusched import policies
 from gpusched.core.events import ExperimentStarted
 from gpusched.core.experiment import Experiment
 from gpusched.driver.loop import Driver, Forecaster, Observer
@@ -111,7 +112,7 @@ def result(setup: Setup, search: Experiment, executor: SimExecutor, wall_s: floa
         hits = (at for at, metric in executor.improvements if metric * sign >= setup.target * sign)
         reached = next(hits, None)
     return Result(
-        policy=setup.policy,
+        policy=policies.label(setup.policy),
         atoms=setup.atoms,
         deadline=setup.deadline_s,
         scaling=setup.scaling,

@@ -385,7 +385,7 @@ class Anything(RuleBasedStateMachine):
         Synchronous halving takes in a trial that could not be asked at its milestone as soon as it can.
         """
         sign, later = self.rules.sign, self.policy_name in ("sha", "hyperband")
-        for rung in self.experiment.policy.rungs(self.experiment.state):
+        for rung in self.experiment.policy.rungs(self.experiment.state.view):
             trials = list(rung.top(len(rung)))
             assert len(trials) == len(set(trials)) == len(rung)
             for trial in trials:

@@ -127,9 +127,9 @@ class Scene:
             metric="accuracy" if self.mode == "max" else "loss",
             folder="/data/runs/digits-0714-1532",
             now=now,
-            rungs=self.policy.rungs(state),
+            rungs=self.policy.rungs(state.view),
             eta=getattr(self.policy.options, "eta", None),
-            notes=self.policy.notes(state),
+            notes=self.policy.notes(state.view),
             **more,
         )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpusched import policies
 from tests.e2e.sandbox import Sandbox
+from tests.policies.test_own import EXAMPLE
 
 BOUNDS = {"metric_min": 0, "metric_max": 20}
 #: Options with which something happens within seconds; a step takes 0.05 s and a metric is x plus the steps made.
@@ -46,6 +48,23 @@ def run(sandbox: Sandbox, name: str) -> Any:
 def test_hermes_preempts_live_and_no_step_is_lost(sandbox: Sandbox) -> None:
     view = run(sandbox, "hermes")
     assert max(trial["incarnation"] for trial in view["trials"]) > 1
+
+
+def test_a_policy_of_ones_own_runs_live_and_is_replayed(sandbox: Sandbox, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(EXAMPLE)
+    recipe = sandbox.recipe(
+        "counted.py",
+        policy={"name": f"{tmp_path}/mine.py:Median", "R": 6, "patience": 2},
+        deadline="60s",
+        max_trials=4,
+    )
+    result = sandbox.gpusched("run", recipe)
+    assert result.code == 0, result.text + sandbox.log()
+    view = sandbox.view()
+    assert view["policy"] == "median"
+    assert {trial["state"] for trial in view["trials"]} == {"completed", "stopped"}
+    explained = sandbox.gpusched("explain", "0")
+    assert explained.code == 0, explained.text
 
 
 @pytest.mark.slow

@@ -36,12 +36,10 @@ from gpusched.core.decisions import (
 )
 from gpusched.core.events import DeadlineMoved, Event, ExperimentStarted, UserAsked
 from gpusched.core.experiment import Experiment
+from gpusched.core.policy import Policy, TrialView, View
 from gpusched.core.rules import Rules
-from gpusched.core.state import State
-from gpusched.core.trial import Trial
 from gpusched.driver.forecaster import InlineForecaster
 from gpusched.driver.loop import Driver
-from gpusched.policies.base import Policy
 from gpusched.policies.curves.predictor import Prediction
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Delays, Faults, Incident
@@ -88,76 +86,75 @@ class Witness(Policy):
         self.watched = watched
         self.asked = 0
 
-    def on_report(self, state: State, trial: Trial) -> Sequence[Decision]:
-        return self._watch(state, "on_report", trial)
+    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        return self._watch(view, "on_report", trial)
 
-    def on_exit(self, state: State, trial: Trial) -> Sequence[Decision]:
+    def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
         assert not trial.is_live, f"on_exit: trial {trial.id} is {trial.state.value}"
-        return self._watch(state, "on_exit", trial)
+        return self._watch(view, "on_exit", trial)
 
-    def on_wake(self, state: State) -> Sequence[Decision]:
-        return self._watch(state, "on_wake")
+    def on_wake(self, view: View) -> Sequence[Decision]:
+        return self._watch(view, "on_wake")
 
     def on_forecast(
-        self, state: State, trial: Trial, step: int, forecast: Mapping[str, float]
+        self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
     ) -> Sequence[Decision]:
-        return self._watch(state, "on_forecast", trial, step, forecast)
+        return self._watch(view, "on_forecast", trial, step, forecast)
 
-    def on_capacity(self, state: State) -> Sequence[Decision]:
-        answer = self._watch(state, "on_capacity")
+    def on_capacity(self, view: View) -> Sequence[Decision]:
+        answer = self._watch(view, "on_capacity")
         if answer:
-            fits = any(_fits(state, decision) for decision in answer)
+            fits = any(_fits(view, decision) for decision in answer)
             assert fits, f"on_capacity wants what cannot be had: {answer}"
         return answer
 
-    def _watch(self, state: State, callback: str, *arguments: Any) -> Sequence[Decision]:
-        before = _fingerprint(state)
-        answer: Sequence[Decision] = getattr(self.watched, callback)(state, *arguments)
-        assert _fingerprint(state) == before, f"{callback} changed the state"
+    def _watch(self, view: View, callback: str, *arguments: Any) -> Sequence[Decision]:
+        before = _fingerprint(view)
+        answer: Sequence[Decision] = getattr(self.watched, callback)(view, *arguments)
+        assert _fingerprint(view) == before, f"{callback} changed the view"
         self.asked += 1
         for decision in answer:
-            why = f"{callback} at {state.now:.2f} s: {decision}"
-            _check_decision(state, decision, why)
+            why = f"{callback} at {view.now:.2f} s: {decision}"
+            _check_decision(view, decision, why)
         return answer
 
 
-def _fingerprint(state: State) -> tuple[object, ...]:
+def _fingerprint(view: View) -> tuple[object, ...]:
     return (
-        len(state.trials),
-        [(t.id, t.state, t.devices, t.after) for t in state.live.values()],
-        sorted(state.paused),
-        sorted(state.devices.free),
-        len(state.decisions),
-        dict(state.timers),
-        state.now,
+        len(view.trials),
+        [(t.id, t.state, t.atoms, t.is_resizing) for t in map(view.trials.__getitem__, view.live)],
+        sorted(view.paused),
+        view.atoms_free,
+        view.wake_at,
+        view.now,
     )
 
 
-def _check_decision(state: State, decision: Decision, why: str) -> None:
+def _check_decision(view: View, decision: Decision, why: str) -> None:
     match decision:
         case Start(atoms=atoms):
-            assert state.can_draw, f"{why}: there is no configuration left"
-            assert 1 <= atoms <= state.devices.total, why
+            assert view.can_draw, f"{why}: there is no configuration left"
+            assert atoms >= 1, why
         case Resume(trial=trial, atoms=atoms):
-            assert trial in state.paused, f"{why}: it is {state.trials[trial].state.value}"
-            assert not state.trials[trial].held_by_user, f"{why}: a person holds it"
-            assert 1 <= atoms <= state.devices.total, why
+            assert trial in view.paused, f"{why}: it is {view.trials[trial].state.value}"
+            assert not view.trials[trial].held_by_user, f"{why}: a person holds it"
+            assert atoms >= 1, why
         case Resize(trial=trial, atoms=atoms):
-            found = state.trials[trial]
+            found = view.trials[trial]
             assert found.is_live, f"{why}: it is {found.state.value}"
-            assert 1 <= atoms <= state.devices.total, why
+            assert atoms >= 1, why
             assert atoms != found.atoms, f"{why}: it has that many"
         case Pause(trial=trial, reason=reason) | Stop(trial=trial, reason=reason):
-            assert not state.trials[trial].is_final, f"{why}: it is final"
+            assert not view.trials[trial].is_final, f"{why}: it is final"
             assert reason, f"{why}: no reason is given"
         case Complete(trial=trial, reason=reason):
-            assert not state.trials[trial].is_final, f"{why}: it is final"
+            assert not view.trials[trial].is_final, f"{why}: it is final"
             assert reason, f"{why}: no reason is given"
         case WakeAt(at=at):
-            assert at >= state.now, f"{why}: that is over"
-            assert at < state.rules.deadline_s + 1e9, why
+            assert at >= view.now, f"{why}: that is over"
+            assert at < view.rules.deadline_s + 1e9, why
         case AskForecast(trial=trial, curve=curve, horizon=horizon, target=target):
-            assert not state.trials[trial].is_final, f"{why}: it is final"
+            assert not view.trials[trial].is_final, f"{why}: it is final"
             assert all(math.isfinite(value) and 0 <= value <= 1 for value in curve), why
             assert math.isfinite(target), why
             assert horizon > len(curve) > 0, why
@@ -166,12 +163,12 @@ def _check_decision(state: State, decision: Decision, why: str) -> None:
             assert decision.text, f"{why}: says nothing"
 
 
-def _fits(state: State, decision: Decision) -> bool:
+def _fits(view: View, decision: Decision) -> bool:
     match decision:
         case Start(atoms=atoms) | Resume(atoms=atoms):
-            return state.rules.fit(atoms) <= state.atoms_free
+            return view.rules.fit(atoms) <= view.atoms_free
         case Resize(trial=trial, atoms=atoms):
-            return state.rules.fit(atoms) - state.trials[trial].atoms <= state.atoms_free
+            return view.rules.fit(atoms) - view.trials[trial].atoms <= view.atoms_free
         case _:
             return True
 

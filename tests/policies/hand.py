@@ -232,7 +232,12 @@ class Hand:
 
     @property
     def notes(self) -> str:
-        return "\n".join(self.policy.notes(self.state))
+        return "\n".join(self.policy.notes(self.state.view))
+
+    def explain(self, trial: int) -> list[str]:
+        """The policy's own sentences about a trial."""
+        view = self.state.view
+        return list(self.policy.explain(view, view.trials[trial]))
 
     def launched(self, trial: int) -> list[int]:
         """On how many atoms each of its incarnations was launched."""

@@ -9,7 +9,7 @@ from tests.policies.hand import Hand
 
 
 def rungs(hand: Hand) -> list[int]:
-    return [rung.milestone for rung in hand.policy.rungs(hand.state)]
+    return [rung.milestone for rung in hand.policy.rungs(hand.state.view)]
 
 
 def test_milestones_are_r_times_powers_of_eta_below_R() -> None:
@@ -61,7 +61,7 @@ def test_a_trial_is_judged_once_for_each_rung() -> None:
     hand.train(3, [0.9] * 5)
     assert hand.trial(3).step == 7
     assert hand.where(3) == "running"
-    rung = hand.policy.rungs(hand.state)[0]
+    rung = hand.policy.rungs(hand.state.view)[0]
     assert rung.score(3) == 0.8
 
 
@@ -157,9 +157,7 @@ def test_explanation_names_rank_and_cut() -> None:
     hand = Hand("asha", {"eta": 2.0}, atoms=1)
     hand.report(0, 0.9)
     hand.report(1, 0.1)
-    assert list(hand.policy.explain(hand.state, hand.trial(1))) == [
-        "rung 1: 2nd of 2; the best is promoted"
-    ]
+    assert list(hand.explain(1)) == ["rung 1: 2nd of 2; the best is promoted"]
 
 
 @pytest.mark.parametrize(

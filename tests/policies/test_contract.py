@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from gpusched import policies
+from gpusched.core.policy import Policy
 from gpusched.core.trial import TrialState
-from gpusched.policies.base import Policy
 from tests.policies.contract import VARIANTS, Played, Witness, play
 from tests.policies.hand import Hand
 
@@ -45,12 +45,12 @@ def _check_ending(played: Played, seed: int) -> None:
     assert state.now <= state.rules.deadline_s + state.rules.last_call_s + state.rules.kill_grace_s
     for trial in state.trials.values():
         assert trial.is_final, f"seed {seed}: trial {trial.id} is {trial.state.value}"
-        sentences = played.policy.explain(state, trial)
+        sentences = played.policy.explain(state.view, state.view.trials[trial.id])
         assert all(isinstance(sentence, str) and sentence for sentence in sentences)
-    assert all(isinstance(note, str) and note for note in played.policy.notes(state))
-    milestones = [rung.milestone for rung in played.policy.rungs(state)]
+    assert all(isinstance(note, str) and note for note in played.policy.notes(state.view))
+    milestones = [rung.milestone for rung in played.policy.rungs(state.view)]
     assert milestones == sorted(milestones)
-    for rung in played.policy.rungs(state):
+    for rung in played.policy.rungs(state.view):
         assert all(trial in state.trials for trial in rung.top(len(rung)))
 
 
@@ -111,13 +111,14 @@ def test_options_are_frozen_complete_and_say_what_is_wrong(name: str) -> None:
 
 
 class Broken(Policy):
-    name = "broken"
-
     def __init__(self, answer: Any) -> None:
         self.answer = answer
 
-    def on_capacity(self, state: Any) -> Any:
-        return self.answer(state)
+    def on_report(self, view: Any, trial: Any) -> Any:
+        return []
+
+    def on_capacity(self, view: Any) -> Any:
+        return self.answer(view)
 
 
 def test_the_witness_catches_nonsense() -> None:
@@ -127,13 +128,12 @@ def test_the_witness_catches_nonsense() -> None:
     hand.report(0, 0.5)
     assert hand.trial(0).state is TrialState.RUNNING
     for answer in (
-        lambda state: [Start(1)],  # nothing is free
-        lambda state: [Resume(0)],  # it runs
-        lambda state: [Start(9)],  # there are not so many
-        lambda state: [Stop(0)],  # without a reason
-        lambda state: [WakeAt(-1.0)],  # over
-        lambda state: ["start"],  # no decision
-        lambda state: state.decisions.append("x") or [],  # touches the state
+        lambda view: [Start(1)],  # nothing is free
+        lambda view: [Resume(0)],  # it runs
+        lambda view: [Start(9)],  # there are not so many
+        lambda view: [Stop(0)],  # without a reason
+        lambda view: [WakeAt(-1.0)],  # over
+        lambda view: ["start"],  # no decision
     ):
         with pytest.raises(AssertionError):
-            Witness(Broken(answer)).on_capacity(hand.state)
+            Witness(Broken(answer)).on_capacity(hand.state.view)

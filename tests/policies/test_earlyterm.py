@@ -48,7 +48,7 @@ def test_a_trial_with_a_chance_goes_on() -> None:
     hand.answer(0, reached_at_end=0.05, mean=0.2)
     hand.report(0, 0.1)
     assert hand.where(0) == "running"
-    assert "0.05" in "\n".join(hand.policy.explain(hand.state, hand.trial(0)))
+    assert "0.05" in "\n".join(hand.explain(0))
 
 
 def test_it_trains_on_while_the_forecast_is_made() -> None:

@@ -239,7 +239,7 @@ def test_a_quantum_shorter_than_a_handover_is_stretched_and_said_once() -> None:
 
 def test_explanation_and_notes() -> None:
     hand = after_first_turns([1.0, 6.0])
-    (line,) = hand.policy.explain(hand.state, hand.trial(0))
+    (line,) = hand.explain(0)
     assert line == "C = 0.25 after 1 quanta; a quantum is 4 s (0 of 0 milestones passed)"
     assert hand.notes == "2 trials share 1 devices"
 

@@ -62,7 +62,7 @@ def test_a_metric_is_recorded_once_for_each_rung() -> None:
     hand = Hand("hypersched", PLAIN, atoms=1)
     hand.report(0, 0.7)
     hand.report(0, 0.1, step=1)
-    rung = hand.policy.rungs(hand.state)[0]
+    rung = hand.policy.rungs(hand.state.view)[0]
     assert (len(rung), rung.score(0)) == (1, 0.7)
 
 
@@ -97,7 +97,7 @@ def test_a_trial_waits_in_the_rung_it_was_last_recorded_in() -> None:
     hand.report(1, 0.9)
     hand.report(1, 0.6)
     hand.report(0, 0.5)
-    assert hand.policy.rungs(hand.state)[0].rank(0) == 0
+    assert hand.policy.rungs(hand.state.view)[0].rank(0) == 0
     assert hand.where(0) == "paused"
     assert hand.live == [1, 2]
 
@@ -125,7 +125,7 @@ def entrance(now_s: float, *, training_s: float, R: int = 1000, step_s: float = 
     hand.advance(begin)
     # Trial 0 began at 0; what it has been up counts.
     hand.report(0, 0.5, at=now_s, took_s=step_s)
-    return bool(policy(hand)._may_enter(hand.state))
+    return bool(policy(hand)._may_enter(hand.state.view))
 
 
 def test_a_trial_enters_only_if_it_fits() -> None:
@@ -195,7 +195,9 @@ def test_without_speculation_nobody_is_judged_again() -> None:
     hand.report(1, 0.6)
     assert hand.where(1) == "running"
     hand.report(2, 0.7)
-    assert hand.policy.rungs(hand.state)[0].rank(1) == 1  # not among the best floor(3/2) any more
+    assert (
+        hand.policy.rungs(hand.state.view)[0].rank(1) == 1
+    )  # not among the best floor(3/2) any more
     hand.report(1, 0.1, step=3)
     assert hand.where(1) == "running"
 
@@ -254,7 +256,7 @@ def test_explanation_says_why_a_trial_is_paused() -> None:
     hand = Hand("hypersched", PLAIN, atoms=2)
     hand.report(0, 0.9)
     hand.report(1, 0.1)
-    text = "\n".join(hand.policy.explain(hand.state, hand.trial(1)))
+    text = "\n".join(hand.explain(1))
     assert "worse than the cut-off 0.9 of rung 1" in text
 
 

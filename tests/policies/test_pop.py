@@ -272,6 +272,6 @@ def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
 def test_explanation_names_class_p_and_time() -> None:
     hand = Hand("pop", SMALL, atoms=2)
     boundary(hand, 0, p=0.5)
-    (line,) = hand.policy.explain(hand.state, hand.trial(0))
+    (line,) = hand.explain(0)
     assert line.startswith("promising: at step 2 it was to reach the target with p = 0.50, in 3 s")
     assert "1 of 1 extrapolated trials are promising (p of 0.50 and more)" in hand.notes

@@ -257,7 +257,7 @@ def test_a_winner_that_a_person_stops_is_replaced_by_nobody() -> None:
 def test_explanation_and_notes() -> None:
     hand = Hand("sha", NINE, atoms=1)
     round_of(hand, {n: 0.1 * n for n in range(9)})
-    lines = list(hand.policy.explain(hand.state, hand.trial(8)))
+    lines = list(hand.explain(8))
     assert lines == ["it is in bracket 1", "1 steps: 1st of 9; the best 3 go on"]
     assert hand.notes == "bracket 1: 0 in at 3 steps, 3 to come"
 

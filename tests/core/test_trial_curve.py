@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.core.curve import Curve
+from gpusched.core.trial import Curve
 
 REPORTS = st.lists(st.tuples(st.integers(0, 1 << 40), st.floats()))
 

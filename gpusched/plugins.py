@@ -1,0 +1,104 @@
+"""Classes of a user's own: ``mine.py:MyPolicy`` in a recipe, or an entry point of an installed package.
+
+For every seam that a third party may fill (policies, samplers). The file is loaded under a name of its own; its folder
+is added to the end of ``sys.path``, so that the file may import its neighbours.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+import zlib
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gpusched.errors import InputError
+
+
+def is_file(name: str) -> bool:
+    """Tell whether ``name`` means a class in a file: ``mine.py:MyPolicy``."""
+    return ".py:" in name
+
+
+def absolute(name: str, folder: Path) -> str:
+    """Return ``name`` with its file's path made absolute from ``folder``; other names as they are."""
+    if not is_file(name):
+        return name
+    path, _, attribute = name.rpartition(":")
+    return f"{(folder / Path(path).expanduser()).resolve()}:{attribute}"
+
+
+@cache
+def installed(group: str) -> dict[str, metadata.EntryPoint]:
+    """Return the entry points of a group by name, in the order of their names."""
+    return {found.name: found for found in sorted(metadata.entry_points(group=group))}
+
+
+def load(name: str, group: str, base: type[Any]) -> type[Any]:
+    """Return the class that ``name`` means: in a file (with an absolute path), or an entry point of ``group``.
+
+    Raises KeyError where nothing is called so, and InputError where it cannot be loaded or is no ``base``.
+    """
+    found = _from_file(name) if is_file(name) else _from_package(name, group)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise InputError(f"{name} is not a subclass of {base.__module__}.{base.__name__}")
+    return found
+
+
+def _from_package(name: str, group: str) -> object:
+    entry = installed(group)[name]
+    try:
+        return entry.load()
+    except Exception as error:
+        raise InputError(f"entry point {name} of {group}: {_first_cause(error, '')}") from error
+
+
+def _from_file(name: str) -> object:
+    path, _, attribute = name.rpartition(":")
+    module = _module(Path(path))
+    try:
+        return getattr(module, attribute)
+    except AttributeError:
+        classes = [key for key, value in vars(module).items() if _is_own_class(module, value)]
+        there = f"it has {', '.join(classes)}" if classes else "it has no class"
+        raise InputError(f"{path} has no class {attribute}; {there}") from None
+
+
+def _is_own_class(module: ModuleType, value: object) -> bool:
+    return isinstance(value, type) and value.__module__ == module.__name__
+
+
+@cache
+def _module(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise InputError(f"{path}: there is no such file")
+    # Several files may have the same name; dataclasses look their module up by name.
+    name = f"gpusched_file_{zlib.crc32(bytes(path)):08x}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path}: cannot be imported; its name must end in .py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise InputError(_first_cause(error, str(path))) from error
+    return module
+
+
+def _first_cause(error: Exception, path: str) -> str:
+    """Say what went wrong while importing, and in which line of the user's file."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == path
+    ]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    where = f"{path}:{line}: " if path and line else f"{path}: " if path else ""
+    return f"{where}cannot be imported: {type(error).__name__}: {error}"

@@ -1,0 +1,159 @@
+"""A policy of a user's own: the example of docs/policies.md in a file, in a recipe, simulated (live: tests/e2e)."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from gpusched import plugins, policies
+from gpusched.cli import main
+from gpusched.core.policy import Policy
+from gpusched.errors import InputError, RecipeError
+from gpusched.recipe.recipe import load_recipe
+from tests.policies.contract import play
+from tests.policies.hand import Hand
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "policies.md").read_text()
+SECTION = PAGE.partition("## A policy of your own\n")[2].partition("\n## ")[0]
+EXAMPLE = re.search(r"^```python\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)[1]  # type: ignore[index]
+RECIPE = """\
+script: train.py
+deadline: 10m
+metric: accuracy
+space: {lr: {loguniform: [1e-4, 1]}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(EXAMPLE)
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    return tmp_path
+
+
+def load(folder: Path, written: str, **flags: str):
+    (folder / "recipe.yaml").write_text(f"{RECIPE}policy: {written}\n")
+    return load_recipe(folder / "recipe.yaml", [], **flags)
+
+
+def test_the_example_is_as_long_as_promised() -> None:
+    assert 30 <= len(EXAMPLE.splitlines()) <= 50
+
+
+def test_a_recipe_names_it_with_a_path_relative_to_itself(folder: Path) -> None:
+    recipe = load(folder, "{name: mine.py:Median, patience: 3, R: 9}")
+    assert recipe.policy_name == f"{folder}/mine.py:Median"
+    assert recipe.policy_options == {"R": 9, "patience": 3}
+    again = type(recipe).from_resolved(json.loads(json.dumps(recipe.resolved())))
+    assert policies.make(again.policy_name, again.policy_options).name == "median"
+
+
+def test_the_command_lines_path_is_relative_to_here(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "elsewhere").mkdir()
+    monkeypatch.chdir(folder / "elsewhere")
+    recipe = load(folder, "{name: asha, R: 9, eta: 3}", policy="../mine.py:Median")
+    assert recipe.policy_name == f"{folder}/mine.py:Median"
+    assert recipe.policy_options == {"R": 9, "patience": 5}
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("{name: mine.py:Median, patience: 0}", "patience: must be at least 1 step, not 0"),
+        ("{name: mine.py:Median, pace: 2}", "pace: unknown option of "),
+        ("mine.py:Mean", "mine.py has no class Mean; it has MedianOptions, Median"),
+        ("mine.py:MedianOptions", "is not a subclass of gpusched.core.policy.Policy"),
+        ("theirs.py:Median", "theirs.py: there is no such file"),
+        ("broken.py:Median", "broken.py:2: cannot be imported: ZeroDivisionError"),
+        ("typo.py:Median", "typo.py:1: cannot be imported: SyntaxError"),
+        ("medial", "unknown policy 'medial'"),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_recipes_line(
+    folder: Path, policy: str, message: str
+) -> None:
+    (folder / "broken.py").write_text("import math\n1 / 0\n")
+    (folder / "typo.py").write_text("class Median(:\n")
+    with pytest.raises(RecipeError) as caught:
+        load(folder, policy)
+    (line,) = caught.value.problems
+    assert line.startswith(f"{folder}/recipe.yaml:5: policy")
+    assert message in line
+
+
+def test_it_passes_the_contract_and_replays(folder: Path) -> None:
+    for seed in range(5):
+        played = play(f"{folder}/mine.py:Median", {"R": 20, "patience": 2}, seed)
+        assert played.again() == played.commands
+
+
+def test_the_median_rule_stops_the_worse_half(folder: Path) -> None:
+    options = {"R": 20, "patience": 2}
+    hand = Hand(f"{folder}/mine.py:Median", options, atoms=3, configurations=3)
+    assert [hand.state.trials[n].tag for n in range(3)] == [2, 4, 2]
+    for step in range(2):
+        hand.report(0, 0.5 + step / 10)
+        hand.report(1, 0.3)
+        if hand.trial(2).is_live:
+            hand.report(2, 0.1)
+    assert hand.where(2) == "stopped"
+    assert "below the median of 3 trials at step 2" in hand.why(2)
+    assert hand.where(1) == "running", "its tag lets it be until step 4"
+    hand.report(0, 0.8)
+    assert hand.atoms(0) == 2, "the best trial has the atom that came free"
+
+
+def test_it_is_simulated(folder: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    arguments = ["--policy", "fifo,mine.py:Median", "--set", "R=20", "--seeds", "1", "--jobs", "1"]
+    code = main(["simulate", *arguments, "--deadline", "20", "--json", "--journal", "sims"])
+    said = capsys.readouterr()
+    assert (code, said.err) == (0, "")
+    fifo, median = map(json.loads, said.out.splitlines())
+    assert median["policy"] == "Median"
+    assert median["trials"] > fifo["trials"], "poor trials made room"
+    assert main(["status", "sims/sim-Median-n8-t20-s0", "--json"]) == 0, "replayed from its journal"
+    assert '"policy": "median"' in capsys.readouterr().out
+
+
+def test_an_entry_point_of_a_package_is_a_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package as it lies in site-packages: a module and its metadata."""
+    (tmp_path / "median_policy.py").write_text(EXAMPLE)
+    info = tmp_path / "median_policy-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: median-policy\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gpusched.policies]\nmedian = median_policy:Median\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    plugins.installed.cache_clear()
+    try:
+        assert policies.all_names() == (*policies.names(), "median")
+        assert issubclass(policies.policy_type("median"), Policy)
+        (tmp_path / "median_policy.py").unlink()
+        (info / "entry_points.txt").write_text("[gpusched.policies]\ngone = no_such_module:X\n")
+        plugins.installed.cache_clear()
+        with pytest.raises(InputError, match=r"entry point gone .* ModuleNotFoundError"):
+            policies.policy_type("gone")
+    finally:
+        plugins.installed.cache_clear()
+
+
+def test_the_view_refuses_changes() -> None:
+    hand = Hand("fifo", atoms=1)
+    view = hand.state.view
+    for change in (
+        lambda: setattr(view, "now", 1.0),
+        lambda: setattr(view.trials[0], "score", 1.0),
+        lambda: setattr(view.trials[0], "mood", "good"),
+    ):
+        with pytest.raises(AttributeError):
+            change()
+    with pytest.raises(TypeError):
+        view.trials[7] = view.trials[0]
+    assert not hasattr(view.live, "add")
