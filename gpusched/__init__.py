@@ -24,22 +24,32 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "init", "load"]
 
 
-def init(defaults: Mapping[str, object] | None = None) -> Trial:
+def init(defaults: Mapping[str, object] | None = None, *, in_charge: bool = False) -> Trial:
     """Join the trial this process is a rank of; called once, near the top of a training script.
 
     Works under ``gpusched run``, under plain ``torchrun`` and alone (``python train.py --lr 0.1 --opt.momentum 0.9``).
-    Where torchrun made several ranks, their process group is joined; a group the script has joined already is used.
+    The ranks talk over a process group of gpusched's own. torch's default group is the script's: make it before or
+    after this call, with the backend you like, or let ``trial.wrap`` or the first use of the default group make it.
+
+    In a process that a rank has started (a DataLoader worker that imports the script anew) the trial can be read, and
+    neither reports nor saves.
+
+    With ``GPUSCHED_CHECKPOINTS=DIR`` in the environment a plain run saves in that folder, and goes on from there when
+    it is started again, with as many ranks as it then has.
 
     Args:
         defaults: Values of hyperparameters that neither the recipe nor the command line gives, nested if need be. They
             also say which types the command line's values must have.
+        in_charge: The script (or its trainer) ends by itself: ``trial.report`` never raises ``SystemExit``, and the
+            script asks ``trial.should_yield()`` after each report and leaves when that is True.
 
     Raises:
         SystemExit: The command line or the experiment's folder is wrong; the reason was printed.
+        RuntimeError: The script spawns its ranks itself (``mp.spawn``); the message says what to write instead.
     """
     from gpusched.worker.start import start
 
-    return start(defaults)
+    return start(defaults, in_charge=in_charge)
 
 
 def load(experiment: str | os.PathLike[str] | None = None) -> Best:

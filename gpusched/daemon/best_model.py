@@ -38,9 +38,16 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Best(Description):
-    """The best model with its state: what ``trial.track`` was given, by name, with tensors on the CPU."""
+    """The best model with its state.
+
+    Attributes:
+        state: What ``trial.track`` was given, by name, with tensors on the CPU.
+        folder: Files that the script wrote inside ``trial.checkpoint_dir()``; None without any. While the search runs,
+            a better model may replace the folder: copy what is needed.
+    """
 
     state: dict[str, Any]
+    folder: Path | None = None
 
 
 def load(experiment: str | os.PathLike[str] | None = None) -> Best:
@@ -62,11 +69,13 @@ def load(experiment: str | os.PathLike[str] | None = None) -> Best:
     def read(folder: Path) -> Best:
         known = _read(paths, folder)
         try:
-            state = verify(folder / "checkpoint", known.step).load("state.pt")["tracked"]
+            checkpoint = verify(folder / "checkpoint", known.step)
+            has_state = "state.pt" in checkpoint.files
+            state = checkpoint.load("state.pt")["tracked"] if has_state else {}
         except (Damaged, OSError, ValueError, KeyError) as error:
             raise DamagedState(f"{folder}: the best model cannot be loaded: {error}") from None
         fields = {name: getattr(known, name) for name in Description.__slots__}
-        return Best(**fields, state=state)
+        return Best(**fields, state=state, folder=checkpoint.script_folder)
 
     return _undisturbed(paths, read)
 

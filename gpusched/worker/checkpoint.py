@@ -35,8 +35,12 @@ MANIFEST = "manifest.json"
 FRESH_S = 60.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PIECE_BYTES = 8 << 20
+FOLDER = "files"
+"""Name, inside a checkpoint, of the folder that the script has written (``trial.checkpoint_dir``)."""
 _COMMITTED = re.compile(r"step-(\d{8,})$")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*$")
+OPEN_FOLDER = ".open-folder"
+_STALE = (".staged-", ".trash-", ".replaced-", ".damaged-", OPEN_FOLDER)
 
 Writer = Callable[["HashingFile"], None]
 Source = Writer | memoryview
@@ -105,6 +109,11 @@ class Checkpoint:
     files: tuple[str, ...] = ()
     lasting: bool = True
 
+    @property
+    def script_folder(self) -> Path | None:
+        """The folder that the script has written into this checkpoint; None without one."""
+        return self.folder / FOLDER if self.facts.get("folder") else None
+
     def close(self) -> None:
         """It stays on disk."""
 
@@ -122,8 +131,32 @@ class CheckpointStore:
         self.folder = folder
         self._keep = max(1, keep)
 
-    def write(self, step: int, files: Mapping[str, Source], facts: Mapping[str, Any]) -> int:
-        """Commit a checkpoint; return its size in bytes. ``facts`` go into the manifest (JSON).
+    def open_folder(self) -> Path:
+        """Make an empty folder that ``write`` can take into a checkpoint.
+
+        Raises:
+            OSError: The disk refuses.
+        """
+        self._make_folder()
+        folder = self.folder / OPEN_FOLDER
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        return folder
+
+    def write(
+        self,
+        step: int,
+        files: Mapping[str, Source],
+        facts: Mapping[str, Any],
+        script_folder: Path | None = None,
+    ) -> int:
+        """Commit a checkpoint; return its size in bytes.
+
+        Args:
+            step: The step that the checkpoint is of; one that was saved before is replaced.
+            files: Contents by name.
+            facts: Go into the manifest (JSON).
+            script_folder: Made by ``open_folder``; moved into the checkpoint, and every file below it hashed.
 
         Raises:
             OSError: It could not be written (disk full, not writable); what was there before is untouched.
@@ -132,9 +165,14 @@ class CheckpointStore:
         try:
             self._make_folder()
             self._put_back()
-            self._remove_stale()
+            self._remove_stale(but=script_folder)
             staged.mkdir(mode=0o700)
             entries = {name: _write_file(staged / name, source) for name, source in files.items()}
+            if script_folder is not None:
+                facts = {**facts, "folder": True}
+                _replace_links(script_folder)
+                script_folder.rename(staged / FOLDER)
+                entries.update(_seal_folder(staged, FOLDER))
             manifest = {"format": FORMAT, "step": step, **facts, "files": entries}
             manifest["boot"] = boot_id()
             manifest["check"] = _manifest_hash(manifest)
@@ -208,9 +246,9 @@ class CheckpointStore:
                     folder.rename(trash)
         self._remove_stale()
 
-    def _remove_stale(self) -> None:
+    def _remove_stale(self, but: Path | None = None) -> None:
         for entry in self.folder.iterdir():
-            if entry.name.startswith((".staged-", ".trash-", ".replaced-", ".damaged-")):
+            if entry.name.startswith(_STALE) and entry != but:
                 shutil.rmtree(entry, ignore_errors=True)
 
 
@@ -242,7 +280,7 @@ def verify(folder: Path, step: int) -> Checkpoint:
         raise Damaged("its manifest is of another step")
     same_boot = manifest.pop("boot", None) == boot_id() != ""
     for name, entry in entries.items():
-        if not _FILE_NAME.match(name):
+        if not (_FILE_NAME.match(name) or _is_of_folder(name)):
             raise Damaged(f"its manifest names {name!r}")
         _compare(folder / name, entry, same_boot=same_boot)
     return Checkpoint(folder, step, manifest, tuple(entries))
@@ -275,12 +313,57 @@ def boot_id() -> str:
         return ""
 
 
+def _is_of_folder(name: str) -> bool:
+    """Whether a name in a manifest is of a file below the script's folder."""
+    parts = name.split("/")
+    return parts[0] == FOLDER and len(parts) > 1 and not {"", ".", ".."} & set(parts)
+
+
+def _replace_links(folder: Path) -> None:
+    """Put what it points to in the place of every link below ``folder``; a link to nothing goes."""
+    for path in [path for path in folder.rglob("*") if path.is_symlink()]:
+        target = path.resolve()
+        path.unlink()
+        if target.exists():
+            (shutil.copytree if target.is_dir() else shutil.copyfile)(target, path)
+
+
+def _seal_folder(checkpoint: Path, name: str) -> dict[str, dict[str, Any]]:
+    """Sync and hash every file below the folder ``name``; their manifest entries."""
+    entries: dict[str, dict[str, Any]] = {}
+    for path in sorted((checkpoint / name).iterdir()):
+        inside = f"{name}/{path.name}"
+        if path.is_dir():
+            entries.update(_seal_folder(checkpoint, inside))
+        elif path.is_file():
+            entries[inside] = _seal_file(path)
+        else:
+            path.unlink()  # a socket or a pipe holds nothing
+    sync_folder(checkpoint / name)
+    return entries
+
+
+def _seal_file(path: Path) -> dict[str, Any]:
+    """Sync and hash a file that the script has written; its manifest entry."""
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"sha256": sha256, **_stamped(file.fileno())}
+
+
+def _stamped(descriptor: int) -> dict[str, Any]:
+    """Sync a file and give it a time that no later write can set (file times are as coarse as 4 ms); size and stamp."""
+    then_ns = time.time_ns() - 1_000_000_000
+    os.utime(descriptor, ns=(then_ns, then_ns))
+    os.fsync(descriptor)
+    found = os.fstat(descriptor)
+    return {"bytes": found.st_size, "stamp": [found.st_ino, found.st_mtime_ns]}
+
+
 def _write_file(path: Path, source: Source) -> dict[str, Any]:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb", buffering=1 << 20) as raw:
         if isinstance(source, memoryview):
             sha256 = _write_buffer(raw.fileno(), source)
-            size_bytes = source.nbytes
         else:
             file = HashingFile(raw)
             try:
@@ -290,14 +373,8 @@ def _write_file(path: Path, source: Source) -> dict[str, Any]:
                     raise file.error from None
                 raise
             raw.flush()
-            sha256, size_bytes = file.sha256, file.size_bytes
-        # A time no later write can set: the clock that files are stamped with is as coarse as 4 ms.
-        then_ns = time.time_ns() - 1_000_000_000
-        os.utime(raw.fileno(), ns=(then_ns, then_ns))
-        os.fsync(raw.fileno())
-        found = os.fstat(raw.fileno())
-    stamp = [found.st_ino, found.st_mtime_ns]
-    return {"bytes": size_bytes, "sha256": sha256, "stamp": stamp}
+            sha256 = file.sha256
+        return {"sha256": sha256, **_stamped(raw.fileno())}
 
 
 def _write_buffer(descriptor: int, data: memoryview) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, MutableSequence, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,6 +56,16 @@ class Context:
     known_seq: int = 0
     #: The incarnation before this one still trains: the file that is there until this one counts.
     waits: Path | None = None
+    #: Where a plain run (``python``, ``torchrun``) saves, and goes on from: ``GPUSCHED_CHECKPOINTS``.
+    checkpoints: Path | None = None
+    #: This process is no rank: a rank has started it.
+    is_helper: bool = False
+
+    def for_helper(self) -> Context:
+        """The same without its folders: for a process that a rank has started, which neither reports nor saves."""
+        return replace(
+            self, experiment=None, paths=None, waits=None, checkpoints=None, is_helper=True
+        )
 
     @property
     def scheduled(self) -> bool:
@@ -112,6 +122,7 @@ def _unscheduled(
 ) -> Context:
     rest, own = _own_options(arguments)
     world_size = _number(environment, "WORLD_SIZE", 1) if environment.get("RANK") else 1
+    checkpoints = environment.get("GPUSCHED_CHECKPOINTS")
     return Context(
         launcher="torchrun" if environment.get("RANK") else "nobody",
         trial=0,
@@ -126,6 +137,7 @@ def _unscheduled(
         hparams=HParams(from_command_line(rest, defaults)),
         seed=own.get("seed", 0),
         settings=Settings(max_steps=own.get("max_steps")),
+        checkpoints=Path(checkpoints).absolute() if checkpoints else None,
     )
 
 

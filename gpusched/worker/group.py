@@ -1,15 +1,19 @@
-"""The ranks of this trial: joining their process group, and the few things they must agree on.
+"""The ranks of this trial: a control group of their own, and the few things they must agree on.
 
 Everything gpusched's own code says between ranks goes through one primitive, ``exchange``: every rank hands in a few
 numbers with the name of the call it is in, and sees what all the others handed in. So ranks that are in different calls
-(a ``report`` under ``if rank == 0``) are found out and told which line to change. It runs over a gloo group of its own,
-so that it never meets the script's collectives.
+(a ``report`` under ``if rank == 0``) are found out and told which line to change.
+
+The control group is gloo over a prefix of torchrun's store, and known to nobody else: torch's default process group is
+the script's, which may make it (with the backend, timeout and device it likes) and destroy it when it likes. Only where
+a script uses the default group without having made one (``trial.wrap``, DDP, ``dist.all_reduce``) gpusched makes it.
 
 With one rank no process group is made and torch is not imported.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -30,6 +34,7 @@ END_PATIENCE_S = 10.0
 """How long a rank 0 that is done waits for the others to come to their end."""
 
 _LONG = timedelta(days=30)
+_JOIN_PATIENCE = timedelta(minutes=30)
 _PAYLOAD = 5
 _PACKAGE = f"{Path(__file__).parent.parent}/"
 
@@ -44,6 +49,7 @@ class Call(IntEnum):
     YIELD = 5
     END = 6
     STEPS = 7
+    FILES = 8
 
     @property
     def shown(self) -> str:
@@ -55,6 +61,7 @@ class Call(IntEnum):
             Call.YIELD: "trial.should_yield()",
             Call.END: "its end",
             Call.STEPS: "the next of trial.steps()",
+            Call.FILES: "trial.checkpoint_dir()",
         }[self]
 
 
@@ -77,19 +84,59 @@ class Group:
         self.world_size = world_size
         self.patience_s = PATIENCE_S
         self._control: Any = None
+        self._device_kind = "cpu"
 
     def join(self, device_kind: str) -> None:
-        """Join the process group that torchrun prepared, unless the script has joined it already."""
+        """Join the other ranks over torchrun's store. All ranks call it.
+
+        Args:
+            device_kind: ``"cpu"`` or ``"cuda"``, for the default group that a script may need later.
+
+        Raises:
+            RuntimeError: ``MASTER_ADDR`` and ``MASTER_PORT`` are missing, or a rank does not come.
+        """
         if self.world_size == 1:
             return
         import torch.distributed as dist
 
-        if not dist.is_initialized():
-            if device_kind == "cuda":
-                require_cuda()
-            dist.init_process_group("cpu:gloo,cuda:nccl" if device_kind == "cuda" else "gloo")
-            _tolerate_a_second_join()
-        self._control = dist.new_group(backend="gloo", timeout=_LONG)
+        incarnation = os.environ.get("GPUSCHED_INCARNATION", "0")
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = dist.PrefixStore(f"gpusched/{incarnation}/{attempt}", self._store())
+        self._control = dist.ProcessGroupGloo(store, self.rank, self.world_size, _LONG)
+        self._device_kind = device_kind
+        _make_default_group_at_first_use(self)
+
+    def make_default_group(self) -> None:
+        """Make torch's default process group unless the script has made it. All ranks call it."""
+        import torch.distributed as dist
+
+        if self.world_size == 1 or dist.is_initialized():
+            return
+        on_gpu = self._device_kind == "cuda"
+        if on_gpu:
+            require_cuda()
+        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+
+    def _store(self) -> Any:
+        """The store that torchrun's agent serves; without an agent rank 0 serves it."""
+        import torch.distributed as dist
+
+        try:
+            host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        except (KeyError, ValueError):
+            raise RuntimeError(
+                f"WORLD_SIZE is {self.world_size}, but MASTER_ADDR and MASTER_PORT do not say where the ranks meet: "
+                f"start the script with torchrun"
+            ) from None
+        served = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+        return dist.TCPStore(
+            host_name=host,
+            port=port,
+            world_size=self.world_size,
+            is_master=self.rank == 0 and not served,
+            timeout=_JOIN_PATIENCE,
+            multi_tenant=True,  # the script's own init_process_group may serve the same port
+        )
 
     def exchange(self, call: Call, *values: float) -> list[tuple[float, ...]]:
         """Every rank's values, by rank; all ranks must be in the same call.
@@ -142,14 +189,12 @@ class Group:
 
     def _gather(self, call: Call, place: str, line: int, mine: torch.Tensor) -> list[torch.Tensor]:
         import torch
-        import torch.distributed as dist
 
         rows = [torch.empty_like(mine) for _ in range(self.world_size)]
         limit = timedelta(seconds=self.patience_s) if self.rank == 0 else _LONG
         where = f"{call.shown} ({place}:{line})"
         try:
-            work = dist.all_gather(rows, mine, group=self._control, async_op=True)
-            work.wait(limit)
+            self._control.allgather([rows], [mine]).wait(limit)
         except RuntimeError as error:
             if "timed out" in str(error).lower():
                 raise RanksDisagree(
@@ -187,17 +232,17 @@ def _disagreement(everyone: Sequence[Sequence[float]], place: str) -> str:
     )
 
 
-def _tolerate_a_second_join() -> None:
-    """Let a script that calls ``init_process_group`` after ``gpusched.init()`` have the group that is there.
+def _make_default_group_at_first_use(group: Group) -> None:
+    """Have torch ask gpusched for the default process group where a script uses one that it has not made."""
+    from torch.distributed import distributed_c10d
 
-    Once destroyed, it is made again as the script says.
-    """
-    import torch.distributed as dist
+    original = distributed_c10d._get_default_group
 
-    original = dist.init_process_group
+    def _get_default_group() -> Any:
+        group.make_default_group()
+        return original()
 
-    def init_process_group(*args: Any, **kwargs: Any) -> None:
-        if not dist.is_initialized():
-            original(*args, **kwargs)
-
-    dist.init_process_group = init_process_group
+    for module in list(sys.modules.values()):  # DDP has imported the function by name
+        names = getattr(module, "__dict__", {})
+        if names.get("_get_default_group") is original:
+            names["_get_default_group"] = _get_default_group

@@ -76,6 +76,8 @@ class LastWord:
         self.step: int | None = None
         self.saved_step: int | None = None
         self.said: Why | None = None
+        #: What the end of the interpreter means.
+        self.at_exit: Why = "finished"
         #: Called before it is written.
         self.before: Callable[[], object] = lambda: None
         if path is not None:
@@ -110,4 +112,4 @@ class LastWord:
 
     def _at_exit(self) -> None:
         if os.getpid() == self._pid and not _failed:
-            self.say("finished", self.saved_step)
+            self.say(self.at_exit, self.saved_step)

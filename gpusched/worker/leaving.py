@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from gpusched.worker import lastword
 from gpusched.worker.channel import Go
@@ -33,6 +36,7 @@ class Leaving:
         word: lastword.LastWord,
         saver: Saver | None,
         reporter: Reporter | None,
+        in_loop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._group = group
         self._training = training
@@ -40,14 +44,22 @@ class Leaving:
         self._word = word
         self._saver = saver
         self._reporter = reporter
+        #: Whether the script iterates over ``trial.steps()``.
+        self.in_loop = in_loop
         self._pid = os.getpid()
         self._asked: Go = "continue"
         #: The best score of this incarnation, the step it was reported at, and what its model was then.
         self._best = NEVER
         self._best_step = -1
         self._best_version = 0
-        #: The script calls ``should_yield``: it leaves by itself.
+        #: The script asks ``should_yield`` and leaves by itself.
         self.in_charge = False
+        #: The script writes checkpoints itself (``checkpoint_dir``): none is made without its files.
+        self.writes_files = False
+        #: The last step whose files are committed, or on their way there; and one that the disk refused.
+        self._files_step = self._refused_step = -1
+        #: ``should_yield`` was answered "yes" before the script has saved.
+        self._is_promised = False
         if reporter is not None:
             word.before = reporter.settle
         if saver is not None:
@@ -67,7 +79,11 @@ class Leaving:
 
     def act(self, go: Go, *, in_loop: bool) -> None:
         """Do what the scheduler says, now or (``in_loop``) at the end of the loop's body. May raise SystemExit."""
-        if go == "continue":
+        if go == "continue" or (self._asked == "yield" and go == "save"):
+            return
+        script_saves = self.writes_files or (self.in_charge and not self._training.tracked)
+        if script_saves and go in ("save", "yield"):
+            self._asked = go
             return
         at_boundary = in_loop and not self._training.mid_epoch
         if at_boundary or (self.in_charge and go != "save"):
@@ -83,6 +99,8 @@ class Leaving:
         if self.has_left:
             return True
         asked, self._asked = self._asked, "continue"
+        if self.writes_files and asked in ("save", "yield"):
+            return asked == "yield" and self._leave_with_files()
         if asked == "save":
             self._save_behind()
         elif asked == "leave" or (asked == "yield" and self._save_to_leave()):
@@ -90,20 +108,68 @@ class Leaving:
             return True
         return False
 
+    def should_save(self) -> bool:
+        """Whether a checkpoint of this step is wanted that the script has not written yet."""
+        self.writes_files = True
+        return self._asked in ("save", "yield") and self._files_step != self._where()[0]
+
     def when_asked(self) -> bool:
-        """The script asks whether to leave; the checkpoint has been saved then."""
+        """Answer whether to leave; save first, unless the script does that itself."""
         self.in_charge = True
-        if self.has_left:
+        if self.has_left or self._is_promised:
             return True
+        script_saves = self.writes_files or not self._training.tracked
+        if script_saves and self._asked == "yield" and self._saver is not None:
+            step = self._where()[0]
+            if self._files_step == step:
+                return self._leave_with_files()
+            if self._refused_step != step:
+                self._is_promised = True
+                self._word.at_exit = "yielded"
+            return self._is_promised
         if self._asked == "leave" or (self._asked == "yield" and self._save_to_leave()):
             self._say_goodbye()
             return True
         return False
 
+    @contextmanager
+    def files(self) -> Iterator[Path]:
+        """Give the script a folder, and commit a checkpoint with it when the script has written to it."""
+        self.writes_files = True
+        saver = self._saver
+        folder: Path | None = None
+        if saver is not None:
+            self._count()
+            folder = saver.open_folder()
+        if saver is None or folder is None:
+            with TemporaryDirectory(prefix="gpusched-") as aside:
+                yield Path(aside)
+            self._refused_step = self._where()[0]
+            return
+        yield folder
+        self._group.exchange(Call.FILES)  # every rank has written its files
+        step, iteration = self._where()
+        iteration += self.in_loop() and not self._training.mid_epoch
+        capture = self._training.capture
+        if self._asked != "yield":
+            saver.save_behind(step, iteration, capture, folder)
+            self._files_step = step
+            self._asked = "continue" if self._asked == "save" else self._asked
+        elif saver.save(step, iteration, capture, script_folder=folder):
+            self._files_step = step
+            if self._is_promised or not (self.in_charge or self.in_loop()):
+                left = self._leave_with_files()
+                if left and not self.in_charge:
+                    raise SystemExit(0)
+        else:
+            self._refused_step = step
+            if self._is_promised:
+                raise OSError(f"the checkpoint of step {step} could not be written")
+
     def save_final(self) -> None:
         """A script that comes to its own end leaves its last state behind."""
         saver = self._saver
-        if saver is None or not self._training.tracked:
+        if saver is None or not self._training.tracked or self.writes_files:
             return
         self._count()
         if saver.begun_step != self._where()[0] or not saver.settle():
@@ -129,6 +195,15 @@ class Leaving:
             if is_saved and self._group.share(Call.YIELD, self._say_goodbye())[0]:
                 return True
         self._asked = "continue"
+        return False
+
+    def _leave_with_files(self) -> bool:
+        """Leave if the files of this step are committed; until then the trial goes on, and is still asked to leave."""
+        saver = self._saver
+        is_committed = self._files_step == self._where()[0] and saver is not None and saver.settle()
+        if is_committed and self._group.share(Call.YIELD, self._say_goodbye())[0]:
+            return True
+        self._asked = "yield"
         return False
 
     def _say_goodbye(self) -> bool:
@@ -173,6 +248,12 @@ class Leaving:
             return False
         saver.wait()
         if saver.saved_step == step:
+            return False
+        if self.writes_files:
+            say(
+                f"step {step} is the best so far and has no checkpoint: ask trial.should_save() after each "
+                f"trial.report(..), and save inside trial.checkpoint_dir()"
+            )
             return False
         if self._training.version != self._best_version:
             say(f"step {step} is not saved: the model was changed after its last trial.report(..)")

@@ -24,6 +24,7 @@ from gpusched import failpoints
 from gpusched.worker import rng
 from gpusched.worker.channel import Channel
 from gpusched.worker.checkpoint import (
+    OPEN_FOLDER,
     Checkpoint,
     CheckpointStore,
     HashingFile,
@@ -37,6 +38,9 @@ from gpusched.worker.say import say
 from gpusched.worker.snapshot import Snapshot
 
 _ROOM_WORTH_MAKING_BYTES = 8 << 20
+
+SAVE_SHARE = 0.03
+"""Share of a plain run's time that saving may cost; under gpusched the daemon's rules say when to save."""
 
 
 class Saver:
@@ -60,6 +64,8 @@ class Saver:
         self._snapshot = Snapshot(memory_name(trial))
         self._outbox = Outbox(trial)
         self._writing: threading.Thread | None = None
+        self._began_s = time.monotonic()
+        self._last_save_s = 0.0
         #: The last step that is committed; on rank 0 it may come to that while training goes on.
         self.saved_step: int | None = None
         #: The last step of which a save was begun, the same on all ranks.
@@ -70,16 +76,19 @@ class Saver:
     def newest(self) -> Checkpoint | None:
         """The checkpoint to go on from; rank 0 looks it up and verifies it, the others follow."""
         found = self._store.newest() if self._store is not None else None
-        said = (-1.0, 0.0, 0.0, 0.0)
+        said = (-1.0, 0.0, 0.0, 0.0, 0.0)
         if found is not None:
             facts = found.facts
-            said = (found.step, facts["iteration"], facts["world_size"], len(found.files))
-        step, iteration, ranks, files = map(int, self._group.share(Call.RESTORE, *said))
+            parts = ("state.pt" in found.files, found.script_folder is not None)
+            said = (found.step, facts["iteration"], facts["world_size"], *parts)
+        step, iteration, ranks, has_state, has_folder = map(
+            int, self._group.share(Call.RESTORE, *said)
+        )
         if step < 0 or found is not None:
             return found
-        facts = {"iteration": iteration, "world_size": ranks}
+        facts = {"iteration": iteration, "world_size": ranks, "folder": bool(has_folder)}
         folder = self._folder / f"step-{step:08d}"
-        return Checkpoint(folder, step, facts, _file_names(ranks) if files else ())
+        return Checkpoint(folder, step, facts, _file_names(ranks) if has_state else ())
 
     def make_room(self, size: Callable[[], int]) -> None:
         """Have memory ready for a state of about ``size()`` bytes, beside training; once is enough."""
@@ -99,10 +108,16 @@ class Saver:
         capture: Callable[[], dict[str, Any]],
         *,
         hand_over: bool = False,
+        script_folder: Path | None = None,
     ) -> bool:
         """Commit a checkpoint of this step; False, said on stderr, if the disk refuses. All ranks call it.
 
-        ``hand_over``: the next incarnation may have it before it is committed.
+        Args:
+            step: Steps finished.
+            iteration: Iterations of ``trial.steps()`` finished.
+            capture: Returns the state that is the same on all ranks.
+            hand_over: Let the next incarnation have the state before it is committed.
+            script_folder: Of ``open_folder``; becomes part of the checkpoint.
 
         Raises:
             TypeError: A tracked object holds something that a checkpoint cannot hold.
@@ -111,14 +126,32 @@ class Saver:
         files, facts = self._collect(step, iteration, capture)
         if hand_over:
             self._hand_over(step, iteration, files)
-        size = self._write(step, files, facts)
+        size = self._write(step, files, facts, script_folder)
         size = int(self._group.share(Call.SAVE, size)[0])
         if size < 0:
             return False
         self._committed(step, began, size)
         return True
 
-    def save_behind(self, step: int, iteration: int, capture: Callable[[], dict[str, Any]]) -> None:
+    def open_folder(self) -> Path | None:
+        """An empty folder for files of the script's own, the same on every rank; None if the disk refuses."""
+        self.wait()
+        folder: Path | None = self._folder / OPEN_FOLDER
+        if self._store is not None:
+            try:
+                folder = self._store.open_folder()
+            except OSError as error:
+                self._complain("files of the script's own", error)
+                folder = None
+        return folder if self._group.all_true(Call.FILES, folder is not None) else None
+
+    def save_behind(
+        self,
+        step: int,
+        iteration: int,
+        capture: Callable[[], dict[str, Any]],
+        script_folder: Path | None = None,
+    ) -> None:
         """Begin a checkpoint of this step; it is committed while training goes on. All ranks call it.
 
         Raises:
@@ -129,13 +162,13 @@ class Saver:
         if self._store is None:
             return
         if not all(isinstance(source, memoryview) for source in files.values()):
-            size = self._write(step, files, facts)  # no room for a copy: it is written as it stands
+            size = self._write(step, files, facts, script_folder)  # no room for a copy
             if size >= 0:
                 self._committed(step, began, size)
             return
 
         def write() -> None:
-            size = self._write(step, files, facts)
+            size = self._write(step, files, facts, script_folder)
             if size >= 0:
                 self._committed(step, began, size)
 
@@ -146,6 +179,11 @@ class Saver:
     def is_writing(self) -> bool:
         """Whether the save that was begun last is still on its way to the disk. Asked of rank 0."""
         return self._writing is not None and self._writing.is_alive()
+
+    def is_worth_saving(self) -> bool:
+        """Whether saves have cost less than ``SAVE_SHARE`` of the time so far. Asked of rank 0 where no daemon says."""
+        waited_s = time.monotonic() - self._began_s
+        return not self.is_writing and self._last_save_s <= SAVE_SHARE * waited_s
 
     def wait(self) -> None:
         """Until what ``save_behind`` began is committed, or could not be."""
@@ -175,6 +213,7 @@ class Saver:
         """What is to be written, on rank 0: a copy, which does not change as training goes on."""
         self.wait()
         self.begun_step = step
+        self._began_s = time.monotonic()
         torch = sys.modules.get("torch")
         state = capture() if torch is not None else {}
         parts = self._group.gather_bytes(Call.SAVE, _pack(rng.capture()) if torch else b"")
@@ -210,22 +249,30 @@ class Saver:
 
     def _committed(self, step: int, began: float, size: int) -> None:
         self.saved_step = step
+        self._last_save_s = time.monotonic() - began
         self.on_committed(step)
         if self._channel is not None:
-            self._channel.saved(step, time.monotonic() - began, size)
+            self._channel.saved(step, self._last_save_s, size)
 
-    def _write(self, step: int, files: Mapping[str, Source], facts: Mapping[str, Any]) -> int:
+    def _write(
+        self,
+        step: int,
+        files: Mapping[str, Source],
+        facts: Mapping[str, Any],
+        script_folder: Path | None = None,
+    ) -> int:
         """Bytes written; -1 where the disk refuses, or on a rank that does not write."""
         if self._store is None:
             return -1
         try:
-            return self._store.write(step, files, facts)
+            return self._store.write(step, files, facts, script_folder)
         except OSError as error:
-            say(
-                f"no checkpoint of step {step}: {error.strerror or error} "
-                f"({self._store.folder}); training goes on"
-            )
+            self._complain(f"step {step}", error)
             return -1
+
+    def _complain(self, what: str, error: OSError) -> None:
+        why = error.strerror or error
+        say(f"no checkpoint of {what}: {why} ({self._folder}); training goes on")
 
 
 def _file_names(ranks: int) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -20,15 +21,22 @@ from gpusched.worker.say import say
 from gpusched.worker.trial import Trial
 
 _GLOO_WAIT_S = 0.02
+_SPAWNED = re.compile(r"^--multiprocessing-fork$|multiprocessing\.forkserver")
 
 _trial: Trial | None = None
 
 
-def start(defaults: Mapping[str, object] | None = None) -> Trial:
-    """The trial of this process; the same one when called again."""
+OWNER_VARIABLE = "GPUSCHED_RANK_PROCESS"
+"""Set by the process that is a rank, for the processes that it starts: they are none."""
+
+
+def start(defaults: Mapping[str, object] | None = None, *, in_charge: bool = False) -> Trial:
+    """Return the trial of this process; the same one when called again."""
     global _trial
     if _trial is None:
         _trial = _start(defaults)
+    if in_charge:
+        _trial.take_charge()
     return _trial
 
 
@@ -42,6 +50,10 @@ def _start(defaults: Mapping[str, object] | None) -> Trial:
     if context.launcher == "nobody" and defaults is not None and "--help" in sys.argv[1:]:
         print(usage(sys.argv[0], defaults))
         raise SystemExit(0)
+    is_rank = _claim_rank(context)
+    if not is_rank:
+        rng.seed_everything(context.seed)
+        return Trial(context.for_helper(), Group(0, 1))
     with suppress(Exception):  # nobody asks a script that runs alone
         stacks.listen_as_rank()
     group = Group(context.rank, context.world_size)
@@ -53,6 +65,29 @@ def _start(defaults: Mapping[str, object] | None) -> Trial:
     if context.waits is None:
         trial.connect()
     return trial
+
+
+def _claim_rank(context: Context) -> bool:
+    """Whether this process is the rank that the environment describes; False in one that the rank has started.
+
+    DataLoader workers and helpers that do not fork import the script anew, with ``gpusched.init()`` at its top.
+
+    Raises:
+        RuntimeError: A script that spawns its ranks itself.
+    """
+    launch = f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}:{context.rank}:{context.incarnation}"
+    mine = f"{os.getpid()}:{launch}"
+    owner = os.environ.get(OWNER_VARIABLE, mine)
+    if owner != mine and owner.partition(":")[2] == launch:
+        return False
+    if context.launcher == "gpusched" and any(_SPAWNED.search(part) for part in sys.orig_argv):
+        raise RuntimeError(
+            "gpusched.init() in a process that this script has spawned: gpusched starts one process for each rank, as "
+            "torchrun does. Instead of mp.spawn(main, ...) call main(rank, ...) itself, with rank = "
+            'int(os.environ["RANK"]) and world_size = int(os.environ["WORLD_SIZE"])'
+        )
+    os.environ[OWNER_VARIABLE] = mine
+    return True
 
 
 def _let_gloo_finish() -> None:

@@ -10,14 +10,17 @@ Without an experiment behind it (alone, plain torchrun) the same calls work: rep
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusched.worker import lastword, rng
 from gpusched.worker.channel import GO, Channel, Go
-from gpusched.worker.checkpoint import Restorable
+from gpusched.worker.checkpoint import Checkpoint, Restorable
 from gpusched.worker.context import Context
 from gpusched.worker.gpu import take_gpu
 from gpusched.worker.group import Call, Group
@@ -41,6 +44,7 @@ class Trial:
 
     def __init__(self, context: Context, group: Group) -> None:
         self._context = context
+        self._pid = -1 if context.is_helper else os.getpid()
         self._group = group
         self._channel: Channel | None = None
         self._reporter: Reporter | None = None
@@ -61,19 +65,32 @@ class Trial:
             keep, seed = context.settings.keep_checkpoints, context.seed
             folder = paths.checkpoints
             self._saver = Saver(group, folder, keep, self._channel, seed, context.trial)
+        elif context.checkpoints is not None:
+            keep, folder = context.settings.keep_checkpoints, context.checkpoints
+            self._saver = Saver(group, folder, keep, None, context.seed)
         self._last_word = lastword.LastWord(word)
         self._training = Training(context)
         self._leaving = Leaving(
-            group, self._training, self._where, self._last_word, self._saver, self._reporter
+            group,
+            self._training,
+            self._where,
+            self._last_word,
+            self._saver,
+            self._reporter,
+            lambda: self._looping,
         )
         self._checkpoint: Restorable | None = None
-        self._step = self._iteration = 0
+        self._step = self._iteration = self._step_before = 0
         self._weight: Any = None
         self._device: torch.device | None = None
         self._looping = self._diverged = self._reported = self._arrived = False
         self._step_began_s = time.monotonic()
         if self._successor is None:
             self._arrive()
+
+    def take_charge(self) -> None:
+        """Leave it to the script to ask ``should_yield``: from now on ``report`` always returns."""
+        self._leaving.in_charge = True
 
     def connect(self) -> None:
         """Tell the daemon that all ranks have joined."""
@@ -137,6 +154,7 @@ class Trial:
         from gpusched.worker import sharded, weights
 
         self._training.usage.made("wrap")
+        self._group.make_default_group()
         model = model.to(self.device)
         if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
             return model
@@ -251,7 +269,7 @@ class Trial:
             while not self._done(limit):
                 self._training.begin_round()
                 self._step_began_s = time.monotonic()
-                before = self._step
+                before = self._step_before = self._step
                 yield self._iteration
                 self._iteration += 1
                 if self._step == before and not self._leaving.has_left:
@@ -281,6 +299,11 @@ class Trial:
                 "trial.report(...) before trial.track(...) or trial.steps(): what came before it was "
                 "trained without knowing where this trial stands"
             )
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                "trial.report(...) in a process that a rank has started (a DataLoader worker, a helper): report in the "
+                "process that called gpusched.init() first"
+            )
         began_s = self._step_began_s
         now_s = time.monotonic()
         if self._leaving.has_left:
@@ -301,13 +324,77 @@ class Trial:
         return sum(row[0] for row in rows) / count if count else float("nan")
 
     def should_yield(self) -> bool:
-        """Whether the scheduler wants this trial to leave; the checkpoint has been saved then.
+        """Ask, after each ``report``, whether to leave now; a script that hears True must end. Every rank calls it.
 
-        From its first call on the script is in charge: ``report`` does not end it any more, and it must leave when this
-        turns true. Every rank calls it.
+        For scripts that must tidy up or whose trainer owns the loop: begin with ``gpusched.init(in_charge=True)``, and
+        ``report`` never raises ``SystemExit``. (Without it, the script is in charge from its first call of
+        ``should_yield`` on.) What ``track`` was given is saved before the answer is True. A script that saves files
+        of its own (see ``checkpoint_dir``) saves them before it asks, or, after True, before it ends.
+
+        Returns:
+            The same on every rank. False too where the disk refused the checkpoint: the trial goes on then.
         """
         self._arrive()
         return self._leaving.when_asked()
+
+    def should_save(self) -> bool:
+        """Ask, after each ``report``, whether a checkpoint of this step is wanted. Every rank calls it.
+
+        For scripts that save files of their own: a step that is the best so far, one after which the trial must leave,
+        or one that ends a long stretch without a checkpoint. A script that saves more often than it is asked to loses
+        nothing but time. What ``track`` was given needs no question: gpusched saves it by itself.
+
+        Returns:
+            The same on every rank; False once ``checkpoint_dir`` has saved this step.
+        """
+        self._arrive()
+        return self._leaving.should_save()
+
+    @contextmanager
+    def checkpoint_dir(self) -> Iterator[Path]:
+        """Save a checkpoint of the last reported step that holds files of the script's own. Every rank enters it.
+
+        For state that a library writes by itself: ``Trainer``, Lightning, ``accelerator.save_state``, DeepSpeed, a
+        scikit-learn model. The folder is empty, the same one on every rank, and any rank may write files and folders
+        into it. When all ranks have left the block, the folder is hashed and committed together with what ``track`` was
+        given, whole or not at all, while training goes on. After the next launch ``restored_dir`` is the same folder::
+
+            trial.report(loss=loss)
+            if trial.should_save():
+                with trial.checkpoint_dir() as folder:
+                    accelerator.save_state(folder)
+            if trial.should_yield():
+                return
+
+        A script that has called this, ``should_save`` or ``restored_dir`` is saved by this alone: a trial that is to
+        leave goes on until its script has saved a step this way, and leaves there (without ``in_charge``: by
+        ``SystemExit`` at the end of the block; inside ``steps()`` at the end of the loop's body).
+
+        Outside gpusched the folder is thrown away, unless ``GPUSCHED_CHECKPOINTS`` names one for checkpoints.
+
+        Raises:
+            RuntimeError: Nothing has been reported yet: a checkpoint is of a reported step.
+            OSError: The disk refuses, and the script has been told to leave already.
+        """
+        if self._step == (self._step_before if self._looping else 0):
+            raise RuntimeError(
+                "trial.checkpoint_dir() before trial.report(...): a checkpoint is of a reported step, so report "
+                "first, then save"
+            )
+        with self._leaving.files() as folder:
+            yield folder
+
+    @property
+    def restored_dir(self) -> Path | None:
+        """The folder of files that ``checkpoint_dir`` saved at the step this launch goes on from, verified; or None.
+
+        None means that the trial begins at step 0, or that its checkpoint has no files. Read it before the first
+        ``report``; it must not be written to. With prestart, reading it waits until the ranks before have left.
+        """
+        self._arrive()
+        self._leaving.writes_files = True
+        found = self._checkpoint
+        return found.script_folder if isinstance(found, Checkpoint) else None
 
     # ------------------------------------------------------------------ inside
 
@@ -363,6 +450,8 @@ class Trial:
                     go = "continue"  # the disk is behind: the next best model is saved, not every one
             else:
                 print(shown(step, step_time_s, clean), flush=True)
+                if self._saver is not None and self._saver.is_worth_saving():
+                    go = "save"
         code, said = self._group.share(Call.REPORT, GO.index(go), step)
         self._step = self._last_word.step = int(said)
         self._training.reported(self._step)

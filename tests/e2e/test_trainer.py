@@ -1,29 +1,46 @@
-"""A trainer that owns its loop: two hooks are enough to be paused, resumed and resized."""
+"""A trainer that owns its loop: paused, resumed and resized, with its state tracked or in files of its own."""
 
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
+import gpusched
 from tests.e2e.sandbox import Sandbox
 
 
-@pytest.mark.slow
-def test_a_trainer_of_its_own_goes_on_where_it_was(sandbox: Sandbox) -> None:
-    recipe = sandbox.recipe(
-        "trainer.py",
-        policy={"name": "profile", "steps": 4, "sizes": [1, 2], "R": 12},
-        max_trials=1,
-        prestart=False,
-    )
-    result = sandbox.gpusched("run", recipe)
+def run(sandbox: Sandbox, script: str, **recipe: Any) -> list[dict[str, Any]]:
+    """The reports of the one trial of a search that resizes it."""
+    policy = {"name": "profile", "steps": 4, "sizes": [1, 2], "R": 12}
+    path = sandbox.recipe(script, policy=policy, max_trials=1, **recipe)
+    result = sandbox.gpusched("run", path)
     assert result.code == 0, result.text
     (trial,) = sandbox.view()["trials"]
     assert trial["incarnation"] > 1, "it was resized"
     lines = (sandbox.experiment / "trials" / "0000" / "reports.jsonl").read_text().splitlines()
     reports = [json.loads(line) for line in lines]
     assert [report["k"] for report in reports] == list(range(1, len(reports) + 1))
+    return reports
+
+
+@pytest.mark.slow
+def test_a_trainer_of_its_own_goes_on_where_it_was(sandbox: Sandbox) -> None:
+    reports = run(sandbox, "trainer.py", prestart=False)
     assert [report["m"]["epoch"] for report in reports] == [report["k"] for report in reports]
     rates = [report["m"]["lr"] for report in reports]
     assert rates == pytest.approx([0.5 * 0.5**k for k in range(1, len(rates) + 1)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prestart", [True, False])
+def test_a_trainer_whose_state_is_files_goes_on_where_it_was(
+    sandbox: Sandbox, prestart: bool
+) -> None:
+    reports = run(sandbox, "library.py", prestart=prestart)
+    assert [report["m"]["epochs"] for report in reports] == [report["k"] for report in reports]
+    best = gpusched.load(sandbox.experiment)
+    assert best.folder is not None
+    state = json.loads((best.folder / "state.json").read_text())
+    assert (state["epoch"], set(state["ranks"])) == (best.step, {1, 2})

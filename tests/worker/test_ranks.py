@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import init_process_group
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
@@ -275,14 +277,30 @@ def test_a_disk_that_refuses_keeps_all_ranks_training(bench: Bench) -> None:
         assert values(run_ranks(script, 2, bench)) == [[0, 1, 2, 3]] * 2
 
 
-def test_a_script_that_takes_its_process_group_down_ends_well(bench: Bench) -> None:
-    def script() -> None:
+def test_the_default_process_group_is_the_scripts(bench: Bench) -> None:
+    def script() -> tuple[bool, bool, float, float]:
         trial = gpusched.init()
+        before = dist.is_initialized()
+        init_process_group("gloo", timeout=timedelta(seconds=77))
+        options = dist.group.WORLD._get_backend(torch.device("cpu")).options
+        total = torch.ones(1)
+        dist.all_reduce(total)
         trial.report(accuracy=1)
         dist.destroy_process_group()
+        trial.report(accuracy=1)
+        return before, dist.is_initialized(), options._timeout.total_seconds(), total.item()
 
-    values(run_ranks(script, 2, bench))
-    assert bench.last_word() == {"why": "finished", "step": 1, "saved_step": None}
+    assert values(run_ranks(script, 2, bench)) == [(False, False, 77.0, 2.0)] * 2
+    assert bench.last_word() == {"why": "finished", "step": 2, "saved_step": None}
+
+
+def test_the_default_process_group_is_made_at_its_first_use(bench: Bench) -> None:
+    def script() -> int:
+        gpusched.init()
+        DistributedDataParallel(nn.Linear(2, 1))
+        return dist.get_world_size()
+
+    assert values(run_ranks(script, 2, bench)) == [2, 2]
 
 
 def uneven(wraps: bool) -> None:
@@ -325,9 +343,9 @@ def test_a_plain_torchrun_script_that_wraps_ddp_itself(bench: Bench, own: str) -
         trial = gpusched.init()
         if own == "after":
             dist.init_process_group("gloo")
-        assert dist.get_world_size() == trial.world_size
         torch.manual_seed(0)
         model = DistributedDataParallel(nn.Linear(2, 1))
+        assert dist.get_world_size() == trial.world_size
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         trial.track(model=model, opt=optimizer)
         for _ in range(trial.step, 4):

@@ -60,16 +60,21 @@ def keep_best(
 
 
 def _build(folder: Path, source: Path, hparams: Path, facts: Mapping[str, Any]) -> None:
-    private_folder(folder / "checkpoint")
-    for file in source.iterdir():
-        _link(file, folder / "checkpoint" / file.name)
-    sync_folder(folder / "checkpoint")
+    _link_folder(source, folder / "checkpoint")
     sums = {}
     with suppress(FileNotFoundError):
         data = hparams.read_bytes()
         sums["hparams_crc32"] = zlib.crc32(data)
         write_durably(folder / "hparams.json", data)
     write_durably(folder / "metric.json", sealed(json.dumps({**facts, **sums}).encode()) + b"\n")
+
+
+def _link_folder(source: Path, target: Path) -> None:
+    """The same files under another folder."""
+    private_folder(target)
+    for entry in source.iterdir():
+        (_link_folder if entry.is_dir() else _link)(entry, target / entry.name)
+    sync_folder(target)
 
 
 def _link(source: Path, target: Path) -> None:

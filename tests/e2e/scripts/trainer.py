@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
-import torch.distributed as dist
 
 import gpusched
 
@@ -22,8 +23,8 @@ class Search:
 
 class Trainer:
     def __init__(self, model: torch.nn.Module, lr: float, callbacks: list[Search]) -> None:
-        grouped = dist.is_initialized() and dist.get_world_size() > 1
-        self.model = torch.nn.parallel.DistributedDataParallel(model) if grouped else model
+        several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        self.model = torch.nn.parallel.DistributedDataParallel(model) if several else model
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr)
         self.scheduler = torch.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.5)
         self.callbacks = callbacks

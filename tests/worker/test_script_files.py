@@ -1,0 +1,225 @@
+"""Files of the script's own inside a checkpoint, a script in charge of its end, and plain runs that save."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import gpusched
+from gpusched.worker.checkpoint import CheckpointStore
+from tests.worker.fakes import Bench, Ended, at_step, daemon, run_rank, run_ranks
+
+
+def values(ended: list[Ended]) -> list[Any]:
+    for rank in ended:
+        assert not rank.error, rank.error
+    return [rank.value for rank in ended]
+
+
+def library(asks: str, limit: int = 6) -> tuple[int, list[int]]:
+    """As a trainer does: all of its state is in files, which every rank writes. Step and restored steps, by rank."""
+    trial = gpusched.init(in_charge=True)
+    found = trial.restored_dir
+    began = (
+        [json.loads(path.read_text()) for path in sorted((found / "state").iterdir())]
+        if found
+        else []
+    )
+    step = trial.step
+
+    def save() -> None:
+        with trial.checkpoint_dir() as folder:
+            (folder / "state").mkdir(exist_ok=True)
+            (folder / "state" / f"rank-{trial.rank}.json").write_text(json.dumps(step))
+
+    while step < limit:
+        step += 1
+        trial.report(accuracy=step)
+        if asks == "save" and trial.should_save():
+            save()
+        if trial.should_yield():
+            if asks == "yield":
+                save()
+            return step, began
+    return step, began
+
+
+@pytest.mark.parametrize("asks", ["save", "yield"])
+def test_files_of_every_rank_are_in_the_checkpoint_and_given_back(bench: Bench, asks: str) -> None:
+    with daemon(bench, at_step(save=2, **{"yield": 4})) as fake:
+        assert values(run_ranks(library, 2, bench, arguments=(asks,))) == [(4, [])] * 2
+        assert fake.saved()[-1] == 4
+    assert bench.last_word() == {"why": "yielded", "step": 4, "saved_step": 4}
+    (end,) = values(run_ranks(library, 1, bench, 2, (asks,)))
+    assert end == (6, [4, 4])
+
+
+def test_a_loop_that_is_not_in_charge_leaves_when_its_files_are_saved(bench: Bench) -> None:
+    def script(looping: bool) -> tuple[list[int], int, str]:
+        trial = gpusched.init()
+        restored = trial.restored_dir
+        told = (restored / "note").read_text() if restored else ""
+        seen = []
+        for number in trial.steps() if looping else range(trial.step, 8):
+            seen.append(number)
+            trial.report(accuracy=0)
+            if trial.step % 3 == 0:
+                with trial.checkpoint_dir() as folder:
+                    (folder / "note").write_text(f"step {trial.step}")
+            if trial.step == 8:
+                break
+        return seen, trial.step, told
+
+    for incarnation, looping in enumerate((True, False), 1):
+        here = Bench(bench.root.parent / f"{incarnation}")
+        here.prepare()
+        with daemon(here, lambda report: "yield" if report["step"] == 2 else "continue"):
+            (first,) = run_ranks(script, 1, here, arguments=(looping,))
+        assert first.code == 0 if not looping else first.value == ([0, 1, 2], 3, "")
+        assert here.last_word() == {"why": "yielded", "step": 3, "saved_step": 3}
+        assert values(run_ranks(script, 1, here, 2, (looping,))) == [([3, 4, 5, 6, 7], 8, "step 3")]
+
+
+def test_a_damaged_file_of_the_script_sets_the_whole_checkpoint_aside(bench: Bench) -> None:
+    with daemon(bench, at_step(save=2, **{"yield": 4})):
+        values(run_ranks(library, 1, bench, arguments=("save",)))
+    (bench.paths.checkpoint(4) / "files" / "state" / "rank-0.json").write_text("5")
+    assert values(run_ranks(library, 1, bench, 2, ("save",))) == [(6, [2])]
+
+
+def test_a_manifest_cannot_name_files_outside_of_its_folder(bench: Bench) -> None:
+    store = CheckpointStore(bench.paths.checkpoints)
+    folder = store.open_folder()
+    (folder / "a b").mkdir()
+    (folder / "a b" / ".hidden").write_text("1")
+    (folder / "link").symlink_to(folder / "a b" / ".hidden")
+    store.write(3, {}, {"iteration": 3, "world_size": 1}, folder)
+    found = store.newest()
+    assert found is not None
+    assert found.script_folder is not None
+    assert sorted(found.files) == ["files/a b/.hidden", "files/link"]
+    assert not (found.script_folder / "link").is_symlink()
+
+
+def test_files_before_the_first_report_are_refused(bench: Bench) -> None:
+    def script() -> None:
+        with gpusched.init().checkpoint_dir():
+            pass
+
+    (ended,) = run_ranks(script, 1, bench)
+    assert "report first, then save" in ended.error
+
+
+def test_a_script_in_charge_is_never_ended_by_a_report(bench: Bench) -> None:
+    def script() -> list[float]:
+        trial = gpusched.init(in_charge=True)
+        model = nn.Linear(1, 1)
+        trial.track(model=model)
+        seen = []
+        while not trial.should_yield():
+            with torch.no_grad():
+                model.weight.fill_(trial.step + 1.0)
+            trial.report(accuracy=0)
+            seen.append(model.weight.item())
+        return seen
+
+    with daemon(bench, at_step(**{"yield": 1})):
+        assert run_rank(script, bench).value == [1.0]
+    with daemon(bench, at_step(leave=3)):
+        assert run_rank(script, bench, 2).value == [2.0, 3.0]
+    assert bench.last_word(1) == {"why": "yielded", "step": 1, "saved_step": 1}
+
+
+PLAIN = """
+import os, sys, torch, gpusched
+trial = gpusched.init()
+model = trial.wrap(torch.nn.Linear(1, 1))
+trial.track(model=model)
+for step in trial.steps(limit=int(os.environ["UNTIL"])):
+    with torch.no_grad():
+        next(model.parameters()).fill_(step + 1.0)
+    trial.report(loss=0)
+print("END", trial.rank, trial.step, next(model.parameters()).item(), flush=True)
+"""
+
+
+def plain_run(tmp_path: Path, ranks: int, until: int) -> list[str]:
+    script = tmp_path / "plain.py"
+    script.write_text(PLAIN)
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    environment = {
+        name: text for name, text in os.environ.items() if not name.startswith("GPUSCHED_")
+    }
+    environment |= {"GPUSCHED_CHECKPOINTS": str(tmp_path / "saved"), "UNTIL": str(until)}
+    command = [sys.executable, *(launcher if ranks > 1 else []), str(script)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return sorted(line for line in done.stdout.splitlines() if line.startswith("END"))
+
+
+def test_plain_runs_save_and_go_on_with_any_number_of_ranks(tmp_path: Path) -> None:
+    assert plain_run(tmp_path, 1, 3) == ["END 0 3 3.0"]
+    assert plain_run(tmp_path, 2, 5) == ["END 0 5 5.0", "END 1 5 5.0"]
+    assert plain_run(tmp_path, 1, 5) == ["END 0 5 5.0"]
+
+
+HELPERS = """
+import gpusched, torch
+from torch.utils.data import DataLoader, Dataset
+trial = gpusched.init()
+
+class Numbers(Dataset):
+    def __len__(self): return 4
+    def __getitem__(self, i):
+        try:
+            trial.report(accuracy=9)
+        except RuntimeError as error:
+            assert "a process that a rank has started" in str(error)
+            return i + 10 * trial.hparams.get("lr", 0)
+        return -1
+
+if __name__ == "__main__":
+    workers = DataLoader(Numbers(), num_workers=1, multiprocessing_context="spawn")
+    total = sum(int(x) for x in workers)
+    trial.report(accuracy=total)
+"""
+SPAWNED = """
+import os, gpusched, torch.multiprocessing as mp
+def main(rank):
+    gpusched.init().report(accuracy=rank)
+if __name__ == "__main__":
+    mp.spawn(main, nprocs=2)
+"""
+
+
+def as_rank(bench: Bench, text: str) -> subprocess.CompletedProcess[str]:
+    script = bench.root / "script.py"
+    script.write_text(text)
+    environment = {**os.environ, **bench.environment(), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, script], env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_processes_that_import_the_script_anew_do_not_pose_as_its_rank(bench: Bench) -> None:
+    bench.prepare({"lr": 1})
+    with daemon(bench) as fake:
+        done = as_rank(bench, HELPERS)
+    assert done.returncode == 0, done.stderr
+    assert [line["m"] for line in bench.reports()] == [{"accuracy": 46}]
+    assert len(fake.of_kind("hello")) == 1
+
+
+def test_a_script_that_spawns_its_ranks_is_told_what_to_write(bench: Bench) -> None:
+    done = as_rank(bench, SPAWNED)
+    assert done.returncode != 0
+    assert "Instead of mp.spawn(main, ...) call main(rank, ...) itself" in done.stderr
+    assert bench.reports() == []
