@@ -105,12 +105,14 @@ def ask_policy(recipe: Recipe, runs: Path) -> Sequence[str]:
 
 def summary(recipe: Recipe) -> dict[str, Any]:
     """What would run: the resolved recipe, how many configurations there are, and the first few."""
-    space = recipe.sampler()
-    found = [space.sample(n) for n in range(SAMPLES)]
+    from gpusched.space.space import parse_space
+
+    sampler = recipe.configurations()
+    found = [sampler.sample(n) for n in range(SAMPLES)]
     return {
         "resolved": recipe.resolved(),
-        "space": dict(space.describe()),
-        "configurations": space.size,
+        "space": dict(parse_space(recipe.space).describe()),
+        "configurations": sampler.size,
         "first": [sample for sample in found if sample is not None],
     }
 

@@ -116,7 +116,7 @@ def assemble(
     """A fresh experiment of this recipe. ``simulated``: rules in which a simulated one differs from a live one."""
     policy = policies.make(recipe.policy_name, recipe.policy_options)
     obeyed = replace(rules(recipe, profiles.read(paths.profile)), **(simulated or {}))
-    experiment = Experiment(obeyed, policy, recipe.sampler().sample)
+    experiment = Experiment(obeyed, policy, recipe.configurations().sample)
     return Assembled(experiment, policy, recipe, paths)
 
 

@@ -23,9 +23,10 @@ from gpusched.recipe.policy import DEFAULT, check_policy, option_names
 from gpusched.recipe.recipe import Recipe
 from gpusched.recipe.schema import RecipeModel
 from gpusched.recipe.yaml import Unreadable, read_text, read_yaml
+from gpusched.samplers import sequence
 from gpusched.space import arguments
 from gpusched.space import first as space_first
-from gpusched.space.sampler import SpaceError, parse_space
+from gpusched.space.space import SpaceError, parse_space
 from gpusched.text import nearest, show
 
 MAX_PROBLEMS = 50
@@ -209,6 +210,9 @@ def _check_values(good: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list
         findings += found
         if not found:
             findings += _check_arguments(model)
+            space = parse_space(model.space)
+            wrong = sequence.problems(model.sampler, space, model.repeats)
+            findings += [((key,), message) for key, message in wrong]
         if not found and "try_first" in good:
             first = space_first.check(model.space, model.seed, model.try_first)
             findings += [(("try_first", *path), message) for path, message in first]

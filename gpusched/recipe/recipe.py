@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from gpusched.errors import DamagedState, InputError
 
 if TYPE_CHECKING:
-    from gpusched.space.sampler import Space
+    from gpusched.samplers.sequence import Sampler
 
 #: Keys of a recipe file whose name in ``Recipe`` carries a unit.
 _DURATIONS = ("deadline", "grace", "startup_limit", "hang_limit")
@@ -59,6 +59,8 @@ class Recipe:
     target: float | None
     prestart: bool = True
     try_first: tuple[Mapping[str, Any], ...] = ()
+    sampler: str = "random"
+    repeats: int = 1
 
     def resolved(self) -> dict[str, Any]:
         """Every key of the recipe as plain values: JSON-able, and a recipe that loads back as an equal one."""
@@ -92,6 +94,8 @@ class Recipe:
             for name in ("args", "sizes", "preload", "devices"):
                 data[name] = _tuples(data[name])
             data["try_first"] = tuple(data.get("try_first", ()))
+            # Recipes without the key were drawn from with repetition; a resumed search must go on with that.
+            data.setdefault("sampler", "independent")
             if not isinstance(data["scaling"], str):
                 data["scaling"] = {int(atoms): s for atoms, s in data["scaling"].items()}
             return cls(**data)
@@ -125,11 +129,13 @@ class Recipe:
             "keep_checkpoints": self.keep_checkpoints,
         }
 
-    def sampler(self) -> Space:
-        """What draws this recipe's configurations."""
-        from gpusched.space.sampler import parse_space
+    def configurations(self) -> Sampler:
+        """The sequence of this recipe's configurations."""
+        from gpusched.samplers import sequence
+        from gpusched.space.space import parse_space
 
-        return parse_space(self.space, self.seed, self.try_first)
+        space = parse_space(self.space)
+        return sequence.make(self.sampler, space, self.seed, self.try_first, self.repeats)
 
     @property
     def atoms_named(self) -> int | None:

@@ -174,6 +174,16 @@ class RecipeModel(Strict):
     seed: int = Field(
         default=0, ge=0, lt=2**63, description="Seed of the configurations and of training."
     )
+    sampler: Literal["random", "grid", "independent"] = Field(
+        default="random",
+        description="Where configurations come from: drawn, each once; listed; or drawn independently.",
+    )
+    repeats: int = Field(
+        default=1,
+        ge=1,
+        le=1000,
+        description="How often each configuration of a finite space is tried, each time with another seed.",
+    )
     max_trials: int | None = Field(
         default=None,
         ge=1,

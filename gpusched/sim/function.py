@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from gpusched.errors import InputError
 from gpusched.sim.workload import Curve
-from gpusched.space.sampler import SpaceError, parse_space
+from gpusched.space.space import SpaceError, parse_space
 
 
 class Function:

@@ -119,7 +119,7 @@ def rules_of(setup: Setup, of: Recipe) -> Rules:
 
 def experiment(setup: Setup, of: Recipe) -> Experiment:
     policy = policies.make(of.policy_name, of.policy_options)
-    return Experiment(rules_of(setup, of), policy, of.sampler().sample)
+    return Experiment(rules_of(setup, of), policy, of.configurations().sample)
 
 
 def policy_problems(setup: Setup, of: Recipe) -> Iterator[tuple[str, str]]:

@@ -1,6 +1,6 @@
-"""The search space: ``forms`` of a hyperparameter, how they are read, and the n-th configuration.
+"""The search space: ``forms`` of a hyperparameter, how they are read, and configurations of them.
 
 * ``reader`` reads the recipe's ``space``, ``elsewhere`` recognises other tools' spellings, ``first`` reads
   ``try_first``
-* ``sampler`` draws the n-th configuration from (seed, n); ``arguments`` puts one on a command line
+* ``space`` draws and lists configurations; ``arguments`` puts one on a command line
 """

@@ -1,4 +1,4 @@
-"""A recipe's ``try_first``: configurations that a person wants tried before any is drawn. Checked against the space."""
+"""A recipe's ``try_first``, configurations to begin with, checked against the space."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 
 from gpusched.space.forms import Form, LogUniform, Steps, Uniform
-from gpusched.space.reader import Leaf, Path, Reader
-from gpusched.space.sampler import flat, parse_space
+from gpusched.space.reader import Leaf, Path
+from gpusched.space.space import flat, parse_space
 from gpusched.text import nearest, show
 
 Finding = tuple[tuple[str | int, ...], str]
@@ -15,22 +15,19 @@ Finding = tuple[tuple[str | int, ...], str]
 
 
 def check(raw_space: object, seed: int, first: Sequence[Mapping[str, object]]) -> Iterator[Finding]:
-    """What is wrong with ``first`` in a space that is right in itself."""
-    reader = Reader()
-    reader.read(raw_space)
-    good = []
+    """Yield the problems of ``first`` in a space that has none."""
+    space = parse_space(raw_space)
     for place, values in enumerate(first):
-        found = list(_problems(values, reader.leaves))
+        found = list(_problems(values, space.leaves))
         for path, message in found:
             yield (place, *path), message
-        if not found:
-            good.append((place, values))
-    space = parse_space(raw_space, seed, [values for _, values in good])
-    for n, (place, values) in enumerate(good):
-        there = flat(space.sample(n) or {}, reader.leaves)
-        for path in flat(values, reader.leaves):
-            if path not in there:
-                yield (place, *path), "is not there with these values: its 'when' does not hold"
+        if found:
+            continue
+        given = flat(values, space.leaves)
+        drawn = flat(space.draw(seed, f"first {place}", given), space.leaves)
+        for path in given:
+            if path not in drawn:
+                yield (place, *path), "is absent with these values: its 'when' does not hold"
 
 
 def _problems(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import decimal
+import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,10 @@ class Form(Protocol):
         """Whether the value can be drawn; None if no single value ever is (a continuous range)."""
         ...
 
+    def options(self, limit: int) -> list[object] | None:
+        """Every value, each once; None if there are more than ``limit``."""
+        ...
+
     def __str__(self) -> str:
         """In words, for people."""
         ...
@@ -46,6 +51,19 @@ def same(left: object, right: object) -> bool:
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     return left == right
+
+
+def identity(value: object) -> str:
+    """Equal texts for equal values, at any depth: ``1`` is ``1.0`` but not ``true``."""
+    return json.dumps(_levelled(value), sort_keys=True)
+
+
+def _levelled(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {key: _levelled(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_levelled(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _shown(options: Sequence[object]) -> str:
@@ -63,32 +81,39 @@ class Const:
     def may_be(self, value: object) -> bool:
         return same(self.value, value)
 
+    def options(self, limit: int) -> list[object]:
+        return [copy.deepcopy(self.value)]
+
     def __str__(self) -> str:
         return show(self.value)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of the options, each equally likely; an option named twice is twice as likely."""
+    """One of the values, each equally likely; a value named twice is twice as likely."""
 
-    options: tuple[object, ...]
+    values: tuple[object, ...]
 
     def draw(self, bits: int) -> object:
-        return copy.deepcopy(self.options[bits * len(self.options) >> BITS])
+        return copy.deepcopy(self.values[bits * len(self.values) >> BITS])
 
     def may_be(self, value: object) -> bool:
-        return any(same(option, value) for option in self.options)
+        return any(same(option, value) for option in self.values)
+
+    def options(self, limit: int) -> list[object] | None:
+        distinct = list({identity(value): value for value in self.values}.values())
+        return copy.deepcopy(distinct) if len(distinct) <= limit else None
 
     def __str__(self) -> str:
-        return "one of " + _shown(self.options)
+        return "one of " + _shown(self.values)
 
 
 @dataclass(frozen=True, slots=True)
 class Grid(Choice):
-    """Every one of the options in turn; which one is not for ``draw`` to say but for the sampler."""
+    """Each of the values in turn; the sampler chooses which one, not ``draw``."""
 
     def __str__(self) -> str:
-        return "each of " + _shown(self.options)
+        return "each of " + _shown(self.values)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +127,9 @@ class Uniform:
         return min(max(value, self.low), self.high)
 
     def may_be(self, value: object) -> None:
+        return None
+
+    def options(self, limit: int) -> None:
         return None
 
     def __str__(self) -> str:
@@ -118,6 +146,9 @@ class LogUniform:
         return min(max(value, self.low), self.high)
 
     def may_be(self, value: object) -> None:
+        return None
+
+    def options(self, limit: int) -> None:
         return None
 
     def __str__(self) -> str:
@@ -144,6 +175,9 @@ class Steps:
             count = min(max(int(drawn.to_integral_value()), self.first), self.last)
         else:
             count = self.first + (bits * (self.last - self.first + 1) >> BITS)
+        return self._value(count)
+
+    def _value(self, count: int) -> int | float:
         value = _EXACT.multiply(self.step, Decimal(count))
         return int(value) if self.whole else float(value)
 
@@ -153,16 +187,24 @@ class Steps:
         count = Decimal(repr(value)) / self.step
         return count == count.to_integral_value() and self.first <= count <= self.last
 
+    def options(self, limit: int) -> list[object] | None:
+        if self.last - self.first >= limit:
+            return None
+        return [self._value(count) for count in range(self.first, self.last + 1)]
+
     def __str__(self) -> str:
         text = f"{self.first * self.step:f} to {self.last * self.step:f}"
         text += f" in steps of {self.step:f}" if not self.whole or self.step != 1 else ""
         return text + (", logarithmic" if self.logarithmic else "")
 
 
+_ln = functools.lru_cache(_EXACT.ln)
+
+
 def _log_between(low: Decimal, high: Decimal, bits: int) -> Decimal:
     unit = _EXACT.divide(Decimal(bits >> (BITS - 64)), Decimal(2**64))
-    start = _EXACT.ln(low)
-    width = _EXACT.subtract(_EXACT.ln(high), start)
+    start = _ln(low)
+    width = _EXACT.subtract(_ln(high), start)
     return _EXACT.exp(_EXACT.fma(unit, width, start))
 
 
@@ -219,7 +261,7 @@ def _read_options(name: str, argument: object) -> Form:
         return Choice(options)
     seen: set[str] = set()
     for option in options:
-        key = json.dumps(float(option) if type(option) is int else option, sort_keys=True)
+        key = identity(option)
         if key in seen:
             raise FormError(f"{show(option)} is in the grid twice")
         seen.add(key)

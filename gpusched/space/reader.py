@@ -153,7 +153,7 @@ class Reader:
             leaf = self.leaves[path]
             causes = [".".join(to) for to, _ in leaf.conditions if to in drawn]
             if isinstance(leaf.form, Grid):
-                cells *= len(leaf.form.options)
+                cells *= len(leaf.form.values)
                 if causes:
                     message = f"a grid cannot depend on {causes[0]}, which is drawn"
                     self._once((*path, "when"), f"{message}; make that a grid too")

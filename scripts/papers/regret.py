@@ -69,7 +69,7 @@ def oracle(place: Place, trials: int) -> float:
     """The best of the first so many configurations, trained on all atoms from the start, to R at most."""
     atoms, deadline, scaling, delay, seed = place
     setup = Setup(seed=seed)
-    workload, draw = setup.load(), recipe(setup).sampler().sample
+    workload, draw = setup.load(), recipe(setup).configurations().sample
     step_s = 0.1 / parse_scaling(scaling)[1](atoms)
     steps = min(STEPS["R"], math.floor((deadline - delay) / step_s + 1e-9))
     scores = [workload.curve(n, draw(n) or {}, seed).metric(int(steps)) for n in range(trials)]

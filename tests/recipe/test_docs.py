@@ -44,7 +44,7 @@ def test_the_reference_has_examples() -> None:
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_every_example_is_a_good_recipe(example: str, folder: Path) -> None:
     (folder / "example.yaml").write_text(example)
-    assert load_recipe(folder / "example.yaml").sampler().sample(0)
+    assert load_recipe(folder / "example.yaml").configurations().sample(0)
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def check(file: Path, data: bytes) -> Recipe | None:
         return None
     assert read(file, found.to_yaml().encode()) == found
     assert Recipe.from_resolved(json.loads(json.dumps(found.resolved()))) == found
-    found.sampler().sample(0)
+    found.configurations().sample(0)
     return found
 
 

@@ -96,7 +96,7 @@ def test_every_key_is_read(load: Load) -> None:
     assert (recipe.lr_power, recipe.lr_warmup_epochs, recipe.lr_ramp) == (0.5, 2.5, "ten_percent")
     assert recipe.env == {"TOKENS": "5", "NAME": "yes"}
     assert (recipe.grace_s, recipe.startup_limit_s, recipe.hang_limit_s) == (3.0, 120.0, 90.0)
-    assert recipe.sampler().sample(0) == recipe.sampler().sample(0)
+    assert recipe.configurations().sample(0) == recipe.configurations().sample(0)
 
 
 @pytest.mark.parametrize("text", [GOOD, EVERYTHING], ids=["least", "everything"])
@@ -109,7 +109,9 @@ def test_the_resolved_recipe_loads_back_as_an_equal_one(
     assert load_recipe(elsewhere) == recipe
     through_json = json.loads(json.dumps(recipe.resolved()))
     assert Recipe.from_resolved(through_json) == recipe
-    assert recipe.sampler().sample(3) == Recipe.from_resolved(through_json).sampler().sample(3)
+    assert recipe.configurations().sample(3) == Recipe.from_resolved(
+        through_json
+    ).configurations().sample(3)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +296,7 @@ def test_the_resolved_recipe_needs_neither_pydantic_nor_yaml(load: Load) -> None
         "import json, sys\n"
         "from gpusched.recipe.recipe import Recipe\n"
         "recipe = Recipe.from_resolved(json.load(sys.stdin))\n"
-        "recipe.sampler().sample(0)\n"
+        "recipe.configurations().sample(0)\n"
         "heavy = {'pydantic', 'ruamel', 'ruamel.yaml', 'torch', 'numpy'} & set(sys.modules)\n"
         "sys.exit(str(heavy) if heavy else 0)\n"
     )

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpusched.samplers.sequence import Independent
 from gpusched.space import first as space_first
-from gpusched.space.sampler import SpaceError, parse_space
+from gpusched.space.space import SpaceError, parse_space
 
 SPACE = {
     "lr": {"loguniform": [1e-4, 1.0]},
@@ -25,8 +26,8 @@ SPACE = {
 
 
 def draws(raw: object, count: int, seed: int = 0) -> list[dict[str, object]]:
-    space = parse_space(raw, seed)
-    found = [space.sample(n) for n in range(count)]
+    sampler = Independent(parse_space(raw), seed)
+    found = [sampler.sample(n) for n in range(count)]
     return [sample for sample in found if sample is not None]
 
 
@@ -45,28 +46,15 @@ def test_the_sequence_of_a_seed_is_pinned() -> None:
     assert json.loads(json.dumps(PINNED)) == PINNED
 
 
-def test_the_nth_configuration_depends_on_seed_and_n_alone() -> None:
-    space, again = parse_space(SPACE, 3), parse_space(SPACE, 3)
-    forwards = [space.sample(n) for n in range(20)]
-    backwards = [again.sample(n) for n in reversed(range(20))]
-    assert forwards == backwards[::-1]
-    assert forwards != draws(SPACE, 20, seed=4)
-
-
 @given(st.permutations(list(SPACE)), st.integers(0, 50))
 def test_the_order_of_the_keys_does_not_matter(order: list[str], n: int) -> None:
     shuffled = {key: SPACE[key] for key in order}
-    assert parse_space(shuffled, 1).sample(n) == parse_space(SPACE, 1).sample(n)
+    assert parse_space(shuffled).draw(1, str(n), {}) == parse_space(SPACE).draw(1, str(n), {})
 
 
 def test_another_key_beside_it_changes_nothing() -> None:
     alone = draws({"lr": SPACE["lr"]}, 10)
     assert [sample["lr"] for sample in draws(SPACE, 10)] == [sample["lr"] for sample in alone]
-
-
-def test_a_negative_n_is_a_mistake_of_the_caller() -> None:
-    with pytest.raises(ValueError, match="count from 0"):
-        parse_space(SPACE).sample(-1)
 
 
 # ------------------------------------------------------------ bounds
@@ -121,7 +109,7 @@ def test_quantised_stays_within_and_on_the_multiples(
         assert low == high or multiples * Decimal(repr(quantum)) - Decimal(repr(low)) < quantum
         return
     for n in range(5):
-        value = space.sample(n)["x"]
+        value = space.draw(0, str(n), {})["x"]
         assert low <= value <= high
         count = round(Decimal(repr(value)) / Decimal(repr(quantum)))
         assert value == float(count * Decimal(repr(quantum)))
@@ -167,12 +155,6 @@ def test_choice_draws_each_kind_of_value() -> None:
     options = ["a", 1, 2.5, True, None, [1, 2], {"k": 1}]
     values = [sample["x"] for sample in draws({"x": {"choice": options}}, 500)]
     assert all(option in values for option in options)
-
-
-def test_a_drawn_list_is_the_callers_own() -> None:
-    space = parse_space({"x": {"const": [1, 2]}, "y": {"uniform": [0, 1]}})
-    space.sample(0)["x"].append(3)
-    assert space.sample(0)["x"] == [1, 2]
 
 
 def test_constants_and_nested_maps() -> None:
@@ -225,11 +207,9 @@ def test_one_is_not_true() -> None:
 
 
 def test_a_grid_is_enumerated_in_order_and_ends() -> None:
-    space = parse_space({"b": {"grid": [1, 2, 3]}, "a": {"grid": ["x", "y"]}})
-    assert space.size == 6
-    found = [(sample["a"], sample["b"]) for sample in map(space.sample, range(6))]
+    samples = draws({"b": {"grid": [1, 2, 3]}, "a": {"grid": ["x", "y"]}}, 99)
+    found = [(sample["a"], sample["b"]) for sample in samples]
     assert found == list(itertools.product(["x", "y"], [1, 2, 3]))
-    assert space.sample(6) is None
 
 
 def test_random_keys_are_drawn_beside_a_grid() -> None:
@@ -252,7 +232,7 @@ def test_a_conditional_grid_names_no_configuration_twice() -> None:
 
 def test_constants_alone_are_one_configuration() -> None:
     assert draws({"lr": 0.1}, 5) == [{"lr": 0.1}]
-    assert parse_space({"lr": {"choice": [1]}}).size is None
+    assert draws({"lr": {"choice": [1]}}, 5) == [{"lr": 1}] * 5
 
 
 # ------------------------------------------------------------ what is refused
@@ -408,7 +388,7 @@ NETS = {
 
 def test_what_is_tried_first_comes_first_and_moves_nothing() -> None:
     first = [{"lr": 0.1, "opt": "sgd", "momentum": 0.9}, {"net": {"width": 3}}]
-    space, plain = parse_space(NETS, 7, first), parse_space(NETS, 7)
+    space, plain = Independent(parse_space(NETS), 7, first), Independent(parse_space(NETS), 7)
     begun = space.sample(0)
     assert begun is not None
     assert (begun["lr"], begun["opt"], begun["momentum"]) == (0.1, "sgd", 0.9)
@@ -417,7 +397,8 @@ def test_what_is_tried_first_comes_first_and_moves_nothing() -> None:
 
 
 def test_a_grid_has_what_is_tried_first_beside_it() -> None:
-    space = parse_space({"a": {"grid": [1, 2]}, "b": {"uniform": [0, 1]}}, 0, [{"b": 0.5}])
+    raw = {"a": {"grid": [1, 2]}, "b": {"uniform": [0, 1]}}
+    space = Independent(parse_space(raw), 0, [{"b": 0.5}])
     assert space.size == 3
     assert [(space.sample(n) or {}).get("a") for n in range(1, 4)] == [1, 2, None]
 

@@ -1,0 +1,145 @@
+"""A parsed search space: hyperparameters with their forms and conditions, and how one configuration is drawn.
+
+A draw depends on the seed and the configuration's name alone: not on the order of the keys, not on what was drawn
+before, not on the platform. Each key is drawn from a hash of ``seed/name/dotted.key``.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Collection, Iterator, Mapping
+
+from gpusched.errors import InputError
+from gpusched.space import forms
+from gpusched.space.forms import Const, Grid, same
+from gpusched.space.reader import MAX_GRID, Leaf, Path, Problem, Reader
+from gpusched.text import show
+
+__all__ = ["Problem", "Space", "SpaceError", "parse_space"]
+
+Values = dict[Path, object]
+
+
+class SpaceError(InputError):
+    """All problems of a space."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(map(str, problems)))
+
+
+class Space:
+    """A search space without problems. Made by ``parse_space``."""
+
+    def __init__(self, leaves: Mapping[Path, Leaf], order: list[Path]) -> None:
+        self.leaves = leaves
+        self._order = order
+
+    def draw(self, seed: int, name: str, given: Mapping[Path, object]) -> dict[str, object]:
+        """Return the configuration of this name as nested maps: values that are ``given``, all others drawn."""
+        values: Values = {}
+        for path in self._order:
+            leaf = self.leaves[path]
+            if _holds(leaf, values):
+                assert leaf.form is not None
+                form = Const(given[path]) if path in given else leaf.form
+                values[path] = form.draw(_bits(seed, name, path))
+        return self._nested(values)
+
+    @functools.cached_property
+    def grid(self) -> list[Values] | None:
+        """Every combination of the keys that are a ``grid``; None if no key is."""
+        grids = {path for path, leaf in self.leaves.items() if isinstance(leaf.form, Grid)}
+        return self._combine(grids) if grids else None
+
+    @functools.cached_property
+    def configurations(self) -> list[dict[str, object]] | None:
+        """Every configuration; None if there are more than ``MAX_GRID``, or no end of them."""
+        found = self._combine(self.leaves)
+        return None if found is None else [self._nested(values) for values in found]
+
+    def _combine(self, keys: Collection[Path]) -> list[Values] | None:
+        """Every combination of ``keys`` and constants, ordered by the keys' names, the last one fastest."""
+        found: list[tuple[dict[Path, int], Values]] = [({}, {})]
+        for path in self._order:
+            leaf = self.leaves[path]
+            if path not in keys and not isinstance(leaf.form, Const):
+                continue
+            options = None if leaf.form is None else leaf.form.options(MAX_GRID)
+            if options is None:
+                return None
+            more = []
+            for places, values in found:
+                if _holds(leaf, values):
+                    for place, option in enumerate(options):
+                        more.append(({**places, path: place}, {**values, path: option}))
+                else:
+                    more.append((places, values))
+            if len(more) > MAX_GRID:
+                return None
+            found = more
+        names = sorted(keys)
+        found.sort(key=lambda pair: [pair[0].get(path, 0) for path in names])
+        return [values for _, values in found]
+
+    def _nested(self, values: Mapping[Path, object]) -> dict[str, object]:
+        """Values as nested maps, in the order of the recipe."""
+        tree: dict[str, object] = {}
+        for path in self.leaves:
+            if path not in values:
+                continue
+            branch = tree
+            for name in path[:-1]:
+                inner = branch.setdefault(name, {})
+                assert isinstance(inner, dict)
+                branch = inner
+            branch[path[-1]] = values[path]
+        return tree
+
+    def describe(self) -> Iterator[tuple[str, str]]:
+        """Yield each hyperparameter's dotted name and, in words, its values."""
+        for path, leaf in self.leaves.items():
+            text = str(leaf.form)
+            for reference, allowed in leaf.conditions:
+                text += f", if {'.'.join(reference)} is {' or '.join(map(show, allowed))}"
+            yield ".".join(path), text
+
+
+def _holds(leaf: Leaf, values: Mapping[Path, object]) -> bool:
+    return all(
+        path in values and any(same(values[path], value) for value in allowed)
+        for path, allowed in leaf.conditions
+    )
+
+
+def _bits(seed: int, name: str, path: Path) -> int:
+    text = f"{seed}/{name}/{'.'.join(path)}"
+    digest = hashlib.sha256(text.encode()).digest()
+    return int.from_bytes(digest[: forms.BITS // 8], "big")
+
+
+def parse_space(raw: object) -> Space:
+    """Read a search space from plain maps and lists. Raises SpaceError with all its problems."""
+    reader = Reader()
+    reader.read(raw)
+    order = reader.resolve()
+    if reader.problems:
+        raise SpaceError(reader.problems)
+    return Space(reader.leaves, order)
+
+
+def flat(values: Mapping[str, object], leaves: Mapping[Path, Leaf]) -> Values:
+    """Nested values by their paths; a map that is the value of one key of the space stays whole."""
+    found: Values = {}
+
+    def walk(path: Path, value: object) -> None:
+        if path in leaves or not isinstance(value, Mapping):
+            found[path] = value
+            return
+        for name, inner in value.items():
+            walk((*path, str(name)), inner)
+
+    for name, value in values.items():
+        walk((str(name),), value)
+    return found

@@ -1,0 +1,205 @@
+"""The contract of ``Sampler``, for each sampler on each kind of space; then what each of them promises beyond it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from gpusched.driver.assemble import from_journal, read_recipe
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.samplers import sequence
+from gpusched.samplers.sequence import Sampler
+from gpusched.space.forms import identity
+from gpusched.space.space import parse_space
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "drawn-with-repetition"
+
+#: Name: the space, what is tried first in it, and how many configurations it has.
+SPACES: dict[str, tuple[Mapping[str, object], list[dict[str, object]], int | None]] = {
+    "twenty": ({"a": {"int": [1, 5]}, "b": {"choice": ["x", "y", "z", "u"]}}, [], 20),
+    "six": ({"lr": {"choice": [0.1, 0.2, 0.3]}, "deep": {"choice": [True, False]}}, [], 6),
+    "skewed": ({"width": {"logint": [1, 300]}, "opt": {"choice": ["a", "a", "a", "b"]}}, [], 600),
+    "conditional": (
+        {
+            "opt": {"choice": ["adam", "sgd"]},
+            "momentum": {"uniform": [0, 0.9], "q": 0.3, "when": {"opt": "sgd"}},
+        },
+        [],
+        5,
+    ),
+    "first": (
+        {"a": {"int": [1, 3]}, "b": {"uniform": [0, 1], "q": 0.5}},
+        [{"a": 2}, {"b": 0.3}],
+        10,
+    ),
+    "constant": ({"a": 1, "b": {"const": [1, 2]}}, [], 1),
+    "endless": ({"a": {"uniform": [0, 1]}, "b": {"int": [1, 3]}}, [{"b": 2}], None),
+    "huge": ({"a": {"int": [1, 10**9]}}, [], None),
+    "half endless": (
+        {"opt": {"choice": ["adam", "sgd"]}, "m": {"uniform": [0, 1], "when": {"opt": "sgd"}}},
+        [],
+        None,
+    ),
+    "grid": (
+        {"b": {"grid": [1, 2, 3]}, "a": {"grid": ["x", "y"]}, "c": {"uniform": [0, 1]}},
+        [],
+        6,
+    ),
+}
+
+
+def made(name: str, kind: str, seed: int = 3, repeats: int = 1) -> Sampler:
+    raw, first, _ = SPACES[kind]
+    return sequence.make(name, parse_space(raw), seed, first, repeats)
+
+
+def taken(sampler: Sampler, count: int) -> list[dict[str, object]]:
+    return [found for n in range(count) if (found := sampler.sample(n)) is not None]
+
+
+def fits(name: str, kind: str, repeats: int = 1) -> bool:
+    return not list(sequence.problems(name, parse_space(SPACES[kind][0]), repeats))
+
+
+PAIRS = [
+    (name, kind) for name, kind in itertools.product(sequence.NAMES, SPACES) if fits(name, kind)
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_the_nth_configuration_depends_on_seed_and_n_alone(name: str, kind: str) -> None:
+    forwards, backwards = made(name, kind), made(name, kind)
+    found = [forwards.sample(n) for n in range(30)]
+    assert found == [backwards.sample(n) for n in reversed(range(30))][::-1]
+    assert forwards.sample(3) == found[3], "asked again it is the same"
+    json.dumps(found)
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_a_configuration_is_the_caller_s_own(name: str, kind: str) -> None:
+    sampler = made(name, kind)
+    (before,) = taken(sampler, 1)
+    for value in before.values():
+        if isinstance(value, list):
+            value.append(3)
+    before["more"] = 1
+    assert "more" not in (again := sampler.sample(0) or {})
+    assert identity(again) == identity(made(name, kind).sample(0))
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_a_negative_n_is_a_mistake_of_the_caller(name: str, kind: str) -> None:
+    with pytest.raises(ValueError, match="count from 0"):
+        made(name, kind).sample(-1)
+
+
+@pytest.mark.parametrize(("name", "kind"), PAIRS)
+def test_what_is_tried_first_comes_first(name: str, kind: str) -> None:
+    first = SPACES[kind][1]
+    for wanted, found in zip(first, taken(made(name, kind), len(first)), strict=True):
+        assert wanted.items() <= found.items()
+
+
+WHOLE = [(name, kind) for name, kind in PAIRS if SPACES[kind][2] and name != "independent"]
+
+
+@pytest.mark.parametrize(("name", "kind"), WHOLE)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_finite_space_is_gone_through_without_repetition(name: str, kind: str, seed: int) -> None:
+    sampler, size = made(name, kind, seed), SPACES[kind][2]
+    assert size is not None
+    found = taken(sampler, size + 50)
+    assert len({identity(values) for values in found}) == len(found) == size == sampler.size
+    assert made(name, kind, seed).size == size, "known without having drawn them"
+    assert sampler.sample(10**6) is None
+
+
+@pytest.mark.parametrize(("name", "kind"), WHOLE)
+def test_repeats_go_through_all_of_it_again(name: str, kind: str) -> None:
+    size = SPACES[kind][2]
+    assert size is not None
+    once, thrice = made(name, kind), made(name, kind, repeats=3)
+    assert thrice.size == 3 * size
+    assert taken(thrice, 4 * size) == taken(once, size) * 3
+
+
+# ------------------------------------------------------------ random
+
+
+def test_the_order_depends_on_the_seed() -> None:
+    orders = [taken(made("random", "twenty", seed), 20) for seed in range(5)]
+    assert len({identity(order) for order in orders}) == 5
+
+
+def test_likely_configurations_come_early() -> None:
+    """Without repetition a logarithmic range is still even in the logarithm."""
+    widths = [int(str(found["width"])) for found in taken(made("random", "skewed"), 60)]
+    assert sum(width <= 17 for width in widths) > 12, "drawn evenly it would be 3 or 4"
+    drawn = Counter(found["opt"] for found in taken(made("random", "skewed"), 60))
+    assert drawn["a"] > drawn["b"]
+
+
+def test_in_an_endless_space_it_draws_what_was_always_drawn() -> None:
+    assert taken(made("random", "endless"), 50) == taken(made("independent", "endless"), 50)
+
+
+def test_a_single_configuration_beside_endlessly_many_comes_once() -> None:
+    found = taken(made("random", "half endless"), 40)
+    assert len(found) == 40
+    assert sum(values == {"opt": "adam"} for values in found) == 1
+
+
+def test_the_last_of_many_configurations_take_no_time() -> None:
+    raw = {"a": {"logint": [1, 5000]}, "b": 1}
+    began, sampler = time.process_time(), sequence.make("random", parse_space(raw), 0)
+    assert len(taken(sampler, 6000)) == 5000
+    assert time.process_time() - began < 10
+
+
+# ------------------------------------------------------------ grid
+
+
+def test_a_grid_lists_by_name_the_last_key_fastest() -> None:
+    found = [(values["a"], values["b"]) for values in taken(made("grid", "twenty"), 20)]
+    assert found == list(itertools.product(range(1, 6), ["x", "y", "z", "u"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "repeats", "key", "why"),
+    [
+        ("grid", "endless", 1, "sampler", "a is drawn from 0 to 1; use choice, int or a step q"),
+        ("grid", "huge", 1, "sampler", "a is drawn from 1 to 1000000000"),
+        ("random", "endless", 2, "repeats", "a is drawn from 0 to 1"),
+        ("independent", "twenty", 2, "repeats", "independent never ends"),
+    ],
+)
+def test_what_does_not_go_with_a_space(
+    name: str, kind: str, repeats: int, key: str, why: str
+) -> None:
+    ((where, message),) = sequence.problems(name, parse_space(SPACES[kind][0]), repeats)
+    assert where == key
+    assert why in message
+
+
+# ------------------------------------------------------------ what older versions drew
+
+
+def test_an_experiment_of_a_version_that_repeated_itself_resumes(tmp_path: Path) -> None:
+    """Its recipe names no sampler; 20 trials were drawn from 6 configurations."""
+    shutil.copytree(GOLDEN, tmp_path / "experiment")
+    paths = ExperimentPaths(tmp_path / "experiment")
+    trials = from_journal(paths).experiment.state.trials
+    drawn = [dict(trial.hparams) for trial in trials.values()]
+    assert len(drawn) == 20
+    assert len({identity(values) for values in drawn}) == 5, "of the six there are"
+    recipe = read_recipe(paths)
+    assert recipe.sampler == "independent"
+    assert taken(recipe.configurations(), 20) == drawn
+    assert recipe.resolved()["sampler"] == "independent", "and stays so"
