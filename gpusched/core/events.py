@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Outcome = Literal["yielded", "finished", "failed", "lost", "killed"]
-Verb = Literal["pause", "unpause", "stop_trial", "stop", "cancel"]
+Verb = Literal["pause", "unpause", "stop_trial", "stop", "cancel", "kill"]
 
 
 @dataclass(slots=True, kw_only=True)

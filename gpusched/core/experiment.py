@@ -309,10 +309,11 @@ class Experiment:
         match event.verb:
             case "stop":
                 self._stop_all("stopped by the user", out)
-            case "cancel":
+            case "cancel" | "kill":
                 self._stop_all("cancelled by the user", out)
+                grace_s = 0.0 if event.verb == "kill" else None
                 for live in state.live.values():
-                    moves.kill(state, live, out)
+                    moves.kill(state, live, out, grace_s=grace_s)
             case "pause" if trial is not None and not trial.is_final:
                 trial.held_by_user = True
                 state.unwant(trial)

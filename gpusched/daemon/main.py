@@ -76,6 +76,7 @@ class Daemon:
         self._moved_deadline = deadline
         self._lock = Lock.take(paths.lock)
         self._signals: list[int] = []
+        self._stop_asked = False
         self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
         self._foreword: list[str] = []
         self._next_look_at = 0.0
@@ -266,8 +267,10 @@ class Daemon:
     def _take_signals(self) -> None:
         while self._signals:
             self._signals.pop()
-            stopping = self.experiment.state.stopping is not None
-            self.people.ask("cancel" if stopping else "stop")
+            self.people.ask(
+                "cancel" if self._stop_asked or self.experiment.state.stopping else "stop"
+            )
+            self._stop_asked = True
 
     # ------------------------------------------------------------ remarks
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpusched.core.decisions import Command, Kill
+from gpusched.core.decisions import Command
 from gpusched.core.events import DeadlineMoved, Event, UserAsked
 from gpusched.daemon.equipment import quarantined_device
 from gpusched.dashboard import lines as plain
@@ -106,18 +106,13 @@ class People:
                 return self._assembled.explain(_trial(request))
             case "pause" | "unpause" | "stop_trial" as verb:
                 return self._ask_of_trial(verb, _trial(request))
-            case "stop" | "cancel" as verb:
+            case "stop" | "cancel" | "kill" as verb:
                 self.ask(verb)
                 return f"{self._assembled.paths.root.name} is asked to {verb}"
             case "deadline":
                 moved = self.moved_deadline(request)
                 self._asked.append(moved)
                 return {"deadline_s": moved.deadline_s, "time_left_s": moved.deadline_s - moved.at}
-            case "kill":
-                self.ask("cancel")
-                for trial in self._assembled.experiment.state.live.values():
-                    self._executor.execute(Kill(trial.id, trial.incarnation, 0.0))
-                return "killed"
             case other:
                 raise InputError(f"the daemon knows no request {other!r}")
 

@@ -285,7 +285,7 @@ def outstanding(experiment: Experiment) -> Iterator[Command]:
         if trial.after is not None:
             yield Yield(trial.id, trial.incarnation, trial.after.save)
         if trial.kill_grace_s is not None:
-            yield Kill(trial.id, trial.incarnation, trial.kill_grace_s)
+            yield Kill(trial.id, trial.incarnation, trial.kill_grace_s, trial.hung)
     draining = tuple(
         name for name, slot in state.devices.slots.items() if slot.state.value == "draining"
     )

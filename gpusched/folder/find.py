@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from gpusched.errors import DamagedState, InputError
+from gpusched.folder.lock import is_locked
 from gpusched.folder.paths import ExperimentPaths
 
 #: Where experiments are made and looked for unless ``--dir`` says otherwise.
 RUNS_VARIABLE = "GPUSCHED_RUNS"
 
+
+_REST = re.compile(r"-\d{8}-\d{6}(-\d+)?|(?<=-\d{8})-\d{6}(-\d+)?")
+"""Of an experiment's name, behind its recipe's or behind its day: ``<recipe>-<day>-<time>[-<number>]``."""
 
 #: How long a daemon may hold its lock without answering before that is called an error.
 COMING_OR_GOING_S = 5.0
@@ -35,13 +39,8 @@ def find(experiment: str | None, runs: Path) -> ExperimentPaths:
     """The experiment that is meant: a folder, a name, or ``last``. Raises InputError with what there is."""
     wanted = experiment or "last"
     folder = Path(wanted)
-    if folder.is_dir() and (wanted not in ("last",) or (folder / "journal.db").exists()):
-        paths = ExperimentPaths(folder.resolve())
-        if not paths.is_experiment:
-            raise DamagedState(
-                f"{folder}: this folder is no experiment (there is no journal.db in it)"
-            )
-        return paths
+    if (folder / "journal.db").exists():
+        return ExperimentPaths(folder.resolve())
     known = experiments(runs)
     if wanted == "last":
         if not known:
@@ -49,30 +48,25 @@ def find(experiment: str | None, runs: Path) -> ExperimentPaths:
                 f"there is no experiment in {runs}/ yet; 'gpusched run RECIPE' starts one"
             )
         return known[-1]
-    matches = [
-        p for p in known if p.root.name == wanted or p.root.name.rpartition("-")[0] == wanted
+    matches = [p for p in known if p.root.name == wanted] or [
+        p for p in known if _is_called(p.root.name, wanted)
     ]
-    if not matches:
-        matches = [p for p in known if p.root.name.startswith(f"{wanted}-")]
+    if not matches and folder.is_dir() and folder.name != wanted:
+        raise DamagedState(f"{folder}: no experiment is in this folder (it has no journal.db)")
     if not matches:
         names = ", ".join(p.root.name for p in known[-5:]) or "none"
         raise InputError(f"there is no experiment '{wanted}' in {runs}/; the latest there: {names}")
     return matches[-1]
 
 
+def _is_called(name: str, wanted: str) -> bool:
+    """Whether ``wanted`` is the recipe's name in an experiment's name, or all of that up to the day."""
+    return name.startswith(wanted) and _REST.fullmatch(name, len(wanted)) is not None
+
+
 def has_daemon(paths: ExperimentPaths) -> bool:
-    """Whether somebody holds the experiment's lock."""
-    try:
-        descriptor = os.open(paths.lock, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False
+    """Whether a daemon holds the experiment's lock."""
+    return is_locked(paths.lock)
 
 
 def trial_folders(paths: ExperimentPaths) -> Iterator[int]:

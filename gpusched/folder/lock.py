@@ -14,6 +14,10 @@ from pathlib import Path
 
 from gpusched.errors import InputError
 
+_PROBES_END_S = 0.5
+"""How long ``take`` tries again: a probe (``is_locked``) shares the lock for an instant."""
+_RETRY_S = 0.005
+
 
 class Lock:
     """Held from ``take`` until the process ends."""
@@ -25,14 +29,15 @@ class Lock:
     def take(cls, path: Path) -> Lock:
         """Raises InputError, naming the holder, if another process has it."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = _holder(descriptor)
-            os.close(descriptor)
-            raise InputError(
-                f"{path.parent.name} has a daemon already ({holder}); 'gpusched watch {path.parent.name}' shows it"
-            ) from None
+        until_s = time.monotonic() + _PROBES_END_S
+        while not _lock(descriptor, fcntl.LOCK_EX):
+            if time.monotonic() > until_s:
+                holder = _holder(descriptor)
+                os.close(descriptor)
+                raise InputError(
+                    f"{path.parent.name} has a daemon already ({holder}); 'gpusched watch {path.parent.name}' shows it"
+                )
+            time.sleep(_RETRY_S)
         text = json.dumps({"pid": os.getpid(), "since": time.strftime("%F %T")})
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(), 0)
@@ -41,6 +46,27 @@ class Lock:
     def release(self) -> None:
         """Let somebody else have it."""
         os.close(self._descriptor)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process has taken the lock. Probes that meet do not see each other: they share the lock."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return not _lock(descriptor, fcntl.LOCK_SH)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, kind: int) -> bool:
+    """Take the lock without waiting; False where another descriptor's lock excludes it."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _holder(descriptor: int) -> str:

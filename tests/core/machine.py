@@ -283,7 +283,7 @@ class Anything(RuleBasedStateMachine):
         self.feed(ev.UserAsked(at=self.now, verb=verb, trial=trial))
 
     @precondition(lambda self: self.goes_on and len(self.log) > 40)
-    @rule(verb=st.sampled_from(["stop", "cancel"]))
+    @rule(verb=st.sampled_from(["stop", "cancel", "kill"]))
     def a_person_ends_it(self, verb: ev.Verb) -> None:
         self.feed(ev.UserAsked(at=self.now, verb=verb))
 

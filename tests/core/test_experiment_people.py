@@ -231,6 +231,11 @@ def test_cancel_after_stop_kills_at_once() -> None:
     script.exited(0, "killed").expect(ConfirmRelease(("d0",)), Finish("stopped by the user"))
 
 
+def test_kill_leaves_no_grace() -> None:
+    script = stages.running().asked("cancel").drop().asked("kill").expect(Kill(0, 1, 0.0))
+    script.exited(0, "killed").expect(ConfirmRelease(("d0",)), Finish("cancelled by the user"))
+
+
 def test_nothing_is_launched_while_it_stops() -> None:
     script = Script(devices=2).wants(Start(1), Start(1)).start().drop()
     script.report(0, 0.5).drop().asked("stop").drop().wants(Start(1))

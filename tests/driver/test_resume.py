@@ -54,6 +54,15 @@ def test_timers_and_the_best_model_are_issued_again() -> None:
     ]
 
 
+def test_a_kill_of_a_trial_that_hangs_asks_for_stacks_again() -> None:
+    script = stages.running(watch=True, hang_limit_s=5.0)
+    for _ in range(3):  # the first look after a silence of everybody blames nobody
+        script.wait(6.0).timer("watch").drop()
+    (kill,) = implied(script)
+    assert isinstance(kill, Kill)
+    assert kill.stacks
+
+
 @pytest.mark.parametrize(
     ("stage", "expected"),
     [

@@ -93,6 +93,15 @@ def poll_until(lab: Lab, true: Callable[[], bool]) -> list[Event]:
     return found
 
 
+def test_what_a_salvage_put_aside_keeps_no_daemon_from_resuming(lab: Lab) -> None:
+    aside = lab.paths.trials / "0007.salvaged-1"
+    aside.mkdir(parents=True)
+    (aside / "waits").write_text('{"incarnation": 2, "devices": ["cpu:0"]}')
+    lab.rebuild()
+    assert not lab.executor.reconcile([])
+    assert (aside / "waits").exists(), "a folder that was put aside is left as it was"
+
+
 def is_uncounted(report: Reported, incarnation: int) -> bool:
     return report.incarnation == incarnation
 

@@ -61,7 +61,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "can_save": st.booleans(),
     "unbegun": st.booleans(),
     "what": text,
-    "verb": st.sampled_from(["pause", "unpause", "stop_trial", "stop", "cancel"]),
+    "verb": st.sampled_from(["pause", "unpause", "stop_trial", "stop", "cancel", "kill"]),
 }
 #: Fields that mean something else in another type.
 OF_ONE_TYPE = {

@@ -36,6 +36,7 @@ from gpusched.executors.local.settings import LaunchSettings
 from gpusched.executors.local.stopping import Stopping
 from gpusched.executors.local.timers import Timers
 from gpusched.folder.files import read_json
+from gpusched.folder.find import trial_folders
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import read_file
 
@@ -322,9 +323,12 @@ class Preparing:
     def find_abandoned(self, live: set[tuple[int, int]]) -> set[tuple[int, int]]:
         """End what another daemon had prepared; those of ``live`` (trial, number) that did not count when it went."""
         found = set()
-        for mark in self._paths.trials.glob("*/waits"):
+        for trial in trial_folders(self._paths):
+            mark = self._paths.trial(trial).waits
+            if not mark.exists():
+                continue
             about = read_json(mark) or {}
-            trial, number = int(mark.parent.name), about.get("incarnation")
+            number = about.get("incarnation")
             if type(number) is not int:
                 mark.unlink(missing_ok=True)
                 continue

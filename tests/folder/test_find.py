@@ -1,0 +1,122 @@
+"""Which experiment is meant, and whether a daemon holds it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gpusched.errors import DamagedState, InputError
+from gpusched.folder.find import find, has_daemon
+from gpusched.folder.lock import Lock
+from gpusched.folder.paths import ExperimentPaths
+
+DAY = "20261122"
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Experiments of four recipes whose names begin alike; the newest is of the longest name."""
+    names = ("digits-{}-120000", "digits-{}-120000-2", "digits-8-{}-130000", "digits-big-{}-140000")
+    for at, name in enumerate(names):
+        folder = tmp_path / "runs" / name.format(DAY)
+        folder.mkdir(parents=True)
+        (folder / "journal.db").touch()
+        os.utime(folder / "journal.db", (at, at))
+    return tmp_path / "runs"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ("digits", f"digits-{DAY}-120000-2"),
+        ("digits-8", f"digits-8-{DAY}-130000"),
+        ("digits-big", f"digits-big-{DAY}-140000"),
+        (f"digits-{DAY}", f"digits-{DAY}-120000-2"),
+        (f"digits-{DAY}-120000", f"digits-{DAY}-120000"),
+        (f"digits-8-{DAY}", f"digits-8-{DAY}-130000"),
+        ("last", f"digits-big-{DAY}-140000"),
+    ],
+)
+def test_a_name_is_a_recipe_s_whole_name_or_an_experiment_s_with_its_day(
+    runs: Path, wanted: str, found: str
+) -> None:
+    assert find(wanted, runs).root.name == found
+
+
+@pytest.mark.parametrize("wanted", ["dig", "digits-b", "big", f"digits-{DAY[:4]}"])
+def test_part_of_a_name_is_no_name(runs: Path, wanted: str) -> None:
+    with pytest.raises(InputError, match=f"there is no experiment '{wanted}'"):
+        find(wanted, runs)
+
+
+def test_a_folder_beside_that_is_called_like_the_recipe_is_not_meant(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(runs.parent)
+    Path("digits").mkdir()
+    assert find("digits", runs).root.name == f"digits-{DAY}-120000-2"
+    Path("other").mkdir()
+    with pytest.raises(InputError, match="'other'"):
+        find("other", runs)
+    with pytest.raises(DamagedState, match=r"digits: no experiment"):
+        find("./digits", runs)
+
+
+# ---------------------------------------------------------------- the lock
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> ExperimentPaths:
+    found = ExperimentPaths(tmp_path)
+    found.lock.touch()
+    return found
+
+
+def test_observers_do_not_take_each_other_for_a_daemon(paths: ExperimentPaths) -> None:
+    wrong: list[bool] = []
+
+    def look() -> None:
+        wrong.extend(True for _ in range(3000) if has_daemon(paths))
+
+    observers = [threading.Thread(target=look) for _ in range(4)]
+    for observer in observers:
+        observer.start()
+    for observer in observers:
+        observer.join()
+    assert not wrong
+    lock = Lock.take(paths.lock)
+    assert has_daemon(paths)
+    lock.release()
+
+
+def test_a_daemon_that_starts_does_not_take_an_observer_for_another(paths: ExperimentPaths) -> None:
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            has_daemon(paths)
+            time.sleep(0.0005)
+
+    observers = [threading.Thread(target=look) for _ in range(3)]
+    for observer in observers:
+        observer.start()
+    try:
+        for _ in range(100):
+            Lock.take(paths.lock).release()
+    finally:
+        over.set()
+        for observer in observers:
+            observer.join()
+
+
+def test_a_second_daemon_is_refused_soon_and_told_of_the_first(paths: ExperimentPaths) -> None:
+    lock = Lock.take(paths.lock)
+    began_s = time.monotonic()
+    with pytest.raises(InputError, match=f"has a daemon already .pid {os.getpid()}"):
+        Lock.take(paths.lock)
+    assert time.monotonic() - began_s < 5.0
+    lock.release()
