@@ -31,9 +31,9 @@ from gpusched.core.trial import NEVER
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from gpusched.sim.physics import Delays
-from gpusched.sim.record import Record, milestones_reached
 from gpusched.sim.setup import Setup
 from gpusched.sim.single import simulate
+from gpusched.sim.trace import Record, milestones_reached
 from gpusched.sim.workload import Synthetic
 
 TRIAL = Path(__file__).with_name("fidelity_trial.py")

@@ -8,10 +8,21 @@ import textwrap
 from pathlib import Path
 
 from gpusched.core.decisions import Command, Launch, SetTimer, Yield
-from gpusched.core.events import Event, ExperimentStarted, Reported, TrialUp
+from gpusched.core.events import (
+    CheckpointSaved,
+    DeviceQuarantined,
+    DeviceReadmitted,
+    DevicesReleased,
+    Event,
+    ExperimentStarted,
+    Reported,
+    TrialExited,
+    TrialUp,
+)
 from gpusched.journal.log import Entry, Journal
 
 ROOT = Path(__file__).resolve().parent.parent
+EVIL = '</title><script>alert("x")</script>'
 META = {"began": {"boot": 12.5, "wall": 1e9}, "epoch": 1}
 
 
@@ -81,3 +92,31 @@ def run_program(program: str, *args: str) -> subprocess.CompletedProcess[str]:
         check=False,
         timeout=60,
     )
+
+
+def story(path: Path) -> Path:
+    """Two devices, two trials: one is resized, one loses its device."""
+    told: list[tuple[Event, list[Command]]] = [
+        (
+            ExperimentStarted(at=0.0, devices=("d0", "d1"), unusable={"d1": "a stranger's"}),
+            [Launch(0, 1, ("d0",), {"act": EVIL, "opt": {"lr": 0.1}})],
+        ),
+        (Reported(at=1.0, trial=0, incarnation=1, seq=1, step=1, metric=0.5), []),
+        (CheckpointSaved(at=1.5, trial=0, incarnation=1, step=1, save_s=0.25), []),
+        (DeviceReadmitted(at=2.0, device="d1"), [Launch(1, 1, ("d1",), {"act": "relu"})]),
+        (Reported(at=3.0, trial=0, incarnation=1, seq=2, step=2, metric=0.75), [Yield(0, 1, True)]),
+        (Reported(at=3.5, trial=1, incarnation=1, seq=1, step=1, metric=None), []),
+        (CheckpointSaved(at=3.75, trial=0, incarnation=1, step=2, save_s=0.5), []),
+        (TrialExited(at=4.0, trial=0, incarnation=1, outcome="yielded"), []),
+        (DevicesReleased(at=4.5, devices=("d0",)), [Launch(0, 2, ("d0",), {"act": EVIL})]),
+        (DeviceQuarantined(at=5.0, device="d1", reason="Xid 79"), []),
+        (TrialExited(at=5.5, trial=1, incarnation=1, outcome="killed"), []),
+        (TrialExited(at=6.0, trial=0, incarnation=1, outcome="lost"), []),  # of before
+        (Reported(at=7.0, trial=0, incarnation=2, seq=3, step=3, metric=0.6), []),
+    ]
+    journal = Journal.create(path, {"epoch": 1})
+    for event, commands in told:
+        journal.append(event, commands)
+    journal.commit()
+    journal.close()
+    return path

@@ -1,6 +1,6 @@
 """The reports of an experiment as CSV, JSON lines or Parquet: one row a report, hyperparameters beside the metrics.
 
-Read from the trials' own files, so it works while the experiment runs, too.
+Works while the experiment runs, too.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any, TextIO
 
 from gpusched.cli import common
 from gpusched.errors import InputError
-from gpusched.folder import find
-from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal import timeline
+from gpusched.journal.timeline import Timeline
 from gpusched.text import flat
 
 
@@ -33,7 +33,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
-    rows = list(records(paths))
+    rows = list(records(timeline.read(paths.journal)))
     if args.parquet:
         _write_parquet(rows, args.output)
         return 0
@@ -55,29 +55,21 @@ def _write(rows: list[dict[str, Any]], out: TextIO, *, as_json: bool) -> None:
         writer.writerows(rows)
 
 
-def records(paths: ExperimentPaths) -> Iterator[dict[str, Any]]:
-    """One flat mapping a report: trial, incarnation, seq, step, step_time_s, metrics, then ``hparams.*``."""
-    for number in find.trial_folders(paths):
-        trial = paths.trial(number)
-        try:
-            hparams = json.loads(trial.hparams.read_bytes()).get("hparams", {})
-            lines = trial.reports.read_bytes().splitlines()
-        except (OSError, ValueError):
-            continue
-        columns = {f"hparams.{key}": value for key, value in flat(hparams)}
-        for line in lines:
-            try:
-                report = json.loads(line)
-            except ValueError:
-                continue  # the torn last line of a trial that was killed while it wrote
+def records(told: Timeline) -> Iterator[dict[str, Any]]:
+    """Yield one flat mapping a report: trial, incarnation, .., metrics, then ``hparams.*``."""
+    for number, trial in sorted(told.trials.items()):
+        hparams = {f"hparams.{name}": value for name, value in flat(trial.hparams)}
+        for incarnation, report in trial.reports():
             yield {
                 "trial": number,
-                "incarnation": report["i"],
-                "seq": report["n"],
-                "step": report["k"],
-                "step_time_s": report.get("s"),
-                **report["m"],
-                **columns,
+                "incarnation": incarnation.number,
+                "seq": report.seq,
+                "step": report.step,
+                "at_s": round(report.at, 3),
+                "atoms": len(incarnation.devices),
+                "step_time_s": report.step_time_s,
+                **report.metrics,
+                **hparams,
             }
 
 

@@ -18,7 +18,7 @@ from gpusched.driver.clock import Beginning
 from gpusched.errors import NoTrialSucceeded
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal.log import Journal
+from gpusched.journal import timeline
 from gpusched.recipe.recipe import Recipe
 
 
@@ -102,11 +102,7 @@ def _recipe(args: argparse.Namespace, sizes: list[int]) -> Recipe:
 
 def _measured(paths: ExperimentPaths) -> profiles.Profile:
     """What the journal tells. Raises NoTrialSucceeded."""
-    journal = Journal.open(paths.journal)
-    try:
-        profile = profiles.measure(journal.entries())
-    finally:
-        journal.close()
+    profile = profiles.measure(timeline.read(paths.journal))
     if not profile.step_s:
         raise NoTrialSucceeded(
             f"nothing was measured; 'gpusched status {paths.root.name}' tells why"

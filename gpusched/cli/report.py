@@ -7,11 +7,16 @@ the experiment runs, after it has ended, and on simulated ones.
 from __future__ import annotations
 
 import argparse
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gpusched.cli import common
 from gpusched.daemon import session
 from gpusched.errors import InputError
+
+if TYPE_CHECKING:
+    from gpusched.journal.timeline import Timeline
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -21,11 +26,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gpusched.report import data, page
+    from gpusched.journal import timeline
+    from gpusched.report import page
 
     paths = common.experiment(args)
     view = session.view(paths)
-    found = data.read(paths.journal)
+    found = timeline.read(paths.journal)
     target = args.output or paths.report
     try:
         page.write(target, view, found)
@@ -34,9 +40,30 @@ def run(args: argparse.Namespace) -> int:
             f"{target}: the report cannot be written there ({error.strerror}); -o FILE writes it elsewhere"
         ) from None
     if args.json:
-        sign = 1.0 if view["mode"] == "max" else -1.0
-        best = view["best"]
-        common.print_json({"report": str(target), "best": best, **found.to_json(sign)})
+        drawn = _drawn(found, 1.0 if view["mode"] == "max" else -1.0)
+        common.print_json({"report": str(target), "best": view["best"], **drawn})
     else:
         print(target)
     return 0
+
+
+def _drawn(told: Timeline, sign: float) -> dict[str, Any]:
+    from gpusched.report.importance import importance
+
+    trials = told.trials.values()
+    return {
+        "devices": list(told.devices),
+        "until_s": told.until,
+        "trials": [
+            {
+                "id": trial.id,
+                "hparams": trial.hparams,
+                "launches": trial.launches,
+                "curve": trial.curve,
+                "best": trial.best(sign),
+            }
+            for trial in trials
+        ],
+        "spans": [asdict(span) for span in told.spans],
+        "importance": [asdict(one) for one in importance(trials, sign)],
+    }

@@ -254,10 +254,11 @@ class Daemon:
         """``report.html``, where that takes no noticeable time; nothing depends on it."""
         if sum(t.seq for t in self.experiment.state.trials.values()) > REPORT_STEPS_MAX:
             return
-        from gpusched.report import data, page
+        from gpusched.journal import timeline
+        from gpusched.report import page
 
         with contextlib.suppress(OSError, DamagedState):
-            page.write(self.paths.report, view, data.read(self.paths.journal))
+            page.write(self.paths.report, view, timeline.read(self.paths.journal))
 
     # ------------------------------------------------------------ signals
 

@@ -10,16 +10,15 @@ import contextlib
 import hashlib
 import json
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpusched.core.decisions import Launch, Yield
-from gpusched.core.events import Event, Reported, TrialExited, TrialUp
 from gpusched.errors import GpuschedError
 from gpusched.folder.files import private_folder, write_durably
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal.log import Entry, Journal
+from gpusched.journal import timeline
+from gpusched.journal.timeline import Timeline
 from gpusched.recipe.recipe import Recipe
 
 #: Keys of a recipe that change the speed of a step.
@@ -44,28 +43,21 @@ class Profile:
         }
 
 
-def measure(entries: Iterable[Entry]) -> Profile:
-    """From the journal of a profiling run: the first step of every incarnation warms up and is not counted."""
+def measure(told: Timeline) -> Profile:
+    """Measure a profiling run: the first step of every incarnation warms up and is not counted."""
     times: dict[int, list[float]] = {}
     overheads: list[float] = []
-    atoms = steps = 0
-    last_report_at: float | None = None
-    for entry in entries:
-        for command in entry.commands:
-            if type(command).__name__ == "Launch":
-                atoms, steps = len(command.devices), 0  # type: ignore[union-attr]
-                if last_report_at is None:
-                    last_report_at = entry.event.at
-        event: Event = entry.event
-        if isinstance(event, Reported):
-            step_s = event.step_time_s or 0.0
-            if steps == 0 and last_report_at is not None:
-                overheads.append(event.at - last_report_at - step_s)
-            elif steps > 0:
-                times.setdefault(atoms, []).append(step_s)
-            steps, last_report_at = steps + 1, event.at
-        elif isinstance(event, TrialUp):
-            steps = 0
+    for trial in told.trials.values():
+        before_at: float | None = None
+        for incarnation in trial.incarnations:
+            for place, report in enumerate(incarnation.reports):
+                if place:
+                    atoms = len(incarnation.devices)
+                    times.setdefault(atoms, []).append(report.step_time_s or 0.0)
+                else:
+                    since = incarnation.launched_at if before_at is None else before_at
+                    overheads.append(report.at - since - (report.step_time_s or 0.0))
+                before_at = report.at
     medians = {size: statistics.median(found) for size, found in sorted(times.items())}
     return Profile(medians, statistics.median(overheads) if overheads else 0.0)
 
@@ -103,18 +95,10 @@ def handover_s(runs: Path, recipe: Recipe) -> float | None:
         return known.overhead_s
     for paths in _earlier_runs(runs, recipe):
         with contextlib.suppress(GpuschedError):  # an earlier run that cannot be read tells nothing
-            found = _handover_of(paths)
+            found = measure_handover(timeline.read(paths.journal))
             if found is not None:
                 return found
     return None
-
-
-def _handover_of(paths: ExperimentPaths) -> float | None:
-    journal = Journal.open(paths.journal)
-    try:
-        return measure_handover(journal.entries())
-    finally:
-        journal.close()
 
 
 def _earlier_runs(runs: Path, recipe: Recipe) -> Iterator[ExperimentPaths]:
@@ -133,29 +117,20 @@ def _earlier_runs(runs: Path, recipe: Recipe) -> Iterator[ExperimentPaths]:
             continue
 
 
-def measure_handover(entries: Iterable[Entry]) -> float | None:
-    """Save, exit and load, each the median over a run's trials; None if none was ever loaded again.
+def measure_handover(told: Timeline) -> float | None:
+    """Measure save, exit and load, each the median over a run's trials; None if none was ever loaded again.
 
     Loading is from the launch of a trial that has run before to its first report, less the time of that step; saving
     from the yield of a trial to its exit.
     """
-    launched: dict[int, float] = {}
-    yielded: dict[int, float] = {}
     loads, leaves = list[float](), list[float]()
-    for entry in entries:
-        event = entry.event
-        if isinstance(event, Reported) and event.trial in launched:
-            loads.append(event.at - launched.pop(event.trial) - (event.step_time_s or 0.0))
-        elif isinstance(event, TrialExited):
-            launched.pop(event.trial, None)
-            began = yielded.pop(event.trial, None)
-            if began is not None and event.outcome == "yielded":
-                leaves.append(event.at - began)
-        for command in entry.commands:
-            if isinstance(command, Launch) and command.incarnation > 1:
-                launched[command.trial] = event.at
-            elif isinstance(command, Yield) and command.save:
-                yielded[command.trial] = event.at
+    for incarnation in (one for trial in told.trials.values() for one in trial.incarnations):
+        if incarnation.number > 1 and incarnation.reports:
+            first = incarnation.reports[0]
+            loads.append(first.at - incarnation.launched_at - (first.step_time_s or 0.0))
+        began, ended = incarnation.yielded_at, incarnation.exited_at
+        if began is not None and ended is not None and incarnation.outcome == "yielded":
+            leaves.append(ended - began)
     if not loads:
         return None
     return statistics.median(loads) + (statistics.median(leaves) if leaves else 0.0)

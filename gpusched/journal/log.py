@@ -19,7 +19,7 @@ import json
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,7 @@ class Journal:
         journal_salvage.finish(path)
         if not path.is_file():
             raise DamagedState(f"{path}: no journal is here, so this folder is not an experiment")
-        with _explained(path):
+        with explained(path):
             connection = _connect(path)
             try:
                 _refuse_others(connection, path)
@@ -113,7 +113,7 @@ class Journal:
     @property
     def meta(self) -> dict[str, Any]:
         """Raises DamagedState where it is not as it was written."""
-        with _explained(self._path):
+        with explained(self._path):
             row = self._connection.execute("SELECT value, crc FROM meta").fetchone()
             if row is None or row[1] != zlib.crc32(str(row[0]).encode()):
                 raise ValueError("its description of the experiment")
@@ -122,7 +122,7 @@ class Journal:
 
     def set_meta(self, meta: Mapping[str, Any]) -> None:
         """Set some keys, durably."""
-        with _explained(self._path):
+        with explained(self._path):
             self._connection.execute(
                 "REPLACE INTO meta VALUES (1, ?, ?)", _meta_row({**self.meta, **meta})
             )
@@ -206,35 +206,18 @@ class Journal:
 
         Raises DamagedState, naming the event, at the first row that is not as it was written.
         """
-        seq = crc = 0
-        with _explained(self._path):
-            for number, at, kind, body, commands, stored in self._rows():
-                crc = _crc(crc, seq + 1, at, kind, body, commands)
-                if number != seq + 1 or stored != crc:
-                    raise _damaged(self._path, f"event {seq + 1} is damaged or missing", seq)
-                entry = self._entry(number, at, kind, body, commands)
-                seq = number
+        seq = 0
+        with explained(self._path):
+            for row in _checked(self._connection, self._path):
+                entry = _entry(row, self._path)
+                seq = entry.seq
                 if not self._at_end:
-                    self._seq, self._crc = seq, crc
+                    self._seq, self._crc = seq, row[-1]
                 yield entry
         marked = self._mark.read()
         if marked > seq:
             raise _damaged(self._path, f"events {seq + 1} to {marked} are missing", seq)
         self._at_end = True
-
-    def _entry(self, seq: int, at: float, kind: str, body: str, commands: str) -> Entry:
-        try:
-            return Entry(seq, event_from(kind, at, body), commands_from(commands))
-        except (KeyError, TypeError, ValueError) as error:
-            raise NewerFormat(
-                f"{self._path}: event {seq} ({kind}) is whole, but this gpusched cannot read it ({error}); "
-                "use the newer gpusched that wrote it"
-            ) from error
-
-    def _rows(self) -> Iterator[_Row]:
-        return self._connection.execute(
-            "SELECT seq, at, kind, body, commands, crc FROM events ORDER BY seq"
-        )
 
     def drop_after_last_good(self) -> int:
         """Salvage: go on behind the last event that ``entries`` gave out; return how many were lost.
@@ -254,7 +237,7 @@ class Journal:
             connection.execute("COMMIT")
             connection.close()
 
-        with _explained(self._path):
+        with explained(self._path):
             journal_salvage.replace(self._path, build)
             self._connection.close()
             self._connection = _connect(self._path)
@@ -268,6 +251,43 @@ class Journal:
         except sqlite3.Error:
             return 0
         return highest if isinstance(highest, int) else 0
+
+
+# ---------------------------------------------------------------- rows
+
+
+def read_rows(
+    connection: sqlite3.Connection, path: Path, kinds: Collection[str]
+) -> Iterator[Entry]:
+    """Yield the entries of these kinds, and those with a launch or yield, over a connection that only reads."""
+    _refuse_others(connection, path)
+    for row in _checked(connection, path):
+        if row[2] in kinds or '"Launch"' in row[4] or '"Yield"' in row[4]:
+            yield _entry(row, path)
+
+
+def _checked(connection: sqlite3.Connection, path: Path) -> Iterator[_Row]:
+    """Yield each row that is as it was written. Raises DamagedState at the first that is not."""
+    seq = crc = 0
+    query = "SELECT seq, at, kind, body, commands, crc FROM events ORDER BY seq"
+    for row in connection.execute(query):
+        number, at, kind, body, commands, stored = row
+        crc = _crc(crc, seq + 1, at, kind, body, commands)
+        if number != seq + 1 or stored != crc:
+            raise _damaged(path, f"event {seq + 1} is damaged or missing", seq)
+        seq = number
+        yield row
+
+
+def _entry(row: _Row, path: Path) -> Entry:
+    seq, at, kind, body, commands, _ = row
+    try:
+        return Entry(seq, event_from(kind, at, body), commands_from(commands))
+    except (KeyError, TypeError, ValueError) as error:
+        raise NewerFormat(
+            f"{path}: event {seq} ({kind}) is whole, but this gpusched cannot read it ({error}); "
+            "use the newer gpusched that wrote it"
+        ) from error
 
 
 # ---------------------------------------------------------------- files
@@ -286,7 +306,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _create(path: Path, meta: Mapping[str, Any]) -> sqlite3.Connection:
     """A complete, empty journal in one transaction: there is none, or a whole one."""
-    with _explained(path):
+    with explained(path):
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         except OSError as error:
@@ -347,8 +367,8 @@ def _damaged(path: Path, what: str, good: int) -> DamagedState:
     )
 
 
-class _explained:
-    """Says in one message what SQLite, or what was read, means for the user."""
+class explained:
+    """Word an error of SQLite, or of the content, as one message for the user."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

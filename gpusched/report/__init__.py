@@ -1,1 +1,1 @@
-"""``report.html``: an experiment on one page. ``data`` reads, ``svg`` draws, ``page`` writes."""
+"""``report.html``: an experiment on one page. ``page`` writes, ``svg`` draws; ``importance`` ranks hyperparameters."""

@@ -8,8 +8,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from gpusched.journal.timeline import Timeline, TrialTimeline
 from gpusched.report import svg
-from gpusched.report.data import Data, TrialStory, importance
+from gpusched.report.importance import importance
 from gpusched.text import count, first_line, flat, show_duration, show_hparams, show_metric
 
 #: Curves drawn and rows of the table; the best come first.
@@ -31,7 +32,7 @@ tr.best td { font-weight: 600; } code { font-size: .92em; overflow-wrap: anywher
 """
 
 
-def html(view: Mapping[str, Any], data: Data) -> str:
+def html(view: Mapping[str, Any], told: Timeline) -> str:
     """``view``: as ``status --json`` has it."""
     sign = 1.0 if view["mode"] == "max" else -1.0
     name = escape(view["experiment"])
@@ -40,39 +41,39 @@ def html(view: Mapping[str, Any], data: Data) -> str:
         "<meta name='viewport' content='width=device-width'>",
         f"<title>{name}</title><style>{_STYLE}</style></head><body>",
         f"<h1>{name}</h1>",
-        _headline(view, data),
+        _headline(view, told),
         _best(view),
-        f"<h2>Learning curves</h2>{_curves(view, data, sign)}",
-        f"<h2>The best so far over time</h2>{_progress(view, data, sign)}",
-        f"<h2>Who had which device</h2>{_allocation(data)}",
+        f"<h2>Learning curves</h2>{_curves(view, told, sign)}",
+        f"<h2>The best so far over time</h2>{_progress(view, told, sign)}",
+        f"<h2>Who had which device</h2>{_allocation(told)}",
         _rungs(view),
-        _importance(data, sign),
-        _trials(view, data, sign),
+        _importance(told, sign),
+        _trials(view, told, sign),
         _decisions(view),
         "</body></html>\n",
     ]
     return "".join(parts)
 
 
-def write(path: Path, view: Mapping[str, Any], data: Data) -> None:
+def write(path: Path, view: Mapping[str, Any], told: Timeline) -> None:
     """Replace the report in one step. Raises OSError."""
     aside = path.with_name(f".{path.name}.tmp")
-    aside.write_text(html(view, data), "utf-8", "replace")
+    aside.write_text(html(view, told), "utf-8", "replace")
     aside.replace(path)
 
 
 # ---------------------------------------------------------------- parts
 
 
-def _headline(view: Mapping[str, Any], data: Data) -> str:
+def _headline(view: Mapping[str, Any], told: Timeline) -> str:
     state = view["state"] + (f" ({view['ending']})" if view.get("ending") else "")
     counts = ", ".join(f"{count} {state}" for state, count in view["trial_counts"].items())
     facts = (
         state,
         f"policy {view['policy']}",
         count(view["atoms"]["total"], "atom"),
-        f"deadline {show_duration(view['deadline_s'])}, so far {show_duration(data.until)}",
-        f"{count(len(data.trials), 'trial')}: {counts}" if counts else "no trial yet",
+        f"deadline {show_duration(view['deadline_s'])}, so far {show_duration(told.until)}",
+        f"{count(len(told.trials), 'trial')}: {counts}" if counts else "no trial yet",
     )
     return f"<p class='quiet'>{escape(' · '.join(facts))}</p>"
 
@@ -88,17 +89,17 @@ def _best(view: Mapping[str, Any]) -> str:
     )
 
 
-def _ranked(data: Data, sign: float) -> list[TrialStory]:
-    def place(trial: TrialStory) -> tuple[bool, float]:
+def _ranked(told: Timeline, sign: float) -> list[TrialTimeline]:
+    def place(trial: TrialTimeline) -> tuple[bool, float]:
         best = trial.best(sign)
         return best is None, -(best or 0.0) * sign
 
-    return sorted(data.trials.values(), key=place)
+    return sorted(told.trials.values(), key=place)
 
 
-def _curves(view: Mapping[str, Any], data: Data, sign: float) -> str:
+def _curves(view: Mapping[str, Any], told: Timeline, sign: float) -> str:
     best = (view.get("best") or {}).get("trial")
-    drawn = [trial for trial in _ranked(data, sign) if trial.best(sign) is not None]
+    drawn = [trial for trial in _ranked(told, sign) if trial.best(sign) is not None]
     chart = [
         svg.Line(
             [(float(step), value) for _, step, value in trial.curve if value is not None],
@@ -112,10 +113,10 @@ def _curves(view: Mapping[str, Any], data: Data, sign: float) -> str:
     return svg.lines(chart, x_label="step", y_label=view["metric"]) + more
 
 
-def _progress(view: Mapping[str, Any], data: Data, sign: float) -> str:
+def _progress(view: Mapping[str, Any], told: Timeline, sign: float) -> str:
     reports = sorted(
         (at, value)
-        for trial in data.trials.values()
+        for trial in told.trials.values()
         for at, _, value in trial.curve
         if value is not None
     )
@@ -126,15 +127,15 @@ def _progress(view: Mapping[str, Any], data: Data, sign: float) -> str:
                 points.append((at, points[-1][1]))
             points.append((at, value))
     if points:
-        points.append((data.until, points[-1][1]))
+        points.append((told.until, points[-1][1]))
     chart = [svg.Line(points, "#3a78c3", "the best metric reported so far", True)] if points else []
     return svg.lines(chart, x_label="seconds", y_label=view["metric"], height=220)
 
 
-def _allocation(data: Data) -> str:
-    row = {device: place for place, device in enumerate(data.devices)}
+def _allocation(told: Timeline) -> str:
+    row = {device: place for place, device in enumerate(told.devices)}
     bars = []
-    for span in data.spans:
+    for span in told.spans:
         if span.device not in row:
             continue
         trial = f"trial {span.trial}" if span.trial is not None else ""
@@ -144,7 +145,7 @@ def _allocation(data: Data) -> str:
         paint = "#777" if span.trial is None else svg.colour(span.trial)
         text = {"held": str(span.trial), "quarantined": "out"}.get(span.state, "")
         bars.append(svg.Bar(row[span.device], span.begin, span.end, span.state, paint, title, text))
-    return svg.rows(data.devices, bars, until=data.until, x_label="seconds") + (
+    return svg.rows(told.devices, bars, until=told.until, x_label="seconds") + (
         "<p class='quiet'>A number is a trial; pale: its release is being confirmed; grey: in quarantine.</p>"
     )
 
@@ -161,8 +162,8 @@ def _rungs(view: Mapping[str, Any]) -> str:
     return f"<h2>Rungs</h2>{_table(head, rows, numbers=4)}"
 
 
-def _importance(data: Data, sign: float) -> str:
-    found = importance(data.trials.values(), sign)
+def _importance(told: Timeline, sign: float) -> str:
+    found = importance(told.trials.values(), sign)
     if not found:
         return ""
     words_of = {1: "larger is better", -1: "smaller is better", 0: "a choice"}
@@ -179,9 +180,9 @@ def _importance(data: Data, sign: float) -> str:
     )
 
 
-def _trials(view: Mapping[str, Any], data: Data, sign: float) -> str:
+def _trials(view: Mapping[str, Any], told: Timeline, sign: float) -> str:
     states = {trial["id"]: trial for trial in view["trials"]}
-    ranked = _ranked(data, sign)
+    ranked = _ranked(told, sign)
     names = list(dict.fromkeys(name for trial in ranked for name, _ in flat(trial.hparams)))
     best = (view.get("best") or {}).get("trial")
     head = ("trial", "best", "step", "launches", "state", *names)

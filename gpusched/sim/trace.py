@@ -8,16 +8,22 @@ policies fairly.
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from gpusched.errors import InputError
+from gpusched.core.events import Outcome
+from gpusched.core.speed import Speed
+from gpusched.errors import DamagedState, InputError
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal import timeline
+from gpusched.journal.timeline import TrialTimeline
+from gpusched.recipe.recipe import Recipe
 from gpusched.sim.physics import Delays
-from gpusched.sim.record import Record, Recorded
 from gpusched.sim.workload import Curve
 from gpusched.space.forms import NAMES
 
@@ -108,3 +114,87 @@ def _usual_step_s(trace: Trace) -> float:
         if step.time_s is not None
     ]
     return statistics.median(known) if known else 1.0
+
+
+# ---------------------------------------------------------------- the record
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """``metric`` is None where it was not finite, ``time_s`` where it is not known."""
+
+    metric: float | None
+    time_s: float | None
+    atoms: int
+
+
+@dataclass(slots=True)
+class Recorded:
+    """One trial. ``steps``: by number; a step that was trained twice counts as it was the second time."""
+
+    trial: int
+    hparams: Mapping[str, Any]
+    outcome: Outcome | None
+    steps: dict[int, Step] = field(default_factory=dict)
+
+
+class Record:
+    """The experiment in a folder: each trial's steps, and how long launches, saves and releases took.
+
+    ``delays``: the medians of what was measured; 0 for what never happened. Raises DamagedState if it cannot be read.
+    """
+
+    def __init__(self, paths: ExperimentPaths) -> None:
+        self.recipe = _recipe(paths)
+        self.speed = Speed(self.recipe.scaling)
+        told = timeline.read(paths.journal)
+        self._first_s, self._later_s, self._exits_s = list[float](), list[float](), list[float]()
+        self.trials = {trial.id: self._recorded(trial) for trial in told.trials.values()}
+        self.delays = Delays(
+            launch_s=_median(self._first_s),
+            resize_s=_median(self._later_s or self._first_s),
+            save_s=_median(told.saves_s),
+            exit_s=_median(self._exits_s),
+            release_s=_median(told.releases_s),
+        )
+
+    def _recorded(self, trial: TrialTimeline) -> Recorded:
+        found = Recorded(trial.id, trial.hparams, trial.outcome)
+        for incarnation in trial.incarnations:
+            atoms, reports = len(incarnation.devices), incarnation.reports
+            for place, report in enumerate(reports):
+                found.steps[report.step] = Step(report.metric, report.time_s, atoms)
+                if place == 1:  # the first step of an incarnation warms up
+                    self._learn(found, report.step)
+            if reports and reports[0].time_s is not None:
+                delays = self._first_s if incarnation.number == 1 else self._later_s
+                delays.append(reports[0].at - incarnation.launched_at - reports[0].time_s)
+            if reports and incarnation.outcome == "yielded" and incarnation.exited_at is not None:
+                waited_s = incarnation.exited_at - reports[-1].at
+                self._exits_s.append(waited_s - incarnation.saved_since_report_s)
+        return found
+
+    def _learn(self, trial: Recorded, step: int) -> None:
+        """Compare the second step after a resize with the last one before."""
+        now, before = trial.steps[step], trial.steps.get(step - 2)
+        if step - 1 in trial.steps and now.time_s and before is not None and before.time_s:
+            self.speed.saw_resize(before.atoms, before.time_s, now.atoms, now.time_s)
+
+
+def _median(values_s: list[float]) -> float:
+    return max(0.0, statistics.median(values_s)) if values_s else 0.0
+
+
+def _recipe(paths: ExperimentPaths) -> Recipe:
+    try:
+        return Recipe.from_resolved(json.loads(paths.resolved.read_bytes()))
+    except (OSError, ValueError, DamagedState) as error:
+        raise DamagedState(f"{paths.resolved}: the recipe cannot be read ({error})") from None
+
+
+def milestones_reached(paths: ExperimentPaths, steps: tuple[int, ...]) -> Iterator[float | None]:
+    """Yield when a first trial reported each of these steps; None where none did."""
+    told = timeline.read(paths.journal)
+    reports = [report for trial in told.trials.values() for _, report in trial.reports()]
+    for step in steps:
+        yield min((report.at for report in reports if report.step == step), default=None)

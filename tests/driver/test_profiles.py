@@ -16,6 +16,7 @@ from gpusched.driver import profiles
 from gpusched.driver.clock import Beginning
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Entry, Journal
+from gpusched.journal.timeline import timeline
 from gpusched.recipe.recipe import Recipe, load_recipe
 
 
@@ -58,14 +59,14 @@ def _walk(sizes: dict[int, float], overhead_s: float) -> list[Entry]:
 
 
 def test_what_a_profiling_run_says() -> None:
-    profile = profiles.measure(_walk({1: 0.4, 2: 0.25, 4: 0.16}, overhead_s=0.3))
+    profile = profiles.measure(timeline(_walk({1: 0.4, 2: 0.25, 4: 0.16}, overhead_s=0.3)))
     assert profile.step_s == {1: 0.4, 2: 0.25, 4: 0.16}
     assert profile.scaling == {1: 1.0, 2: 1.6, 4: 2.5}
     assert profile.overhead_s == pytest.approx(0.3)
 
 
 def test_nothing_measured() -> None:
-    assert profiles.measure([]) == profiles.Profile({}, 0.0)
+    assert profiles.measure(timeline([])) == profiles.Profile({}, 0.0)
 
 
 def test_a_profile_is_found_for_exactly_its_recipe_and_script(tmp_path: Path) -> None:
@@ -123,8 +124,8 @@ def _two_take_turns() -> list[Entry]:
 
 
 def test_a_handover_is_what_it_takes_to_leave_and_to_load_the_next() -> None:
-    assert profiles.measure_handover(_two_take_turns()) == pytest.approx(0.5 + 3.0)
-    assert profiles.measure_handover(_two_take_turns()[:-1]) is None
+    assert profiles.measure_handover(timeline(_two_take_turns())) == pytest.approx(0.5 + 3.0)
+    assert profiles.measure_handover(timeline(_two_take_turns()[:-1])) is None
 
 
 def _finished_run(runs: Path, recipe: Recipe) -> ExperimentPaths:

@@ -10,22 +10,11 @@ from typing import Any
 
 import pytest
 
-from gpusched.core.decisions import Command, Launch
-from gpusched.core.events import (
-    DeviceQuarantined,
-    DeviceReadmitted,
-    DevicesReleased,
-    Event,
-    ExperimentStarted,
-    Reported,
-    TrialExited,
-)
-from gpusched.errors import DamagedState
-from gpusched.journal.log import Journal
+from gpusched.journal.timeline import Incarnation, Report, Timeline, TrialTimeline, read
 from gpusched.report import page, svg
-from gpusched.report.data import Data, Span, TrialStory, importance, read
+from gpusched.report.importance import importance
+from tests.journal_samples import EVIL, story
 
-EVIL = '</title><script>alert("x")</script>'
 VIEW: dict[str, Any] = {
     "experiment": "digits-1 & co",
     "state": "finished",
@@ -41,75 +30,6 @@ VIEW: dict[str, Any] = {
     "trials": [{"id": 1, "state": "failed", "error": f"ValueError: {EVIL}\ntrace"}],
     "decisions": [{"at": 1.5, "trial": None, "text": EVIL}],
 }
-
-
-def story(path: Path) -> Path:
-    """Two devices, two trials: one is resized, one loses its device."""
-    told: list[tuple[Event, list[Command]]] = [
-        (
-            ExperimentStarted(at=0.0, devices=("d0", "d1"), unusable={"d1": "a stranger's"}),
-            [Launch(0, 1, ("d0",), {"act": EVIL, "opt": {"lr": 0.1}})],
-        ),
-        (Reported(at=1.0, trial=0, incarnation=1, seq=1, step=1, metric=0.5), []),
-        (DeviceReadmitted(at=2.0, device="d1"), [Launch(1, 1, ("d1",), {"act": "relu"})]),
-        (Reported(at=3.0, trial=0, incarnation=1, seq=2, step=2, metric=0.75), []),
-        (Reported(at=3.5, trial=1, incarnation=1, seq=1, step=1, metric=None), []),
-        (TrialExited(at=4.0, trial=0, incarnation=1, outcome="yielded"), []),
-        (DevicesReleased(at=4.5, devices=("d0",)), [Launch(0, 2, ("d0",), {"act": EVIL})]),
-        (DeviceQuarantined(at=5.0, device="d1", reason="Xid 79"), []),
-        (TrialExited(at=5.5, trial=1, incarnation=1, outcome="killed"), []),
-        (TrialExited(at=6.0, trial=0, incarnation=1, outcome="lost"), []),  # of before
-        (Reported(at=7.0, trial=0, incarnation=2, seq=3, step=3, metric=0.6), []),
-    ]
-    journal = Journal.create(path, {"epoch": 1})
-    for event, commands in told:
-        journal.append(event, commands)
-    journal.commit()
-    journal.close()
-    return path
-
-
-def test_curves_and_who_had_which_device(tmp_path: Path) -> None:
-    data = read(story(tmp_path / "journal.db"))
-    assert (data.devices, data.until) == (("d0", "d1"), 7.0)
-    assert data.trials[0].curve == [(1.0, 1, 0.5), (3.0, 2, 0.75), (7.0, 3, 0.6)]
-    assert data.trials[1].curve == [(3.5, 1, None)]
-    assert (data.trials[0].launches, data.trials[0].best(1.0), data.trials[0].best(-1.0)) == (
-        *(2, 0.75, 0.5),
-    )
-    assert data.trials[1].best(1.0) is None
-    assert sorted(data.spans, key=lambda span: (span.device, span.begin)) == [
-        Span("d0", "held", 0.0, 4.0, 0),
-        Span("d0", "draining", 4.0, 4.5, 0),
-        Span("d0", "held", 4.5, 7.0, 0),
-        Span("d1", "quarantined", 0.0, 2.0, None, "a stranger's"),
-        Span("d1", "held", 2.0, 5.0, 1),
-        Span("d1", "quarantined", 5.0, 7.0, None, "Xid 79"),
-    ]
-
-
-def test_it_is_read_beside_a_writer(tmp_path: Path) -> None:
-    path = story(tmp_path / "odd #1?.db")
-    writer = Journal.open(path)
-    count = len(list(writer.entries()))
-    later = Reported(at=9.0, trial=0, incarnation=2, seq=4, step=4, metric=0.9)
-    writer.append(later, [])
-    assert read(path).until == 7.0, "what is not committed is not there"
-    writer.commit()
-    assert read(path).until == 9.0
-    writer.append(Reported(at=10.0, trial=0, incarnation=2, seq=5, step=5, metric=0.9), [])
-    writer.commit()
-    writer.close()
-    assert count == 11
-
-
-def test_what_is_no_journal(tmp_path: Path) -> None:
-    (tmp_path / "journal.db").write_text("no database, and long enough to be looked at" * 100)
-    with pytest.raises(DamagedState, match="cannot be read for a report"):
-        read(tmp_path / "journal.db")
-    with pytest.raises(DamagedState):
-        read(tmp_path / "absent.db")
-    assert not (tmp_path / "absent.db").exists()
 
 
 # ---------------------------------------------------------------- the page
@@ -167,7 +87,7 @@ def test_the_page_is_whole_and_harmless(tmp_path: Path) -> None:
 
 def test_an_experiment_that_has_only_begun() -> None:
     view = {**VIEW, "best": None, "rungs": [], "trials": [], "decisions": [], "trial_counts": {}}
-    text = page.html(view, Data())
+    text = page.html(view, Timeline())
     checked(text)
     assert "There is no model yet." in text
     assert text.count("nothing to draw yet") == 2
@@ -197,9 +117,12 @@ def test_long_curves_are_thinned_from_end_to_end(count: int) -> None:
 # ---------------------------------------------------------------- importance
 
 
-def trials(*given: tuple[dict[str, Any], float | None]) -> list[TrialStory]:
+def trials(*given: tuple[dict[str, Any], float | None]) -> list[TrialTimeline]:
     return [
-        TrialStory(n, hparams, 1, [(1.0, 1, metric)]) for n, (hparams, metric) in enumerate(given)
+        TrialTimeline(
+            n, hparams, [Incarnation(1, (), 0.0, [Report(1.0, 1, 1, metric, None, {}, None)])]
+        )
+        for n, (hparams, metric) in enumerate(given)
     ]
 
 

@@ -1,0 +1,255 @@
+"""What happened to each trial and each device: the one reader of a journal for reports, exports, traces and profiles.
+
+Nothing is replayed, so the journal may come from another version of a policy. ``read`` opens the journal for an instant
+and for reading only, so that it can be read beside the daemon that writes it (SQLite's WAL lets readers see what is
+committed).
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpusched.core.decisions import Launch, Yield
+from gpusched.core.events import (
+    CheckpointSaved,
+    DeviceQuarantined,
+    DeviceReadmitted,
+    DevicesReleased,
+    Event,
+    ExperimentStarted,
+    Outcome,
+    Reported,
+    TrialExited,
+)
+from gpusched.errors import DamagedState
+from gpusched.journal.log import Entry, explained, read_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A step that was reported. ``metric``: None where it was not finite; ``step_time_s``: as the worker measured it.
+
+    ``gap_s``: time since the incarnation's report before, less the saves between them; None for its first.
+    """
+
+    at: float
+    seq: int
+    step: int
+    metric: float | None
+    step_time_s: float | None
+    metrics: Mapping[str, float | str]
+    gap_s: float | None
+
+    @property
+    def time_s(self) -> float | None:
+        """Training time of the step, measured or else from the gap."""
+        return self.gap_s if self.step_time_s is None else self.step_time_s
+
+
+@dataclass(slots=True)
+class Incarnation:
+    """One launch of a trial. ``saved_since_report_s``: how long saves took after the last report.
+
+    ``yielded_at``: when the trial was told to save and leave.
+    """
+
+    number: int
+    devices: tuple[str, ...]
+    launched_at: float
+    reports: list[Report] = field(default_factory=list)
+    saved_since_report_s: float = 0.0
+    yielded_at: float | None = None
+    exited_at: float | None = None
+    outcome: Outcome | None = None
+
+
+@dataclass(slots=True)
+class TrialTimeline:
+    """One trial: its configuration and its launches, in order."""
+
+    id: int
+    hparams: Mapping[str, Any]
+    incarnations: list[Incarnation] = field(default_factory=list)
+
+    @property
+    def launches(self) -> int:
+        return len(self.incarnations)
+
+    @property
+    def curve(self) -> list[tuple[float, int, float | None]]:
+        """Time, step and metric of each report; the metric None where it was not finite."""
+        return [(report.at, report.step, report.metric) for _, report in self.reports()]
+
+    def reports(self) -> Iterator[tuple[Incarnation, Report]]:
+        """Yield every report with its incarnation; a step that was trained twice is there twice."""
+        for incarnation in self.incarnations:
+            for report in incarnation.reports:
+                yield incarnation, report
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """Outcome of the last incarnation that has ended."""
+        ended = (one.outcome for one in reversed(self.incarnations) if one.outcome is not None)
+        return next(ended, None)
+
+    def best(self, sign: float) -> float | None:
+        """Return the best finite metric; ``sign``: +1 where more is better, else -1."""
+        metrics = (report.metric for _, report in self.reports())
+        finite = [value for value in metrics if value is not None and math.isfinite(value)]
+        return max(finite, key=lambda value: value * sign, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A device was in a state from ``begin`` to ``end`` (seconds): held by ``trial``, draining, or quarantined."""
+
+    device: str
+    state: str
+    begin: float
+    end: float
+    trial: int | None = None
+    why: str = ""
+
+
+@dataclass(slots=True)
+class Timeline:
+    """An experiment. ``until``: time of the last event; ``releases_s``: from a trial's exit to each confirmed release;
+    ``saves_s``: how long training stood still for each checkpoint.
+    """
+
+    devices: tuple[str, ...] = ()
+    trials: dict[int, TrialTimeline] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+    releases_s: list[float] = field(default_factory=list)
+    saves_s: list[float] = field(default_factory=list)
+    until: float = 0.0
+
+
+_KINDS = (ExperimentStarted, Reported, CheckpointSaved, TrialExited)
+_DEVICE_KINDS = (DevicesReleased, DeviceQuarantined, DeviceReadmitted)
+_WANTED = frozenset(kind.__name__ for kind in (*_KINDS, *_DEVICE_KINDS))
+
+
+def read(path: Path) -> Timeline:
+    """Read a journal that a daemon may be writing. Raises DamagedState."""
+    if not path.is_file():
+        raise DamagedState(f"{path}: no journal is here, so this folder is not an experiment")
+    with explained(path):
+        quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+        connection = sqlite3.connect(f"file:{quoted}?mode=ro", uri=True, timeout=2.0)
+        try:
+            return timeline(read_rows(connection, path, _WANTED))
+        finally:
+            connection.close()
+
+
+def timeline(entries: Iterable[Entry]) -> Timeline:
+    """Arrange the entries of a journal by trial and device."""
+    reader = _Reader()
+    for entry in entries:
+        reader.take(entry)
+    return reader.finish()
+
+
+class _Reader:
+    """Entries in, a timeline out."""
+
+    def __init__(self) -> None:
+        self._told = Timeline()
+        #: Of each device that is not free: state, since when, trial, reason.
+        self._since: dict[str, tuple[str, float, int | None, str]] = {}
+
+    def take(self, entry: Entry) -> None:
+        event = entry.event
+        self._told.until = max(self._told.until, event.at)
+        self._see(event)
+        for command in entry.commands:
+            if isinstance(command, Launch):
+                self._launch(command, event.at)
+            elif isinstance(command, Yield) and command.save and (on := self._running(command)):
+                on.yielded_at = event.at
+
+    def _running(self, of: Reported | CheckpointSaved | TrialExited | Yield) -> Incarnation | None:
+        """The trial's present incarnation, if that is meant: what is late from one before says nothing."""
+        trial = self._told.trials.get(of.trial)
+        present = trial.incarnations[-1] if trial is not None else None
+        return present if present is not None and present.number == of.incarnation else None
+
+    def _see(self, event: Event) -> None:
+        match event:
+            case ExperimentStarted():
+                self._told.devices = event.devices
+                for device, why in event.unusable.items():
+                    self._enter(device, "quarantined", event.at, why=why)
+            case Reported():
+                self._reported(event)
+            case CheckpointSaved():
+                self._told.saves_s.append(event.save_s)
+                if (running := self._running(event)) is not None:
+                    running.saved_since_report_s += event.save_s
+            case TrialExited():
+                if (running := self._running(event)) is not None:
+                    running.exited_at, running.outcome = event.at, event.outcome
+                    for device in running.devices:
+                        if self._since.get(device, ("",))[0] == "held":
+                            self._enter(device, "draining", event.at, event.trial)
+            case DevicesReleased():
+                for device in event.devices:
+                    if self._since.get(device, ("",))[0] == "draining":
+                        self._told.releases_s.append(event.at - self._since[device][1])
+                    self._leave(device, event.at)
+            case DeviceQuarantined():
+                self._enter(event.device, "quarantined", event.at, why=event.reason)
+            case DeviceReadmitted():
+                self._leave(event.device, event.at)
+            case _:
+                pass
+
+    def _launch(self, command: Launch, at: float) -> None:
+        trial = self._told.trials.setdefault(
+            command.trial, TrialTimeline(command.trial, command.hparams)
+        )
+        trial.incarnations.append(Incarnation(command.incarnation, command.devices, at))
+        for device in command.devices:
+            self._enter(device, "held", at, command.trial)
+
+    def _reported(self, event: Reported) -> None:
+        running = self._running(event)
+        if running is None:
+            return
+        gap_s = None
+        if running.reports:
+            gap_s = event.at - running.reports[-1].at - running.saved_since_report_s
+        running.saved_since_report_s = 0.0
+        running.reports.append(
+            Report(
+                event.at,
+                event.seq,
+                event.step,
+                event.metric,
+                event.step_time_s,
+                event.metrics,
+                gap_s,
+            )
+        )
+
+    def _enter(
+        self, device: str, state: str, at: float, trial: int | None = None, why: str = ""
+    ) -> None:
+        self._leave(device, at)
+        self._since[device] = (state, at, trial, why)
+
+    def _leave(self, device: str, at: float) -> None:
+        if (known := self._since.pop(device, None)) is not None:
+            state, begin, trial, why = known
+            self._told.spans.append(Span(device, state, begin, at, trial, why))
+
+    def finish(self) -> Timeline:
+        for device in list(self._since):
+            self._leave(device, self._told.until)
+        return self._told

@@ -1,0 +1,81 @@
+"""The timeline: what happened to each trial and device, read beside a writer; damage is named."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from gpusched.core.events import Reported
+from gpusched.errors import DamagedState
+from gpusched.journal.log import Journal
+from gpusched.journal.timeline import Span, read
+from tests.journal_samples import story
+
+
+def test_curves_and_who_had_which_device(tmp_path: Path) -> None:
+    told = read(story(tmp_path / "journal.db"))
+    assert (told.devices, told.until) == (("d0", "d1"), 7.0)
+    assert told.trials[0].curve == [(1.0, 1, 0.5), (3.0, 2, 0.75), (7.0, 3, 0.6)]
+    assert told.trials[1].curve == [(3.5, 1, None)]
+    assert (told.trials[0].launches, told.trials[0].best(1.0), told.trials[0].best(-1.0)) == (
+        *(2, 0.75, 0.5),
+    )
+    assert told.trials[1].best(1.0) is None
+    assert sorted(told.spans, key=lambda span: (span.device, span.begin)) == [
+        Span("d0", "held", 0.0, 4.0, 0),
+        Span("d0", "draining", 4.0, 4.5, 0),
+        Span("d0", "held", 4.5, 7.0, 0),
+        Span("d1", "quarantined", 0.0, 2.0, None, "a stranger's"),
+        Span("d1", "held", 2.0, 5.0, 1),
+        Span("d1", "quarantined", 5.0, 7.0, None, "Xid 79"),
+    ]
+
+
+def test_each_launch_with_its_reports_and_waits(tmp_path: Path) -> None:
+    told = read(story(tmp_path / "journal.db"))
+    first, second = told.trials[0].incarnations
+    assert (first.launched_at, first.yielded_at, first.exited_at, first.outcome) == (
+        *(0.0, 3.0, 4.0, "yielded"),
+    )
+    assert [(report.seq, report.gap_s, report.time_s) for report in first.reports] == [
+        *((1, None, None), (2, 1.75, 1.75)),
+    ]
+    assert first.saved_since_report_s == 0.5
+    assert (second.number, second.outcome, second.reports[0].gap_s) == (2, None, None)
+    assert told.trials[0].outcome == "yielded"
+    assert (told.saves_s, told.releases_s) == ([0.25, 0.5], [0.5])
+
+
+def test_a_changed_row_is_named(tmp_path: Path) -> None:
+    path = story(tmp_path / "journal.db")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("UPDATE events SET at = 3.4 WHERE seq = 5")
+    other.close()
+    with pytest.raises(DamagedState, match="event 5 is damaged"):
+        read(path)
+
+
+def test_it_is_read_beside_a_writer(tmp_path: Path) -> None:
+    path = story(tmp_path / "odd #1?.db")
+    writer = Journal.open(path)
+    count = len(list(writer.entries()))
+    later = Reported(at=9.0, trial=0, incarnation=2, seq=4, step=4, metric=0.9)
+    writer.append(later, [])
+    assert read(path).until == 7.0, "what is not committed is not there"
+    writer.commit()
+    assert read(path).until == 9.0
+    writer.append(Reported(at=10.0, trial=0, incarnation=2, seq=5, step=5, metric=0.9), [])
+    writer.commit()
+    writer.close()
+    assert count == 13
+
+
+def test_what_is_no_journal(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").write_text("no database, and long enough to be looked at" * 100)
+    with pytest.raises(DamagedState, match="the journal is damaged"):
+        read(tmp_path / "journal.db")
+    with pytest.raises(DamagedState):
+        read(tmp_path / "absent.db")
+    assert not (tmp_path / "absent.db").exists()
