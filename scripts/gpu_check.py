@@ -69,12 +69,13 @@ def free_gpus() -> list[str]:
 
     Of MIG slices one: a process sees no more.
     """
+    from gpusched.devices.base import NoHost
     from gpusched.devices.cuda import CudaDevices
 
     devices = CudaDevices.from_spec("cuda")
     try:
-        free = [device.id for device in devices.inventory() if device.usable]
-        return free if devices.max_atoms is None else free[: devices.max_atoms]
+        free = [device for device in devices.open(NoHost()) if device.usable]
+        return [device.id for device in (free[:1] if any(d.alone for d in free) else free)]
     finally:
         devices.close()
 

@@ -122,10 +122,11 @@ def _show(profile: profiles.Profile) -> None:
 def _sizes(recipe: Recipe) -> list[int]:
     """1, 2, 4, .. and all atoms."""
     from gpusched.daemon.equipment import devices_of
+    from gpusched.devices.base import NoHost
 
     found = devices_of(recipe, Path.cwd() / "profile", ())
     try:
-        total = len(found.inventory())
+        total = len(found.open(NoHost()))
     finally:
         found.close()
     sizes = [2**power for power in range(total.bit_length()) if 2**power < total]

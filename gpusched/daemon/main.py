@@ -29,7 +29,7 @@ from gpusched.daemon.equipment import devices_of, launch_settings
 from gpusched.daemon.log import Logs, write_unfailingly
 from gpusched.daemon.people import People
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
-from gpusched.devices.base import Device
+from gpusched.devices.base import Device, require_sizes
 from gpusched.driver.assemble import Assembled, assemble, read_recipe
 from gpusched.driver.clock import Beginning, Clock
 from gpusched.driver.forecaster import make_forecaster
@@ -171,7 +171,7 @@ class Daemon:
         self.assembled.recipe.require_atoms(len(inventory))
         self.assembled.require_policy(len(inventory))
         self._foreword = list(self.assembled.foreword(len(inventory)))
-        self.devices.check_sizes(self.experiment.state.rules.fit(len(inventory)))
+        require_sizes(inventory, self.experiment.state.rules.fit(len(inventory)))
         self.driver.handle(
             [
                 ExperimentStarted(

@@ -18,7 +18,7 @@ from gpusched.core.events import DeadlineMoved, Event, UserAsked
 from gpusched.daemon.equipment import quarantined_device
 from gpusched.dashboard import lines as plain
 from gpusched.dashboard import view as views
-from gpusched.devices.base import Devices, Release
+from gpusched.devices.base import Devices
 from gpusched.driver.assemble import Assembled
 from gpusched.driver.clock import Clock
 from gpusched.errors import DeviceError, GpuschedError, InputError
@@ -151,12 +151,12 @@ class People:
         devices = self._assembled.experiment.state.devices
         device = quarantined_device(wanted, devices, self._executor.inventory())
 
-        def answer(release: Release) -> None:
-            if release.released:
+        def answer(why_not: str) -> None:
+            if why_not:
+                error = f"{device} cannot be used yet: {why_not}"
+                client.send({"error": error, "exit_code": DeviceError.exit_code})
+            else:
                 client.send({"ok": f"{device} is in use again"})
-                return
-            error = f"{device} cannot be used yet: {release.holder}"
-            client.send({"error": error, "exit_code": DeviceError.exit_code})
 
         self._executor.readmit(device, answer)
 

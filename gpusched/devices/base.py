@@ -1,24 +1,30 @@
-"""The seam to a kind of device: which devices exist, what a rank needs to use one, whether one is really free again.
+"""The seam to a kind of device: which devices exist, what ranks need to use them, whether they are free and well.
 
 What the core calls a *device* is one atom: a CPU slot, a GPU, or a bundle of ``gpus_per_atom`` GPUs under one name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from gpusched.errors import DeviceError
 
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One atom. ``island`` numbers groups of devices that talk to each other fast."""
+    """One atom. ``island`` numbers groups of devices that talk to each other fast.
+
+    ``alone``: why no trial can have this device together with another; empty where it can.
+    """
 
     id: str
     label: str
     island: int = 0
     usable: bool = True
     why_not: str = ""
+    alone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +42,8 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
-    """Whether a device is free again; if not, who or what holds it, in words."""
-
-    device: str
-    released: bool
-    holder: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Reading:
-    """What a device looks like now, for people. None: not known for this kind of device.
+    """A device as it looks now, for people. None: not known for this kind of device.
 
     ``history``: its utilisation over the last minute, evenly spaced, the oldest first.
     """
@@ -64,80 +61,136 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """A device that must not be used any more, and why. ``passing``: that may end by itself (a stranger leaves)."""
+class Released:
+    """Devices proven empty after ``confirm_release``: free again."""
+
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A device that must not be used any more. ``passing``: the reason may end by itself (a stranger leaves)."""
 
     device: str
     reason: str
     passing: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Readmitted:
+    """A quarantined device proven clean and well: free again, by itself or after ``readmit``."""
+
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The answer to ``readmit`` for a device that stays in quarantine."""
+
+    device: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Strangers:
+    """Other people's processes seen on a device since it was taken, in words; replaces what was said before."""
+
+    device: str
+    who: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The answer to ``examine``. ``fault``: why one of the devices is to blame; empty: none is."""
+
+    devices: tuple[str, ...]
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A fact about the devices to be said once, to the log and the dashboard."""
+
+    text: str
+
+
+DeviceEvent = Released | Quarantined | Readmitted | Refused | Strangers | Examined | Remark
+
+
+class Host(Protocol):
+    """The event loop that devices live in. Both methods are called on its own thread alone."""
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Call ``action`` once, ``delay_s`` seconds from now."""
+        ...
+
+    def emit(self, event: DeviceEvent) -> None:
+        """Take an event: from within a request, or from within an action."""
+        ...
+
+
+class NoHost:
+    """A host for whoever wants the list of devices alone."""
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        """Drop the action."""
+
+    def emit(self, event: DeviceEvent) -> None:
+        """Drop the event."""
+
+
 class Devices(Protocol):
-    """One kind of device. No method may block for longer than a few milliseconds."""
+    """One kind of device: requests in, events out through the host, so nobody has to ask twice.
+
+    Every method but ``open`` and ``close`` returns within a few milliseconds, whatever a driver does.
+    """
 
     kind: Literal["cpu", "cuda"]
 
-    @property
-    def notes(self) -> Sequence[str]:
-        """What must be said once, the oldest first; only ever grows."""
-        ...
-
-    def check_sizes(self, atoms_max: int) -> None:
-        """Raise DeviceError if a trial of so many atoms cannot be served (MIG slices). After ``inventory``."""
-        ...
-
-    def inventory(self) -> tuple[Device, ...]:
-        """The devices this experiment may use, in a fixed order. Takes their leases.
+    def open(self, host: Host) -> tuple[Device, ...]:
+        """Lease the devices this experiment may use and list them in a fixed order. Comes first; may take seconds.
 
         Raises DeviceError where none can be used.
         """
         ...
 
-    def placement(self, devices: Sequence[str]) -> Placement:
-        """How to use exactly these devices together."""
+    def take(self, devices: Sequence[str]) -> Placement:
+        """Give exactly these devices to one trial and return how its ranks use them. Raises DeviceError."""
         ...
 
-    def released(self, devices: Sequence[str]) -> tuple[Release, ...]:
-        """Asked after the trial's process tree is empty, again and again until all are released."""
-        ...
+    def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:
+        """Wait until each is really free: ``Released``; ``Quarantined`` with what holds it after ``limit_s``.
 
-    def faults(self) -> tuple[Fault, ...]:
-        """Devices that went bad since the last call.
-
-        Those that nobody is on first, so that who has to leave another one is not sent there.
+        The caller has made sure that the trial's process tree is empty. A wait that has begun goes on as it was.
         """
         ...
 
-    def recovered(self) -> tuple[str, ...]:
-        """Devices that were out of use for a passing reason that has passed, proven clean: FREE again."""
-        ...
-
-    def readmit(self, device: str, *, anew: bool = False) -> Release:
-        """Asked again and again when somebody wants a quarantined device back; released means: FREE again.
-
-        ``anew``: this is the first time that this person asks; what the device did before counts no more.
-        """
+    def readmit(self, device: str) -> None:
+        """Look at a quarantined device anew, forgetting what it did before: ``Readmitted`` or soon ``Refused``."""
         ...
 
     def keep_out(self, device: str, reason: str) -> None:
-        """It was out of use for a passing reason when the last daemon ended: ``recovered`` tells when that is over."""
+        """Take up a quarantine that an earlier daemon ended with: ``Readmitted`` once its passing reason is over."""
         ...
 
-    def strangers(self, devices: Sequence[str]) -> tuple[str, ...]:
-        """Other people's processes seen on these devices since they were last given out, in words."""
-        ...
-
-    def blamed(self, devices: Sequence[str]) -> str | None:
-        """Asked again and again after a trial failed on these: why one of them is to blame.
-
-        Empty: none is. None: that is not known yet.
-        """
+    def examine(self, devices: Sequence[str]) -> None:
+        """Find out whether a trial that failed on these did so because of one of them: ``Examined``, within seconds."""
         ...
 
     def readings(self) -> tuple[Reading, ...]:
-        """For the dashboard and ``gpusched gpus``."""
+        """Return what each device looks like now, for the dashboard and ``gpusched gpus``."""
         ...
 
     def close(self) -> None:
-        """Give the leases back."""
+        """Give the leases back. No event comes after that."""
         ...
+
+
+def require_sizes(inventory: Sequence[Device], atoms_max: int) -> None:
+    """Raise DeviceError if a recipe lets a trial have more atoms than these devices can serve together."""
+    alone = next((device for device in inventory if device.alone), None)
+    if alone is not None and atoms_max > 1:
+        raise DeviceError(
+            f"max_atoms: {atoms_max}: {alone.label} is {alone.alone}, so a trial can have one atom. Set max_atoms: 1, "
+            f"or switch MIG off (`sudo nvidia-smi -mig 0`)"
+        )

@@ -16,7 +16,17 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from gpusched.devices.base import Device, Devices, Fault, Placement, Reading, Release
+from gpusched.devices.base import (
+    Device,
+    Devices,
+    Examined,
+    Host,
+    Placement,
+    Reading,
+    Readmitted,
+    Released,
+    Remark,
+)
 from gpusched.errors import DeviceError, InputError
 
 _MOST_SLOTS = 4096
@@ -24,7 +34,7 @@ _SYNTAX = 'use "auto", "cpu", "cpu:4", "cuda", "cuda:0,2,3" or GPU UUIDs separat
 
 
 class CpuDevices:
-    """``slots`` slots on the cores of this process's affinity mask; None: one a core. ``note``: what must be said once.
+    """``slots`` slots on the cores of this process's affinity mask; None: one a core. ``note``: a remark.
 
     Raises ``InputError`` for a number of slots that makes no sense.
     """
@@ -50,7 +60,8 @@ class CpuDevices:
         return len(self._core_of) > len(self._cores)
 
     @property
-    def notes(self) -> tuple[str, ...]:
+    def remarks(self) -> tuple[str, ...]:
+        """Facts to be said once."""
         said = (self._note,) if self._note else ()
         if not self.is_oversubscribed:
             return said
@@ -58,17 +69,17 @@ class CpuDevices:
         shared = f"{slots} CPU slots share {cores} core{'s' * (cores > 1)}"
         return (*said, f"{shared}: steps take longer the more run")
 
-    def check_sizes(self, atoms_max: int) -> None:
-        """Any size will do."""
-
-    def inventory(self) -> tuple[Device, ...]:
+    def open(self, host: Host) -> tuple[Device, ...]:
+        self._host = host
+        for text in self.remarks:
+            host.emit(Remark(text))
         return tuple(Device(id=slot, label=self._label(slot)) for slot in self._core_of)
 
     def _label(self, slot: str) -> str:
         core = self._core_of[slot]
         return f"core {core}" if self._sharers[core] == 1 else f"core {core} (shared)"
 
-    def placement(self, devices: Sequence[str]) -> Placement:
+    def take(self, devices: Sequence[str]) -> Placement:
         """One rank a slot, pinned to its core, with one thread."""
         unknown = [device for device in devices if device not in self._core_of]
         if unknown or not devices:
@@ -89,28 +100,19 @@ class CpuDevices:
             threads_per_rank=1,
         )
 
-    def released(self, devices: Sequence[str]) -> tuple[Release, ...]:
-        """A slot is free as soon as the process tree on it is empty, which is known before this is asked."""
-        return tuple(Release(device, released=True) for device in devices)
+    def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:
+        """A slot is free as soon as the process tree on it is empty, which the caller has made sure of."""
+        self._host.emit(Released(tuple(devices)))
 
-    def faults(self) -> tuple[Fault, ...]:
-        return ()
-
-    def recovered(self) -> tuple[str, ...]:
-        return ()
-
-    def readmit(self, device: str, *, anew: bool = False) -> Release:
-        return Release(device, released=True)
+    def readmit(self, device: str) -> None:
+        self._host.emit(Readmitted(device))
 
     def keep_out(self, device: str, reason: str) -> None:
-        """A core is never out of use."""
+        """Do nothing: no core is ever out of use for a passing reason."""
 
-    def strangers(self, devices: Sequence[str]) -> tuple[str, ...]:
-        return ()
-
-    def blamed(self, devices: Sequence[str]) -> str | None:
-        """Never a core."""
-        return ""
+    def examine(self, devices: Sequence[str]) -> None:
+        """A core is never to blame."""
+        self._host.emit(Examined(tuple(devices), ""))
 
     def readings(self) -> tuple[Reading, ...]:
         return tuple(Reading(device=slot, label=self._label(slot)) for slot in self._core_of)

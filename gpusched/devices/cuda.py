@@ -1,21 +1,34 @@
 """NVIDIA GPUs as devices: leased, watched through NVML, given out by UUID, and taken back only when proven empty.
 
-``CudaDevices`` answers the executor's questions from readings that the threads of ``watch.py`` leave behind; nothing
-here waits for a driver once ``inventory`` has returned. A *device* is an atom: one GPU, one MIG slice, or a bundle of
-``gpus_per_atom`` GPUs whose id is their UUIDs joined by ``+``. Ranks are one a GPU.
-
+``CudaDevices`` judges readings that the threads of ``watch.py`` leave behind; nothing here waits for a driver once
+``open`` has returned. A *device* is an atom: one GPU, one MIG slice, or a bundle of ``gpus_per_atom`` GPUs whose id is
+their UUIDs joined by ``+``. Ranks are one a GPU.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from gpusched.devices.atoms import Atom, Maker, check_mig, chosen_atoms, known_atoms
-from gpusched.devices.base import Device, Fault, Placement, Reading, Release
+from gpusched.devices.base import (
+    Device,
+    Examined,
+    Host,
+    Placement,
+    Quarantined,
+    Reading,
+    Readmitted,
+    Refused,
+    Released,
+    Remark,
+    Strangers,
+)
 from gpusched.devices.baseline import BaselineFile, boot_id
 from gpusched.devices.clock import Clock, MachineClock
 from gpusched.devices.holders import Processes, in_initial_pid_namespace
@@ -29,11 +42,20 @@ from gpusched.devices.unit import Out, Unit
 from gpusched.devices.xid import XidWatch
 from gpusched.errors import DeviceError
 
+LOOK_EVERY_S = 1.0
 LEASE_RETRY_S = 5.0
+PAUSE_MIN_S, PAUSE_MAX_S, PAUSE_GROWTH = 0.02, 0.5, 1.5
+"""Between two looks at a release: at first often, at last as often as a GPU is read."""
+READMIT_EVERY_S = 0.1
+READMIT_PATIENCE_S = 4.0
+"""How long a device that somebody wants back may take to prove that it is clean and well."""
+EXAMINE_EVERY_S = 0.05
+EXAMINE_PATIENCE_S = 5.0
+"""Vitals are read every two seconds, and a reading that takes longer than 3 s is thrown away."""
 
 
 class CudaDevices:
-    """See the module. Made by ``from_spec``; ``inventory`` takes the leases and must come first."""
+    """The GPUs of one experiment, made by ``from_spec``. See ``base.Devices`` for the requests."""
 
     kind: Literal["cpu", "cuda"] = "cuda"
 
@@ -49,7 +71,6 @@ class CudaDevices:
         gpu_ids: GpuIds = "uuid",
         start_context: StartContext | None = None,
     ) -> None:
-        self.notes: list[str] = list(machine.notes)
         self._machine = machine
         self._atoms = {atom.id: atom for atom in atoms}
         self._leases = leases
@@ -60,10 +81,14 @@ class CudaDevices:
         self._start_context = start_context
         self._units = {unit.gpu.uuid: unit for atom in atoms for unit in atom.units}
         self._xids: XidWatch | None = None
-        self._ready = False
         self._leases_tried_at = clock.now()
         self._said: set[str] = set()
         self._missed: set[str] = set()
+        self._waits: dict[str, _Wait] = {}
+        self._asked_for: set[str] = set()
+        self._strangers: dict[str, tuple[str, ...]] = {}
+        self._closed = False
+        self._host: Host
 
     @classmethod
     def from_spec(
@@ -121,28 +146,41 @@ class CudaDevices:
             start_context=start_context,
         )
 
-    # ---------------------------------------------------------------- what there is
+    # ---------------------------------------------------------------- opening
 
-    def inventory(self) -> tuple[Device, ...]:
-        """The devices of this experiment, with their leases taken and their idle baselines learnt.
+    def open(self, host: Host) -> tuple[Device, ...]:
+        """Take the leases, learn the idle baselines, list the devices.
 
-        The first call waits for a first reading of each GPU (a fraction of a second, 30 s at most) and, inside a
-        container, for the test of ``pidcheck.py``. Raises DeviceError where none can be used now.
+        Waits for a first reading of each GPU (a fraction of a second, 30 s at most) and, inside a container, for the
+        test of ``pidcheck.py``. Raises DeviceError where no device can be used now.
         """
-        if not self._ready:
-            self._begin()
-            self._ready = True
+        self._host = host
+        for note in self._machine.notes:
+            self._say(note)
+        self._begin()
         devices = tuple(self._device(atom) for atom in self._atoms.values())
         if not any(device.usable for device in devices):
             reasons = "\n".join(f"  {device.why_not}" for device in devices)
             raise DeviceError(f"no GPU can be used now:\n{reasons}")
+        for unit in self._units.values():
+            unit.told()  # why a device cannot be used from the beginning is said with the list
+        self._missed = {atom.id for atom in self._atoms.values() if atom.missing}
+        host.after(LOOK_EVERY_S, self._look)
         return devices
 
     def _device(self, atom: Atom) -> Device:
         why = atom.why_not()
         alone = len(atom.units) == 1 and not atom.missing
         named = f"{atom.label}: {why}" if why and alone else why
-        return Device(atom.id, atom.label, atom.island, usable=not why, why_not=named)
+        sliced = any(unit.gpu.parent for unit in atom.units)
+        return Device(
+            atom.id,
+            atom.label,
+            atom.island,
+            usable=not why,
+            why_not=named,
+            alone="a MIG slice, and a process sees one slice only" if sliced else "",
+        )
 
     def _begin(self) -> None:
         units = list(self._units.values())
@@ -172,55 +210,138 @@ class CudaDevices:
             elif unit.out is not None and unit.out.leased:
                 unit.out = Out("was leased by another experiment", now, passing=True)
 
-    # ---------------------------------------------------------------- the executor's questions
+    # ---------------------------------------------------------------- requests
 
-    def placement(self, devices: Sequence[str]) -> Placement:
+    def take(self, devices: Sequence[str]) -> Placement:
         """Environment and cores of each rank, one rank a GPU. From now on the devices are HELD."""
-        units = [unit for name in devices for unit in self._atom(name).units]
+        units = self._units_of(devices)
         if len(units) > 1 and any(unit.gpu.parent for unit in units):
             raise DeviceError(
                 "a process sees one MIG slice only: a trial on MIG slices has one atom"
             )
         for unit in units:
             unit.hold()
+        self._tell_strangers(devices)
         return place(units, self._machine, self._gpu_ids)
 
-    def released(self, devices: Sequence[str]) -> tuple[Release, ...]:
-        """Asked after the trial's tree is empty, again and again: each device for itself."""
-        self._hear()
-        return tuple(
-            self._release(self._atom(name), [unit.released() for unit in self._atom(name).units])
-            for name in devices
-        )
+    def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:
+        self._units_of(devices)
+        wait = _Wait(self._clock.now(), limit_s)
+        self._waits.update({name: wait for name in devices if name not in self._waits})
+        self._follow(wait)
 
-    def readmit(self, device: str, *, anew: bool = False) -> Release:
-        """Asked again and again when somebody wants a quarantined device back; released means: FREE again."""
+    def readmit(self, device: str) -> None:
         atom = self._atom(device)
-        if atom.is_held and not any(unit.out for unit in atom.units):
-            return Release(device, released=False, holder="it is in use")
+        if device in self._asked_for:
+            return
         self._hear()
-        for unit in atom.units if anew else ():
+        for unit in atom.units:
             unit.begin_readmission()
             if self._xids is not None:
                 self._xids.forget(unit.gpu.board)
+        self._asked_for.add(device)
+        self._try_to_readmit(atom, self._clock.now() + READMIT_PATIENCE_S)
+
+    def keep_out(self, device: str, reason: str) -> None:
+        for unit in self._atom(device).units:
+            unit.keep_out(reason)
+
+    def examine(self, devices: Sequence[str]) -> None:
+        self._examine(tuple(devices), self._clock.now() + EXAMINE_PATIENCE_S)
+
+    def readings(self) -> tuple[Reading, ...]:
+        return tuple(read_atom(atom) for atom in self._atoms.values())
+
+    def close(self) -> None:
+        """Give the leases back and let the threads end. NVML stays initialised: others may use it."""
+        self._closed = True
+        if self._xids is not None:
+            self._xids.close()
+        self._machine.close()
+        for unit in self._units.values():
+            self._keep_baseline(unit)
+        self._leases.close()
+
+    # ---------------------------------------------------------------- what becomes of them
+
+    def _look(self) -> None:
+        """Once a second: which devices went bad, which are well again, who has come to those in use."""
+        if self._closed:
+            return
+        for fault in self._faults():
+            self._waits.pop(fault.device, None)
+            self._host.emit(fault)
+        for atom in self._recovered():
+            self._back_in_use(atom)
+        self._tell_strangers(self._atoms)
+        self._host.after(LOOK_EVERY_S, self._look)
+
+    def _follow(self, wait: _Wait) -> None:
+        """Look at the devices of one wait for a release, ever more slowly, until all are free or given up."""
+        names = [name for name, one in self._waits.items() if one is wait]
+        if self._closed or not names:
+            return
+        self._hear()
+        released = []
+        waited_s = self._clock.now() - wait.since
+        is_over = self._clock.now() >= wait.since + wait.limit_s  # the difference may round to less
+        for name in names:
+            atom = self._atom(name)
+            why = _why(atom, [unit.released() for unit in atom.units])
+            if why and not is_over:
+                continue
+            del self._waits[name]
+            if why:
+                self._host.emit(Quarantined(name, f"not released after {waited_s:.0f} s: {why}"))
+            else:
+                released.append(name)
+        if released:
+            self._host.emit(Released(tuple(released)))
+        if wait in self._waits.values():
+            left_s = wait.since + wait.limit_s - self._clock.now()
+            self._host.after(max(0.01, min(wait.pause_s, left_s)), partial(self._follow, wait))
+            wait.pause_s = min(PAUSE_MAX_S, wait.pause_s * PAUSE_GROWTH)
+
+    def _try_to_readmit(self, atom: Atom, until: float) -> None:
+        if self._closed or atom.id not in self._asked_for:  # it has come back by itself
+            return
+        why = self._why_not_readmit(atom)
+        if not why:
+            self._back_in_use(atom)
+        elif self._clock.now() < until:
+            again = partial(self._try_to_readmit, atom, until)
+            self._host.after(READMIT_EVERY_S, again)
+        else:
+            self._asked_for.discard(atom.id)
+            self._host.emit(Refused(atom.id, why))
+
+    def _why_not_readmit(self, atom: Atom) -> str:
+        if atom.is_held and not any(unit.out for unit in atom.units):
+            return "it is in use"
+        self._hear()
         leased = [unit for unit in atom.units if unit.out is not None and unit.out.leased]
         self._take_leases(leased)
         for unit in leased:
             if unit.out is not None and unit.out.leased:
-                return Release(device, released=False, holder=unit.out.reason)
-        release = self._release(atom, [unit.can_readmit() for unit in atom.units])
-        if release.released:
-            self._back_in_use(atom)
-        return release
+                return unit.out.reason
+        return _why(atom, [unit.can_readmit() for unit in atom.units])
 
-    def _release(self, atom: Atom, verdicts: Sequence[Verdict]) -> Release:
-        if atom.missing:
-            return Release(atom.id, released=False, holder=atom.why_not())
-        why = "; ".join(verdict.why for verdict in verdicts if not verdict.clean)
-        return Release(atom.id, released=not why, holder=why)
+    def _examine(self, devices: tuple[str, ...], until: float) -> None:
+        """By readings begun after it was asked for."""
+        if self._closed:
+            return
+        self._hear()
+        answers = [(unit, unit.blamed()) for unit in self._units_of(devices)]
+        ill = [f"{unit.gpu.label}: {why}" for unit, why in answers if why]
+        if not ill and any(why is None for _, why in answers):
+            if self._clock.now() < until:
+                self._host.after(EXAMINE_EVERY_S, partial(self._examine, devices, until))
+                return
+            ill = ["NVML reported no GPU health"]
+        self._host.emit(Examined(devices, "; ".join(ill)))
 
-    def faults(self) -> tuple[Fault, ...]:
-        """Devices that went bad since the last call: broken, lost or, while they should be free, in use by others.
+    def _faults(self) -> list[Quarantined]:
+        """Devices that went bad since the last look: broken, lost or, while they should be free, in use by others.
 
         The free ones first, then those that drain: who has to leave another one must not be sent there.
         """
@@ -234,12 +355,12 @@ class CudaDevices:
             if reasons:
                 out = [unit.out for unit in atom.units if unit.out is not None]
                 passing = not atom.missing and all(one.passing for one in out)
-                found.append(Fault(atom.id, "; ".join(reasons), passing))
+                found.append(Quarantined(atom.id, "; ".join(reasons), passing))
         for unit in self._units.values():
             unit.learn_if_idle()
-        return tuple(found)
+        return found
 
-    def recovered(self) -> tuple[str, ...]:
+    def _recovered(self) -> list[Atom]:
         """Devices out of use for a reason that has passed (a stranger left, a lease was given back), proven clean."""
         now = self._clock.now()
         if now - self._leases_tried_at >= LEASE_RETRY_S:
@@ -248,18 +369,10 @@ class CudaDevices:
             self._take_leases([u for u in units if u.out is not None and u.out.leased])
         back = []
         for atom in self._atoms.values():
-            if atom.missing or not any(unit.out for unit in atom.units):
-                continue
-            ready = [unit.can_recover() for unit in atom.units]
-            if all(ready):
-                self._back_in_use(atom)
-                back.append(atom.id)
-        return tuple(back)
-
-    def keep_out(self, device: str, reason: str) -> None:
-        """It was out of use for a passing reason when the last daemon ended: ``recovered`` tells when that is over."""
-        for unit in self._atom(device).units:
-            unit.keep_out(reason)
+            if not atom.missing and any(unit.out for unit in atom.units):
+                clean = [unit.can_recover() for unit in atom.units]  # all: they count clean seconds
+                back += [atom] if all(clean) else []
+        return back
 
     def _back_in_use(self, atom: Atom) -> None:
         for unit in atom.units:
@@ -267,49 +380,22 @@ class CudaDevices:
             unit.back_in_use()
             if not passing and self._xids is not None:
                 self._xids.returned(unit.gpu.board)
+        self._waits.pop(atom.id, None)  # or the next trial would be mistaken for an unreleased one
+        self._asked_for.discard(atom.id)
+        self._host.emit(Readmitted(atom.id))
 
-    def strangers(self, devices: Sequence[str]) -> tuple[str, ...]:
-        """Foreign processes seen on these devices since they were last given out, in words."""
-        units = [unit for name in devices for unit in self._atom(name).units]
-        return tuple(str(holder) for unit in units for holder in unit.strangers.values())
-
-    def blamed(self, devices: Sequence[str]) -> str | None:
-        """Which GPU is ill or lost, by readings begun after this was first asked."""
-        self._hear()
-        units = [unit for name in devices for unit in self._atom(name).units]
-        answers = [(unit, unit.blamed()) for unit in units]
-        if ill := [f"{unit.gpu.label}: {why}" for unit, why in answers if why]:
-            return "; ".join(ill)
-        return None if any(why is None for _, why in answers) else ""
-
-    def readings(self) -> tuple[Reading, ...]:
-        return tuple(read_atom(atom) for atom in self._atoms.values())
-
-    def close(self) -> None:
-        """Give the leases back and let the threads end. NVML stays initialised: others may use it."""
-        if self._xids is not None:
-            self._xids.close()
-        self._machine.close()
-        for unit in self._units.values():
-            self._keep_baseline(unit)
-        self._leases.close()
-
-    # ---------------------------------------------------------------- MIG
-
-    @property
-    def max_atoms(self) -> int | None:
-        """The most atoms a trial may have: 1 where a MIG slice is among the devices, else as many as there are."""
-        return 1 if any(unit.gpu.parent for unit in self._units.values()) else None
-
-    def check_sizes(self, atoms_max: int) -> None:
-        """Raise DeviceError if a recipe lets a trial have more atoms than these devices can serve together."""
-        if self.max_atoms is not None and atoms_max > self.max_atoms:
-            raise DeviceError(
-                f"max_atoms: {atoms_max}: these devices include MIG slices, and a process sees one slice only, so a "
-                f"trial can have one atom. Set max_atoms: 1, or switch MIG off (`sudo nvidia-smi -mig 0`)"
-            )
+    def _tell_strangers(self, devices: Iterable[str]) -> None:
+        for name in devices:
+            units = self._atom(name).units
+            who = tuple(str(holder) for unit in units for holder in unit.strangers.values())
+            if who != self._strangers.get(name, ()):
+                self._strangers[name] = who
+                self._host.emit(Strangers(name, who))
 
     # ---------------------------------------------------------------- inside
+
+    def _units_of(self, devices: Sequence[str]) -> list[Unit]:
+        return [unit for name in devices for unit in self._atom(name).units]
 
     def _atom(self, name: str) -> Atom:
         atom = self._atoms.get(name)
@@ -337,4 +423,20 @@ class CudaDevices:
         """Once."""
         if note not in self._said:
             self._said.add(note)
-            self.notes.append(note)
+            self._host.emit(Remark(note))
+
+
+@dataclass(slots=True, eq=False)
+class _Wait:
+    """Releases asked for together. (The driver frees memory some time after a process is gone: reliability.md, F19.)"""
+
+    since: float
+    limit_s: float
+    pause_s: float = PAUSE_MIN_S
+
+
+def _why(atom: Atom, verdicts: Sequence[Verdict]) -> str:
+    """Why an atom is not free; empty if it is."""
+    if atom.missing:
+        return atom.why_not()
+    return "; ".join(verdict.why for verdict in verdicts if not verdict.clean)

@@ -72,6 +72,8 @@ def _notes(atom: Atom) -> list[str]:
     notes = [why] if (why := atom.why_not()) else []
     for unit in atom.units:
         said = list(health.notes(unit.watch.vitals)) if unit.watch.vitals else []
+        if unit.doing is Doing.DRAINING and unit.held_by and unit.out is None:
+            said.append(f"not released yet: {unit.held_by}")
         if unit.doing is Doing.HELD:
             said += [f"shared with {holder}" for holder in unit.strangers.values()]
         several = len(atom.units) > 1

@@ -82,6 +82,8 @@ class Unit:
         self._blame_ticket: int | None = None
         self._blame_at = 0.0
         self._hurt = ""
+        #: Why it was not released when that was last looked at.
+        self.held_by = ""
 
     # ---------------------------------------------------------------- readings
 
@@ -141,7 +143,12 @@ class Unit:
         self._blame_ticket, self._hurt = None, ""
 
     def released(self) -> Verdict:
-        """Asked again and again, after the trial's process tree is empty. Out of use is not released."""
+        """Judge whether it is free again after the trial's process tree is empty. Out of use is not released."""
+        verdict = self._released()
+        self.held_by = verdict.why
+        return verdict
+
+    def _released(self) -> Verdict:
         self.examine()
         if self.out is not None:
             return Verdict(False, self.out.reason)
@@ -222,6 +229,10 @@ class Unit:
             return ""
         self._reported = True
         return self.out.reason
+
+    def told(self) -> None:
+        """A reason that it has now is known: ``check`` does not give it again."""
+        self._reported = self.out is not None
 
     def keep_out(self, reason: str) -> None:
         """Out of use since before this daemon, and known to be."""

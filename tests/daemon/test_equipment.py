@@ -10,7 +10,7 @@ import pytest
 
 from gpusched.core.allocation import Devices
 from gpusched.daemon.equipment import devices_of, quarantined_device
-from gpusched.devices.base import Device
+from gpusched.devices.base import Device, NoHost
 from gpusched.errors import DeviceError, InputError
 
 IDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")
@@ -57,7 +57,7 @@ def recipe(**keys: Any) -> Any:
 
 def test_an_experiment_that_goes_on_has_as_many_slots_as_before(tmp_path: Path) -> None:
     found = devices_of(recipe(devices="cpu"), tmp_path, [f"cpu:{n}" for n in range(7)])
-    assert [device.id for device in found.inventory()] == [f"cpu:{n}" for n in range(7)]
+    assert [device.id for device in found.open(NoHost())] == [f"cpu:{n}" for n in range(7)]
 
 
 def test_an_experiment_on_gpus_does_not_go_on_without_them(

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -18,8 +18,19 @@ from fake_driver import FakeDriver, FakeGpu, FakeProcesses  # noqa: E402
 from fake_nvml import installed  # noqa: E402
 from virtual_time import VirtualClock  # noqa: E402
 
-from gpusched.devices.base import Release  # noqa: E402
-from gpusched.devices.cuda import CudaDevices  # noqa: E402
+from gpusched.devices.base import (  # noqa: E402
+    Device,
+    DeviceEvent,
+    Quarantined,
+    Readmitted,
+    Refused,
+    Released,
+    Remark,
+)
+from gpusched.devices.cuda import LOOK_EVERY_S, CudaDevices  # noqa: E402
+
+LIMIT_S = 60.0
+Told = TypeVar("Told", bound=DeviceEvent)
 
 
 def gpu(index: int, **more: Any) -> FakeGpu:
@@ -38,6 +49,71 @@ def with_slices(board: FakeGpu, count: int) -> FakeGpu:
     return board
 
 
+class Watched:
+    """Devices, their host in virtual time, and what they have told."""
+
+    def __init__(self, devices: CudaDevices, clock: VirtualClock) -> None:
+        self.devices = devices
+        self.clock = clock
+        self.events: list[DeviceEvent] = []
+        self.notes: list[str] = []
+        self.after = clock.after
+
+    def emit(self, event: DeviceEvent) -> None:
+        if isinstance(event, Remark):
+            self.notes.append(event.text)
+        else:
+            self.events.append(event)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.devices, name)
+
+    def open(self) -> tuple[Device, ...]:
+        return self.devices.open(self)
+
+    def told(self, kind: type[Told]) -> list[Told]:
+        """The events of one kind since they were last asked for."""
+        found = [event for event in self.events if isinstance(event, kind)]
+        self.events = [event for event in self.events if not isinstance(event, kind)]
+        return found
+
+    def faults(self) -> tuple[Quarantined, ...]:
+        """The devices that went bad, once all have been looked at."""
+        self.clock.advance(LOOK_EVERY_S)
+        return tuple(self.told(Quarantined))
+
+    def recovered(self) -> tuple[str, ...]:
+        """The devices that are back."""
+        return tuple(event.device for event in self.told(Readmitted))
+
+    def waits_for(self, name: str) -> str:
+        """Why a device is not released, as people read it."""
+        (reading,) = (reading for reading in self.readings() if reading.device == name)
+        return " ".join(note for note in reading.notes if note.startswith("not released yet: "))
+
+    def released(self, names: list[str], within_s: float) -> float | None:
+        """After how many seconds all are released; None: not in time."""
+        begun, waiting = self.clock.now(), set(names)
+        self.confirm_release(names, LIMIT_S)
+        while self.clock.now() - begun < within_s:
+            waiting -= {name for event in self.told(Released) for name in event.devices}
+            if not waiting:
+                return self.clock.now() - begun
+            self.clock.advance(0.05)
+        return None
+
+    def readmitted(self, name: str) -> str | None:
+        """The answer to somebody who wants it back: why not; None: it is back."""
+        self.told(Readmitted)
+        self.readmit(name)
+        while True:
+            if refused := self.told(Refused):
+                return refused[0].reason
+            if name in self.recovered():
+                return None
+            self.clock.advance(0.1)
+
+
 @dataclass
 class Box:
     """A machine: its GPUs, its driver, its time, and the devices made on it."""
@@ -46,36 +122,18 @@ class Box:
     clock: VirtualClock
     home: Path
     processes: FakeProcesses
-    made: list[CudaDevices] = field(default_factory=list)
+    made: list[Watched] = field(default_factory=list)
 
     @property
     def gpus(self) -> list[FakeGpu]:
         return self.driver.gpus
 
-    def devices(self, spec: str = "cuda", gpus_per_atom: int = 1, **more: Any) -> CudaDevices:
+    def devices(self, spec: str = "cuda", gpus_per_atom: int = 1, **more: Any) -> Watched:
         environ = {"XDG_STATE_HOME": str(self.home), **more.pop("environ", {})}
         given = {"clock": self.clock, "processes": self.processes, "state_dir": self.home, **more}
         devices = CudaDevices.from_spec(spec, gpus_per_atom, environ=environ, **given)
-        self.made.append(devices)
-        return devices
-
-    def released(self, devices: CudaDevices, names: list[str], within_s: float) -> float | None:
-        """After how many seconds all are released, asking as the executor does; None: not in time."""
-        begun = self.clock.now()
-        while self.clock.now() - begun < within_s:
-            if all(release.released for release in devices.released(names)):
-                return self.clock.now() - begun
-            self.clock.advance(0.05)
-        return None
-
-    def readmitted(self, devices: CudaDevices, name: str, within_s: float = 4.0) -> Release:
-        """The last answer to somebody who wants it back, asking as the daemon does."""
-        until = self.clock.now() + within_s
-        release = devices.readmit(name, anew=True)
-        while not release.released and self.clock.now() < until:
-            self.clock.advance(0.1)
-            release = devices.readmit(name)
-        return release
+        self.made.append(Watched(devices, self.clock))
+        return self.made[-1]
 
 
 @pytest.fixture
@@ -108,14 +166,14 @@ def box(make_box: Callable[..., Box]) -> Box:
     return make_box(gpu(0), gpu(1))
 
 
-def begin(box: Box, spec: str = "cuda", **more: object) -> tuple[CudaDevices, list[str]]:
+def begin(box: Box, spec: str = "cuda", **more: object) -> tuple[Watched, list[str]]:
     devices = box.devices(spec, **more)
-    return devices, [device.id for device in devices.inventory()]
+    return devices, [device.id for device in devices.open()]
 
 
-def run_trial(box: Box, devices: CudaDevices, name: str, pid: int, memory: int = 10 << 30) -> None:
-    devices.placement([name])
+def run_trial(box: Box, devices: Watched, name: str, pid: int, memory: int = 10 << 30) -> None:
+    devices.take([name])
     board = next(g for g in box.driver.everything() if g.uuid == name)
     box.driver.start(board, pid, memory)
     box.clock.advance(2.0)
-    assert devices.faults() == ()
+    assert devices.told(Quarantined) == []

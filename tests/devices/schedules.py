@@ -1,22 +1,22 @@
 """Random schedules on a scripted driver: everything that can go wrong with GPUs, in virtual time, from a seed.
 
 ``Schedule`` plays the executor: it launches wherever a device is free, ends trials in all sorts of ways, asks for
-releases, quarantines after 60 s, and obeys faults, recoveries and re-admissions. What it asks is the real
-``CudaDevices``, with its threads. What it is told is checked against the truth, which only the world knows.
+releases and re-admissions, and obeys every event. What it asks is the real ``CudaDevices``, with its threads. What it
+is told is checked against the truth, which only the world knows.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fake_driver import GIB, MIB, NEVER, Context, FakeGpu, FakeProcesses
 from fake_nvml import installed
 from schedule_world import SICK_S, World
 
+from gpusched.devices.base import DeviceEvent, Quarantined, Readmitted, Refused, Released
 from gpusched.devices.cuda import CudaDevices
 from gpusched.errors import DeviceError
 
@@ -57,6 +57,8 @@ class Schedule(World):
         self.folder = folder
         self.trials: list[Trial] = []
         self.atoms: dict[str, Atom] = {}
+        self.refused: dict[str, str] = {}
+        self.asking = False
 
     def run(self) -> Counter[str]:
         with installed(self.driver):
@@ -74,26 +76,30 @@ class Schedule(World):
 
     def _open(self) -> CudaDevices:
         contained = self.driver.pids != "same"
-        devices = CudaDevices.from_spec(
-            "cuda",
-            self.gpus_per_atom,
-            state_dir=self.folder,
-            environ={"XDG_STATE_HOME": str(self.folder)},
-            clock=self.clock,
-            processes=FakeProcesses(self.driver, visible=not contained),
-            start_context=lambda uuid: _Child(self, uuid),
-        )
+
+        def found() -> CudaDevices:
+            return CudaDevices.from_spec(
+                "cuda",
+                self.gpus_per_atom,
+                state_dir=self.folder,
+                environ={"XDG_STATE_HOME": str(self.folder)},
+                clock=self.clock,
+                processes=FakeProcesses(self.driver, visible=not contained),
+                start_context=lambda uuid: _Child(self, uuid),
+            )
+
         by_uuid = {gpu.uuid: gpu for gpu in self.units}
+        devices = found()
         try:
-            inventory = devices.inventory()
+            inventory = devices.open(self)
         except DeviceError:  # the only GPU is a stranger's
             assert any(self.dirty(gpu) for gpu in self.units)
+            devices.close()
             self._leave()
             self.clock.advance(10.0)
-            devices.recovered()
-            self.clock.advance(4.0)
-            devices.recovered()
-            inventory = devices.inventory()
+            devices = found()
+            inventory = devices.open(self)
+        self.inventory = inventory
         self.atoms = {}
         for device in inventory:
             atom = Atom([by_uuid[uuid] for uuid in device.id.split("+")])
@@ -129,9 +135,8 @@ class Schedule(World):
         for trial in list(self.trials):
             if self.now >= trial.ends_at:
                 self._end(trial)
-        self._poll_releases()
         if int(self.now / STEP_S) % 5 == 0:
-            self._poll_faults()
+            self.devices.readings()
             self._check_liveness()
 
     def _launch(self) -> None:
@@ -150,7 +155,7 @@ class Schedule(World):
                     assert not (known and self.ill(gpu)), f"launch on {name}: {self.ill(gpu)}"
                     assert self.hangs_for(gpu) < HANGS_S, f"launch on {name}: its driver hangs"
                 self.atoms[name].state = "HELD"
-            self.devices.placement(chosen)
+            self.devices.take(chosen)
             self.counts["launches"] += 1
             self._start_ranks(chosen)
 
@@ -173,10 +178,12 @@ class Schedule(World):
                 self.driver.table[pid].ends = self.now + min(listed, 1e6)
             self.driver.end(pid, listed, memory)
             self.driver.table[pid].ends = max(self.driver.table[pid].ends, self.now)
-        for name in trial.atoms:
+        drained = [name for name in trial.atoms if self.atoms[name].state == "HELD"]
+        for name in drained:
             atom = self.atoms[name]
-            if atom.state == "HELD":
-                atom.state, atom.drained_at, atom.clean_since = "DRAINING", self.now, None
+            atom.state, atom.drained_at, atom.clean_since = "DRAINING", self.now, None
+        if drained:
+            self.devices.confirm_release(drained, LIMIT_S)
 
     def _lag(self) -> float:
         rng = self.rng
@@ -187,46 +194,66 @@ class Schedule(World):
     def _draining(self) -> list[str]:
         return [name for name, atom in self.atoms.items() if atom.state == "DRAINING"]
 
-    def _poll_releases(self) -> None:
-        for release in self.devices.released(self._draining()):
-            atom = self.atoms[release.device]
-            if release.released:
-                for gpu in atom.gpus:
-                    slack = SICK_S if self.sick(gpu) else SEEN_WITHIN_S
-                    wrong = self.dirty(gpu, foreign_older_than=slack)
-                    assert not wrong, f"{release.device} released: {wrong}"
-                atom.state = "FREE"
-                self.counts["released"] += 1
-            elif self.now - atom.drained_at >= LIMIT_S:
-                assert release.holder, "a quarantine without a reason"
-                atom.state, atom.reason, atom.passing = "QUARANTINED", release.holder, False
-                self.counts["timed out"] += 1
+    # ------------------------------------------------------------ as the host of the devices
 
-    def _poll_faults(self) -> None:
-        for fault in self.devices.faults():
-            assert fault.reason
-            atom = self.atoms[fault.device]
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        self.clock.after(delay_s, action)
+
+    def emit(self, event: DeviceEvent) -> None:
+        match event:
+            case Released(devices):
+                for name in devices:
+                    self._released(name)
+            case Quarantined():
+                self._quarantined(event)
+            case Readmitted(device):
+                self._readmitted(device)
+            case Refused(device, reason):
+                assert reason, "a refusal without a reason"
+                self.refused[device] = reason
+            case _:
+                pass
+
+    def _released(self, name: str) -> None:
+        atom = self.atoms[name]
+        assert atom.state == "DRAINING", f"{name} is released and {atom.state}"
+        for gpu in atom.gpus:
+            slack = SICK_S if self.sick(gpu) else SEEN_WITHIN_S
+            wrong = self.dirty(gpu, foreign_older_than=slack)
+            assert not wrong, f"{name} released: {wrong}"
+        atom.state = "FREE"
+        self.counts["released"] += 1
+
+    def _quarantined(self, event: Quarantined) -> None:
+        assert event.reason, "a quarantine without a reason"
+        atom = self.atoms[event.device]
+        if event.reason.startswith("not released after"):
+            assert atom.state == "DRAINING"
+            assert self.now - atom.drained_at >= LIMIT_S - 1e-6
+            self.counts["timed out"] += 1
+        else:
             self.counts["fault"] += 1
-            if atom.state == "HELD":
-                grave = any(self.ill(gpu) for gpu in atom.gpus) or "XID" in fault.reason
-                grave = grave or "memory errors" in fault.reason
-                assert grave or "lost" in fault.reason, f"a trial is killed for: {fault.reason}"
-                for trial in self.trials:
-                    if fault.device in trial.atoms:
-                        trial.ends_at = min(trial.ends_at, self.now + self.rng.uniform(0, 2))
-            was_passing = atom.passing or atom.state != "QUARANTINED"
-            atom.state, atom.reason = "QUARANTINED", fault.reason
-            atom.passing = fault.passing and was_passing
-            atom.clean_since = None
-        for name in self.devices.recovered():
-            atom = self.atoms[name]
-            assert atom.state == "QUARANTINED"
-            for gpu in atom.gpus:
-                wrong = self.dirty(gpu, foreign_older_than=SEEN_WITHIN_S)
-                assert not wrong, f"{name} recovered: {wrong}"
-            atom.state = "FREE"
-            self.counts["recovered"] += 1
-        self.devices.readings()
+        if atom.state == "HELD":
+            grave = any(self.ill(gpu) for gpu in atom.gpus) or "XID" in event.reason
+            grave = grave or "memory errors" in event.reason
+            assert grave or "lost" in event.reason, f"a trial is killed for: {event.reason}"
+            for trial in self.trials:
+                if event.device in trial.atoms:
+                    trial.ends_at = min(trial.ends_at, self.now + self.rng.uniform(0, 2))
+        was_passing = atom.passing or atom.state != "QUARANTINED"
+        atom.state, atom.reason = "QUARANTINED", event.reason
+        atom.passing = event.passing and was_passing
+        atom.clean_since = None
+
+    def _readmitted(self, name: str) -> None:
+        atom = self.atoms[name]
+        assert atom.state == "QUARANTINED", f"{name} is back and {atom.state}"
+        for gpu in atom.gpus:
+            wrong = self.dirty(gpu, foreign_older_than=SEEN_WITHIN_S)
+            assert not wrong, f"{name} is back: {wrong}"
+            assert not (self.asking and self.ill(gpu)), f"{name} readmitted: {self.ill(gpu)}"
+        atom.state = "FREE"
+        self.counts["readmitted" if self.asking else "recovered"] += 1
 
     # ------------------------------------------------------------ what must hold
 
@@ -263,24 +290,21 @@ class Schedule(World):
     def _readmit(self) -> None:
         """Whoever asks gets back what is whole and clean, and nothing else."""
         self.condemned = set()  # whoever asks knows that
+        self.asking = True
         kept_out = [name for name, atom in self.atoms.items() if atom.state == "QUARANTINED"]
         whole_for: Counter[str] = Counter()
-        answers: dict[str, Any] = {}
         for turn in range(60):
-            for name in list(kept_out):
+            for name in kept_out:
                 wrong = [self.dirty(gpu) or self.ill(gpu) for gpu in self.atoms[name].gpus]
                 whole_for[name] = 0 if any(wrong) else whole_for[name] + 1
-                answers[name] = self.devices.readmit(name, anew=turn % 20 == 0)
-                if answers[name].released:
-                    assert not any(wrong), f"{name} readmitted: {wrong}"
-                    kept_out.remove(name)
-                    self.counts["readmitted"] += 1
+                if turn % 24 == 0 and self.atoms[name].state == "QUARANTINED":
+                    self.devices.readmit(name)
             self.clock.advance(0.2)
         for name in kept_out:
-            assert answers[name].holder
-            waited_s = 0.2 * whole_for[name]
-            assert waited_s < 6.0, f"{name} is whole for {waited_s:.1f} s: {answers[name].holder}"
-            self.counts["kept out"] += 1
+            if self.atoms[name].state == "QUARANTINED":
+                waited_s = 0.2 * whole_for[name]
+                assert waited_s < 6.0, f"{name} is whole for {waited_s:.1f} s: {self.refused[name]}"
+                self.counts["kept out"] += 1
 
 
 class _Child:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import Box, begin, gpu, run_trial
+from conftest import Box, Watched, begin, gpu, run_trial
 
-from gpusched.devices.cuda import CudaDevices
-from gpusched.executors.local.blame import AGAIN_S, PATIENCE_S, Blame, may_be_the_gpus
+from gpusched.devices.base import Examined
+from gpusched.devices.cuda import EXAMINE_PATIENCE_S
+from gpusched.executors.local.blame import may_be_the_gpus, with_blame
 from gpusched.executors.local.endings import Ending
-from gpusched.executors.local.timers import Timers
 
 MakeBox = Callable[..., Box]
 
@@ -22,18 +22,16 @@ ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 NCCL = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3356, unhandled cuda error"
 
 
-def settle(box: Box, devices: CudaDevices, names: list[str], error: str) -> tuple[Ending, float]:
+def settle(box: Box, devices: Watched, names: list[str], error: str) -> tuple[Ending, float]:
     """How it ended after all, and how long that took to find out."""
-    timers, told, begun = Timers(box.clock.now), list[Ending](), box.clock.now()
-    blame = Blame(devices.blamed, timers, box.clock.now)
-    now = blame.settle(Ending("failed", step=3, error=error), names, told.append)
-    if now is not None:
-        return now, 0.0
-    while not told and box.clock.now() - begun < 2 * PATIENCE_S:
-        box.clock.advance(AGAIN_S)
-        timers.run_due()
-    assert len(told) == 1
-    return told[0], box.clock.now() - begun
+    ending, begun = Ending("failed", step=3, error=error), box.clock.now()
+    assert may_be_the_gpus(ending)
+    devices.examine(names)
+    while not (told := devices.told(Examined)):
+        assert box.clock.now() - begun < 2 * EXAMINE_PATIENCE_S
+        box.clock.advance(0.05)
+    assert [event.devices for event in told] == [tuple(names)]
+    return with_blame(ending, told[0].fault), box.clock.now() - begun
 
 
 @pytest.mark.parametrize("error", [LAUNCH_FAILURE, NCCL])
@@ -56,7 +54,7 @@ def test_on_a_whole_gpu_it_was_the_trial(box: Box) -> None:
     run_trial(box, devices, name, 11)
     ending, took_s = settle(box, devices, [name], LAUNCH_FAILURE)
     assert ending == Ending("failed", step=3, error=LAUNCH_FAILURE)
-    assert took_s < PATIENCE_S
+    assert took_s < EXAMINE_PATIENCE_S
 
 
 def test_a_gpu_that_asks_for_a_reset_is_to_blame(box: Box) -> None:
@@ -76,7 +74,7 @@ def test_a_contained_memory_error_ends_a_trial_and_not_the_gpu(box: Box) -> None
     assert "XID 94" in str(ending.error)
     assert devices.faults() == ()
     box.driver.end(11)
-    assert box.released(devices, [name], 5.0) is not None
+    assert devices.released([name], 5.0) is not None
     run_trial(box, devices, name, 12)
     ending, _ = settle(box, devices, [name], LAUNCH_FAILURE)
     assert ending.outcome == "failed", "that was another trial's"
@@ -97,7 +95,7 @@ def test_a_driver_that_hangs_proves_nothing_against_the_trial(box: Box) -> None:
     box.gpus[0].hangs.append((box.clock.now(), box.clock.now() + 60))
     ending, took_s = settle(box, devices, [name], LAUNCH_FAILURE)
     assert ending.outcome == "lost"
-    assert PATIENCE_S <= took_s < PATIENCE_S + 1
+    assert EXAMINE_PATIENCE_S <= took_s < EXAMINE_PATIENCE_S + 1
 
 
 @pytest.mark.parametrize(
@@ -115,16 +113,16 @@ def test_a_driver_that_hangs_proves_nothing_against_the_trial(box: Box) -> None:
     ],
 )
 def test_which_errors_may_be_a_gpus(error: str | None, may: bool) -> None:
-    assert may_be_the_gpus(error) is may
+    assert may_be_the_gpus(Ending("failed", error=error)) is may
 
 
-def test_any_other_ending_is_as_it_is(box: Box) -> None:
-    devices, names = begin(box)
-    blame = Blame(devices.blamed, Timers(box.clock.now), box.clock.now)
-    for ending in (
-        Ending("failed", error="ValueError: no"),
+@pytest.mark.parametrize(
+    "ending",
+    [
         Ending("failed", error=LAUNCH_FAILURE, barred=True),
         Ending("killed", error=LAUNCH_FAILURE),
         Ending("finished"),
-    ):
-        assert blame.settle(ending, names, print) is ending
+    ],
+)
+def test_any_other_ending_is_as_it_is(ending: Ending) -> None:
+    assert not may_be_the_gpus(ending)

@@ -4,41 +4,67 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
 
+from gpusched.devices.base import (
+    Device,
+    DeviceEvent,
+    Devices,
+    Examined,
+    Readmitted,
+    Released,
+    Remark,
+)
 from gpusched.devices.choose import CpuDevices, parse_devices
 from gpusched.errors import DeviceError, InputError
+
+
+class Host:
+    """Of devices that need no time."""
+
+    def __init__(self) -> None:
+        self.told: list[DeviceEvent] = []
+        self.emit = self.told.append
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        raise AssertionError("slots wait for nothing")
+
+
+def opened(devices: Devices) -> tuple[tuple[Device, ...], list[DeviceEvent]]:
+    """What there is, and what is told from now on."""
+    host = Host()
+    return devices.open(host), host.told
 
 
 def test_one_slot_a_core_of_this_process() -> None:
     cores = sorted(os.sched_getaffinity(0))
     devices = CpuDevices()
-    assert [device.id for device in devices.inventory()] == [f"cpu:{n}" for n in range(len(cores))]
-    assert devices.notes == ()
-    assert all(device.usable for device in devices.inventory())
+    listed, told = opened(devices)
+    assert [device.id for device in listed] == [f"cpu:{n}" for n in range(len(cores))]
+    assert told == []
+    assert all(device.usable for device in listed)
 
 
 def test_slots_share_cores_where_there_are_more_of_them() -> None:
     devices = CpuDevices(5, cores=[4, 6])
     assert devices.is_oversubscribed
-    assert devices.notes == ("5 CPU slots share 2 cores: steps take longer the more run",)
-    placement = devices.placement(["cpu:0", "cpu:3", "cpu:4"])
+    listed, told = opened(devices)
+    assert told == [Remark("5 CPU slots share 2 cores: steps take longer the more run")]
+    placement = devices.take(["cpu:0", "cpu:3", "cpu:4"])
     assert placement.rank_cpus == ((4,), (6,), (4,))
     assert placement.threads_per_rank == 1
-    assert [device.label for device in devices.inventory()][:2] == [
-        "core 4 (shared)",
-        "core 6 (shared)",
-    ]
+    assert [device.label for device in listed][:2] == ["core 4 (shared)", "core 6 (shared)"]
 
 
 def test_one_core_in_words() -> None:
-    assert CpuDevices(3, cores=[0]).notes[0].startswith("3 CPU slots share 1 core:")
+    assert CpuDevices(3, cores=[0]).remarks[0].startswith("3 CPU slots share 1 core:")
 
 
 def test_every_rank_has_its_own_environment() -> None:
-    placement = CpuDevices(2, cores=[0, 1]).placement(["cpu:1", "cpu:0"])
+    placement = CpuDevices(2, cores=[0, 1]).take(["cpu:1", "cpu:0"])
     assert (placement.kind, placement.ranks) == ("cpu", 2)
     assert placement.rank_cpus == ((1,), (0,))
     for environment in placement.rank_env:
@@ -53,7 +79,7 @@ def test_every_rank_has_its_own_environment() -> None:
 @pytest.mark.parametrize("wanted", [["cpu:2"], ["cpu:0", "cuda:0"], []])
 def test_slots_that_are_not_there(wanted: list[str]) -> None:
     with pytest.raises(DeviceError):
-        CpuDevices(2, cores=[0]).placement(wanted)
+        CpuDevices(2, cores=[0]).take(wanted)
 
 
 @pytest.mark.parametrize("slots", [0, -1, 5000])
@@ -64,15 +90,19 @@ def test_a_number_of_slots_that_makes_no_sense(slots: int) -> None:
 
 def test_slots_are_free_when_asked_and_never_break() -> None:
     devices = CpuDevices(2, cores=[0])
-    assert all(answer.released for answer in devices.released(["cpu:0", "cpu:1"]))
-    assert devices.faults() == ()
+    _, told = opened(devices)
+    told.clear()
+    devices.confirm_release(["cpu:0", "cpu:1"], 60.0)
+    devices.readmit("cpu:1")
+    devices.examine(["cpu:0"])
+    assert told == [Released(("cpu:0", "cpu:1")), Readmitted("cpu:1"), Examined(("cpu:0",), "")]
     assert [reading.device for reading in devices.readings()] == ["cpu:0", "cpu:1"]
     devices.close()
 
 
 @pytest.mark.parametrize(("text", "count"), [("cpu:4", 4), (" cpu:1 ", 1), ("cpu:64", 64)])
 def test_cpu_by_name(text: str, count: int) -> None:
-    assert len(parse_devices(text).inventory()) == count
+    assert len(opened(parse_devices(text))[0]) == count
 
 
 def test_auto_is_cpu_where_the_driver_shows_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,13 +182,13 @@ def test_auto_leaves_gpus_alone_that_the_script_cannot_use(
 
     class Made:
         kind = "cuda"
-        notes = ()
 
     monkeypatch.setattr(devices, "gpus_here", lambda: gpus)
     monkeypatch.setattr(cuda.CudaDevices, "from_spec", lambda spec, **_: Made())
     found = parse_devices("auto", why_no_gpu=lambda: why)
     assert found.kind == kind
-    said = [note for note in found.notes if "not used" in note]
+    remarks = found.remarks if isinstance(found, CpuDevices) else ()
+    said = [note for note in remarks if "not used" in note]
     assert bool(said) == (gpus and bool(why))
     assert all(why in note for note in said)
     assert parse_devices("cuda", why_no_gpu=lambda: why).kind == "cuda", "who insists gets them"

@@ -8,24 +8,25 @@ import pytest
 from conftest import Box, begin, gpu, run_trial, with_slices
 from fake_driver import GIB, MIB
 
-from gpusched.devices.base import Devices
+from gpusched.devices.base import Devices, require_sizes
 from gpusched.errors import DeviceError
 
 MakeBox = Callable[..., Box]
 
 
 def test_it_is_a_kind_of_devices(box: Box) -> None:
-    devices: Devices = box.devices()
+    watched = box.devices()
+    devices: Devices = watched.devices
     assert devices.kind == "cuda"
-    first, second = devices.inventory()
+    first, second = devices.open(watched)
     assert (first.id, first.label, first.usable) == ("GPU-0a00-beef", "GPU 0", True)
     assert second.island == first.island
 
 
 def test_nvml_is_initialised_once(box: Box) -> None:
-    box.devices().inventory()
+    box.devices().open()
     box.made[0].close()
-    box.devices().inventory()
+    box.devices().open()
     assert box.driver.inits == 1
 
 
@@ -34,20 +35,16 @@ def test_nvml_is_initialised_once(box: Box) -> None:
 
 def test_two_experiments_share_a_box_by_leases(box: Box) -> None:
     first = box.devices("cuda:0", experiment=box.home / "one")
-    first.inventory()
+    first.open()
     second = box.devices("cuda", experiment=box.home / "two")
-    held, free = second.inventory()
+    held, free = second.open()
     assert not held.usable
     assert "leased by experiment" in held.why_not
     assert "/one (pid" in held.why_not
     assert free.usable
-    second.faults()
     first.close()
-    back: tuple[str, ...] = ()
-    for _ in range(15):
-        box.clock.advance(1.0)
-        back += second.recovered()
-    assert back == (held.id,)
+    box.clock.advance(15.0)
+    assert second.recovered() == (held.id,)
 
 
 def test_a_trial_that_outlived_its_daemon_finishes_though_its_lease_is_lost(box: Box) -> None:
@@ -58,8 +55,8 @@ def test_a_trial_that_outlived_its_daemon_finishes_though_its_lease_is_lost(box:
     box.clock.advance(2)
     assert devices.faults() == ()
     box.driver.end(11)
-    assert box.released(devices, [name], 3) is None, "it is not ours to give out again"
-    assert devices.faults()[0].device == name
+    assert devices.released([name], 3) is None, "it is not ours to give out again"
+    assert "leased by experiment" in str(devices.readmitted(name))
 
 
 # ------------------------------------------------------------ containers and poor drivers
@@ -99,8 +96,8 @@ def test_a_container_with_foreign_pids_is_found_out_and_said_once(
     assert "--pid=host" in devices.notes[0]
     run_trial(box, devices, name, 11)
     box.driver.end(11, 1.0, 2.0)
-    assert box.released(devices, [name], 1.5) is None
-    assert box.released(devices, [name], 2.0) is not None
+    assert devices.released([name], 1.5) is None
+    assert devices.released([name], 2.0) is not None
     assert len(devices.notes) == 1
 
 
@@ -112,15 +109,15 @@ def test_a_driver_without_process_lists_is_judged_by_memory(make_box: MakeBox) -
     assert "lists no processes" in devices.notes[0]
     run_trial(box, devices, name, 11)
     box.driver.end(11, 0, 3)
-    assert box.released(devices, [name], 2.5) is None
-    assert box.released(devices, [name], 2) is not None
+    assert devices.released([name], 2.5) is None
+    assert devices.released([name], 2) is not None
 
 
 def test_a_gpu_that_nobody_could_confirm_is_refused(make_box: MakeBox) -> None:
     box = make_box(gpu(0), gpu(1))
     blind = {f"nvmlDeviceGetComputeRunningProcesses_v{version}" for version in "23"}
     box.gpus[1].unsupported |= blind | {"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"}
-    _, second = box.devices().inventory()
+    _, second = box.devices().open()
     assert "neither its processes nor its memory" in second.why_not
 
 
@@ -129,16 +126,18 @@ def test_a_gpu_that_nobody_could_confirm_is_refused(make_box: MakeBox) -> None:
 
 def test_mig_slices_serve_one_atom_trials_only(make_box: MakeBox) -> None:
     box = make_box(with_slices(gpu(0), 2), gpu(1))
-    devices, names = begin(box)
+    devices = box.devices()
+    inventory = devices.open()
+    names = [device.id for device in inventory]
     assert names == ["MIG-0c-GPU-0a00-beef", "MIG-1c-GPU-0a00-beef", "GPU-1a00-beef"]
-    assert [device.label for device in devices.inventory()] == ["GPU 0/0", "GPU 0/1", "GPU 1"]
-    assert devices.max_atoms == 1
-    devices.check_sizes(1)
+    assert [device.label for device in inventory] == ["GPU 0/0", "GPU 0/1", "GPU 1"]
+    require_sizes(inventory, 1)
+    require_sizes(inventory[2:], 4)
     with pytest.raises(DeviceError, match=r"max_atoms: 4.*nvidia-smi -mig 0"):
-        devices.check_sizes(4)
+        require_sizes(inventory, 4)
     with pytest.raises(DeviceError, match="one MIG slice only"):
-        devices.placement(names[:2])
-    assert devices.placement(names[:1]).rank_env[0]["CUDA_VISIBLE_DEVICES"] == names[0]
+        devices.take(names[:2])
+    assert devices.take(names[:1]).rank_env[0]["CUDA_VISIBLE_DEVICES"] == names[0]
     with pytest.raises(DeviceError, match="gpus_per_atom: 2"):
         box.devices(gpus_per_atom=2)
     with pytest.raises(DeviceError, match="gpu_ids: index"):
@@ -151,9 +150,9 @@ def test_slices_are_released_each_for_itself(make_box: MakeBox) -> None:
     run_trial(box, devices, one, 11, 5 * GIB)
     run_trial(box, devices, two, 12, 5 * GIB)
     box.driver.end(11, 0.2, 0.2)
-    assert box.released(devices, [one], 2) is not None
+    assert devices.released([one], 2) is not None
     box.driver.end(12, 0.2, 50)
-    assert box.released(devices, [two], 2) is None
+    assert devices.released([two], 2) is None
     assert devices.readings()[0].utilisation is None
     assert devices.readings()[0].memory_total_bytes == 10 * GIB
 
@@ -167,13 +166,12 @@ def test_an_experiment_that_goes_on_finds_its_atoms_again(make_box: MakeBox) -> 
     devices.close()
     box.gpus.pop(1)
     again = box.devices("whatever", gpus_per_atom=2, known=names)
-    first, second = again.inventory()
+    first, second = again.open()
     assert [first.id, second.id] == names
     assert first.why_not == "GPU-1a00-beef is not there any more"
     assert second.usable
-    assert not again.readmit(first.id).released
-    assert not again.released([first.id])[0].released
-    assert [fault.device for fault in again.faults()] == [first.id]
+    assert again.readmitted(first.id) == first.why_not
+    assert again.released([first.id], 3) is None
     assert again.faults() == ()
 
 
@@ -198,7 +196,7 @@ def test_bad_options(box: Box, more: dict[str, object], problem: str) -> None:
 def test_an_unknown_device_is_named(box: Box) -> None:
     devices, _ = begin(box)
     with pytest.raises(DeviceError, match="no device GPU-x"):
-        devices.released(["GPU-x"])
+        devices.confirm_release(["GPU-x"], 60.0)
 
 
 # ------------------------------------------------------------ baselines on disk
@@ -210,28 +208,26 @@ def test_what_leaks_from_trial_to_trial_adds_up_and_is_noticed(make_box: MakeBox
     for trial in range(20):
         run_trial(box, devices, name, 100 + trial)
         box.driver.end(100 + trial, 0.1, 0.1)
-        if box.released(devices, [name], 3) is None:
+        if devices.released([name], 3) is None:
             break
         box.gpus[0].idle += 100 * MIB
     assert 4 <= trial <= 6
     devices.close()
     with pytest.raises(DeviceError, match="more in use than when idle"):
-        box.devices().inventory()  # the baseline on disk is of this boot
+        box.devices().open()  # the baseline on disk is of this boot
 
 
 def test_the_contexts_of_a_search_that_has_just_ended_are_waited_for(box: Box) -> None:
     box.driver.start(box.gpus[0], 7, 3 << 30)
     box.driver.end(7, listed_s=4.0, memory_s=4.5)
-    devices, names = begin(box)
-    assert [device.usable for device in devices.inventory()] == [True, True], names
+    assert [device.usable for device in box.devices().open()] == [True, True]
     assert 4.0 <= box.clock.now() < 6.0
 
 
 def test_a_context_that_never_goes_is_not_waited_for_long(box: Box) -> None:
     box.driver.start(box.gpus[0], 7, 3 << 30)
     box.driver.end(7, listed_s=1e9)
-    devices, _ = begin(box)
-    first, second = devices.inventory()
+    first, second = box.devices().open()
     assert not first.usable
     assert "which has ended but still has a context" in first.why_not
     assert second.usable

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import Box, begin, gpu, run_trial
+from conftest import LIMIT_S, Box, begin, gpu, run_trial
+from fake_driver import GIB
 
+from gpusched.devices.base import Quarantined, Readmitted, Refused, Released
 from gpusched.errors import DeviceError
 
 MakeBox = Callable[..., Box]
@@ -27,7 +29,7 @@ def test_a_lost_gpu_is_a_fault_at_once_and_returns_only_when_asked(box: Box) -> 
     box.gpus[0].lost_until = box.clock.now()
     box.clock.advance(20)
     assert devices.recovered() == ()
-    assert box.readmitted(devices, name).released
+    assert devices.readmitted(name) is None
     run_trial(box, devices, name, 12)
     assert devices.readings()[1].device == other
 
@@ -37,13 +39,12 @@ def test_readmission_is_refused_while_it_is_still_lost(box: Box) -> None:
     box.gpus[0].lost_from = box.clock.now()
     box.clock.advance(2)
     devices.faults()
-    release = box.readmitted(devices, name)
-    assert not release.released
-    assert "lost" in release.holder
+    assert "lost" in str(devices.readmitted(name))
     box.gpus[0].lost_until = box.clock.now()  # somebody has reset it
     box.clock.advance(2)
-    assert not devices.readmit(name, anew=True).released, "looked up anew first"
-    assert box.readmitted(devices, name).released
+    devices.readmit(name)
+    assert devices.recovered() == (), "looked up anew first"
+    assert devices.readmitted(name) is None
 
 
 def test_asked_for_while_a_trial_is_on_it_it_is_not_given_away(box: Box) -> None:
@@ -51,13 +52,13 @@ def test_asked_for_while_a_trial_is_on_it_it_is_not_given_away(box: Box) -> None
     box.gpus[0].lost_from, box.gpus[0].lost_until = box.clock.now(), box.clock.now() + 2
     box.clock.advance(3)
     assert devices.faults()
-    assert box.readmitted(devices, name).released
+    assert devices.readmitted(name) is None
     run_trial(box, devices, name, 11)
-    release = box.readmitted(devices, name)
-    assert (release.released, release.holder) == (False, "it is in use")
-    assert not devices.released([name])[0].released
+    assert devices.readmitted(name) == "it is in use"
+    devices.confirm_release([name], LIMIT_S)
+    assert devices.told(Released) == []
     box.clock.advance(1)
-    assert "pid 11" in devices.released([name])[0].holder
+    assert "pid 11" in devices.waits_for(name)
 
 
 def test_an_xid_that_comes_while_it_is_asked_for_keeps_it_out(box: Box) -> None:
@@ -65,26 +66,24 @@ def test_an_xid_that_comes_while_it_is_asked_for_keeps_it_out(box: Box) -> None:
     box.driver.xid(box.gpus[0], 79)
     box.clock.advance(1.2)
     assert devices.faults()
-    assert not devices.readmit(name, anew=True).released
+    devices.readmit(name)
     box.clock.advance(0.5)
     box.driver.xid(box.gpus[0], 79)  # again, after it was asked for
-    for _ in range(40):
-        box.clock.advance(0.1)
-        release = devices.readmit(name)
-        assert not release.released
-    assert "XID 79" in release.holder
-    assert box.readmitted(devices, name).released, "who asks once more takes it as it is"
+    box.clock.advance(4)
+    assert devices.recovered() == ()
+    (refused,) = devices.told(Refused)
+    assert "XID 79" in refused.reason
+    assert devices.readmitted(name) is None, "who asks once more takes it as it is"
 
 
 def test_a_late_release_can_be_readmitted(box: Box) -> None:
     devices, (name, _) = begin(box)
     run_trial(box, devices, name, 11)
     box.driver.end(11, 0.0, 90.0)
-    assert box.released(devices, [name], 60) is None
-    assert "more in use" in box.readmitted(devices, name).holder
+    assert devices.released([name], 60) is None
+    assert "more in use" in str(devices.readmitted(name))
     box.clock.advance(30)
-    assert not devices.readmit(name, anew=True).released, "asked anew"
-    assert box.readmitted(devices, name).released
+    assert devices.readmitted(name) is None
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,7 @@ def test_a_gpu_to_be_reset_when_empty_may_finish_its_trial(box: Box) -> None:
     box.clock.advance(5)
     assert devices.faults() == ()
     box.driver.end(11)
-    assert box.released(devices, [name], 3) is None
+    assert devices.released([name], 3) is None
     assert "reset once it is empty" in devices.faults()[0].reason
 
 
@@ -144,7 +143,7 @@ def test_memory_errors_and_bad_rows(make_box: MakeBox) -> None:
 
 def test_prohibited_compute_mode(make_box: MakeBox) -> None:
     box = make_box(gpu(0), gpu(1, compute_mode=2))
-    _, second = box.devices().inventory()
+    _, second = box.devices().open()
     assert "nvidia-smi -c DEFAULT" in second.why_not
 
 
@@ -190,7 +189,7 @@ def test_a_gpu_that_was_lost_and_is_back_is_heard_again(make_box: MakeBox) -> No
     box.gpus[0].lost_from, box.gpus[0].lost_until = box.clock.now(), box.clock.now() + 5
     box.clock.advance(6)
     assert devices.faults()
-    assert box.readmitted(devices, name).released
+    assert devices.readmitted(name) is None
     box.clock.advance(2)
     box.driver.xid(box.gpus[0], 79)
     box.clock.advance(1)
@@ -234,6 +233,53 @@ def test_an_event_of_a_gpu_that_cannot_be_named_keeps_nobody_from_being_heard(bo
     assert names[1] in [fault.device for fault in devices.faults()]
 
 
+# ------------------------------------------------------------ told to the executor
+
+
+def test_what_the_inventory_has_told_is_not_told_again(box: Box) -> None:
+    box.driver.start(box.gpus[0], 99, GIB, user="alice", command="python hers.py", ours=False)
+    devices, names = begin(box)
+    box.clock.advance(5.0)
+    assert devices.events == []
+    box.gpus[0].lost_from = box.clock.now()
+    box.clock.advance(5.0)
+    (lost,) = devices.told(Quarantined)
+    assert (lost.device, lost.passing) == (names[0], False), "that is news"
+
+
+def test_what_was_out_before_a_restart_is_taken_up_when_it_is_clean(box: Box) -> None:
+    box.driver.start(box.gpus[0], 99, GIB, user="alice", command="python hers.py", ours=False)
+    devices, names = begin(box)
+    for name in names:
+        devices.keep_out(name, "busy when the last daemon ended")
+    box.clock.advance(6.0)
+    assert devices.events == [Readmitted(names[1])], "the other one is still hers"
+    box.driver.end(99)
+    box.clock.advance(8.0)
+    assert devices.events[1:] == [Readmitted(names[0])]
+
+
+def test_two_who_ask_at_the_same_time_get_one_answer_and_one_device(box: Box) -> None:
+    devices, names = begin(box)
+    box.driver.xid(box.gpus[0], 79)
+    box.clock.advance(2.0)
+    assert devices.told(Quarantined)
+    devices.readmit(names[0])
+    devices.readmit(names[0])
+    box.clock.advance(6.0)
+    assert devices.events == [Readmitted(names[0])]
+
+
+def test_of_two_faults_that_of_the_idle_gpu_is_told_first(box: Box) -> None:
+    """Who has to leave the other one must not be sent there."""
+    devices, names = begin(box)
+    run_trial(box, devices, names[0], 11)
+    box.driver.start(box.gpus[1], 99, GIB, user="alice", command="python hers.py", ours=False)
+    box.gpus[0].lost_from = box.clock.now()
+    box.clock.advance(5.0)
+    assert [event.device for event in devices.told(Quarantined)] == [names[1], names[0]]
+
+
 # ------------------------------------------------------------ a driver that hangs or fails
 
 
@@ -241,19 +287,16 @@ def test_a_hanging_gpu_is_out_and_comes_back_and_others_do_not_notice(box: Box) 
     devices, (name, other) = begin(box)
     run_trial(box, devices, other, 12)
     box.gpus[0].hangs.append((box.clock.now(), box.clock.now() + 40))
-    box.clock.advance(8)
+    box.clock.advance(5)
     assert devices.faults() == (), "noticed twice before it counts"
-    box.clock.advance(0.5)
+    box.clock.advance(1)
     (fault,) = devices.faults()
     assert fault.device == name
     assert "NVML has not answered for" in fault.reason
     box.driver.end(12, 0.2, 0.3)
-    assert box.released(devices, [other], 1.0) is not None
-    back: tuple[str, ...] = ()
-    for _ in range(50):
-        box.clock.advance(1)
-        back += devices.recovered()
-    assert back == (name,)
+    assert devices.released([other], 1.0) is not None
+    box.clock.advance(50)
+    assert devices.recovered() == (name,)
 
 
 def test_a_daemon_that_was_stopped_for_a_while_takes_nobody_out(box: Box) -> None:
@@ -271,9 +314,9 @@ def test_a_trial_goes_on_while_its_driver_hangs_but_its_release_waits(box: Box) 
     box.clock.advance(15)
     assert devices.faults() == ()
     box.driver.end(11)
-    assert box.released(devices, [name], 10) is None
-    assert "NVML has not answered for" in devices.released([name])[0].holder
-    assert box.released(devices, [name], 20) is not None
+    assert devices.released([name], 10) is None
+    assert "NVML has not answered for" in devices.waits_for(name)
+    assert devices.released([name], 20) is not None
 
 
 def test_one_failed_query_is_not_a_fault_but_several_are(box: Box) -> None:
@@ -297,20 +340,17 @@ def test_health_that_was_known_and_cannot_be_read_now_is_not_good_health(box: Bo
         board.failures.append((1.0, 20.0, function, 999))
     run_trial(box, devices, name, 11)
     box.driver.end(11)
-    assert box.released(devices, [name], 4) is None
-    assert "its health cannot be read" in devices.released([name])[0].holder
+    assert devices.released([name], 4) is None
+    assert "its health cannot be read" in devices.waits_for(name)
     assert devices.faults() == (), "nobody needs to know its power"
-    assert box.released(devices, [name], 20) is not None
+    assert devices.released([name], 20) is not None
     box.clock.advance(30.0 - box.clock.now())
     box.gpus[1].failures.append((30.0, 45.0, "nvmlDeviceGetFieldValues", 999))
     box.clock.advance(10)
     (fault,) = devices.faults()
     assert (fault.device, "its health cannot be read" in fault.reason) == (other, True)
-    back: tuple[str, ...] = ()
-    for _ in range(20):
-        box.clock.advance(1)
-        back += devices.recovered()
-    assert back == (other,)
+    box.clock.advance(20)
+    assert devices.recovered() == (other,)
 
 
 def test_a_slow_answer_is_thrown_away(box: Box) -> None:
@@ -321,8 +361,8 @@ def test_a_slow_answer_is_thrown_away(box: Box) -> None:
     box.gpus[0].hangs.append((now + 0.1, now + 9.0))
     box.clock.advance(1.0)
     box.driver.end(11)
-    assert box.released(devices, [name], 7.5) is None
-    assert box.released(devices, [name], 3) is not None
+    assert devices.released([name], 7.5) is None
+    assert devices.released([name], 3) is not None
 
 
 def test_a_gpu_that_cannot_be_found_out_about_is_left_out_and_named(make_box: MakeBox) -> None:

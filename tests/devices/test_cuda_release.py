@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import Box, begin, gpu, run_trial
+from conftest import LIMIT_S, Box, begin, gpu, run_trial
 from fake_driver import GIB, MIB
 
-from gpusched.devices.base import Release
+from gpusched.devices.base import Quarantined, Released, Strangers
 from gpusched.errors import DeviceError
-from gpusched.executors.local.draining import Draining
 
 MakeBox = Callable[..., Box]
 
@@ -22,52 +21,51 @@ def test_a_release_needs_pids_gone_and_memory_back(box: Box) -> None:
     devices, (name, _) = begin(box)
     run_trial(box, devices, name, 11)
     box.driver.end(11, listed_s=0.5, memory_s=1.5)
-    (first,) = devices.released([name])
-    assert not first.released, "never from a reading begun before it was asked"
+    devices.confirm_release([name], LIMIT_S)
+    assert devices.told(Released) == [], "never from a reading begun before it was asked"
     box.clock.advance(0.3)
-    (held,) = devices.released([name])
-    assert "pid 11" in held.holder
-    assert "ended" in held.holder
-    box.clock.advance(0.6)
-    (memory,) = devices.released([name])
-    assert memory.holder == "10.00 GiB more in use than when idle, held by nobody that NVML names"
-    took_s = box.released(devices, [name], 5)
+    assert "pid 11" in devices.waits_for(name)
+    assert "ended" in devices.waits_for(name)
+    box.clock.advance(0.8)
+    why = "10.00 GiB more in use than when idle, held by nobody that NVML names"
+    assert devices.waits_for(name) == f"not released yet: {why}"
+    took_s = devices.released([name], 5)
     assert took_s is not None
-    assert 0.9 + took_s == pytest.approx(1.5, abs=0.5)
-    assert devices.released([name]) == (Release(name, released=True),), "asked again: still"
+    assert 1.1 + took_s == pytest.approx(1.5, abs=0.5)
+    devices.confirm_release([name], LIMIT_S)
+    assert devices.told(Released) == [Released((name,))], "asked again: still"
 
 
 def test_pids_may_go_before_or_after_the_memory(box: Box) -> None:
     devices, (name, _) = begin(box)
     run_trial(box, devices, name, 11)
     box.driver.end(11, listed_s=3.0, memory_s=0.0)
-    assert box.released(devices, [name], 2.5) is None
-    assert box.released(devices, [name], 2.0) is not None
+    assert devices.released([name], 2.5) is None
+    assert devices.released([name], 2.0) is not None
 
 
 def test_a_quick_release_is_noticed_within_tens_of_milliseconds(box: Box) -> None:
     devices, (name, _) = begin(box)
     run_trial(box, devices, name, 11)
     box.driver.end(11, listed_s=0.10, memory_s=0.12)
-    begun = box.clock.now()
-    while not devices.released([name])[0].released:
-        box.clock.advance(0.005)
-    assert box.clock.now() - begun < 0.12 + 0.07
+    devices.confirm_release([name], LIMIT_S)
+    box.clock.advance(0.12 + 0.07)
+    assert devices.told(Released) == [Released((name,))]
 
 
 def test_a_release_waits_for_the_slowest_gpu_of_a_bundle(make_box: MakeBox) -> None:
     box = make_box(gpu(0), gpu(1))
     devices, (name,) = begin(box, gpus_per_atom=2)
     assert name == "GPU-0a00-beef+GPU-1a00-beef"
-    placement = devices.placement([name])
+    placement = devices.take([name])
     assert placement.ranks == 2
     for place, board in enumerate(box.gpus):
         box.driver.start(board, 20 + place, GIB)
     box.clock.advance(1.0)
     box.driver.end(20, 0.1, 0.1)
     box.driver.end(21, 4.0, 4.0)
-    assert box.released(devices, [name], 3.0) is None
-    assert box.released(devices, [name], 3.0) is not None
+    assert devices.released([name], 3.0) is None
+    assert devices.released([name], 3.0) is not None
 
 
 def test_what_a_driver_keeps_for_itself_is_no_leak(make_box: MakeBox) -> None:
@@ -77,7 +75,7 @@ def test_what_a_driver_keeps_for_itself_is_no_leak(make_box: MakeBox) -> None:
     devices, (name,) = begin(box)
     run_trial(box, devices, name, 11)
     box.driver.end(11, 0.2, 0.4)
-    assert box.released(devices, [name], 3) is not None
+    assert devices.released([name], 3) is not None
 
 
 def test_v2_failing_later_falls_back_to_v1_against_its_own_baseline(box: Box) -> None:
@@ -85,8 +83,8 @@ def test_v2_failing_later_falls_back_to_v1_against_its_own_baseline(box: Box) ->
     run_trial(box, devices, name, 11)
     box.gpus[0].unsupported.add("nvmlDeviceGetMemoryInfo_v2")
     box.driver.end(11, 0.0, 5.0)
-    assert box.released(devices, [name], 4) is None
-    assert box.released(devices, [name], 3) is not None
+    assert devices.released([name], 4) is None
+    assert devices.released([name], 3) is not None
 
 
 def test_memory_that_is_not_given_any_more_is_unknown_not_free(box: Box) -> None:
@@ -94,8 +92,8 @@ def test_memory_that_is_not_given_any_more_is_unknown_not_free(box: Box) -> None
     run_trial(box, devices, name, 11)
     box.gpus[0].unsupported |= {"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"}
     box.driver.end(11)
-    assert box.released(devices, [name], 5) is None
-    assert "no memory figure" in devices.released([name])[0].holder
+    assert devices.released([name], 5) is None
+    assert "no memory figure" in devices.waits_for(name)
 
 
 def test_the_display_may_grow_meanwhile(box: Box) -> None:
@@ -104,7 +102,7 @@ def test_the_display_may_grow_meanwhile(box: Box) -> None:
     box.driver.start(box.gpus[0], 700, 900 * MIB, user="me", command="Xorg", ours=False)
     box.gpus[0].contexts[-1].graphics = True
     box.driver.end(11, 0.1, 0.1)
-    assert box.released(devices, [name], 2) is not None
+    assert devices.released([name], 2) is not None
     box.clock.advance(5)
     assert devices.faults() == ()
 
@@ -114,12 +112,12 @@ def test_a_compositor_that_computes_a_little_is_part_of_the_screen(make_box: Mak
     for board, command in zip(box.gpus, ("gnome-shell", "python simulator.py"), strict=True):
         context = box.driver.start(board, 500 + board.minor, 900 * MIB, command=command, ours=False)
         context.both = True
-    desktop, simulated = box.devices().inventory()
+    desktop, simulated = box.devices().open()
     assert desktop.usable
     assert "simulator.py" in simulated.why_not
     box.gpus[0].contexts[0].memory = 2000 * MIB
     box.clock.advance(3)
-    assert [fault.device for fault in box.made[0].faults()] == [simulated.id]
+    assert box.made[0].faults() == ()
 
 
 def test_an_mps_server_lives_on_an_idle_gpu(make_box: MakeBox) -> None:
@@ -131,8 +129,8 @@ def test_an_mps_server_lives_on_an_idle_gpu(make_box: MakeBox) -> None:
     run_trial(box, devices, name, 11)
     box.gpus[0].contexts[-1].mps = True  # its clients have a list of their own
     box.driver.end(11, 2.0, 0.0)
-    assert box.released(devices, [name], 1.5) is None
-    assert box.released(devices, [name], 2) is not None
+    assert devices.released([name], 1.5) is None
+    assert devices.released([name], 2) is not None
 
 
 def test_a_hidden_holder_is_looked_for_among_open_files(box: Box) -> None:
@@ -142,8 +140,8 @@ def test_a_hidden_holder_is_looked_for_among_open_files(box: Box) -> None:
     run_trial(box, devices, name, 11)
     box.driver.device_files[0] = (Holder(77, "foreign", "bob", "python leaked.py"),)
     box.driver.end(11, 0.0, 30.0)
-    assert box.released(devices, [name], 8) is None
-    assert "open in pid 77 (bob: python leaked.py)" in devices.released([name])[0].holder
+    assert devices.released([name], 8) is None
+    assert "open in pid 77 (bob: python leaked.py)" in devices.waits_for(name)
 
 
 # ------------------------------------------------------------ strangers
@@ -164,11 +162,8 @@ def test_a_stranger_makes_a_free_gpu_busy_until_it_leaves(box: Box) -> None:
     stranger.listed_until = stranger.memory_until = box.clock.now()
     box.clock.advance(2.0)
     assert devices.recovered() == (), "jobs often come in rows"
-    box.clock.advance(2.0)
-    devices.recovered()
-    box.clock.advance(3.0)
+    box.clock.advance(5.0)
     assert devices.recovered() == (name,)
-    assert devices.recovered() == ()
 
 
 def test_a_stranger_beside_a_trial_kills_nobody_but_is_named(box: Box) -> None:
@@ -177,55 +172,51 @@ def test_a_stranger_beside_a_trial_kills_nobody_but_is_named(box: Box) -> None:
     box.driver.start(box.gpus[0], 99, GIB, user="alice", command="python hers.py", ours=False)
     box.clock.advance(5.0)
     assert devices.faults() == ()
-    assert devices.strangers([name]) == ("pid 99 (alice: python hers.py)",)
+    assert devices.told(Strangers) == [Strangers(name, ("pid 99 (alice: python hers.py)",))]
     assert any("shared with pid 99" in note for note in devices.readings()[0].notes)
     box.driver.end(11, 0.1, 0.1)
-    assert box.released(devices, [name], 4.0) is None
+    assert devices.released([name], 4.0) is None
     box.clock.advance(4.0)
     (fault,) = devices.faults()
     assert "alice" in fault.reason
     box.driver.end(99)
-    back: tuple[str, ...] = ()
-    for _ in range(10):
-        box.clock.advance(1.0)
-        back += devices.recovered()
-    assert back == (name,)
+    box.clock.advance(10.0)
+    assert devices.recovered() == (name,)
 
 
 def test_a_gpu_that_is_busy_at_the_start_is_listed_with_its_reason(box: Box) -> None:
     box.driver.start(box.gpus[0], 99, 3 * GIB, user="alice", command="python hers.py", ours=False)
     devices = box.devices()
-    first, second = devices.inventory()
+    first, second = devices.open()
     assert not first.usable
     assert "pid 99 (alice: python hers.py, 3.00 GiB)" in first.why_not
     assert second.usable
-    (fault,) = devices.faults()
-    assert fault.device == first.id, "who only asks for faults hears of it too"
+    assert devices.faults() == (), "told once"
 
 
 def test_no_gpu_at_all_is_an_error_that_says_who(make_box: MakeBox) -> None:
     box = make_box(gpu(0))
     box.driver.start(box.gpus[0], 99, 3 * GIB, user="alice", command="python hers.py", ours=False)
     with pytest.raises(DeviceError, match="GPU 0: held by pid 99") as raised:
-        box.devices().inventory()
+        box.devices().open()
     assert raised.value.exit_code == 4
 
 
 def test_memory_in_use_by_nobody_is_somebody(make_box: MakeBox) -> None:
     box = make_box(gpu(0), gpu(1, idle=30 * GIB))
-    _, second = box.devices().inventory()
+    _, second = box.devices().open()
     assert "held by nobody that NVML names" in second.why_not
 
 
 def test_processes_of_our_own_at_the_start_are_an_adopted_trial(box: Box) -> None:
-    box.devices().inventory()
+    box.devices().open()
     box.made[0].close()
     box.driver.start(box.gpus[0], 11, GIB)
     devices, (name, _) = begin(box)
     box.clock.advance(3.0)
     assert devices.faults() == ()
     box.driver.end(11, 0.2, 0.4)
-    assert box.released(devices, [name], 2) is not None
+    assert devices.released([name], 2) is not None
 
 
 @pytest.mark.parametrize(
@@ -244,11 +235,14 @@ def test_a_release_that_is_given_up_says_once_by_what_it_is_held(
     devices, (name, _) = begin(box)
     run_trial(box, devices, name, 11)
     box.driver.end(11, **lingers)
-    draining = Draining(devices.released, 60.0)
-    draining.add([name], box.clock.now())
-    given_up: tuple[tuple[str, str], ...] = ()
-    while not given_up:
-        box.clock.advance(0.5)
-        _, given_up = draining.step(box.clock.now())
-    ((_, reason),) = given_up
-    assert reason.startswith(f"not released after 60 s: {why}")
+    devices.confirm_release([name], LIMIT_S)
+    box.clock.advance(LIMIT_S - 0.1)
+    assert devices.events == []
+    box.clock.advance(0.1)
+    (given_up,) = devices.told(Quarantined)
+    assert (given_up.device, given_up.passing) == (name, False)
+    assert given_up.reason.startswith(f"not released after 60 s: {why}")
+    box.driver.end(11)
+    box.clock.advance(5)
+    assert devices.events == [], "it is given back to whoever asks"
+    assert devices.readmitted(name) is None

@@ -205,7 +205,7 @@ def look(box: Box) -> list[Any]:
 def test_all_gpus_at_a_glance(make_box: MakeBox) -> None:
     box = make_box(gpu(0), gpu(1), with_slices(gpu(2), 1))
     devices = box.devices("cuda:0", experiment=box.home / "runs/digits")
-    devices.inventory()
+    devices.open()
     box.driver.start(box.gpus[0], 11, GIB)
     box.driver.start(box.gpus[1], 99, GIB, user="alice", command="python hers.py", ours=False)
     box.clock.advance(2)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pynvml
 import pytest
-from conftest import Box, gpu
+from conftest import Box, begin, gpu
 
 from gpusched.devices import health
 from gpusched.devices.gpu import Vitals
+from gpusched.devices.machine import Machine, find_machine
 from gpusched.devices.xid import XidWatch
 
 
@@ -83,16 +84,28 @@ def box(make_box: Callable[..., Box]) -> Box:
     return make_box(gpu(0), gpu(1))
 
 
-def listen(box: Box) -> XidWatch:
-    devices = box.devices()
-    devices.inventory()
-    watch = devices._xids
-    assert watch is not None
-    return watch
+Listen = Callable[[], XidWatch]
 
 
-def test_a_storm_costs_a_counter(box: Box) -> None:
-    watch = listen(box)
+@pytest.fixture
+def listen(box: Box) -> Iterator[Listen]:
+    """Begin to listen to the box's GPUs; all is over at the end."""
+    made: list[XidWatch | Machine] = []
+
+    def begin() -> XidWatch:
+        machine = find_machine(box.processes, box.clock)
+        watch = XidWatch([entry.gpu for entry in machine.entries], box.clock)
+        made.extend((watch, machine))
+        box.clock.advance(1)
+        return watch
+
+    yield begin
+    for one in made:
+        one.close()
+
+
+def test_a_storm_costs_a_counter(box: Box, listen: Listen) -> None:
+    watch = listen()
     for _ in range(3000):
         box.driver.xid(box.gpus[1], 31)
         box.driver.xid(box.gpus[0], 79)
@@ -105,8 +118,8 @@ def test_a_storm_costs_a_counter(box: Box) -> None:
     assert watch.news() == [("GPU-0a00-beef", 79)]
 
 
-def test_a_double_bit_event_counts_as_its_xid(box: Box) -> None:
-    watch = listen(box)
+def test_a_double_bit_event_counts_as_its_xid(box: Box, listen: Listen) -> None:
+    watch = listen()
     box.driver.events.append((box.gpus[0], pynvml.nvmlEventTypeDoubleBitEccError, 0))
     box.driver.bell.set()
     box.clock.advance(1)
@@ -117,22 +130,21 @@ def test_no_event_set_at_all_is_said_once(make_box: Callable[..., Box]) -> None:
     box = make_box(gpu(0))
     box.driver.event_failure = pynvml.NVML_ERROR_NOT_SUPPORTED
     devices = box.devices()
-    devices.inventory()
+    devices.open()
     box.clock.advance(30)
-    devices.faults()
-    devices.faults()
     assert len(devices.notes) == 1
     assert "polling alone" in devices.notes[0]
 
 
 def test_an_event_stream_that_breaks_is_said_once(
-    box: Box, monkeypatch: pytest.MonkeyPatch
+    box: Box, listen: Listen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fake_nvml import FakeLibrary, forget_functions
 
     monkeypatch.setattr(FakeLibrary, "nvmlEventSetWait_v2", lambda *_: pynvml.NVML_ERROR_UNKNOWN)
     forget_functions()
-    watch = listen(box)
+    watch = listen()
     box.clock.advance(30)
     assert [note for note in watch.notes() if "have ended" in note]
-    assert box.made[0].faults() == (), "one broken stream makes no GPU bad"
+    devices, _ = begin(box)
+    assert devices.faults() == (), "one broken stream makes no GPU bad"

@@ -67,5 +67,5 @@ def test_no_free_gpu_to_test_on_is_the_careful_answer(make_box) -> None:  # type
     box.clock.advance(1.0)
     devices = box.devices()
     with pytest.raises(Exception, match="pid 100011 outside this container"):
-        devices.inventory()
+        devices.open()
     assert "no GPU is free to test it on" in devices.notes[0]

@@ -21,11 +21,13 @@ from pathlib import Path
 
 import pytest
 
+from gpusched.devices.base import DeviceEvent, Quarantined, Released, Remark
 from gpusched.devices.baseline import tolerance_bytes
 from gpusched.devices.cuda import CudaDevices
 from gpusched.devices.gpus import gpu_states
 from gpusched.doctor.machine import doctor_checks
 from gpusched.doctor.torchbuild import installed_torch_cuda
+from gpusched.executors.local.timers import Timers
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -96,8 +98,9 @@ def devices(tmp_path: Path) -> Iterator[CudaDevices]:
     found.close()
 
 
-def first_usable(devices: CudaDevices) -> str:
-    return next(device.id for device in devices.inventory() if device.usable)
+def first_usable(devices: CudaDevices) -> tuple[Loop, str]:
+    loop = Loop()
+    return loop, next(device.id for device in devices.open(loop) if device.usable)
 
 
 def used_bytes(devices: CudaDevices, name: str) -> int:
@@ -106,20 +109,38 @@ def used_bytes(devices: CudaDevices, name: str) -> int:
     return reading.memory_used_bytes
 
 
-def wait_released(devices: CudaDevices, name: str) -> float:
+class Loop:
+    """The host of the devices."""
+
+    def __init__(self) -> None:
+        self.timers = Timers(time.monotonic)
+        self.after = self.timers.after
+        self.events: list[DeviceEvent] = []
+
+    def emit(self, event: DeviceEvent) -> None:
+        self.events.append(event)
+
+    def run(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(0.005)
+            self.timers.run_due()
+
+
+def wait_released(devices: CudaDevices, loop: Loop, name: str) -> float:
     """Seconds until the release is confirmed."""
     begun = time.monotonic()
-    while True:
-        (release,) = devices.released([name])
-        waited_s = time.monotonic() - begun
-        if release.released:
-            return waited_s
-        assert waited_s < LIMIT_S, f"not released: {release.holder}"
-        time.sleep(0.005)
+    devices.confirm_release([name], LIMIT_S)
+    while Released((name,)) not in loop.events:
+        loop.run(0.005)
+        failed = [event for event in loop.events if isinstance(event, Quarantined)]
+        assert not failed, failed
+    loop.events.clear()
+    return time.monotonic() - begun
 
 
 def test_the_box_is_seen_whole(devices: CudaDevices) -> None:
-    inventory = devices.inventory()
+    inventory = devices.open(Loop())
     assert len({device.id for device in inventory}) == len(inventory)
     for reading in devices.readings():
         assert reading.memory_total_bytes
@@ -132,20 +153,21 @@ def test_the_box_is_seen_whole(devices: CudaDevices) -> None:
 
 
 def test_a_job_is_seen_and_holds_the_gpu_until_it_ends(devices: CudaDevices) -> None:
-    name = first_usable(devices)
+    loop, name = first_usable(devices)
     idle = used_bytes(devices, name)
-    job = Job(dict(devices.placement([name]).rank_env[0]), share=0.2)
+    job = Job(dict(devices.take([name]).rank_env[0]), share=0.2)
     try:
         job.wait_for("allocated")
-        for _ in range(20):
-            assert not devices.released([name])[0].released
-            time.sleep(0.05)
-        if not devices.notes:  # no reduced guarantee: the job is named
-            assert f"pid {job.process.pid}" in devices.released([name])[0].holder
-        assert name not in [fault.device for fault in devices.faults()]
+        devices.confirm_release([name], LIMIT_S)
+        loop.run(1.5)
+        told = [event for event in loop.events if not isinstance(event, Remark)]
+        assert told == []
+        if told == loop.events:  # no reduced guarantee: the job is named
+            (reading,) = (one for one in devices.readings() if one.device == name)
+            assert any(f"pid {job.process.pid}" in note for note in reading.notes)
     finally:
         job.end(signal.SIGKILL)
-    wait_released(devices, name)
+    wait_released(devices, loop, name)
     time.sleep(1.5)
     assert abs(used_bytes(devices, name) - idle) <= tolerance_bytes(None)
 
@@ -153,13 +175,13 @@ def test_a_job_is_seen_and_holds_the_gpu_until_it_ends(devices: CudaDevices) -> 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM], ids=["kill", "term"])
 @pytest.mark.parametrize("moment", ["allocating", "allocated"])
 def test_release_after_killing(devices: CudaDevices, ending: signal.Signals, moment: str) -> None:
-    name = first_usable(devices)
+    loop, name = first_usable(devices)
     waits = []
     for _ in range(KILLS):
-        job = Job(dict(devices.placement([name]).rank_env[0]), share=0.5)
+        job = Job(dict(devices.take([name]).rank_env[0]), share=0.5)
         job.wait_for(moment)
         job.end(ending)
-        waits.append(wait_released(devices, name))
+        waits.append(wait_released(devices, loop, name))
     figures = {
         "after": ending.name,
         "while": moment,
@@ -172,12 +194,12 @@ def test_release_after_killing(devices: CudaDevices, ending: signal.Signals, mom
 
 
 def test_nobody_runs_out_of_memory_because_of_a_predecessor(devices: CudaDevices) -> None:
-    name = first_usable(devices)
+    loop, name = first_usable(devices)
     for _ in range(KILLS):
-        job = Job(dict(devices.placement([name]).rank_env[0]), share=0.85)
+        job = Job(dict(devices.take([name]).rank_env[0]), share=0.85)
         job.wait_for("allocated")
         job.end(signal.SIGKILL)
-        wait_released(devices, name)
+        wait_released(devices, loop, name)
 
 
 def test_a_torch_job_killed_in_the_middle_of_its_steps(devices: CudaDevices) -> None:
@@ -189,9 +211,9 @@ def test_a_torch_job_killed_in_the_middle_of_its_steps(devices: CudaDevices) -> 
         "torch.cuda.synchronize(); print('allocated', flush=True)\n"
         "while True:\n    a = torch.tanh(a @ a)\n"
     )
-    name = first_usable(devices)
+    loop, name = first_usable(devices)
     for _ in range(3):
-        environment = {**os.environ, **devices.placement([name]).rank_env[0]}
+        environment = {**os.environ, **devices.take([name]).rank_env[0]}
         process = subprocess.Popen(
             [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment
         )
@@ -200,4 +222,4 @@ def test_a_torch_job_killed_in_the_middle_of_its_steps(devices: CudaDevices) -> 
         process.kill()
         process.wait()
         process.stdout.close()
-        wait_released(devices, name)
+        wait_released(devices, loop, name)

@@ -52,7 +52,7 @@ def nobody(pid: int) -> Holder:
         (usage(v2=None), False, "no memory figure"),
         (usage(processes=None), False, "does not list its processes any more"),
         (usage(error="NVML: Unknown Error"), False, "cannot be read"),
-        (usage(processes=(GpuProcess(7, 3),)), False, "held by pid 7 (bob: job 7, 0 MiB)"),
+        (usage(processes=(GpuProcess(7, 3),)), False, "held by pid 7 (bob: job 7, 3 bytes)"),
         (usage(processes=(GpuProcess(7, None, computes=False, draws=True),)), True, ""),
         (
             usage(v2=2 * GIB, processes=(GpuProcess(7, 2 * GIB, computes=False, draws=True),)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,15 +13,42 @@ from conftest import gpu
 from fake_driver import GIB, FakeDriver, FakeProcesses, RealTime
 from fake_nvml import installed
 
+from gpusched.devices.base import DeviceEvent, Quarantined, Released
 from gpusched.devices.cuda import CudaDevices
+from gpusched.executors.local.timers import Timers
 
 PATIENCE_S = 60.0
 BLOCKING_MAX_S = 0.010
 """A few milliseconds; the quickest of several calls is measured, since the machine is shared."""
 
 
+class Loop:
+    """The host of the devices on the machine's clock."""
+
+    def __init__(self, clock: RealTime) -> None:
+        self.timers = Timers(clock.now)
+        self.wanted: list[Callable[[], None]] = []
+        self.events: list[DeviceEvent] = []
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        self.wanted.append(action)
+        self.timers.after(delay_s, action)
+
+    def emit(self, event: DeviceEvent) -> None:
+        self.events.append(event)
+
+    def until(self, wanted: type[DeviceEvent]) -> DeviceEvent:
+        """Run until such an event comes."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := [event for event in self.events if isinstance(event, wanted)]):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+            self.timers.run_due()
+        return found[0]
+
+
 @pytest.fixture
-def real(tmp_path: Path) -> Iterator[tuple[FakeDriver, RealTime, CudaDevices]]:
+def real(tmp_path: Path) -> Iterator[tuple[FakeDriver, RealTime, CudaDevices, Loop]]:
     clock = RealTime()
     driver = FakeDriver([gpu(0), gpu(1)], clock)
     tmp_path.chmod(0o700)
@@ -33,7 +60,7 @@ def real(tmp_path: Path) -> Iterator[tuple[FakeDriver, RealTime, CudaDevices]]:
             processes=FakeProcesses(driver),
         )
         try:
-            yield driver, clock, devices
+            yield driver, clock, devices, Loop(clock)
         finally:
             clock.release()
             driver.bell.set()
@@ -57,43 +84,50 @@ def quickest(calls: int, work: object) -> float:
     return min(took)
 
 
-def test_a_release_in_real_time(real: tuple[FakeDriver, RealTime, CudaDevices]) -> None:
-    driver, clock, devices = real
-    name = devices.inventory()[0].id
-    devices.placement([name])
+Real = tuple[FakeDriver, RealTime, CudaDevices, Loop]
+
+
+def test_a_release_in_real_time(real: Real) -> None:
+    driver, _, devices, loop = real
+    name = devices.open(loop)[0].id
+    devices.take([name])
     driver.start(driver.gpus[0], 11, GIB)
     begun = time.monotonic()
     driver.end(11, listed_s=0.05, memory_s=0.1)
-    while not devices.released([name])[0].released:
-        assert time.monotonic() - begun < PATIENCE_S
-        time.sleep(0.005)
+    devices.confirm_release([name], 60.0)
+    assert loop.until(Released) == Released((name,))
     assert time.monotonic() - begun >= 0.1
 
 
-def test_nothing_blocks_while_a_gpu_hangs(real: tuple[FakeDriver, RealTime, CudaDevices]) -> None:
-    driver, clock, devices = real
-    first, second = (device.id for device in devices.inventory())
+def test_nothing_blocks_while_a_gpu_hangs(real: Real) -> None:
+    driver, clock, devices, loop = real
+    first, second = (device.id for device in devices.open(loop))
     driver.gpus[0].hangs.append((clock.now(), clock.now() + 100_000))
     assert clock.blocks.wait(PATIENCE_S), "its thread is in the middle of a call"
-    questions = {
-        "released": lambda: devices.released([first, second]),
-        "faults": devices.faults,
-        "recovered": devices.recovered,
-        "readings": devices.readings,
-        "placement": lambda: devices.placement([second]),
+
+    def look() -> None:
+        """Whatever the devices want to do, at once and all of it."""
+        actions, loop.wanted = loop.wanted, []
+        for action in actions:
+            action()
+
+    requests = {
+        "confirm_release": lambda: devices.confirm_release([first, second], 60.0),
+        "examine": lambda: devices.examine([first]),
         "readmit": lambda: devices.readmit(first),
+        "take": lambda: devices.take([second]),
+        "readings": devices.readings,
+        "look": look,
     }
-    slow = {name: quickest(9, work) for name, work in questions.items()}
+    slow = {name: quickest(9, work) for name, work in requests.items()}
     assert max(slow.values()) < BLOCKING_MAX_S, slow
     devices.close()  # nor does this wait for it
 
 
-def test_an_xid_is_heard(real: tuple[FakeDriver, RealTime, CudaDevices]) -> None:
-    driver, _, devices = real
-    name = devices.inventory()[0].id
-    begun = time.monotonic()
+def test_an_xid_is_heard(real: Real) -> None:
+    driver, _, devices, loop = real
+    name = devices.open(loop)[0].id
     driver.xid(driver.gpus[0], 79)
-    while not (faults := devices.faults()):
-        assert time.monotonic() - begun < PATIENCE_S
-        time.sleep(0.01)
-    assert faults[0].device == name
+    fault = loop.until(Quarantined)
+    assert isinstance(fault, Quarantined)
+    assert fault.device == name

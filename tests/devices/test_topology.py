@@ -138,7 +138,7 @@ def test_devices_come_island_by_island(make_box: Callable[..., Box], tmp_path: P
     for a, b in ((0, 2), (1, 3)):
         gpus[a].nvlinked, gpus[b].nvlinked = {gpus[b].uuid}, {gpus[a].uuid}
     box = make_box(*gpus)
-    found = box.devices().inventory()
+    found = box.devices().open()
     assert [(device.label, device.island) for device in found] == [
         *(("GPU 0", 0), ("GPU 2", 0), ("GPU 1", 1), ("GPU 3", 1))
     ]
@@ -163,8 +163,8 @@ def test_the_numa_node_comes_from_sysfs(
 def test_placement(make_box: Callable[..., Box]) -> None:
     box = make_box(gpu(0, cpus=0b01), gpu(1, cpus=0b10))
     devices = box.devices()
-    names = [device.id for device in devices.inventory()]
-    placement = devices.placement(names)
+    names = [device.id for device in devices.open()]
+    placement = devices.take(names)
     assert placement.kind == "cuda"
     assert placement.ranks == 2
     for env in placement.rank_env:
@@ -182,16 +182,16 @@ def test_placement(make_box: Callable[..., Box]) -> None:
 def test_indices_for_scripts_that_parse_the_variable(make_box: Callable[..., Box]) -> None:
     box = make_box(gpu(0), gpu(1), gpu(2))
     devices = box.devices("cuda:0,1", environ={"CUDA_VISIBLE_DEVICES": "2,0"}, gpu_ids="index")
-    names = [device.id for device in devices.inventory()]
+    names = [device.id for device in devices.open()]
     assert names == ["GPU-0a00-beef", "GPU-2a00-beef"]
-    assert devices.placement(names).rank_env[0]["CUDA_VISIBLE_DEVICES"] == "0,2"
+    assert devices.take(names).rank_env[0]["CUDA_VISIBLE_DEVICES"] == "0,2"
 
 
 def test_pci_order_counts_when_nvml_counts_otherwise(make_box: Callable[..., Box]) -> None:
     first, second = gpu(0, bus_id="00000000:81:00.0"), gpu(1, bus_id="00000000:03:00.0")
     box = make_box(first, second)
     devices = box.devices(gpu_ids="index")
-    devices.inventory()
-    placement = devices.placement([second.uuid])
+    devices.open()
+    placement = devices.take([second.uuid])
     assert placement.rank_env[0]["CUDA_VISIBLE_DEVICES"] == "0"
     assert box.gpus[0].total == 80 * GIB

@@ -1,11 +1,14 @@
 """A clock for threads: virtual seconds, one thread at a time, always in the same order.
 
 The test's own thread drives: ``advance`` wakes whoever is due, one after the other, and waits until each has parked
-again. Threads must wait and be started through the clock alone (``gpusched.devices.clock.Clock``).
+again. Threads must wait and be started through the clock alone (``gpusched.devices.clock.Clock``). What is asked for
+with ``after`` runs in the test's own thread.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +35,8 @@ class VirtualClock:
         self._baton = _shut()
         self._driver = threading.get_ident()
         self._errors: list[BaseException] = []
+        self._actions: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
         self.alive = 0
 
     def now(self) -> float:
@@ -65,8 +70,15 @@ class VirtualClock:
         if until > self._now:
             self._park(_Parked(until, None))
 
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._actions, (self._now + delay_s, next(self._count), action))
+
     def advance(self, seconds: float) -> None:
-        self._run(self._now + seconds, lambda: False)
+        until = self._now + seconds
+        while self._actions and self._actions[0][0] <= until:
+            self._run(self._actions[0][0], lambda: False)
+            heapq.heappop(self._actions)[2]()
+        self._run(until, lambda: False)
 
     def finish(self, limit_s: float = 1000.0) -> None:
         """Let the threads run until all have ended."""

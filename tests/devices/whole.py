@@ -1,8 +1,8 @@
 """Whole experiments on scripted GPUs in virtual time: the real core, policy and driver, and the real ``CudaDevices``.
 
 ``schedules.py`` plays the executor itself; here everything but the processes is what runs on a GPU box: the driver's
-loop, releases (``Draining``), inspections and re-admissions (``Inspection``), and who is to blame for a failure
-(``Blame``). Trials train in the simulated executor; their contexts are the scripted driver's. After every event:
+loop, and what becomes of devices and who is to blame for a failure (``Inventory``). Trials train in the simulated
+executor; their contexts are the scripted driver's. After every event:
 
 * no launch on a device that is not clean, is known to be ill, or does not answer;
 * every device is FREE, HELD by a live trial, DRAINING for no longer than the limit, or QUARANTINED with a reason;
@@ -12,7 +12,7 @@ loop, releases (``Draining``), inspections and re-admissions (``Inspection``), a
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,13 +33,12 @@ from gpusched.core.events import (
     Reported,
     TrialExited,
 )
-from gpusched.devices.base import Device, Release
+from gpusched.devices.base import Device, DeviceEvent, require_sizes
 from gpusched.driver.loop import Driver
 from gpusched.executors.base import LiveTrial
-from gpusched.executors.local.blame import Blame
-from gpusched.executors.local.draining import Draining
+from gpusched.executors.local.blame import may_be_the_gpus, with_blame
 from gpusched.executors.local.endings import Ending
-from gpusched.executors.local.inspection import Inspection
+from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.timers import Timers
 from gpusched.sim.physics import Delays, Faults
 from gpusched.sim.run import Run
@@ -74,7 +73,7 @@ class Seats:
             assert name not in self.on, f"{run}: {name} is in use by {self.on[name]}"
             whole.check_launch(name)
             self.on[name] = run
-        whole.devices.placement(run.devices)
+        whole.devices.take(run.devices)
         whole.counts["launches"] += 1
         pids = self._pids[run] = []
         for gpu in [gpu for name in run.devices for gpu in whole.atoms[name].gpus]:
@@ -107,11 +106,9 @@ class Executor:
         self._events: list[Event] = []
         self._world_at = 0.0
         self._timers = Timers(self.now)
-        self.draining = Draining(whole.devices.released, LIMIT_S)
-        self.inspection = Inspection(
-            whole.devices, self._timers, self.now, self._changed, lambda text: None
+        self.stock = Inventory(
+            whole.devices, self._timers, self.now, self._events.append, lambda _text: None, LIMIT_S
         )
-        self._blame = Blame(whole.devices.blamed, self._timers, self.now)
 
     def __getattr__(self, name: str) -> Any:
         """What concerns trials alone."""
@@ -120,13 +117,9 @@ class Executor:
     def now(self) -> float:
         return self._now
 
-    def _changed(self, event: DeviceQuarantined | DeviceReadmitted) -> None:
-        self.draining.forget(event.device)
-        self._events.append(event)
-
     def execute(self, command: Command) -> None:
         if isinstance(command, ConfirmRelease):
-            self.draining.add(command.devices, self._now)
+            self.stock.confirm_release(command.devices)
         else:
             self.sim.execute(command)
 
@@ -134,17 +127,17 @@ class Executor:
         raise AssertionError("no daemon dies here")
 
     def poll(self, until: float) -> Sequence[Event]:
-        self._tick()
+        self._timers.run_due()
         while not self._events and self._now < until:
             heap = self.sim._heap
-            due = min(self.draining.next_at, self._timers.next_at, self._world_at, until)
+            due = min(self._timers.next_at, self._world_at, until)
             self._go_to(min(due, heap[0][0] if heap else due))
             if self._now >= self._world_at:
                 self._world_at = self._now + STEP_S
                 self._whole.happen(self)
             for event in self.sim.poll(self._now):
                 self._told(event)
-            self._tick()
+            self._timers.run_due()
         events = list(self._events)
         self._events.clear()
         return events
@@ -164,10 +157,12 @@ class Executor:
         names = story.run.devices
         error = event.error if event.error == OF_A_LOST_GPU else self._whole.rng.choice(ITS_OWN)
         gone = any(self._whole.is_lost(name) for name in names)
+        ending = Ending("failed", error=error)
         then = partial(self._exited, event, error == OF_A_LOST_GPU and gone)
-        settled = self._blame.settle(Ending("failed", error=error), names, then)
-        if settled is not None:
-            then(settled)
+        if may_be_the_gpus(ending):
+            self.stock.examine(names, lambda fault: then(with_blame(ending, fault)))
+        else:
+            then(ending)
 
     def _exited(self, event: TrialExited, gone: bool, ending: Ending) -> None:
         assert ending.outcome == "lost" or not gone, "a lost GPU counts against its trial"
@@ -175,16 +170,6 @@ class Executor:
         self._events.append(
             replace(event, at=self._now, outcome=ending.outcome, error=ending.error)
         )
-
-    def _tick(self) -> None:
-        self._timers.run_due()
-        if self.draining.next_at > self._now:
-            return
-        released, given_up = self.draining.step(self._now)
-        if released:
-            self._events.append(DevicesReleased(at=self._now, devices=released))
-        for device, reason in given_up:
-            self._events.append(DeviceQuarantined(at=self._now, device=device, reason=reason))
 
 
 class Whole(Schedule):
@@ -205,24 +190,34 @@ class Whole(Schedule):
             delays=Delays(launch_s=rng.uniform(0, 1), save_s=0.05, exit_s=rng.uniform(0, 0.3)),
             faults=Faults(crash=rng.choice([0.0, 0.03]), lost=rng.choice([0.0, 0.01])),
         )
+        self.executor: Executor | None = None
         self.drained_at: dict[str, float] = {}
         self.fine_since: dict[str, float] = {}
         self.doomed: set[Run] = set()
 
+    # ------------------------------------------------------------ as the host of the devices
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        (self.clock if self.executor is None else self.executor.stock).after(delay_s, action)
+
+    def emit(self, event: DeviceEvent) -> None:
+        if self.executor is not None:
+            self.executor.stock.emit(event)
+
     # ------------------------------------------------------------ the story
 
     def _play(self) -> None:
-        inventory = self.devices.inventory()
+        inventory = self.inventory
         # (Of the first trials' failures the search would be given up; that is another story.)
         setup = replace(self.setup, atoms=len(inventory))
         self.experiment = experiment(setup, recipe(setup))
-        self.devices.check_sizes(self.experiment.state.rules.fit(len(inventory)))
+        require_sizes(inventory, self.experiment.state.rules.fit(len(inventory)))
         self.executor = Executor(self, setup, inventory)
         self.loop = Driver(self.experiment, self.executor, check=True, observer=self._observe)
         self.loop.handle([self._started(inventory)])
         while not self.experiment.finished:
             self._turn_of_the_driver()
-        while self.executor.draining.next_at < float("inf"):
+        while self.experiment.state.devices.draining:
             self._turn_of_the_driver()
         assert not self.executor.seats.on, "trials are left"
         self.check_devices(over=True)
@@ -271,11 +266,10 @@ class Whole(Schedule):
             if not self.ill(gpu):
                 self.bad_since.pop(board.uuid, None)
         self.counts["asked back"] += 1
-        executor.inspection.readmit(name, self._answered)
+        executor.stock.readmit(name, self._answered)
 
-    def _answered(self, release: Release) -> None:
-        assert release.released or release.holder
-        self.counts["given back" if release.released else "refused"] += 1
+    def _answered(self, why_not: str) -> None:
+        self.counts["refused" if why_not else "given back"] += 1
 
     # ------------------------------------------------------------ what must hold
 

@@ -5,6 +5,7 @@
 * who speaks: ``hub`` (the loop and the socket), ``peer`` (one connection), ``speakers`` (whose it is), ``intake``
   (what rank 0 says, in order and once), ``reporting`` (what may stand in a report)
 * how it ends: ``stopping`` (the ladder), ``strays`` (nobody else is left to end it), ``endings`` (in which words),
-  ``oom`` and ``blame`` (the cause), ``draining`` (until its devices are free)
-* beside it: ``keeping`` and ``best`` (the best model), ``inspection`` (devices that go bad or come back), ``timers``
+  ``oom`` and ``blame`` (the cause)
+* beside it: ``inventory`` (its devices: released, gone bad, come back), ``keeping`` and ``best`` (the best model),
+  ``timers``
 """

@@ -20,9 +20,6 @@ from functools import partial
 
 from gpusched.core.decisions import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import (
-    DeviceQuarantined,
-    DeviceReadmitted,
-    DevicesReleased,
     Event,
     Reported,
     TrialExited,
@@ -31,13 +28,12 @@ from gpusched.core.events import (
 from gpusched.devices.base import Device, Devices
 from gpusched.errors import GpuschedError
 from gpusched.executors.base import LiveTrial
-from gpusched.executors.local.blame import Blame
-from gpusched.executors.local.draining import Draining
+from gpusched.executors.local.blame import may_be_the_gpus, with_blame
 from gpusched.executors.local.endings import Ending, blame_memory, how_it_ended, lost
 from gpusched.executors.local.hub import Hub
 from gpusched.executors.local.incarnation import Incarnation
-from gpusched.executors.local.inspection import Inspection
 from gpusched.executors.local.intake import Intake
+from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.keeping import Keeping
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.peer import Frame
@@ -81,17 +77,19 @@ class TorchrunExecutor:
         self._events: list[Event] = []
         self._live: dict[int, Incarnation] = {}
         self._timers = Timers(clock)
-        self._inventory: tuple[Device, ...] | None = None
         #: Asked for the number of the last report that the search has of a trial.
         self.seq_of: Callable[[int], int] = lambda _trial: 0
-        self._draining = Draining(devices.released, settings.release_limit_s)
+        self._inventory = Inventory(
+            devices, self._timers, clock, self._emit, say, settings.release_limit_s
+        )
+        self.readmit = self._inventory.readmit
         self._intake = Intake(settings.metric, clock, self._emit, self._fail, say)
         self._speakers = Speakers(self, self._intake, epoch, on_client)
         self.hub = Hub(paths.socket, self._speakers)
         self.keeping = Keeping(paths, settings.metric, self._timers, clock, say, self._atoms_of)
         self._server = Server(self.hub, paths, settings, self._server_said, self._server_gone)
         self._launcher = Launcher(paths, devices, settings, self._server, epoch)
-        self._stopping = Stopping(self, paths, settings, self._timers, self._draining)
+        self._stopping = Stopping(self, paths, settings, self._timers, self._inventory)
         self._preparing = Preparing(
             self,
             paths,
@@ -108,9 +106,6 @@ class TorchrunExecutor:
         self._intake.handed = self._preparing.handed
         self._intake.taken_back = self._preparing.taken_back
         self._intake.waiting = self._preparing.waiting
-        self._inspection = Inspection(devices, self._timers, clock, self._changed, say)
-        self._blame = Blame(devices.blamed, self._timers, clock)
-        self.readmit = self._inspection.readmit
         if epoch > 1:  # trials wait for the daemon that comes back: serve first, then warm up
             self._timers.after(_WARM_UP_AFTER_S, self._server.want)
         else:
@@ -122,10 +117,7 @@ class TorchrunExecutor:
         return self._clock()
 
     def inventory(self) -> tuple[Device, ...]:
-        if self._inventory is None:
-            self._inventory = self._devices.inventory()
-            self._inspection.listed(self._inventory)
-        return self._inventory
+        return self._inventory.open()
 
     def execute(self, command: Command) -> None:
         match command:
@@ -141,7 +133,7 @@ class TorchrunExecutor:
                 if (it := self._current(command.trial, command.incarnation)) is not None:
                     self._stopping.kill(it, command.grace_s, stacks=command.stacks)
             case ConfirmRelease():
-                self._draining.add(command.devices, self.now())
+                self._inventory.confirm_release(command.devices)
             case KeepBest():
                 self.keeping.keep(command)
             case _:
@@ -154,11 +146,6 @@ class TorchrunExecutor:
     def _emit(self, event: Event) -> None:
         self._events.append(event)
 
-    def _changed(self, event: DeviceQuarantined | DeviceReadmitted) -> None:
-        """Nobody waits for its release any more: asked about later, its next trial would look like a late one."""
-        self._draining.forget(event.device)
-        self._emit(event)
-
     def acknowledge(self, report: Reported) -> None:
         it = self._live.get(report.trial)
         if it is not None and it.number == report.incarnation:
@@ -168,7 +155,7 @@ class TorchrunExecutor:
         """Also returns when ``hub.wake()`` was called or a client has spoken."""
         self._tick(self.now())
         while not self._events:
-            next_at = min(until, self._draining.next_at, self._timers.next_at)
+            next_at = min(until, self._timers.next_at)
             self._speakers.client_spoke = False
             rung = self.hub.turn(min(max(0.0, next_at - self.now()), 3600.0))
             now = self.now()
@@ -282,11 +269,12 @@ class TorchrunExecutor:
         if it.waits:
             ending = Ending("lost", error=_UNBEGUN, unbegun=True)
         if it.fault is None:
-            ending = blame_memory(it, ending, self._devices.strangers)
-            settled = self._blame.settle(ending, it.devices, partial(self._end, it))
-            if settled is None:
+            ending = blame_memory(it, ending, self._inventory.strangers)
+            if may_be_the_gpus(ending):
+                self._inventory.examine(
+                    it.devices, lambda fault: self._end(it, with_blame(ending, fault))
+                )
                 return
-            ending = settled
         self._end(it, ending)
 
     def _end(self, it: Incarnation, ending: Ending) -> None:
@@ -389,10 +377,3 @@ class TorchrunExecutor:
         """Do what is due."""
         if now >= self._timers.next_at:
             self._timers.run_due()
-        if now < self._draining.next_at:
-            return
-        released, given_up = self._draining.step(now)
-        if released:
-            self._emit(DevicesReleased(at=self.now(), devices=released))
-        for device, reason in given_up:
-            self._emit(DeviceQuarantined(at=self.now(), device=device, reason=reason))

@@ -60,7 +60,7 @@ class Launcher:
         if known_seq > it.last_seq:  # the disk refused to keep some
             it.last_seq = content["seq"] = known_seq
         _write_hparams(it.paths.hparams, json.dumps(content).encode() + b"\n")
-        placement = self._devices.placement(command.devices)
+        placement = self._devices.take(command.devices)
         args = arguments.fill(self._settings.args, command.hparams)
         it.spec = self._frame(it, logs, placement, args)
 

@@ -78,7 +78,7 @@ def message(
 ) -> str:
     """One line for the trial: what it wanted, what there was, at which size, and what to do.
 
-    ``strangers``: ``Devices.strangers`` of its devices.
+    ``strangers``: other people's processes on its devices.
     """
     at = f" with {_few(hparams)}" if hparams else ""
     size = f"{atoms} {'atom' if atoms == 1 else 'atoms'}{at}"

@@ -14,10 +14,10 @@ import signal
 from functools import partial
 from typing import Protocol
 
-from gpusched.executors.local.draining import Draining
 from gpusched.executors.local.endings import Ending, how_it_ended, lost
 from gpusched.executors.local.hub import Hub
 from gpusched.executors.local.incarnation import Incarnation
+from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.settings import LaunchSettings
 from gpusched.executors.local.strays import Hunt
 from gpusched.executors.local.timers import Timers
@@ -50,13 +50,13 @@ class Stopping:
         paths: ExperimentPaths,
         settings: LaunchSettings,
         timers: Timers,
-        draining: Draining,
+        inventory: Inventory,
     ) -> None:
         self._owner = owner
         self._experiment = paths.root
         self._settings = settings
         self._timers = timers
-        self._draining = draining
+        self._inventory = inventory
 
     def kill(self, it: Incarnation, grace_s: float, *, stacks: bool = False) -> None:
         """Again with a shorter grace is allowed; with a longer one nothing changes. ``stacks``: it hangs; where?"""
@@ -115,7 +115,7 @@ class Stopping:
         if not self._owner.is_live(it):
             return
         hunt = Hunt(self._experiment, it)
-        self._draining.hold(it.devices, hunt)
+        self._inventory.hold(it.devices, hunt)
         error = f"{hunt.describe()} cannot be killed"
         ending = lost(error) if it.stop_grace_s is None else Ending("killed", error=error)
         self._owner.end(it, ending)

@@ -1,0 +1,100 @@
+"""What every kind of device keeps to: the contract of ``devices.base.Devices``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from conftest import Box, Watched, gpu, with_slices
+
+from gpusched.devices.base import (
+    Devices,
+    Examined,
+    Quarantined,
+    Readmitted,
+    Refused,
+    Released,
+    Remark,
+)
+from gpusched.devices.choose import CpuDevices
+from gpusched.errors import DeviceError
+
+Made = tuple[Watched, Box]
+LIMIT_S = 60.0
+
+
+@pytest.fixture(params=["cpu", "gpus", "bundles", "slices"])
+def made(request: pytest.FixtureRequest, make_box: Callable[..., Box]) -> Iterator[Made]:
+    boards = [gpu(number) for number in range(4)]
+    box = make_box(*boards) if request.param != "slices" else make_box(with_slices(gpu(0), 3))
+    if request.param == "cpu":
+        slots = Watched(CpuDevices(3, cores=[0, 1]), box.clock)
+        box.made.append(slots)
+        yield slots, box
+    else:
+        yield box.devices(gpus_per_atom=2 if request.param == "bundles" else 1), box
+
+
+def test_devices_are_listed_in_a_fixed_order_under_names_of_their_own(made: Made) -> None:
+    devices, _ = made
+    names = [device.id for device in devices.open()]
+    assert len(names) == len(set(names)) >= 2
+    assert [reading.device for reading in devices.readings()] == names
+
+
+def test_a_trial_gets_a_rank_at_least_for_each_device(made: Made) -> None:
+    devices, _ = made
+    listed = devices.open()
+    chosen = [device.id for device in (listed[:1] if listed[0].alone else listed[:2])]
+    placement = devices.take(chosen)
+    assert placement.kind == devices.kind
+    assert placement.ranks == len(placement.rank_env) >= len(chosen)
+    assert all(environment["GPUSCHED_DEVICE"] for environment in placement.rank_env)
+    assert placement.rank_cpus is None or len(placement.rank_cpus) == placement.ranks
+    with pytest.raises(DeviceError):
+        devices.take(["no such device"])
+
+
+def test_each_release_is_told_once(made: Made) -> None:
+    devices, box = made
+    names = [device.id for device in devices.open()]
+    for name in names:
+        devices.take([name])
+    devices.confirm_release(names, LIMIT_S)
+    box.clock.advance(LIMIT_S + 5)
+    told = [name for event in devices.told(Released) for name in event.devices]
+    assert sorted(told) == sorted(names)
+    devices.take(names[:1])
+    box.clock.advance(LIMIT_S)
+    assert devices.told(Released) == [], "nobody has asked"
+
+
+def test_whoever_asks_gets_one_answer(made: Made) -> None:
+    devices, box = made
+    (name, *_) = [device.id for device in devices.open()]
+    devices.keep_out(name, "busy when the last daemon ended")
+    devices.readmit(name)
+    box.clock.advance(10)
+    assert devices.told(Readmitted) == [Readmitted(name)]
+    assert devices.told(Refused) == []
+    devices.examine([name])
+    box.clock.advance(10)
+    assert devices.told(Examined) == [Examined((name,), "")]
+    assert devices.told(Quarantined) == []
+
+
+def test_nothing_is_told_after_the_end(made: Made) -> None:
+    devices, box = made
+    kind: Devices = devices.devices
+    names = [device.id for device in kind.open(devices)]
+    kind.take(names[:1])
+    box.driver.start(box.driver.everything()[0], 11, 1 << 30)
+    if kind.kind == "cuda":
+        kind.confirm_release(names[:1], LIMIT_S)
+        kind.readmit(names[1])
+        kind.examine(names[1:2])
+    box.gpus[0].lost_from = box.clock.now()
+    kind.close()
+    devices.events.clear()
+    box.clock.advance(LIMIT_S + 5)
+    assert [event for event in devices.events if not isinstance(event, Remark)] == []
