@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpusched.daemon.best_model import Best
+    from gpusched.worker.tracked import Pickled
     from gpusched.worker.trial import Trial
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "init", "load"]
+__all__ = ["__version__", "init", "load", "pickled"]
 
 
 def init(defaults: Mapping[str, object] | None = None, *, in_charge: bool = False) -> Trial:
@@ -64,3 +65,18 @@ def load(experiment: str | os.PathLike[str] | None = None) -> Best:
     from gpusched.daemon import best_model as result
 
     return result.load(experiment)
+
+
+def pickled(value: Any) -> Pickled:
+    """Make an object without ``state_dict`` trackable: ``trial.track(clf=gpusched.pickled(clf))``.
+
+    Its state is pickled into the checkpoint and put back into the same object in place (``__setstate__``, or its
+    attributes). A pickle can run any code when it is read: only what this trial has written itself and what matches its
+    SHA-256 is read. Models, optimizers and whatever has ``state_dict`` need no pickle.
+
+    Raises:
+        TypeError: The object has no attributes to put a state back into (a list, a number): use ``trial.state``.
+    """
+    from gpusched.worker.tracked import Pickled
+
+    return Pickled(value)

@@ -27,6 +27,11 @@ class TrialPaths:
         return self.root / "reports.jsonl"
 
     @property
+    def own(self) -> Path:
+        """The folder for files of the script's own (``trial.folder``)."""
+        return self.root / "files"
+
+    @property
     def checkpoints(self) -> Path:
         return self.root / "checkpoints"
 

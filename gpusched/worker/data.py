@@ -69,7 +69,17 @@ def derive_seed(*parts: int) -> int:
 class EpochOrder:
     """The order in which one epoch visits the samples."""
 
-    def __init__(self, length: int, seed: int, epoch: int, *, shuffle: bool) -> None:
+    def __init__(
+        self,
+        length: int,
+        seed: int,
+        epoch: int,
+        *,
+        shuffle: bool,
+        samples: list[int] | None = None,
+    ) -> None:
+        """Fix the order of ``length`` samples; ``samples``: the order itself, where a sampler has drawn it."""
+        self._given = samples
         self._shuffled: torch.Tensor | None = None
         if shuffle:
             import torch
@@ -79,6 +89,8 @@ class EpochOrder:
 
     def samples(self, begin: int, stop: int) -> list[int]:
         """The samples at these places of the order."""
+        if self._given is not None:
+            return self._given[begin:stop]
         if self._shuffled is None:
             return list(range(begin, stop))
         samples: list[int] = self._shuffled[begin:stop].tolist()

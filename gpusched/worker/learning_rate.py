@@ -68,6 +68,10 @@ class Clock:
         self._steps = 0
         self._steps_per_report = 0.0
 
+    def fix_global_batch(self) -> None:
+        """Count as with one base batch in a global batch."""
+        self._global_batches = 1.0
+
     def step_taken(self) -> None:
         self._steps += 1
 

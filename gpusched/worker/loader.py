@@ -20,11 +20,13 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from gpusched.worker.data import EpochOrder, EpochShares, Layout, derive_seed
+from gpusched.worker.rng import capture as capture_rng
+from gpusched.worker.rng import restore as restore_rng
+from gpusched.worker.rng import seed_everything
 from gpusched.worker.say import say
 from gpusched.worker.weights import BatchWeight
 
 _OURS = {
-    "sampler": "gpusched shards and shuffles by itself",
     "batch_sampler": "gpusched shards and shuffles by itself",
     "generator": "the order comes from the trial's seed",
 }
@@ -142,13 +144,14 @@ class TrainingLoader(_TrainingBase):
         **options: Any,
     ) -> None:
         super().__init__(layout, batch_size, seed, weight, device)
+        self._sampler = own_sampler(options)
         refuse_foreign_options(dataset, options)
         self.dataset = dataset
-        self._length = len(dataset)
-        if self._length == 0:
+        self.length = len(dataset) if self._sampler is None else len(self._sampler)
+        if self.length == 0:
             raise ValueError("trial.loader: the data set is empty")
         self._shuffle = shuffle
-        self._drop_last = drop_last
+        self.drop_last = drop_last
         self._batches: list[list[int]] = []
         options.setdefault("pin_memory", device.type == "cuda")
         self._loader: DataLoader[Any] = DataLoader(
@@ -164,7 +167,7 @@ class TrainingLoader(_TrainingBase):
 
     def __iter__(self) -> Iterator[Any]:
         where = self._begin()
-        order = EpochOrder(self._length, self._seed, where.epoch, shuffle=self._shuffle)
+        order = self._order(where.epoch)
         shares = list(self._shares(where.consumed))
         self._batches = [order.samples(part.begin, part.stop) for part in shares]
         try:
@@ -192,10 +195,10 @@ class TrainingLoader(_TrainingBase):
     def epochs_seen(self) -> float:
         """Epochs trained on so far, with the fraction of the one under way."""
         where = self._settled()
-        return where.epoch + where.consumed / self._length
+        return where.epoch + where.consumed / self.length
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "length": self._length}
+        return {**super().state_dict(), "length": self.length}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved position.
@@ -203,16 +206,26 @@ class TrainingLoader(_TrainingBase):
         Raises:
             ValueError: It is of a data set of another length.
         """
-        if state["length"] != self._length:
+        if state["length"] != self.length:
             raise ValueError(
                 f"trial.loader: the checkpoint was made with {state['length']} samples, this data "
-                f"set has {self._length}: the data must be the same in every launch of a trial"
+                f"set has {self.length}: the data must be the same in every launch of a trial"
             )
         self._position = Position(state["epoch"], state["consumed"])
 
+    def _order(self, epoch: int) -> EpochOrder:
+        if self._sampler is None:
+            return EpochOrder(self.length, self._seed, epoch, shuffle=self._shuffle)
+        drawn = draw(self._sampler, self._seed, epoch)
+        if len(drawn) != self.length:
+            raise ValueError(
+                f"trial.loader: the sampler has {self.length} indices by its len(), but yields {len(drawn)}"
+            )
+        return EpochOrder(self.length, self._seed, epoch, shuffle=False, samples=drawn)
+
     def _shares(self, consumed: int) -> EpochShares:
         return EpochShares(
-            self._length, consumed, self.global_batch, self._layout, drop_last=self._drop_last
+            self.length, consumed, self.global_batch, self._layout, drop_last=self.drop_last
         )
 
 
@@ -331,6 +344,43 @@ class EvaluationLoader:
     def __iter__(self) -> Iterator[Any]:
         for batch in self._loader:
             yield place_batch(batch, self._device)
+
+
+def own_sampler(options: dict[str, Any]) -> Any:
+    """Take the script's sampler out of ``options``.
+
+    Raises:
+        TypeError: A sampler that yields other things than indices, or deals them to the ranks by itself.
+    """
+    sampler = options.pop("sampler", None)
+    if sampler is not None and hasattr(sampler, "num_replicas"):
+        raise TypeError(
+            f"trial.loader(..., sampler={type(sampler).__name__}(...)): gpusched shards and shuffles by itself; leave "
+            f"the sampler out"
+        )
+    if sampler is not None and not (hasattr(sampler, "__len__") and hasattr(sampler, "__iter__")):
+        raise TypeError(
+            f"trial.loader(..., sampler={type(sampler).__name__}(...)): a sampler must have a length and yield indices"
+        )
+    return sampler
+
+
+def draw(sampler: Any, seed: int, epoch: int) -> list[int]:
+    """Ask a sampler for the indices of an epoch: the same on every rank and in every launch.
+
+    Python's, numpy's and torch's global generators are seeded for the drawing and put back.
+    """
+    before = capture_rng()
+    try:
+        seed_everything(derive_seed(seed, epoch))
+        generator = getattr(sampler, "generator", None)
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(derive_seed(seed, epoch))
+        if callable(set_epoch := getattr(sampler, "set_epoch", None)):
+            set_epoch(epoch)
+        return [int(index) for index in sampler]
+    finally:
+        restore_rng(before)
 
 
 def refuse_foreign_options(dataset: Any, options: dict[str, Any]) -> None:

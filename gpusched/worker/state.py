@@ -40,7 +40,7 @@ def refuse_stateless(name: str, value: object) -> None:
         raise TypeError(
             f"trial.track({name}=...): a {type(value).__name__} has no state_dict() and "
             f"load_state_dict(); track a model, an optimizer, a scheduler, or an object of your own "
-            f"that has both"
+            f"that has both; for others write trial.track({name}=gpusched.pickled(...)), for plain values trial.state"
         )
 
 
@@ -126,7 +126,8 @@ def portable(value: Any, path: str) -> Any:
             return portable(value.item(), path)
         return {_ARRAY_MARK: torch.from_numpy(value.copy())}
     if isinstance(value, (bytes, bytearray)):
-        return {_BYTES_MARK: torch.tensor(list(value), dtype=torch.uint8)}
+        held = torch.frombuffer(bytearray(value), dtype=torch.uint8) if value else torch.empty(0)
+        return {_BYTES_MARK: held.to(torch.uint8)}
     if isinstance(value, complex):
         return {_COMPLEX_MARK: (value.real, value.imag)}
     if isinstance(value, str):  # an enum or another subclass, and so below
@@ -149,7 +150,7 @@ def unportable(value: Any) -> Any:
             if mark == _ARRAY_MARK:
                 return content.numpy()
             if mark == _BYTES_MARK:
-                return bytes(content.tolist())
+                return content.numpy().tobytes()
             if mark == _COMPLEX_MARK:
                 return complex(*content)
         plain = {key: unportable(entry) for key, entry in value.items()}

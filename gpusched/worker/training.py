@@ -32,9 +32,10 @@ class Training:
             atoms=context.atoms,
             exact=settings.batch == "global",
         )
-        global_batches = 1 if self.layout.exact else context.atoms
-        self.target_factor = float(global_batches) ** settings.lr_power
-        self.clock = Clock(global_batches)
+        #: The global batch in base batches (those of one atom).
+        self.global_batches = 1 if self.layout.exact else context.atoms
+        self.clock = Clock(self.global_batches)
+        self.schedules: list[Any] = []
         self.tracked: dict[str, Any] = {}
         self._parameters: list[Any] | None = None
         self.usage = Usage()
@@ -42,6 +43,28 @@ class Training:
         self.scalers: list[RateScaler] = []
         self._before_loop: int | None = None
         self._round = self._loaders_in_round = 0
+
+    def target_factor(self, power: float) -> float:
+        """Factor of the learning rate for the present global batch."""
+        return float(self.global_batches**power)
+
+    def fix_global_batch(self) -> None:
+        """The script keeps its global batch whatever the number of atoms (``trial.local_batch``).
+
+        Raises:
+            RuntimeError: Rates or schedules were scaled already.
+        """
+        if self.scalers or self.schedules:
+            raise RuntimeError(
+                "trial.local_batch(...) after trial.scale_lr(...) or trial.schedule(...): call it before them, they "
+                "depend on the global batch"
+            )
+        self.global_batches = 1
+        self.clock.fix_global_batch()
+
+    def epochs_seen(self) -> float:
+        """Epochs trained on, with a fraction, by the first loader."""
+        return float(self.loaders[0].epochs_seen)
 
     @property
     def mid_epoch(self) -> bool:
@@ -83,6 +106,10 @@ class Training:
 
         for name, value in objects.items():
             state.refuse_stateless(name, value)
+            if any(schedule.scheduler is value for schedule in self.schedules):
+                raise ValueError(
+                    f"trial.track({name}=...): track what trial.schedule(...) returned, which knows how far it is"
+                )
             if self.tracked.get(name, value) is not value:
                 raise ValueError(f"trial.track({name}=...): {name!r} is tracked already")
         self.tracked.update(objects)
@@ -127,7 +154,7 @@ class Training:
             loader.load_state_dict(saved[index])
         elif self._before_loop is not None:
             loader.begin_at(epoch)
-        self.clock.source = lambda: float(self.loaders[0].epochs_seen)
+        self.clock.source = self.epochs_seen
 
     def begin_round(self) -> None:
         """An iteration of the loop begins: loaders made from now on replace those of the last one."""

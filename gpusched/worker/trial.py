@@ -31,12 +31,14 @@ from gpusched.worker.reports import Metric, ReportLog, clean_metrics, shown
 from gpusched.worker.saving import Saver
 from gpusched.worker.say import say
 from gpusched.worker.successor import Successor
+from gpusched.worker.tracked import STATE_NAME, PlainState
 from gpusched.worker.training import Training
 
 if TYPE_CHECKING:
     import torch
 
     from gpusched.worker.loader import EvaluationLoader, StreamLoader, TrainingLoader
+    from gpusched.worker.schedule import Schedule
 
 
 class Trial:
@@ -83,6 +85,7 @@ class Trial:
         self._step = self._iteration = self._step_before = 0
         self._weight: Any = None
         self._device: torch.device | None = None
+        self._state: PlainState | None = None
         self._looping = self._diverged = self._reported = self._arrived = False
         self._step_began_s = time.monotonic()
         if self._successor is None:
@@ -181,7 +184,7 @@ class Trial:
         settings = self._context.settings
         scaler = RateScaler(
             optimizer,
-            target=self._training.target_factor,
+            target=self._training.target_factor(settings.lr_power),
             kind=settings.lr_ramp,
             warmup_epochs=settings.lr_warmup_epochs,
             clock=self._training.clock,
@@ -200,12 +203,19 @@ class Trial:
     ) -> TrainingLoader | StreamLoader:
         """Batches of this rank's share of ``dataset``, on its device; one iteration is (what is left of) one epoch.
 
-        ``batch_size`` is per atom, or the global one where the recipe says ``batch: global``. Each epoch visits every
-        sample once, in an order fixed by seed and epoch, whatever the number of ranks and however often it is resized.
-        ``options`` go to ``torch.utils.data.DataLoader``.
+        Each epoch visits every sample once, in an order fixed by seed and epoch, whatever the number of ranks and
+        however often the trial is resized.
+
+        Args:
+            dataset: Map-style, or an ``IterableDataset``, which must shard itself.
+            batch_size: Samples per atom, or of the global batch where the recipe says ``batch: global``.
+            shuffle: Visit the samples in a random order.
+            drop_last: Leave the samples out that do not fill a global batch.
+            options: Go to ``torch.utils.data.DataLoader``. A ``sampler`` of your own that yields indices (weighted, a
+                subset) is asked for the list of each epoch under a seed, and the ranks share that list.
 
         Raises:
-            TypeError: A sampler of the script's own, or a ready-made DataLoader.
+            TypeError: A ready-made DataLoader, a batch sampler, or a sampler that shards by itself.
             ValueError: An empty data set, or a batch size below 1.
         """
         from torch.utils.data import IterableDataset
@@ -234,6 +244,115 @@ class Trial:
         from gpusched.worker.loader import EvaluationLoader
 
         return EvaluationLoader(dataset, batch_size, self._training.layout, self.device, **options)
+
+    def steps_per_epoch(self, loader: Any) -> int:
+        """Count the optimizer steps of one epoch on one atom: the length to give to a scheduler by step.
+
+        ``len(loader)`` is the number on the atoms that the trial has now, which changes with a resize.
+
+        Args:
+            loader: What ``trial.loader`` returned, or a ``DataLoader`` of your own (its sampler does not matter).
+
+        Raises:
+            TypeError: The loader has no length.
+        """
+        from gpusched.worker.schedule import steps_per_epoch
+
+        return steps_per_epoch(loader, self._training.global_batches)
+
+    def schedule(
+        self, scheduler: Any, *, steps_per_epoch: int | None = None, batches_per_step: int = 1
+    ) -> Schedule:
+        """Count a scheduler by step in the steps of one atom, so that a resize leaves its course as it is.
+
+        With ``batch: per_atom`` n atoms take one step where one atom takes n. Use what this returns in the place of the
+        scheduler: call ``step()`` after each ``optimizer.step()``, and track it. With ``batch: global`` (or
+        ``trial.local_batch``) every step is one step. Schedulers that are stepped once an epoch need none of this::
+
+            steps = 30 * trial.steps_per_epoch(loader)
+            schedule = trial.schedule(OneCycleLR(opt, max_lr=0.1, total_steps=steps))
+            trial.track(model=model, opt=opt, schedule=schedule)
+
+        Args:
+            scheduler: Of ``torch.optim.lr_scheduler``, or alike (``step``, ``state_dict``, ``load_state_dict``).
+            steps_per_epoch: For a loader of your own: ``trial.steps_per_epoch(loader)``. A ``trial.loader`` made before
+                is known.
+            batches_per_step: Batches that make one optimizer step (gradient accumulation).
+
+        Raises:
+            TypeError: ``ReduceLROnPlateau``, which goes by metrics, or an object without those methods.
+        """
+        from gpusched.worker.schedule import Schedule
+
+        training = self._training
+        if hasattr(scheduler, "cooldown_counter") or not (
+            hasattr(scheduler, "step") and hasattr(scheduler, "load_state_dict")
+        ):
+            raise TypeError(
+                f"trial.schedule takes a scheduler that is stepped once for each optimizer step, not "
+                f"{type(scheduler).__name__}: step it once an epoch, as it is"
+            )
+        source = None
+        if steps_per_epoch is None and training.loaders:
+            steps_per_epoch = self.steps_per_epoch(training.loaders[0])
+            source = training.epochs_seen
+        if steps_per_epoch is not None:
+            steps_per_epoch = -(-steps_per_epoch // batches_per_step)
+        if training.global_batches == 1:
+            steps_per_epoch = source = None
+        made = Schedule(scheduler, training.global_batches, steps_per_epoch, source)
+        training.schedules.append(made)
+        return made
+
+    def local_batch(self, global_batch: int) -> int:
+        """Return this rank's share of a fixed global batch, for a loader of the script's own.
+
+        The global batch then does not grow with the atoms, so ``scale_lr`` leaves the rates as they are and
+        ``schedule`` counts every step as one, as with ``batch: global``. Call it before both.
+
+        Raises:
+            ValueError: The global batch does not divide by the number of ranks.
+            RuntimeError: ``scale_lr`` or ``schedule`` was called before.
+        """
+        share, rest = divmod(global_batch, self.world_size)
+        if rest or share < 1:
+            raise ValueError(
+                f"trial.local_batch({global_batch}) does not divide by {self.world_size} ranks, and unequal shares "
+                f"would weigh samples unequally: use a multiple of {self.world_size}, list in the recipe the `sizes` that "
+                f"divide it, or use trial.loader, which weights gradients"
+            )
+        self._training.fix_global_batch()
+        return share
+
+    @property
+    def state(self) -> PlainState:
+        """A dictionary of plain values that every checkpoint holds: counters, running means. Put back when first read.
+
+        Raises:
+            RuntimeError: Read for the first time after the first ``report``: what was saved is let go of then.
+        """
+        if self._state is None:
+            if self._reported:
+                raise RuntimeError(
+                    "trial.state must be read before the first trial.report(...): write state = trial.state beside "
+                    "trial.track(...)"
+                )
+            self._arrive()
+            self._state = PlainState()
+            self._training.track({STATE_NAME: self._state}, self._step)
+        return self._state
+
+    @property
+    def folder(self) -> Path:
+        """A private folder of this trial for files of its own (logs, samples), the same for every launch; made here.
+
+        Known to the script's child processes as ``GPUSCHED_TRIAL_DIR``. What training needs to go on belongs into a
+        checkpoint instead (``track``, ``state``, ``checkpoint_dir``): this folder does not go back with it. In a plain
+        run: the folder that ``GPUSCHED_TRIAL_DIR`` names, else the working directory.
+        """
+        folder = Path(os.environ.get("GPUSCHED_TRIAL_DIR") or ".").absolute()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder
 
     def track(self, **objects: Any) -> None:
         """Say what a checkpoint must hold, by name; restores it if there is a checkpoint.

@@ -59,6 +59,7 @@ class Bench:
         return {
             "GPUSCHED_DIR": str(self.root),
             "GPUSCHED_TRIAL": str(self.trial),
+            "GPUSCHED_TRIAL_DIR": str(self.paths.own),
             "GPUSCHED_INCARNATION": str(incarnation),
             "GPUSCHED_ATOMS": str(world_size),
             "GPUSCHED_DEVICE": "cpu",

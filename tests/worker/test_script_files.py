@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,13 +14,8 @@ from torch import nn
 
 import gpusched
 from gpusched.worker.checkpoint import CheckpointStore
-from tests.worker.fakes import Bench, Ended, at_step, daemon, run_rank, run_ranks
-
-
-def values(ended: list[Ended]) -> list[Any]:
-    for rank in ended:
-        assert not rank.error, rank.error
-    return [rank.value for rank in ended]
+from tests.worker.fakes import Bench, at_step, daemon, run_rank, run_ranks
+from tests.worker.test_ranks import values
 
 
 def library(asks: str, limit: int = 6) -> tuple[int, list[int]]:

@@ -127,6 +127,7 @@ class Launcher:
             **self._settings.env,
             "GPUSCHED_DIR": str(self._paths.root),
             "GPUSCHED_TRIAL": str(it.trial),
+            "GPUSCHED_TRIAL_DIR": str(it.paths.own),
             "GPUSCHED_INCARNATION": str(it.number),
             "GPUSCHED_ATOMS": str(len(it.devices)),
             "GPUSCHED_DEVICE": placement.kind,

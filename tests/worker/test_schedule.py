@@ -1,0 +1,199 @@
+"""Schedules by step, samplers and state of the script's own, over pauses and other numbers of ranks."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, OneCycleLR, ReduceLROnPlateau
+from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
+
+import gpusched
+from tests.worker.fakes import Bench, at_step, daemon, run_rank, run_ranks
+from tests.worker.test_ranks import Bench_at, values
+
+EPOCHS = 6
+STEPS = 11  # of an epoch of 21 samples in batches of 2
+
+
+def build(kind: str, optimizer: Any, total: int) -> Any:
+    if kind == "onecycle":
+        return OneCycleLR(optimizer, max_lr=0.1, total_steps=total)
+    if kind == "cosine":
+        return CosineAnnealingLR(optimizer, T_max=total)
+    return LinearLR(optimizer, 1.0, 0.0, total_iters=total)
+
+
+def course(kind: str) -> list[float]:
+    """The rate after each step of one rank that is never resized."""
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    scheduler = build(kind, optimizer, EPOCHS * STEPS)
+    rates = [optimizer.param_groups[0]["lr"]]
+    for _ in range(EPOCHS * STEPS):
+        optimizer.step()
+        scheduler.step()
+        rates.append(optimizer.param_groups[0]["lr"])
+    return rates
+
+
+def train(kind: str, own: bool, path: Path) -> None:
+    """Write base steps and rate after each step."""
+    trial = gpusched.init()
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.ones(21, 1))
+    loader: Any = DataLoader(data, batch_size=2) if own else trial.loader(data, batch_size=2)
+    steps = trial.steps_per_epoch(loader)
+    calls = range(-(-steps // trial.world_size)) if own else loader
+    inner = build(kind, optimizer, EPOCHS * steps)
+    schedule = trial.schedule(inner, steps_per_epoch=steps if own else None)
+    trial.track(model=model, opt=optimizer, schedule=schedule)
+    for epoch in range(trial.step, EPOCHS):
+        for _ in calls:
+            optimizer.step()
+            schedule.step()
+            if trial.rank == 0:
+                with path.open("a") as file:
+                    print(schedule.base_steps, optimizer.param_groups[0]["lr"], file=file)
+        assert schedule.base_steps == (epoch + 1) * STEPS, "an epoch ends as on one rank"
+        trial.report(accuracy=0)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("kind", ["onecycle", "cosine", "linear"])
+def test_a_schedule_by_step_keeps_its_course_over_resizes(
+    bench: Bench, kind: str, own: bool
+) -> None:
+    expected, path = course(kind), bench.root / "seen"
+    for incarnation, (ranks, until) in enumerate([(1, 1), (4, 3), (2, 5), (1, 6)], 1):
+        with daemon(bench, at_step(**{"yield": until})):
+            values(run_ranks(train, ranks, bench, incarnation, (kind, own, path)))
+    seen = [line.split() for line in path.read_text().splitlines()]
+    assert len(seen) < EPOCHS * STEPS
+    assert int(seen[-1][0]) == EPOCHS * STEPS
+    for steps, rate in seen:
+        assert float(rate) == pytest.approx(expected[int(steps)], abs=1e-9)
+
+
+def test_a_schedule_is_the_identity_with_a_global_batch(bench: Bench) -> None:
+    def script(local: bool) -> int:
+        trial = gpusched.init()
+        if local:
+            assert trial.local_batch(8) == 4
+        optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+        trial.scale_lr(optimizer)
+        schedule = trial.schedule(CosineAnnealingLR(optimizer, T_max=9), steps_per_epoch=2)
+        for _ in range(3):
+            optimizer.step()
+            schedule.step()
+        return int(schedule.last_epoch)
+
+    assert values(run_ranks(script, 2, bench, 1, (True,))) == [3, 3]
+    bench.prepare(batch="global")
+    assert values(run_ranks(script, 2, bench, 2, (False,))) == [3, 3]
+
+
+def refused(how: str) -> None:
+    trial = gpusched.init()
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    data = TensorDataset(torch.ones(8, 1))
+    if how == "plateau":
+        trial.schedule(ReduceLROnPlateau(optimizer))
+    elif how == "inner":
+        inner = CosineAnnealingLR(optimizer, T_max=9)
+        trial.schedule(inner)
+        trial.track(schedule=inner)
+    elif how == "list":
+        trial.track(numbers=gpusched.pickled([1, 2]))
+    elif how == "local":
+        trial.scale_lr(optimizer)
+        trial.local_batch(2)
+    elif how == "uneven":
+        trial.local_batch(0)
+    elif how == "distributed":
+        sampler = torch.utils.data.DistributedSampler(data, 2, 0)
+        trial.loader(data, 2, sampler=sampler)
+    elif how == "late":
+        trial.report(accuracy=1)
+        trial.state["n"] = 1
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("plateau", "step it once an epoch, as it is"),
+        ("inner", "track what trial.schedule(...) returned"),
+        ("list", "a list has no __dict__"),
+        ("local", "call it before them"),
+        ("uneven", "trial.local_batch(0) does not divide"),
+        ("distributed", "leave the sampler out"),
+        ("late", "write state = trial.state beside trial.track(...)"),
+    ],
+)
+def test_what_would_go_wrong_is_refused_with_the_line_to_change(
+    bench: Bench, how: str, told: str
+) -> None:
+    (ended,) = run_ranks(refused, 1, bench, arguments=(how,))
+    assert told in ended.error
+
+
+def weighted(stops: int) -> tuple[list[int], int]:
+    trial = gpusched.init()
+    data = TensorDataset(torch.arange(6))
+    weights = [1.0, 0, 0, 5, 0, 9]
+    loader = trial.loader(data, 2, sampler=WeightedRandomSampler(weights, 24))
+    trial.track(model=nn.Linear(1, 1))
+    seen: list[int] = []
+    for (samples,) in loader:
+        seen += samples.tolist()
+        if trial.step == 0 and len(seen) == stops:
+            trial.report(accuracy=0)
+    return seen, len(loader)
+
+
+def test_indices_of_a_sampler_of_the_scripts_own_are_dealt_exactly(bench: Bench) -> None:
+    (whole,) = values(run_ranks(weighted, 1, Bench_at(bench, "whole"), arguments=(0,)))
+    assert len(whole[0]) == 24
+    assert set(whole[0]) <= {0, 3, 5}
+    with daemon(bench, at_step(save=1)):
+        first = values(run_ranks(weighted, 2, bench, 1, (4,)))
+    assert sorted(functools.reduce(operator.iadd, (seen for seen, _ in first), [])) == sorted(
+        whole[0]
+    )
+    (rest,) = values(run_ranks(weighted, 1, bench, 2, (0,)))
+    assert sorted(rest[0]) == sorted(whole[0][8:])
+
+
+def counted() -> tuple[dict[str, Any], list[float], int]:
+    trial = gpusched.init()
+    found = dict(trial.state)
+    clf = Classifier()
+    trial.track(clf=gpusched.pickled(clf))
+    for step in trial.steps(limit=4):
+        trial.state["seen"] = trial.state.get("seen", 0) + 10
+        clf.weights.append(float(step))
+        trial.report(accuracy=0)
+    return found, clf.weights, trial.state["seen"]
+
+
+class Classifier:
+    def __init__(self) -> None:
+        self.weights: list[float] = []
+
+
+def test_plain_values_and_pickled_objects_are_put_back(bench: Bench) -> None:
+    with daemon(bench, at_step(**{"yield": 2})):
+        assert run_rank(counted, bench).value == ({}, [0.0, 1.0], 20)
+    assert run_rank(counted, bench, 2).value == ({"seen": 20}, [0.0, 1.0, 2.0, 3.0], 40)
+
+
+def test_the_folder_of_a_trial_is_its_own(bench: Bench, tmp_path: Path) -> None:
+    def script() -> str:
+        return str(gpusched.init().folder)
+
+    assert run_rank(script, bench).value == str(bench.paths.own)
