@@ -98,6 +98,10 @@ def check_python(
     return path, []
 
 
+PRIVATE = "private"
+"""A ``cwd`` that stands for the folder of each trial's own files."""
+
+
 def check_cwd(cwd: FilePath) -> Iterator[Finding]:
     try:
         found = cwd.is_dir()

@@ -196,8 +196,11 @@ def _check_values(good: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list
     resolved = model.model_dump()
     folder = file.parent
     script = checks.absolute(folder, model.script)
-    cwd = checks.absolute(folder, model.cwd) if model.cwd else folder
-    findings += checks.check_cwd(cwd)
+    is_private = model.cwd == checks.PRIVATE
+    cwd = FilePath(model.cwd) if model.cwd and is_private else folder
+    if model.cwd and not is_private:
+        cwd = checks.absolute(folder, model.cwd)
+        findings += checks.check_cwd(cwd)
     if "script" in good:
         findings += checks.check_script(script, model.launch, model.python)
     if model.python is not None:

@@ -100,7 +100,9 @@ class RecipeModel(Strict):
         description="Arguments of the script; ${lr} stands for the trial's value of lr.",
     )
     cwd: FilePath | None = Field(
-        default=None, description="Working directory of the script; by default the recipe's folder."
+        default=None,
+        description="Working directory of the script; by default the recipe's folder. `private`: each trial runs in a "
+        "folder of its own (`trial.folder`), where no other trial finds its files.",
     )
     deadline: Deadline = Field(
         description="How long the search may take from the start on, or until when: 18:30.",

@@ -2,11 +2,11 @@
 
 * where this rank stands: ``start`` (what ``init`` does), ``context``, ``hparams``, ``group`` (the ranks of this
   trial), ``gpu`` (this rank's)
-* what it says: ``reporter``, to ``reports`` (its own file) and ``channel`` (the daemon); ``leaving``, ``lastword``;
+* what a rank says: ``reporter``, to ``reports`` (its own file) and ``channel`` (the daemon); ``leaving``, ``lastword``;
   to the user: ``say``, ``errorfile`` (in which line it failed), ``usage`` (which call is wrong or missing)
-* what it trains on: ``data`` (who gets which sample), ``loader``; ``weights`` and ``learning_rate`` keep the gradient
-  and the learning rate right whatever the number of ranks
-* what survives it: ``training`` (what was set up), ``state``, ``sharded`` and ``rng`` (what a checkpoint holds),
-  ``snapshot`` (its copy in memory), ``checkpoint`` (how it lies on disk), ``saving``
-* how it goes on at another size without a pause: ``successor`` (waits until it may), ``handover`` (gets the state)
+* what a trial trains on: ``data`` (who gets which sample), ``loader``; ``weights``, ``learning_rate`` and ``schedule``
+  keep gradients, rates and schedules right whatever the number of ranks
+* what survives a launch: ``training`` (what was set up), ``state``, ``tracked``, ``sharded`` and ``rng`` (what a
+  checkpoint holds), ``snapshot`` (its copy in memory), ``checkpoint`` (how it lies on disk), ``saving``
+* how a trial goes on at another size without a pause: ``successor`` (waits until it may), ``handover`` (gets the state)
 """

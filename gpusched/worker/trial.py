@@ -318,8 +318,8 @@ class Trial:
         if rest or share < 1:
             raise ValueError(
                 f"trial.local_batch({global_batch}) does not divide by {self.world_size} ranks, and unequal shares "
-                f"would weigh samples unequally: use a multiple of {self.world_size}, list in the recipe the `sizes` that "
-                f"divide it, or use trial.loader, which weights gradients"
+                f"would weigh samples unequally: use a multiple of {self.world_size}, list in the recipe "
+                f"the `sizes` that divide it, or use trial.loader, which weights gradients"
             )
         self._training.fix_global_batch()
         return share

@@ -44,3 +44,17 @@ def test_a_trainer_whose_state_is_files_goes_on_where_it_was(
     assert best.folder is not None
     state = json.loads((best.folder / "state.json").read_text())
     assert (state["epoch"], set(state["ranks"])) == (best.step, {1, 2})
+
+
+@pytest.mark.slow
+def test_with_a_private_working_directory_no_trial_finds_files_of_another(
+    sandbox: Sandbox,
+) -> None:
+    path = sandbox.recipe("snapshots.py", max_trials=2, cwd="private")
+    assert sandbox.gpusched("run", path).code == 0
+    reports = [
+        json.loads(line)["m"]
+        for file in sandbox.experiment.glob("trials/*/reports.jsonl")
+        for line in file.read_text().splitlines()
+    ]
+    assert reports == [{"score": 0.0, "own": 1.0}] * 2

@@ -183,7 +183,9 @@ def test_a_data_set_of_another_length_is_refused() -> None:
 def test_foreign_samplers_and_loaders_are_refused() -> None:
     with pytest.raises(TypeError, match="takes a data set, not a DataLoader"):
         loaders_of(DataLoader(Numbers(3)))
-    for option in ("sampler", "batch_sampler", "generator"):
+    with pytest.raises(TypeError, match="a sampler must have a length"):
+        loaders_of(Numbers(3), sampler=object())
+    for option in ("batch_sampler", "generator"):
         with pytest.raises(TypeError, match=f"leave {option} out"):
             loaders_of(Numbers(3), **{option: object()})
     with pytest.raises(ValueError, match="empty"):

@@ -99,7 +99,7 @@ class Launcher:
             "experiment_dir": str(self._paths.root),
             "script": str(settings.absolute_script),
             "args": args,
-            "cwd": str(settings.cwd),
+            "cwd": str(self._working_directory(it)),
             "env": self._environment(it, placement),
             "rank_env": [self._of_rank(one) for one in placement.rank_env],
             "rank_cpus": None
@@ -110,6 +110,12 @@ class Launcher:
             "epoch": self._epoch,
             "lease_s": settings.orphan_lease_s,
         }
+
+    def _working_directory(self, it: Incarnation) -> Path:
+        if not self._settings.has_private_cwd:
+            return self._settings.cwd
+        private_folder(it.paths.own)
+        return it.paths.own
 
     def _of_rank(self, environment: Mapping[str, str]) -> dict[str, str]:
         """What the recipe sets outranks our defaults, but not which devices a rank has."""

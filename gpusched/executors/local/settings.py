@@ -61,6 +61,11 @@ class LaunchSettings:
     orphan_lease_s: float = LEASE_S
 
     @property
+    def has_private_cwd(self) -> bool:
+        """Whether each trial runs in the folder of its own files (the recipe's ``cwd: private``)."""
+        return self.cwd == Path("private")
+
+    @property
     def absolute_script(self) -> Path:
         return self.cwd / self.script
 
