@@ -46,7 +46,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     began = Beginning.now()
-    from gpusched.recipe.recipe import load_recipe
+    from gpusched.recipe.load import load_recipe
 
     asked = load_recipe(args.recipe, args.overrides, devices=args.devices)
     sizes = args.sizes or _sizes(asked)
@@ -82,7 +82,7 @@ def numbers(text: str) -> list[int]:
 
 def _recipe(args: argparse.Namespace, sizes: list[int]) -> Recipe:
     """The user's recipe, as a search that measures: one trial, so many steps at each size."""
-    from gpusched.recipe.recipe import load_recipe
+    from gpusched.recipe.load import load_recipe
 
     recipe = load_recipe(
         args.recipe,

@@ -31,7 +31,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     began = Beginning.now()
-    from gpusched.recipe.recipe import load_recipe
+    from gpusched.recipe.load import load_recipe
 
     flags = {
         "deadline": args.deadline,

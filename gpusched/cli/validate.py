@@ -6,6 +6,7 @@ Exit code 0 if the recipe is good, 2 if it is not.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -39,11 +40,27 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         help="set a key of the recipe, as in --set policy.R=27; may be repeated",
     )
     parser.add_argument("--dir", metavar="DIR", help="where experiments are made (default: runs)")
+    parser.add_argument(
+        "--schema",
+        action=_PrintSchema,
+        nargs=0,
+        help="print the JSON schema of recipes, for editors, and exit",
+    )
     common.add_json(parser)
 
 
+class _PrintSchema(argparse.Action):
+    """An option that needs no recipe beside it, like ``--help``."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from gpusched.recipe.schema import json_schema
+
+        print(json.dumps(json_schema(), indent=1, ensure_ascii=False))
+        parser.exit()
+
+
 def run(args: argparse.Namespace) -> int:
-    from gpusched.recipe.recipe import load_recipe
+    from gpusched.recipe.load import load_recipe
 
     try:
         recipe = load_recipe(

@@ -19,14 +19,14 @@ from gpusched.errors import RecipeError
 from gpusched.recipe import checks, messages
 from gpusched.recipe import mode as config_mode
 from gpusched.recipe.document import Document, Finding, Mark, Path, Problem
-from gpusched.recipe.policy import DEFAULT, check_policy, option_names
-from gpusched.recipe.recipe import Recipe
+from gpusched.recipe.policy import check_policy, option_names
+from gpusched.recipe.recipe import DEFAULT_POLICY, Recipe
 from gpusched.recipe.schema import RecipeModel
 from gpusched.recipe.yaml import Unreadable, read_text, read_yaml
 from gpusched.samplers import sequence
 from gpusched.space import arguments
 from gpusched.space import first as space_first
-from gpusched.space.space import SpaceError, parse_space
+from gpusched.space.space import Space, SpaceError, parse_space
 from gpusched.text import nearest, show
 
 MAX_PROBLEMS = 50
@@ -37,8 +37,25 @@ _MEANT = re.compile(r"^unknown key; (?:did you mean|here it is) (\w+)")
 EMPTY = "is empty; a recipe has at least script, deadline, metric and space"
 
 
-def load(path: FilePath, overrides: Sequence[str], flags: Mapping[str, object]) -> Recipe:
-    """See ``config.load_recipe``."""
+def load_recipe(
+    path: FilePath,
+    overrides: Sequence[str] = (),
+    *,
+    deadline: str | None = None,
+    devices: str | None = None,
+    policy: str | None = None,
+    seed: int | str | None = None,
+) -> Recipe:
+    """Read and check a recipe file.
+
+    ``overrides`` are ``key.key=value`` with a YAML value; the named arguments are the options of ``gpusched run`` of
+    that name. A policy named by option keeps those options of the recipe's policy that it knows too.
+
+    Raises RecipeError with all problems, each ``recipe.yaml:LINE: dotted.key: what is wrong; what to do``, and
+    InputError if there is no such file or it is no text.
+    """
+    flags = {"policy": policy, "deadline": deadline, "devices": devices, "seed": seed}
+    path = FilePath(path)
     document = _read(path)
     # The policy first: an option set for it on the command line must be one that it has.
     if flags.get("policy") is not None:
@@ -187,11 +204,11 @@ def _misplaced(path: Path) -> str:
 
 
 def _check_values(good: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list[Finding]]:
-    """What the keys that are right in themselves mean, and whether it fits together.
+    """Return the recipe that the keys without problems make, and what is wrong with their values.
 
     The recipe is to be used only if there are no problems: keys that are wrong are filled in.
     """
-    model = RecipeModel.model_validate({**_fill_in(good), **good})
+    model: Any = RecipeModel.model_validate({**_fill_in(good), **good})
     findings: list[Finding] = []
     resolved = model.model_dump()
     folder = file.parent
@@ -209,16 +226,7 @@ def _check_values(good: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list
         findings += found
     findings += checks.check_preload(model.preload, script)
     if "space" in good:
-        found = _check_space(model.space)
-        findings += found
-        if not found:
-            findings += _check_arguments(model)
-            space = parse_space(model.space)
-            wrong = sequence.problems(model.sampler, space, model.repeats)
-            findings += [((key,), message) for key, message in wrong]
-        if not found and "try_first" in good:
-            first = space_first.check(model.space, model.seed, model.try_first)
-            findings += [(("try_first", *path), message) for path, message in first]
+        findings += _check_space(model, has_first="try_first" in good)
     if "mode" not in good and "metric" in good and (why := config_mode.not_said(model.metric)):
         findings.append((("metric",), why))
     name, options, found = check_policy(_aimed(model.policy, model.target, folder), folder)
@@ -234,7 +242,7 @@ def _aimed(policy: object, target: float | None, folder: FilePath) -> object:
     options = {"name": policy} if isinstance(policy, str) else policy
     if target is None or not isinstance(options, dict) or options.get("target") is not None:
         return policy
-    name = options.get("name", DEFAULT)
+    name = options.get("name", DEFAULT_POLICY)
     aims = isinstance(name, str) and "target" in option_names(plugins.absolute(name, folder))
     return {**options, "target": target} if aims else policy
 
@@ -251,27 +259,33 @@ def _name_of(file: FilePath) -> str:
     return name[:64] or "experiment"
 
 
-def _check_space(raw: object) -> list[Finding]:
+def _check_space(model: Any, *, has_first: bool) -> Iterator[Finding]:
+    """Yield problems of the space; if it has none, of the keys that depend on it."""
     try:
-        parse_space(raw)
+        space = parse_space(model.space)
     except SpaceError as error:
-        return [(("space", *problem.path), problem.message) for problem in error.problems]
-    return []
+        for problem in error.problems:
+            yield ("space", *problem.path), problem.message
+        return
+    yield from _check_arguments(model.args, space)
+    for key, message in sequence.problems(model.sampler, space, model.repeats):
+        yield (key,), message
+    if has_first:
+        for path, message in space_first.check(space, model.seed, model.try_first):
+            yield ("try_first", *path), message
 
 
-def _check_arguments(model: RecipeModel) -> list[Finding]:
-    """Every ``${name}`` of ``args`` is a key of the space, which is right in itself."""
-    known = [name for name, _ in parse_space(model.space).describe()]
-    findings: list[Finding] = []
-    for place, argument in enumerate(model.args):
+def _check_arguments(args: Sequence[str], space: Space) -> Iterator[Finding]:
+    """Every ``${name}`` of ``args`` is a key of the space."""
+    known = [name for name, _ in space.describe()]
+    for place, argument in enumerate(args):
         for name in arguments.names(argument):
             if name in known or (name == arguments.ALL and argument.strip() == f"${{{name}}}"):
                 continue
             meant = nearest(name, [*known, arguments.ALL])
             hint = f"did you mean {meant}?" if meant else f"there are {', '.join(known[:20])}"
             message = f"${{{name}}}: the space has no such key; {hint} ($${{ stands for ${{)"
-            findings.append((("args", place), message))
-    return findings
+            yield ("args", place), message
 
 
 def _check_together(recipe: Recipe) -> Iterator[Finding]:

@@ -59,7 +59,7 @@ ELSEWHERE = {
     **dict.fromkeys(
         ("direction", "goal", "optimize_mode", "smaller_is_better"), "mode: max or min"
     ),
-    **dict.fromkeys(("scheduler", "pruner", "searcher", "method", "tuner", "sampler"), "policy"),
+    **dict.fromkeys(("scheduler", "pruner", "searcher", "method", "tuner"), "policy"),
     **dict.fromkeys(("gpus", "num_gpus", "resources"), "devices"),
     **dict.fromkeys(
         ("gpus_per_trial", "resources_per_trial", "slots_per_trial"), "sizes or max_atoms"

@@ -13,9 +13,8 @@ from gpusched import plugins, policies
 from gpusched.errors import InputError
 from gpusched.recipe.document import Finding
 from gpusched.recipe.messages import in_words, unknown_key
+from gpusched.recipe.recipe import DEFAULT_POLICY
 from gpusched.text import nearest, show
-
-DEFAULT = "hypersched"
 
 
 def check_policy(
@@ -34,7 +33,7 @@ def check_policy(
             {},
             [(("policy",), f"should be a name or a map, as in {example}; not {show(raw)}")],
         )
-    name = raw.get("name", DEFAULT)
+    name = raw.get("name", DEFAULT_POLICY)
     if not isinstance(name, str):
         message = f"should be one of {', '.join(policies.all_names())}, not {show(name)}"
         return "", {}, [(("policy", "name"), message)]

@@ -1,14 +1,19 @@
-"""The recipe: what a user asks for, checked and complete.
+"""The recipe: the one list of its keys, and what a user asks for by them, checked and complete.
 
-``load_recipe`` reads a recipe file and tells all its problems at once. What comes out is a plain frozen dataclass
-without pydantic or YAML behind it, so the daemon, which reads ``resolved.json``, pays for neither. ``resolved`` writes
-every key out, defaults included: a resumed experiment must not change with a newer version's defaults.
+``Recipe`` needs neither pydantic nor YAML, so that the daemon, which reads ``resolved.json``, pays for neither
+(pydantic would add 10 MB and 0.2 s to its start). The reader of recipe files and the schema for editors are made from
+this list (``schema``), and ``docs/recipe.md`` is compared with it. ``resolved`` writes every key out, defaults
+included: a resumed experiment must not change with a newer version's defaults.
 """
+
+# ruff: noqa: RUF009 - ``key`` is ``dataclasses.field`` with more to say
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+import functools
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -17,120 +22,242 @@ from gpusched.errors import DamagedState, InputError
 if TYPE_CHECKING:
     from gpusched.samplers.sequence import Sampler
 
-#: Keys of a recipe file whose name in ``Recipe`` carries a unit.
-_DURATIONS = ("deadline", "grace", "startup_limit", "hang_limit")
+DEFAULT_POLICY = "hypersched"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of the recipe file, beside the type and the default of its field.
+
+    ``path``: where the key stands, if not under the field's name. ``read``: the function of ``values`` that turns what
+    people write into the value. ``older``: the value in experiments made before there was this key. ``is_found``: where
+    the file has none, the reader finds a value. ``limits``: as pydantic's ``Field`` takes them.
+    """
+
+    meaning: str
+    path: str = ""
+    read: str = ""
+    example: str = ""
+    older: object = ...
+    is_found: bool = False
+    limits: Mapping[str, Any] = field(default_factory=dict)
+
+
+def key(meaning: str, default: Any = MISSING, **about: Any) -> Any:
+    """Declare a field of ``Recipe`` with its ``Key``."""
+    described = Key(meaning, **about)
+    if default == {}:
+        return field(default_factory=dict, metadata={"key": described})
+    return field(default=default, metadata={"key": described})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A checked recipe. Times in seconds, paths absolute; ``docs/recipe.md`` says what each key means."""
+    """A checked recipe. Times in seconds, paths absolute."""
 
-    name: str
-    script: Path
-    args: tuple[str, ...]
-    cwd: Path
-    deadline_s: float
-    metric: str
-    mode: Literal["max", "min"]
-    space: Mapping[str, Any]
-    policy_name: str
-    policy_options: Mapping[str, Any]
-    devices: str | tuple[str, ...]
-    gpus_per_atom: int
-    gpu_ids: Literal["uuid", "index"]
-    max_atoms: int | None
-    sizes: tuple[int, ...]
-    batch: Literal["per_atom", "global"]
-    lr_power: float
-    lr_warmup_epochs: float
-    lr_ramp: Literal["warmup", "ten_percent"]
-    scaling: str | Mapping[int, float]
-    launch: Literal["warm", "cold"]
-    python: Path | None
-    preload: tuple[str, ...]
-    env: Mapping[str, str | None]
-    seed: int
-    max_trials: int | None
-    max_failures: int
-    grace_s: float
-    keep_checkpoints: int
-    startup_limit_s: float | None
-    hang_limit_s: float | None
-    target: float | None
-    prestart: bool = True
-    try_first: tuple[Mapping[str, Any], ...] = ()
-    sampler: str = "random"
-    repeats: int = 1
+    name: str = key(
+        "Name of the experiment; by default the recipe's file name.",
+        is_found=True,
+        limits={"pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
+    )
+    script: Path = key("The training script, relative to the recipe.", example="train.py")
+    args: tuple[str, ...] = key(
+        "Arguments of the script; ${lr} stands for the trial's value of lr.",
+        (),
+        read="argument",
+        limits={"max_length": 1000},
+    )
+    cwd: Path = key(
+        "Working directory of the script; by default the recipe's folder. `private`: each trial runs in a folder of "
+        "its own (`trial.folder`), where no other trial finds its files.",
+        is_found=True,
+    )
+    deadline_s: float = key(
+        "How long the search may take from the start on, or until when: 18:30.",
+        path="deadline",
+        read="deadline",
+        example="10m",
+    )
+    metric: str = key(
+        "Which of the reported numbers is searched for.",
+        example="accuracy",
+        limits={"min_length": 1, "max_length": 128, "pattern": r"^[^\x00-\x1f\x7f]+$"},
+    )
+    mode: Literal["max", "min"] = key("Whether more or less of the metric is better.", "max")
+    space: Mapping[str, Any] = key(
+        "The search space: each hyperparameter and what it may be.",
+        read="anything",
+        example="{lr: {loguniform: [1e-4, 1]}}",
+    )
+    try_first: tuple[Mapping[str, Any], ...] = key(
+        "Configurations to begin with; what they leave out is drawn.",
+        (),
+        older=(),
+        limits={"max_length": 1000},
+    )
+    policy_name: str = key(
+        "The policy's name, or a map of its name and options.",
+        DEFAULT_POLICY,
+        path="policy.name",
+        read="anything",
+    )
+    policy_options: Mapping[str, Any] = key("The options of the policy.", {}, path="policy.*")
+    devices: str | tuple[str, ...] = key(
+        "What to run on: auto, cpu, cpu:N, cuda, cuda:0,2, or GPU UUIDs.", "auto", read="devices"
+    )
+    gpus_per_atom: int = key("GPUs in one atom.", 1, limits={"ge": 1, "le": 64})
+    gpu_ids: Literal["uuid", "index"] = key(
+        "What CUDA_VISIBLE_DEVICES holds; index is for scripts that parse it.", "uuid"
+    )
+    max_atoms: int | None = key(
+        "Most atoms a trial may have; by default all.", None, limits={"ge": 1, "le": 65536}
+    )
+    sizes: tuple[int, ...] = key(
+        "Numbers of atoms a trial may have; by default any.", (), read="sizes"
+    )
+    batch: Literal["per_atom", "global"] = key(
+        "Whether the batch size is that of each atom or of all together.", "per_atom"
+    )
+    lr_power: float = key(
+        "Learning rate x atoms^power: linear (1), sqrt (0.5) or none (0).",
+        1.0,
+        path="lr_scaling.power",
+        read="power",
+    )
+    lr_warmup_epochs: float = key(
+        "Epochs over which the factor ramps after a resize.",
+        5.0,
+        path="lr_scaling.warmup_epochs",
+        limits={"ge": 0, "le": 1000},
+    )
+    lr_ramp: Literal["warmup", "ten_percent"] = key(
+        "Gradual warm-up, or at most 10% a step (HyperSched 6.3).", "warmup", path="lr_scaling.ramp"
+    )
+    scaling: str | Mapping[int, float] = key(
+        "Throughput on a atoms, s(a): learnt (auto), a formula, or a table.", "auto", read="scaling"
+    )
+    launch: Literal["warm", "cold"] = key(
+        "Fork from a warm interpreter, or start plain torchrun for each launch.", "warm"
+    )
+    python: Path | None = key(
+        "Another Python interpreter for the script; needs launch: cold.", None
+    )
+    preload: tuple[str, ...] = key(
+        "Modules that the warm interpreter imports once.",
+        (),
+        read="module",
+        limits={"max_length": 1000},
+    )
+    prestart: bool = key(
+        "Whether a resize sets its new ranks up beside those that train; CPU slots only.",
+        True,
+        older=True,
+    )
+    env: Mapping[str, str | None] = key(
+        "Environment variables for the script.", {}, read="environment"
+    )
+    seed: int = key("Seed of the configurations and of training.", 0, limits={"ge": 0, "lt": 2**63})
+    sampler: Literal["random", "grid", "independent"] = key(
+        "Where configurations come from: drawn, each once; listed; or drawn independently.",
+        "random",
+        older="independent",
+    )
+    repeats: int = key(
+        "How often each configuration of a finite space is tried, each time with another seed.",
+        1,
+        older=1,
+        limits={"ge": 1, "le": 1000},
+    )
+    max_trials: int | None = key(
+        "Most configurations to draw; by default no limit.", None, limits={"ge": 1, "le": 1_000_000}
+    )
+    max_failures: int = key(
+        "Failed trials, before any succeeded, that end the search.",
+        3,
+        limits={"ge": 1, "le": 1_000_000},
+    )
+    grace_s: float = key("From SIGTERM to SIGKILL.", 5.0, path="grace", read="duration")
+    keep_checkpoints: int = key("Checkpoints kept for each trial.", 2, limits={"ge": 1, "le": 1000})
+    startup_limit_s: float | None = key(
+        "How long a launch may take to its first report; by default 10 minutes.",
+        None,
+        path="startup_limit",
+        read="duration",
+    )
+    hang_limit_s: float | None = key(
+        "How long a trial may be silent; by default 60 s or five of its steps.",
+        None,
+        path="hang_limit",
+        read="duration",
+    )
+    target: float | None = key(
+        "A metric that is good enough: the search ends when a trial reaches it.", None
+    )
 
     def resolved(self) -> dict[str, Any]:
-        """Every key of the recipe as plain values: JSON-able, and a recipe that loads back as an equal one."""
+        """Return every key as plain values: JSON-able, and a recipe that loads back as an equal one."""
         data: dict[str, Any] = {}
-        for field in fields(self):
-            name, value = field.name, _plain(getattr(self, field.name))
-            if name in ("policy_name", "policy_options"):
-                inner = {"name": value} if name == "policy_name" else value
-                data.setdefault("policy", {}).update(inner)
-            elif name.startswith("lr_"):
-                data.setdefault("lr_scaling", {})[name.removeprefix("lr_")] = value
+        for name, (path, _, _) in _places().items():
+            value = _plain(getattr(self, name))
+            branch = data
+            for part in path[:-1]:
+                branch = branch.setdefault(part, {})
+            if path[-1] == "*":
+                branch.update(value)
             else:
-                data[name.removesuffix("_s")] = value
+                branch[path[-1]] = value
         return data
 
     @classmethod
     def from_resolved(cls, resolved: Mapping[str, Any]) -> Self:
-        """The recipe that ``resolved`` describes, unchecked: it was checked before it was written.
+        """Return the recipe that ``resolved`` describes, unchecked: it was checked before it was written.
 
         Raises DamagedState if keys are missing or unknown, as in a folder written by another version.
         """
-        data = dict(resolved)
         try:
-            for name in _DURATIONS:
-                data[f"{name}_s"] = data.pop(name)
-            options = dict(data.pop("policy"))
-            data |= {"policy_name": options.pop("name"), "policy_options": _tuples(options)}
-            data |= {f"lr_{name}": value for name, value in data.pop("lr_scaling").items()}
-            for name in ("script", "cwd", "python"):
-                data[name] = None if data[name] is None else Path(data[name])
-            for name in ("args", "sizes", "preload", "devices"):
-                data[name] = _tuples(data[name])
-            data["try_first"] = tuple(data.get("try_first", ()))
-            # Recipes without the key were drawn from with repetition; a resumed search must go on with that.
-            data.setdefault("sampler", "independent")
-            if not isinstance(data["scaling"], str):
-                data["scaling"] = {int(atoms): s for atoms, s in data["scaling"].items()}
-            return cls(**data)
+            left = {name: dict(v) if name in _BRANCHES else v for name, v in resolved.items()}
+            values: dict[str, Any] = {}
+            for name, (path, hint, about) in _places().items():
+                branch = left if len(path) == 1 else left[path[0]]
+                if path[-1] == "*":
+                    value = {key: _tuples(option) for key, option in branch.items()}
+                    branch.clear()
+                elif about.older is ...:
+                    value = _typed(branch.pop(path[-1]), hint)
+                else:
+                    value = _typed(branch.pop(path[-1], about.older), hint)
+                values[name] = value
+            unknown = [name for name, v in left.items() if v or name not in _BRANCHES]
+            if unknown:
+                raise KeyError(*unknown)
+            return cls(**values)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"the resolved recipe is damaged or of another version: {error!r}"
             raise DamagedState(message) from None
 
     def for_disk(self) -> Self:
-        """Without the values of ``env`` that must not be written (``recipe/env.py``)."""
+        """Return the recipe without the values of ``env`` that must not be written (``env``)."""
         from gpusched.recipe.env import for_disk
 
         return replace(self, env=for_disk(self.env))
 
     def to_yaml(self) -> str:
-        """The resolved recipe as a recipe file."""
-        from gpusched.recipe.write import write_yaml
+        """Return the resolved recipe as a recipe file."""
+        from gpusched.recipe.yaml import write_yaml
 
         return write_yaml(self.resolved())
 
     def worker_settings(self) -> dict[str, Any]:
-        """``worker.json``: what a worker needs to know of the recipe (docs/contracts.md)."""
+        """Return ``worker.json``: what a worker needs to know of the recipe (docs/contracts.md)."""
+        names = ("metric", "mode", "seed", "batch", "lr_power", "lr_warmup_epochs", "lr_ramp")
         return {
-            "metric": self.metric,
-            "mode": self.mode,
-            "seed": self.seed,
-            "batch": self.batch,
-            "lr_power": self.lr_power,
-            "lr_warmup_epochs": self.lr_warmup_epochs,
-            "lr_ramp": self.lr_ramp,
+            **{name: getattr(self, name) for name in names},
             "max_steps": self.policy_options.get("R"),
             "keep_checkpoints": self.keep_checkpoints,
         }
 
     def configurations(self) -> Sampler:
-        """The sequence of this recipe's configurations."""
+        """Return the sequence of this recipe's configurations."""
         from gpusched.samplers import sequence
         from gpusched.space.space import parse_space
 
@@ -139,7 +266,7 @@ class Recipe:
 
     @property
     def atoms_named(self) -> int | None:
-        """How many atoms ``devices`` names; None where that depends on the machine."""
+        """Number of atoms that ``devices`` names; None where that depends on the machine."""
         if isinstance(self.devices, tuple):
             return len(self.devices) // self.gpus_per_atom
         kind, _, rest = self.devices.partition(":")
@@ -148,7 +275,7 @@ class Recipe:
         return len(rest.split(",")) // self.gpus_per_atom if rest else None
 
     def too_many_atoms(self, total: int) -> list[tuple[tuple[str, ...], str]]:
-        """Keys that ask for more atoms than there are, and why that cannot be."""
+        """Return the keys that ask for more atoms than there are, each with a message."""
         found: list[tuple[tuple[str, ...], str]] = []
         there_are = f"there are {total}" if total != 1 else "there is 1"
         if total < 1:
@@ -172,27 +299,19 @@ class Recipe:
             raise InputError("\n".join(lines))
 
 
-def load_recipe(
-    path: Path,
-    overrides: Sequence[str] = (),
-    *,
-    deadline: str | None = None,
-    devices: str | None = None,
-    policy: str | None = None,
-    seed: int | str | None = None,
-) -> Recipe:
-    """Read and check a recipe file.
+#: Keys whose value is a map of keys.
+_BRANCHES = ("policy", "lr_scaling")
 
-    ``overrides`` are ``key.key=value`` with a YAML value; the named arguments are the options of ``gpusched run`` of
-    that name. A policy named by option keeps those options of the recipe's policy that it knows too.
 
-    Raises RecipeError with all problems, each ``recipe.yaml:LINE: dotted.key: what is wrong; what to do``, and
-    InputError if there is no such file or it is no text.
-    """
-    from gpusched.recipe.load import load
-
-    flags = {"policy": policy, "deadline": deadline, "devices": devices, "seed": seed}
-    return load(Path(path), overrides, flags)
+@functools.cache
+def _places() -> dict[str, tuple[tuple[str, ...], Any, Key]]:
+    """Each field's place in the file, its type, and what is said of it."""
+    hints = typing.get_type_hints(Recipe)
+    found = {}
+    for item in fields(Recipe):
+        about: Key = item.metadata["key"]
+        found[item.name] = (tuple((about.path or item.name).split(".")), hints[item.name], about)
+    return found
 
 
 def _plain(value: Any) -> Any:
@@ -205,8 +324,20 @@ def _plain(value: Any) -> Any:
     return value
 
 
+def _typed(value: Any, hint: Any) -> Any:
+    """A plain value as the field of this type holds it."""
+    kinds = {typing.get_origin(kind) or kind for kind in (hint, *typing.get_args(hint))}
+    if Path in kinds and value is not None:
+        return Path(value)
+    if tuple in kinds and isinstance(value, list):
+        return tuple(value)
+    if Mapping[int, float] in typing.get_args(hint) and isinstance(value, Mapping):
+        return {int(atoms): s for atoms, s in value.items()}
+    return value
+
+
 def _tuples(value: Any) -> Any:
-    """Lists become tuples, at any depth: a recipe is not to be changed."""
+    """Lists become tuples, at any depth, so that a policy's options cannot be changed."""
     if isinstance(value, list | tuple):
         return tuple(_tuples(item) for item in value)
     if isinstance(value, Mapping):

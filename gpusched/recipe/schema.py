@@ -1,62 +1,34 @@
-"""The keys of a recipe: names, types, defaults and what each means, as a pydantic model.
+"""What a recipe file may hold, made from the fields of ``Recipe``: the pydantic model, and the JSON schema for editors.
 
-The one list of keys: validation, nearest-name hints, the JSON schema for editors and the reference page are made from
-it or checked against it. ``space``, ``policy`` and what depends on the machine are checked elsewhere. Imported only
-where a recipe is read; the daemon does not pay for pydantic.
+``space``, ``policy`` and what depends on the machine are checked elsewhere. Imported only where a recipe is read; the
+daemon does not pay for pydantic.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import dataclasses
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    WithJsonSchema,
+    create_model,
+)
 
+from gpusched import policies
 from gpusched.recipe import values
+from gpusched.recipe.recipe import DEFAULT_POLICY, Key, Recipe
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-_DURATION = {"type": ["string", "number"], "examples": ["90s", "10m", "1h30m"]}
-_ARGUMENT = {"type": ["string", "number"]}
-_DEVICES = {
-    "anyOf": [
-        {
-            "type": "string",
-            "pattern": "^(auto|cpu(:[0-9]+)?|cuda(:[0-9]+(,[0-9]+)*)?|(GPU|MIG)-.+)$",
-        },
-        {"type": "array", "items": {"type": "string"}, "minItems": 1},
-    ]
-}
-_SCALING = {
-    "anyOf": [
-        {"enum": list(values.SCALINGS)},
-        {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
-    ]
-}
-_POWER = {"enum": [1, 0.5, 0, "linear", "sqrt", "none"]}
+ID = "https://json-schema.org/draft/2020-12/schema"
 
-Duration = Annotated[float, BeforeValidator(values.duration), WithJsonSchema(_DURATION)]
-Deadline = Annotated[
-    float,
-    BeforeValidator(values.deadline),
-    WithJsonSchema({"type": ["string", "number"], "examples": ["10m", "18:30"]}),
-]
-Argument = Annotated[str, BeforeValidator(values.argument), WithJsonSchema(_ARGUMENT)]
-Environment = Annotated[
-    dict[str, str | None],
-    BeforeValidator(values.environment),
-    WithJsonSchema(
-        {"type": "object", "additionalProperties": {"anyOf": [_ARGUMENT, {"type": "null"}]}}
-    ),
-]
-Devices = Annotated[Any, BeforeValidator(values.devices), WithJsonSchema(_DEVICES)]
-Scaling = Annotated[Any, BeforeValidator(values.scaling), WithJsonSchema(_SCALING)]
-Power = Annotated[float, BeforeValidator(values.power), WithJsonSchema(_POWER)]
-Sizes = Annotated[
-    list[int],
-    BeforeValidator(values.sizes),
-    WithJsonSchema({"type": "array", "items": {"type": "integer", "minimum": 1}}),
-]
-Module = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$", max_length=200)]
-FilePath = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
+# ---------------------------------------------------------------- the model
 
 
 class Strict(BaseModel):
@@ -65,152 +37,202 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-def _shorthand(value: object) -> object:
-    return value if isinstance(value, dict) else {"power": value}
+_TEXT_OR_NUMBER = {"type": ["string", "number"]}
+_DEVICES = "^(auto|cpu(:[0-9]+)?|cuda(:[0-9]+(,[0-9]+)*)?|(GPU|MIG)-.+)$"
+_ENVIRONMENT = {"anyOf": [_TEXT_OR_NUMBER, {"type": "null"}]}
+_TABLE = {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}}
 
 
-class LrScaling(Strict):
-    """How the learning rate follows the number of atoms."""
-
-    power: Power = Field(
-        default=1.0, description="Learning rate x atoms^power: linear (1), sqrt (0.5) or none (0)."
-    )
-    warmup_epochs: float = Field(
-        default=5, ge=0, le=1000, description="Epochs over which the factor ramps after a resize."
-    )
-    ramp: Literal["warmup", "ten_percent"] = Field(
-        default="warmup", description="Gradual warm-up, or at most 10% a step (HyperSched 6.3)."
-    )
+def _reads(kind: Any, function: Any, schema: dict[str, Any]) -> Any:
+    return Annotated[kind, BeforeValidator(function), WithJsonSchema(schema)]
 
 
-class RecipeModel(Strict):
-    """A gpusched recipe: one hyperparameter search with a deadline."""
+_FILE = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00]+$")]
+_MODULE = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$", max_length=200)]
+#: ``Key.read``: the type of what stands in the file.
+_READ: Mapping[str, Any] = {
+    "anything": Any,
+    "argument": list[_reads(str, values.argument, _TEXT_OR_NUMBER)],  # type: ignore[misc]
+    "duration": _reads(
+        float, values.duration, {**_TEXT_OR_NUMBER, "examples": ["90s", "10m", "1h30m"]}
+    ),
+    "deadline": _reads(float, values.deadline, {**_TEXT_OR_NUMBER, "examples": ["10m", "18:30"]}),
+    "environment": _reads(
+        dict[str, str | None],
+        values.environment,
+        {"type": "object", "additionalProperties": _ENVIRONMENT},
+    ),
+    "devices": _reads(
+        Any,
+        values.devices,
+        {
+            "anyOf": [
+                {"type": "string", "pattern": _DEVICES},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+            ]
+        },
+    ),
+    "module": list[_MODULE],
+    "power": _reads(float, values.power, {"enum": [1, 0.5, 0, *values.POWERS]}),
+    "scaling": _reads(Any, values.scaling, {"anyOf": [{"enum": list(values.SCALINGS)}, _TABLE]}),
+    "sizes": _reads(
+        list[int],
+        values.sizes,
+        {"type": "array", "items": {"type": "integer", "minimum": 1}},
+    ),
+}
 
-    name: str | None = Field(
-        default=None,
-        pattern=NAME,
-        description="Name of the experiment; by default the recipe's file name.",
+
+def _type_in_file(hint: Any, about: Key) -> Any:
+    """The type of a key in the file, from its type in ``Recipe``."""
+    arguments = typing.get_args(hint)
+    if about.read:
+        kind = _READ[about.read]
+        return kind | None if type(None) in arguments and about.read != "anything" else kind
+    if Path in (hint, *arguments):
+        return _FILE | None if about.is_found or type(None) in arguments else _FILE
+    if typing.get_origin(hint) is tuple:
+        return list[dict[str, Any]]
+    return hint | None if about.is_found else hint
+
+
+def _default(item: dataclasses.Field[Any], about: Key) -> Any:
+    if about.is_found:
+        return None
+    if item.default_factory is not dataclasses.MISSING:
+        return item.default_factory()
+    if item.default is dataclasses.MISSING:
+        return ...
+    return list(item.default) if isinstance(item.default, tuple) else item.default
+
+
+def _model() -> type[BaseModel]:
+    keys: dict[str, dict[str, Any]] = {}
+    hints = typing.get_type_hints(Recipe)
+    for item in dataclasses.fields(Recipe):
+        about: Key = item.metadata["key"]
+        group, _, name = (about.path or item.name).rpartition(".")
+        if group == "policy":
+            group, name = "", group
+        if name in keys.setdefault(group, {}):
+            continue
+        examples = [about.example] if about.example else None
+        described = Field(
+            _default(item, about), description=about.meaning, examples=examples, **about.limits
+        )
+        keys[group][name] = (_type_in_file(hints[item.name], about), described)
+    inner = create_model("LrScaling", __base__=Strict, **keys["lr_scaling"])
+    inner.__doc__ = "How the learning rate follows the number of atoms."
+    meaning = "How the learning rate follows the atoms; a power alone will do."
+    shorthand = BeforeValidator(lambda v: v if isinstance(v, dict) else {"power": v})
+    keys[""]["lr_scaling"] = (
+        Annotated[inner, shorthand],
+        Field(default_factory=inner, description=meaning),
     )
-    script: FilePath = Field(
-        description="The training script, relative to the recipe.", examples=["train.py"]
-    )
-    args: list[Argument] = Field(
-        default=[],
-        max_length=1000,
-        description="Arguments of the script; ${lr} stands for the trial's value of lr.",
-    )
-    cwd: FilePath | None = Field(
-        default=None,
-        description="Working directory of the script; by default the recipe's folder. `private`: each trial runs in a "
-        "folder of its own (`trial.folder`), where no other trial finds its files.",
-    )
-    deadline: Deadline = Field(
-        description="How long the search may take from the start on, or until when: 18:30.",
-        examples=["10m"],
-    )
-    metric: str = Field(
-        description="Which of the reported numbers is searched for.",
-        min_length=1,
-        max_length=128,
-        pattern=r"^[^\x00-\x1f\x7f]+$",
-        examples=["accuracy"],
-    )
-    mode: Literal["max", "min"] = Field(
-        default="max", description="Whether more or less of the metric is better."
-    )
-    space: Any = Field(
-        description="The search space: each hyperparameter and what it may be.",
-        examples=["{lr: {loguniform: [1e-4, 1]}}"],
-    )
-    try_first: list[dict[str, Any]] = Field(
-        default=[],
-        max_length=1000,
-        description="Configurations to begin with; what they leave out is drawn.",
-    )
-    policy: Any = Field(
-        default="hypersched", description="The policy's name, or a map of its name and options."
-    )
-    devices: Devices = Field(
-        default="auto",
-        description="What to run on: auto, cpu, cpu:N, cuda, cuda:0,2, or GPU UUIDs.",
-    )
-    gpus_per_atom: int = Field(default=1, ge=1, le=64, description="GPUs in one atom.")
-    gpu_ids: Literal["uuid", "index"] = Field(
-        default="uuid",
-        description="What CUDA_VISIBLE_DEVICES holds; index is for scripts that parse it.",
-    )
-    max_atoms: int | None = Field(
-        default=None, ge=1, le=65536, description="Most atoms a trial may have; by default all."
-    )
-    sizes: Sizes = Field(
-        default=[], description="Numbers of atoms a trial may have; by default any."
-    )
-    batch: Literal["per_atom", "global"] = Field(
-        default="per_atom",
-        description="Whether the batch size is that of each atom or of all together.",
-    )
-    lr_scaling: Annotated[
-        LrScaling,
-        BeforeValidator(_shorthand),
-        Field(description="How the learning rate follows the atoms; a power alone will do."),
-    ] = LrScaling()
-    scaling: Scaling = Field(
-        default="auto",
-        description="Throughput on a atoms, s(a): learnt (auto), a formula, or a table.",
-    )
-    launch: Literal["warm", "cold"] = Field(
-        default="warm",
-        description="Fork from a warm interpreter, or start plain torchrun for each launch.",
-    )
-    python: FilePath | None = Field(
-        default=None, description="Another Python interpreter for the script; needs launch: cold."
-    )
-    preload: list[Module] = Field(
-        default=[], max_length=1000, description="Modules that the warm interpreter imports once."
-    )
-    prestart: bool = Field(
-        default=True,
-        description="Whether a resize sets its new ranks up beside those that train; CPU slots only.",
-    )
-    env: Environment = Field(default={}, description="Environment variables for the script.")
-    seed: int = Field(
-        default=0, ge=0, lt=2**63, description="Seed of the configurations and of training."
-    )
-    sampler: Literal["random", "grid", "independent"] = Field(
-        default="random",
-        description="Where configurations come from: drawn, each once; listed; or drawn independently.",
-    )
-    repeats: int = Field(
-        default=1,
-        ge=1,
-        le=1000,
-        description="How often each configuration of a finite space is tried, each time with another seed.",
-    )
-    max_trials: int | None = Field(
-        default=None,
-        ge=1,
-        le=1_000_000,
-        description="Most configurations to draw; by default no limit.",
-    )
-    max_failures: int = Field(
-        default=3,
-        ge=1,
-        le=1_000_000,
-        description="Failed trials, before any succeeded, that end the search.",
-    )
-    grace: Duration = Field(default=5.0, description="From SIGTERM to SIGKILL.")
-    keep_checkpoints: int = Field(
-        default=2, ge=1, le=1000, description="Checkpoints kept for each trial."
-    )
-    startup_limit: Duration | None = Field(
-        default=None,
-        description="How long a launch may take to its first report; by default 10 minutes.",
-    )
-    hang_limit: Duration | None = Field(
-        default=None,
-        description="How long a trial may be silent; by default 60 s or five of its steps.",
-    )
-    target: float | None = Field(
-        default=None,
-        description="A metric that is good enough: the search ends when a trial reaches it.",
-    )
+    model = create_model("RecipeModel", __base__=Strict, **keys[""])
+    model.__doc__ = "A gpusched recipe: one hyperparameter search with a deadline."
+    return model
+
+
+RecipeModel = _model()
+
+# ---------------------------------------------------------------- the schema for editors
+
+_BOUNDS = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+_OPTIONS = {"type": "array", "minItems": 1}
+_FORMS: dict[str, tuple[dict[str, Any], str]] = {
+    "choice": (_OPTIONS, "One of these values."),
+    "grid": (_OPTIONS, "Each of these values in turn."),
+    "uniform": (_BOUNDS, "A number between these bounds."),
+    "loguniform": (_BOUNDS, "A number between these bounds, even in the logarithm."),
+    "int": (_BOUNDS, "A whole number between these bounds, both included."),
+    "logint": (_BOUNDS, "A whole number between these bounds, even in the logarithm."),
+    "const": ({}, "This value, whatever it is."),
+}
+_WHEN = {
+    "type": "object",
+    "minProperties": 1,
+    "description": "Only if each of these keys has (one of) these values.",
+}
+#: A policy of the user's own: its options are known when its file is loaded.
+_OWN_POLICY: list[dict[str, Any]] = [
+    {"type": "string", "pattern": r"\.py:\w+$"},
+    {
+        "type": "object",
+        "title": "a policy of your own",
+        "properties": {"name": {"type": "string", "pattern": r"\.py:\w+$"}},
+        "required": ["name"],
+    },
+]
+_QUANTUM = {"type": "number", "exclusiveMinimum": 0, "description": "Only multiples of this."}
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the schema of a recipe: its keys, the forms of the space, and the options that each policy declares."""
+    model = RecipeModel.model_json_schema()
+    properties, groups = model["properties"], model["$defs"]
+    properties["space"] |= {"$ref": "#/$defs/Space"}
+    properties["policy"] |= {
+        "anyOf": [{"enum": list(policies.names())}, *map(_policy, policies.names()), *_OWN_POLICY]
+    }
+    properties["lr_scaling"] = {
+        "description": properties["lr_scaling"]["description"],
+        "anyOf": [groups["LrScaling"]["properties"]["power"], {"$ref": "#/$defs/LrScaling"}],
+    }
+    for described in (*properties.values(), *groups["LrScaling"]["properties"].values()):
+        described.pop("title", None)
+    groups |= _space()
+    return {"$schema": ID, **model, "title": "gpusched recipe"}
+
+
+def _policy(name: str) -> dict[str, Any]:
+    """The map form of one policy: its name and its options."""
+    kind = policies.options_type(name)
+    hints = typing.get_type_hints(kind)
+    properties: dict[str, Any] = {"name": {"const": name}}
+    needed = [] if name == DEFAULT_POLICY else ["name"]
+    for item in dataclasses.fields(kind):
+        adapter: Any = TypeAdapter(hints[item.name])
+        properties[item.name] = adapter.json_schema()
+        if item.default is not dataclasses.MISSING:
+            properties[item.name]["default"] = item.default
+        elif item.default_factory is dataclasses.MISSING:
+            needed.append(item.name)
+    return {
+        "type": "object",
+        "title": name,
+        "properties": properties,
+        "required": needed,
+        "additionalProperties": False,
+    }
+
+
+def _space() -> dict[str, Any]:
+    group = {
+        "type": "object",
+        "title": "a group of hyperparameters",
+        "properties": {"when": _WHEN, **dict.fromkeys(_FORMS, False)},
+        "additionalProperties": {"$ref": "#/$defs/Hyperparameter"},
+        "minProperties": 1,
+    }
+    plain = {"type": ["string", "number", "boolean"]}
+    space = {
+        "type": "object",
+        "minProperties": 1,
+        "additionalProperties": {"$ref": "#/$defs/Hyperparameter"},
+    }
+    return {"Hyperparameter": {"anyOf": [plain, *map(_form, _FORMS), group]}, "Space": space}
+
+
+def _form(name: str) -> dict[str, Any]:
+    argument, meaning = _FORMS[name]
+    properties: dict[str, Any] = {name: {**argument, "description": meaning}, "when": _WHEN}
+    if argument is _BOUNDS:
+        properties["q"] = _QUANTUM
+    return {
+        "type": "object",
+        "title": name,
+        "properties": properties,
+        "required": [name],
+        "additionalProperties": False,
+    }

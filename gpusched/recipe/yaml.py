@@ -1,4 +1,4 @@
-"""YAML in: plain values with the line of every key, within bounds, and never an exception of the parser's.
+"""YAML in and out. In: plain values with the line of every key, within bounds, and never an exception of the parser's.
 
 The rules are YAML 1.2's core schema: ``1e-4`` is a number, ``no`` is text, ``010`` is ten. A key twice, an alias, a
 tag, a number that is not finite or has more than 64 bits is a problem. At most 1 MiB, 32 levels and 100,000 values, and
@@ -12,6 +12,7 @@ words and numbers on one line is taken out of the text before (``_take_out``) an
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -315,3 +316,32 @@ def resolve(text: str) -> tuple[str | int | float | bool | None, str]:
 
 def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+# ---------------------------------------------------------------- YAML out
+
+
+def write_yaml(data: Mapping[str, object], indent: str = "") -> str:
+    """Maps in block style, everything else as JSON (which is YAML): reads back as exactly the same values."""
+    lines = []
+    for key, value in data.items():
+        name = key if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", key) else _json(key)
+        if isinstance(value, Mapping) and value:
+            lines.append(f"{indent}{name}:\n{write_yaml(value, indent + '  ')}")
+        else:
+            lines.append(f"{indent}{name}: {_json(value)}\n")
+    return "".join(lines)
+
+
+def _json(value: object) -> str:
+    """JSON, but a character beyond 16 bits is one YAML escape instead of JSON's two."""
+    text = json.dumps(value, allow_nan=False, default=list)
+    return re.sub(
+        r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})",
+        lambda pair: f"\\U{_code_point(int(pair[1], 16), int(pair[2], 16)):08x}",
+        text,
+    )
+
+
+def _code_point(high: int, low: int) -> int:
+    return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)

@@ -7,16 +7,15 @@ from decimal import Decimal
 
 from gpusched.space.forms import Form, LogUniform, Steps, Uniform
 from gpusched.space.reader import Leaf, Path
-from gpusched.space.space import flat, parse_space
+from gpusched.space.space import Space, flat
 from gpusched.text import nearest, show
 
 Finding = tuple[tuple[str | int, ...], str]
 """Where in ``try_first``, and what is wrong there."""
 
 
-def check(raw_space: object, seed: int, first: Sequence[Mapping[str, object]]) -> Iterator[Finding]:
-    """Yield the problems of ``first`` in a space that has none."""
-    space = parse_space(raw_space)
+def check(space: Space, seed: int, first: Sequence[Mapping[str, object]]) -> Iterator[Finding]:
+    """Yield the problems of ``first``."""
     for place, values in enumerate(first):
         found = list(_problems(values, space.leaves))
         for path, message in found:

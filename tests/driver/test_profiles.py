@@ -17,7 +17,8 @@ from gpusched.driver.clock import Beginning
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Entry, Journal
 from gpusched.journal.timeline import timeline
-from gpusched.recipe.recipe import Recipe, load_recipe
+from gpusched.recipe.load import load_recipe
+from gpusched.recipe.recipe import Recipe
 
 
 def _recipe(folder: Path, script: str = "pass\n", lr: float = 0.1) -> Recipe:

@@ -12,7 +12,7 @@ from gpusched import plugins, policies
 from gpusched.cli import main
 from gpusched.core.policy import Policy
 from gpusched.errors import InputError, RecipeError
-from gpusched.recipe.recipe import load_recipe
+from gpusched.recipe.load import load_recipe
 from tests.policies.contract import play
 from tests.policies.hand import Hand
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpusched.errors import RecipeError
-from gpusched.recipe.recipe import Recipe, load_recipe
+from gpusched.recipe.load import load_recipe
+from gpusched.recipe.recipe import Recipe
 
 GOOD = """\
 script: train.py

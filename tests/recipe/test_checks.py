@@ -11,7 +11,7 @@ import pytest
 
 from gpusched.errors import InputError
 from gpusched.recipe import mode as config_mode
-from gpusched.recipe.recipe import load_recipe
+from gpusched.recipe.load import load_recipe
 from tests.recipe.conftest import GOOD, Load, Problems
 
 

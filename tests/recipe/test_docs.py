@@ -1,36 +1,75 @@
-"""The reference page, the schema for editors and the model have the same keys."""
+"""The reference page, the schema for editors and ``Recipe`` have the same keys, types and defaults."""
 
 from __future__ import annotations
 
-import json
 import re
+import typing
+from dataclasses import fields
 from pathlib import Path
+from typing import Literal
 
 import pytest
+from pydantic.fields import FieldInfo
 
-from gpusched.recipe.recipe import load_recipe
-from gpusched.recipe.schema import LrScaling, RecipeModel
-from scripts import generate_schema
+from gpusched import policies
+from gpusched.recipe.load import load_recipe
+from gpusched.recipe.recipe import Recipe
+from gpusched.recipe.schema import RecipeModel, json_schema
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = (ROOT / "docs" / "recipe.md").read_text()
-KEYS = [*RecipeModel.model_fields, *(f"lr_scaling.{name}" for name in LrScaling.model_fields)]
+#: Key: type, default, meaning.
+TABLE = {
+    found[1]: found[2].split(" | ", 2)
+    for found in re.finditer(r"^\| `([a-z_.]+)` \| (.*) \|$", PAGE, re.MULTILINE)
+}
 
 
-def test_the_schema_is_up_to_date() -> None:
-    found = generate_schema.TARGET.read_text()
-    assert found == generate_schema.text(), "run: python scripts/generate_schema.py"
+def in_file() -> dict[str, FieldInfo]:
+    """The keys of a recipe file; those of a map dotted."""
+    keys = dict(RecipeModel.model_fields)
+    inner = keys["lr_scaling"].annotation
+    assert inner is not None
+    return keys | {f"lr_scaling.{name}": about for name, about in inner.model_fields.items()}
 
 
-def test_every_key_of_the_schema_has_a_description() -> None:
-    schema = json.loads(generate_schema.TARGET.read_text())
-    for name in RecipeModel.model_fields:
-        assert len(schema["properties"][name]["description"]) > 10, name
+KEYS = in_file()
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_every_key_is_in_the_reference(key: str) -> None:
-    assert re.search(rf"^\| `{re.escape(key)}` \|", PAGE, re.MULTILINE)
+def test_the_reference_says_of_every_key_what_is_true(key: str) -> None:
+    assert key in TABLE, "docs/recipe.md has no row for this key"
+    kind, default, meaning = TABLE[key]
+    about = KEYS[key]
+    assert len(meaning) > 10
+    assert len(about.description or "") > 10
+    assert (default == "needed") == about.is_required()
+    if isinstance(about.default, str | bool):
+        assert default == f"`{str(about.default).lower()}`"
+    elif isinstance(about.default, int | float) and key != "lr_scaling.power":
+        assert default in (f"`{about.default:g}`", f"`{about.default:g}s`")
+    if typing.get_origin(about.annotation) is Literal:
+        assert kind == ", ".join(f"`{value}`" for value in typing.get_args(about.annotation))
+
+
+def test_the_reference_names_no_key_that_is_none() -> None:
+    options = {
+        item.name for name in policies.names() for item in fields(policies.options_type(name))
+    }
+    assert set(TABLE) <= set(KEYS) | options
+
+
+def test_the_schema_for_editors_has_every_key_and_what_it_means() -> None:
+    properties = json_schema()["properties"]
+    assert set(properties) == set(RecipeModel.model_fields)
+    assert all(len(about["description"]) > 10 for about in properties.values())
+
+
+def test_the_file_s_keys_are_the_recipe_s() -> None:
+    """Through the resolved form, so that a key cannot be read and then lost."""
+    resolved = load_recipe(ROOT / "recipes" / "digits.yaml").resolved()
+    assert set(resolved) == set(RecipeModel.model_fields)
+    assert Recipe.from_resolved(resolved).resolved() == resolved
 
 
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

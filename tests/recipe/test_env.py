@@ -8,7 +8,8 @@ import pytest
 
 from gpusched.errors import InputError
 from gpusched.recipe.env import filled_in, for_disk, from_elsewhere, may_be_written
-from gpusched.recipe.recipe import Recipe, load_recipe
+from gpusched.recipe.load import load_recipe
+from gpusched.recipe.recipe import Recipe
 from tests.recipe.conftest import GOOD, Load
 
 

@@ -17,9 +17,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpusched.errors import InputError, RecipeError
-from gpusched.recipe.recipe import Recipe, load_recipe
+from gpusched.recipe.load import load_recipe
+from gpusched.recipe.recipe import Recipe
 from gpusched.recipe.schema import RecipeModel
-from gpusched.recipe.write import write_yaml
+from gpusched.recipe.yaml import write_yaml
 from gpusched.space.forms import NAMES
 from tests.recipe.conftest import GOOD
 from tests.recipe.test_recipe import EVERYTHING

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpusched.errors import DamagedState, InputError
-from gpusched.recipe.recipe import Recipe, load_recipe
+from gpusched.recipe.load import load_recipe
+from gpusched.recipe.recipe import Recipe
 from tests.recipe.conftest import GOOD, Load, Problems
 
 EVERYTHING = """\

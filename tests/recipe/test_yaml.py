@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from gpusched.recipe import yaml as config_yaml
 from gpusched.recipe.document import dotted
-from gpusched.recipe.write import write_yaml
-from gpusched.recipe.yaml import Unreadable, read_yaml, resolve
+from gpusched.recipe.yaml import Unreadable, read_yaml, resolve, write_yaml
 
 
 @pytest.mark.parametrize(

@@ -418,7 +418,7 @@ def test_a_grid_has_what_is_tried_first_beside_it() -> None:
 def test_what_cannot_be_tried_first(
     values: dict[str, object], path: tuple[object, ...], told: str
 ) -> None:
-    ((where, message),) = space_first.check(NETS, 0, [values])
+    ((where, message),) = space_first.check(parse_space(NETS), 0, [values])
     assert where == path
     assert told in message
 

@@ -32,7 +32,7 @@ from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from gpusched.processes.identity import MARK, all_pids, identify, read_file, send_signal, start_time
-from gpusched.recipe.recipe import load_recipe
+from gpusched.recipe.load import load_recipe
 
 SCRIPTS = Path(__file__).parent / "scripts"
 PATIENCE_S = 60.0
