@@ -34,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from gpusched.core.decisions import Launch
 from gpusched.core.events import TrialExited
 from gpusched.devices.choose import CpuDevices
+from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.settings import LaunchSettings
 from gpusched.folder.paths import ExperimentPaths
@@ -125,16 +126,19 @@ def warm_executor(folder: Path, script: Path) -> Iterator[TorchrunExecutor]:
     (folder / "warm").mkdir()
     environment: Mapping[str, str] = {"BENCH_NOTES": str(folder / "warm")}
     began_s = time.monotonic()
+    hub = Hub(ExperimentPaths(folder).socket)
     executor = TorchrunExecutor(
         ExperimentPaths(folder),
         CpuDevices(4),
         LaunchSettings(script=script, metric="none", cwd=folder, env=environment),
+        hub,
         clock=lambda: time.monotonic() - began_s,
     )
     try:
         yield executor
     finally:
         executor.close()
+        hub.close()
 
 
 def main() -> None:

@@ -121,8 +121,8 @@ def _show(profile: profiles.Profile) -> None:
 
 def _sizes(recipe: Recipe) -> list[int]:
     """1, 2, 4, .. and all atoms."""
-    from gpusched.daemon.equipment import devices_of
     from gpusched.devices.base import NoHost
+    from gpusched.executors.local.settings import devices_of
 
     found = devices_of(recipe, Path.cwd() / "profile", ())
     try:

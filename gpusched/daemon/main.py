@@ -25,7 +25,6 @@ from typing import Any
 from gpusched import failpoints
 from gpusched.core.events import ExperimentStarted
 from gpusched.daemon import recovery
-from gpusched.daemon.equipment import devices_of, launch_settings
 from gpusched.daemon.log import Logs, write_unfailingly
 from gpusched.daemon.people import People
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
@@ -43,7 +42,8 @@ from gpusched.errors import (
     NewerFormat,
     ReplayDiverged,
 )
-from gpusched.executors.local.executor import TorchrunExecutor
+from gpusched.executors import base as executors
+from gpusched.executors.hub import Hub
 from gpusched.folder.epoch import Epoch
 from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths
@@ -71,6 +71,7 @@ class Daemon:
         salvage: bool = False,
         environment: Mapping[str, str] | None = None,
         deadline: Mapping[str, float] | None = None,
+        executor: str = "local",
     ) -> None:
         self.paths = paths
         self._moved_deadline = deadline
@@ -93,26 +94,27 @@ class Daemon:
             journal, self.epoch = None, Epoch(paths.root, 0)
         # After a reboot the wall clock may be wrong: time goes on where the journal ends.
         self.clock = Clock(Beginning.from_json(began), at_least_s=self.experiment.state.now)
-        self.devices = devices_of(recipe, paths.root, tuple(self.experiment.state.devices.slots))
-        self.executor = TorchrunExecutor(
-            paths,
-            self.devices,
-            launch_settings(recipe),
-            clock=self.clock,
-            epoch=self.epoch.number,
-            on_client=lambda request, client: self.people.serve(request, client),
-            say=self._say,
+        self.hub = Hub(paths.socket)
+        self.storage = Storage(paths)
+        self.executor = executors.make(
+            executor,
+            executors.Setting(
+                paths=paths,
+                recipe=recipe,
+                hub=self.hub,
+                clock=self.clock,
+                epoch=self.epoch.number,
+                say=self._say,
+                seq_of=lambda trial: self.experiment.state.trials[trial].seq,
+                spare=self.storage.reserve.give,
+                devices=tuple(self.experiment.state.devices.slots),
+            ),
         )
-        self.people = People(
-            self.assembled, self.executor, self.devices, self.clock, self._warnings
-        )
+        self.people = People(self.assembled, self.executor, self.hub, self.clock, self._warnings)
         # The warm server imports torch by now: what syncs to disk comes after it.
         self.journal = journal or Journal.create(
             paths.journal, {"epoch": self.epoch.number, "checksums": checksums(paths)}
         )
-        self.storage = Storage(paths)
-        self.executor.keeping.spare = self.storage.reserve.give
-        self.executor.seq_of = lambda trial: self.experiment.state.trials[trial].seq
         self._forecaster = make_forecaster(recipe)
         self.driver = Driver(
             self.experiment,
@@ -159,7 +161,7 @@ class Daemon:
         if resuming and self.experiment.state.devices.total:
             for slot in self.experiment.state.devices.slots.values():
                 if slot.passing:
-                    self.devices.keep_out(slot.id, slot.reason)
+                    self.executor.keep_out(slot.id, slot.reason)
             self._resume(inventory)
             if self._moved_deadline:  # before the old one is noticed to be over
                 self.driver.handle([self.people.moved_deadline(self._moved_deadline)])
@@ -203,7 +205,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        signal.set_wakeup_fd(self.executor.hub.wake_descriptor, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self.hub.wake_descriptor, warn_on_full_buffer=False)
         self._start(resuming)
         if ready is not None:
             ready({"ok": os.getpid(), "foreword": self._foreword})
@@ -247,6 +249,7 @@ class Daemon:
         failpoints.reach("final.after")
         self.people.farewell(view)
         self.executor.close()
+        self.hub.close()
         self.journal.close()
         self._report(view)
 
@@ -318,6 +321,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--ready-fd", type=int)
     parser.add_argument("--env-fd", type=int)
     parser.add_argument("--deadline", type=json.loads, help="as the request of this name")
+    parser.add_argument("--executor", default="local", help="a package beside executors/local")
     args = parser.parse_args(argv)
     os.umask(0o077)
     write_unfailingly()
@@ -336,6 +340,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             salvage=args.salvage,
             environment=_given_environment(args.env_fd),
             deadline=args.deadline,
+            executor=args.executor,
         )
         daemon.run(resuming=args.resume, ready=ready)
     except Fenced as error:

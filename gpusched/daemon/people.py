@@ -13,16 +13,19 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gpusched.core.allocation import Devices as Allocated
+from gpusched.core.allocation import DeviceState
 from gpusched.core.decisions import Command
 from gpusched.core.events import DeadlineMoved, Event, UserAsked
-from gpusched.daemon.equipment import quarantined_device
 from gpusched.dashboard import lines as plain
 from gpusched.dashboard import view as views
-from gpusched.devices.base import Devices
+from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled
 from gpusched.driver.clock import Clock
 from gpusched.errors import DeviceError, GpuschedError, InputError
-from gpusched.executors.local.executor import TorchrunExecutor
+from gpusched.executors.base import LiveExecutor
+from gpusched.executors.hub import Hub
+from gpusched.executors.peer import Client, Frame, Peer
 
 #: How often watchers get a view.
 VIEW_EVERY_S = 0.5
@@ -38,14 +41,14 @@ class People:
     def __init__(
         self,
         assembled: Assembled,
-        executor: TorchrunExecutor,
-        devices: Devices,
+        executor: LiveExecutor,
+        hub: Hub,
         clock: Clock,
         warnings: Callable[[], Sequence[str]],
     ) -> None:
         self._assembled = assembled
         self._executor = executor
-        self._devices = devices
+        self._hub = hub
         self._clock = clock
         self._warnings = warnings
         self._asked: list[Event] = []
@@ -53,6 +56,7 @@ class People:
         self._followers: list[Any] = []
         self._past: deque[tuple[str, dict[str, Any]]] = deque(maxlen=PAST_LINES)
         self._next_view_at = 0.0
+        hub.register("client", self._take)
 
     @property
     def due_at(self) -> float:
@@ -71,6 +75,18 @@ class People:
     def ask(self, verb: Any, trial: int | None = None) -> None:
         """Put a wish to the experiment, as if a client had."""
         self._asked.append(UserAsked(at=self._clock(), verb=verb, trial=trial))
+
+    def _take(self, _hello: Frame, peer: Peer) -> bool:
+        """Let a client's requests in."""
+        peer.be_client()
+        client = Client(peer)
+
+        def ask(request: Frame) -> None:
+            self._hub.interrupt()
+            self.serve(request, client)
+
+        peer.on_frame = ask
+        return True
 
     def serve(self, request: dict[str, Any], client: Any) -> None:
         """Answer one request of a client; called from within the executor's poll."""
@@ -168,7 +184,7 @@ class People:
             self._assembled.view(
                 daemon_pid=None if leaving else os.getpid(),
                 now=self._clock(),
-                readings=self._devices.readings(),
+                readings=self._executor.readings(),
                 warnings=tuple(self._warnings()),
             )
         )
@@ -205,7 +221,7 @@ class People:
             client.send({"view": view, "over": True})
         until = self._clock() + FAREWELL_S
         while self._clock() < until and not all(client.closed for client in clients):
-            self._executor.hub.turn(until - self._clock())
+            self._hub.turn(until - self._clock())
 
 
 def _trial(request: dict[str, Any]) -> int:
@@ -213,3 +229,22 @@ def _trial(request: dict[str, Any]) -> int:
     if not isinstance(number, int):
         raise InputError("which trial? give its number")
     return number
+
+
+def quarantined_device(wanted: str, allocated: Allocated, inventory: Sequence[Device]) -> str:
+    """A quarantined device by its id, its label, its GPU's number, or an unambiguous beginning of its id.
+
+    Raises InputError with those that are in quarantine.
+    """
+    quarantined = [
+        slot.id for slot in allocated.slots.values() if slot.state is DeviceState.QUARANTINED
+    ]
+    labels = {device.id: device.label for device in inventory}
+    found = [name for name in quarantined if wanted in (name, labels.get(name))]
+    found = found or [name for name in quarantined if labels.get(name) == f"GPU {wanted}"]
+    found = found or [name for name in quarantined if wanted and name.startswith(wanted)]
+    if len(found) != 1:
+        there = ", ".join(f"{name} ({labels.get(name, '?')})" for name in quarantined) or "none"
+        problem = "could be several" if found else "is not in quarantine"
+        raise InputError(f"device {wanted} {problem}; in quarantine are: {there}")
+    return found[0]

@@ -20,7 +20,7 @@ from gpusched.dashboard import view as views
 from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled
 from gpusched.errors import GpuschedError
-from gpusched.executors.local.best import keep_best
+from gpusched.executors.best import keep_best
 from gpusched.folder.files import sync_folder, write_durably
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.processes.claim import read_claim

@@ -1,1 +1,4 @@
-"""The seam to what carries commands out: ``base`` has ``Executor``; ``local`` runs process groups on this machine."""
+"""What carries commands out: ``base`` is the seam, ``local/`` runs process groups on this machine.
+
+Shared by live executors: ``hub`` (the loop of a daemon and its socket), ``peer`` (one connection), ``best``.
+"""

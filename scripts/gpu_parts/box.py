@@ -24,6 +24,7 @@ from gpusched.core.events import (
 )
 from gpusched.devices.base import Devices
 from gpusched.devices.choose import CpuDevices
+from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.settings import LaunchSettings
 from gpusched.folder.paths import ExperimentPaths
@@ -58,7 +59,10 @@ class Box:
         self.hparams = dict(hparams)
         settings = LaunchSettings(script=SCRIPT, metric="loss", cwd=self.folder, launch=launch)
         devices = devices_of(self.folder, device)
-        self.executor = TorchrunExecutor(self.paths, devices, settings, clock=time.monotonic)
+        self.hub = Hub(self.paths.socket)
+        self.executor = TorchrunExecutor(
+            self.paths, devices, settings, self.hub, clock=time.monotonic
+        )
         #: What the next launch gets.
         self.devices = tuple(device.id for device in self.executor.inventory() if device.usable)
         self._numbers = itertools.count()
@@ -74,6 +78,7 @@ class Box:
                 lambda event, trial=trial: isinstance(event, TrialExited) and event.trial == trial
             )
         self.executor.close()
+        self.hub.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # ------------------------------------------------------------ doing

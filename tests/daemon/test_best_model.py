@@ -12,7 +12,7 @@ import torch
 import gpusched
 from gpusched.daemon import best_model as result
 from gpusched.errors import DamagedState, InputError, NoTrialSucceeded
-from gpusched.executors.local.best import keep_best
+from gpusched.executors.best import keep_best
 from gpusched.folder import find
 from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths

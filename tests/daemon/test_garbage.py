@@ -10,7 +10,7 @@ import pytest
 
 from gpusched.core.decisions import Start
 from gpusched.daemon import garbage
-from gpusched.executors.local.best import keep_best
+from gpusched.executors.best import keep_best
 from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import make_claim

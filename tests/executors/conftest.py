@@ -18,6 +18,7 @@ import pytest
 
 from gpusched.core.decisions import Kill
 from gpusched.devices.choose import CpuDevices
+from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.settings import LaunchSettings
 from gpusched.folder.paths import ExperimentPaths
@@ -94,17 +95,23 @@ class Lab:
         self.executor = self.build()
 
     def build(self, **more: Any) -> TorchrunExecutor:
+        self.hub = Hub(self.paths.socket)
         return TorchrunExecutor(
             self.paths,
             CpuDevices(4),
             self.settings,
+            self.hub,
             clock=lambda: time.monotonic() - self.began_s,
             say=self.said.append,
             **more,
         )
 
-    def rebuild(self) -> None:
+    def close(self) -> None:
         self.executor.close()
+        self.hub.close()
+
+    def rebuild(self) -> None:
+        self.close()
         self.executor = self.build()
 
     @property
@@ -125,7 +132,7 @@ class Lab:
 
     def clean(self) -> None:
         """End everything that is left, whatever it is."""
-        self.executor.close()
+        self.close()
         for _ in range(200):
             left = marked(self.folder)
             for pid in left:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.executors.local import best
-from gpusched.executors.local.best import keep_best
+from gpusched.executors import best
+from gpusched.executors.best import keep_best
 from gpusched.folder.paths import ExperimentPaths
 
 

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusched.errors import GpuschedError
-from gpusched.executors.local import peer as peers
-from gpusched.executors.local.hub import Hub
-from gpusched.executors.local.peer import Client, Frame, Peer
+from gpusched.executors import peer as peers
+from gpusched.executors.hub import Hub
+from gpusched.executors.peer import Client, Frame, Peer
 from tests.counting import calls_of
 
 
@@ -32,26 +32,21 @@ class Board:
         self.peers: list[Peer] = []
         self.heard: list[Frame] = []
 
-    def take_rank(self, hello: Frame, peer: Peer) -> bool:
-        return self._take("rank", peer)
-
-    def take_shim(self, hello: Frame, peer: Peer) -> bool:
-        return self._take("shim", peer)
-
-    def take_client(self, peer: Peer) -> bool:
-        return self._take("client", peer)
-
-    def _take(self, kind: str, peer: Peer) -> bool:
+    def take(self, hello: Frame, peer: Peer) -> bool:
+        if hello["hello"] == "client":
+            peer.be_client()
         peer.on_frame = self.heard.append
         self.peers.append(peer)
-        return kind in self.takes
+        return hello["hello"] in self.takes
 
 
 class Place:
     def __init__(self, folder: Path) -> None:
         self.board = Board()
         self.path = folder / "daemon.sock"
-        self.hub = Hub(self.path, self.board)
+        self.hub = Hub(self.path)
+        for kind in self.board.takes:
+            self.hub.register(kind, self.board.take)
         self.lines: list[socket.socket] = []
 
     def connect(self, hello: object | None = None) -> socket.socket:
@@ -141,7 +136,7 @@ def test_a_dead_daemons_socket_is_replaced(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_one_message(tmp_path: Path) -> None:
     with pytest.raises(GpuschedError, match="cannot listen there"):
-        Hub(tmp_path / "absent" / "daemon.sock", Board())
+        Hub(tmp_path / "absent" / "daemon.sock")
 
 
 @pytest.mark.parametrize("hello", [{}, {"hello": "stranger"}, {"report": 1}, {"hello": ["rank"]}])

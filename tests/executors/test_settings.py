@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from gpusched.devices.base import NoHost
+from gpusched.errors import DeviceError
 from gpusched.executors.local.launching import seed_of
-from gpusched.executors.local.settings import LaunchSettings, environment_for_trials, uses_torch
+from gpusched.executors.local.settings import (
+    LaunchSettings,
+    devices_of,
+    environment_for_trials,
+    uses_torch,
+)
 
 
 def test_what_would_confuse_a_trial_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,3 +84,35 @@ def test_seeds_depend_on_experiment_and_trial_alone() -> None:
 def test_relative_scripts_lie_in_the_working_directory(tmp_path: Path) -> None:
     settings = LaunchSettings(script=Path("train.py"), metric="m", cwd=tmp_path)
     assert settings.absolute_script == tmp_path / "train.py"
+
+
+# ---------------------------------------------------------------- devices
+
+
+def recipe(**keys: Any) -> Any:
+    return SimpleNamespace(**{"devices": "auto", "gpus_per_atom": 1, "gpu_ids": "uuid", **keys})
+
+
+def test_an_experiment_that_goes_on_has_as_many_slots_as_before(tmp_path: Path) -> None:
+    found = devices_of(recipe(devices="cpu"), tmp_path, [f"cpu:{n}" for n in range(7)])
+    assert [device.id for device in found.open(NoHost())] == [f"cpu:{n}" for n in range(7)]
+
+
+def test_an_experiment_on_gpus_does_not_go_on_without_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``auto`` would mean CPU slots now; its devices were GPUs."""
+    from gpusched.devices.cuda import CudaDevices
+
+    asked: list[dict[str, Any]] = []
+
+    def from_spec(spec: str, **options: Any) -> Any:
+        asked.append({"spec": spec, **options})
+        raise DeviceError("no NVIDIA driver here")
+
+    monkeypatch.setattr(CudaDevices, "from_spec", from_spec)
+    with pytest.raises(DeviceError, match="no NVIDIA driver"):
+        devices_of(recipe(), tmp_path, ["GPU-aa11", "GPU-aa22"])
+    (call,) = asked
+    assert (call["spec"], call["known"]) == ("cuda", ["GPU-aa11", "GPU-aa22"])
+    assert call["experiment"] == tmp_path, "its processes are known by it"

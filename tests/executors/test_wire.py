@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpusched.core.events import Event
-from gpusched.executors.local.hub import Hub
+from gpusched.executors.hub import Hub
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.intake import Intake
 from gpusched.executors.local.speakers import Speakers
@@ -49,7 +49,8 @@ class Daemon:
         self.exits: list[Any] = []
         self.trial = Incarnation(3, 1, ("cpu:0",), ExperimentPaths(folder).trial(3))
         intake = Intake("accuracy", lambda: 9.0, self._emit, lambda _, why: self.faults.append(why))
-        self.hub = Hub(folder / "daemon.sock", Speakers(self, intake, 1, None))
+        self.hub = Hub(folder / "daemon.sock")
+        Speakers(self, intake, 1, self.hub)
 
     def _emit(self, event: Event) -> None:
         json.loads(event_body(event), parse_constant=pytest.fail)

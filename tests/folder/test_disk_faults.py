@@ -20,7 +20,7 @@ from unittest import mock
 
 import pytest
 
-from gpusched.executors.local.best import keep_best
+from gpusched.executors.best import keep_best
 from gpusched.executors.local.launching import _write_hparams
 from gpusched.executors.local.reporting import lines_after
 from gpusched.folder.files import private_folder, write_durably

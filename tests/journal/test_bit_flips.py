@@ -17,7 +17,7 @@ import pytest
 from gpusched.daemon import best_model as result
 from gpusched.daemon.storage import checksums, require_unchanged
 from gpusched.errors import DamagedState
-from gpusched.executors.local.best import keep_best
+from gpusched.executors.best import keep_best
 from gpusched.executors.local.reporting import lines_after
 from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.errors import DamagedState
-from gpusched.executors.local.best import keep_best
+from gpusched.executors.best import keep_best
 from gpusched.folder.files import private_folder, write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Entry, Journal

@@ -2,10 +2,9 @@
 
 * one launch: ``incarnation`` (as the daemon sees it), ``settings`` and ``launching`` (from ``Launch`` to the frame),
   ``server`` (the warm server that forks it), ``prestart`` (set up before it is due, for a resize)
-* who speaks: ``hub`` (the loop and the socket), ``peer`` (one connection), ``speakers`` (whose it is), ``intake``
-  (what rank 0 says, in order and once), ``reporting`` (what may stand in a report)
+* who speaks: ``speakers`` (whose a connection is), ``intake`` (what rank 0 says, in order and once), ``reporting``
+  (what may stand in a report)
 * how it ends: ``stopping`` (the ladder), ``strays`` (nobody else is left to end it), ``endings`` (in which words),
   ``oom`` and ``blame`` (the cause)
-* beside it: ``inventory`` (its devices: released, gone bad, come back), ``keeping`` and ``best`` (the best model),
-  ``timers``
+* beside it: ``inventory`` (its devices: released, gone bad, come back), ``timers``
 """

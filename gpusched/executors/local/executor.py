@@ -25,24 +25,24 @@ from gpusched.core.events import (
     TrialExited,
     TrialUp,
 )
-from gpusched.devices.base import Device, Devices
+from gpusched.devices.base import Device, Devices, Reading
 from gpusched.errors import GpuschedError
-from gpusched.executors.base import LiveTrial
+from gpusched.executors.base import LiveTrial, Setting
+from gpusched.executors.best import BestKeeper
+from gpusched.executors.hub import Hub
 from gpusched.executors.local.blame import may_be_the_gpus, with_blame
 from gpusched.executors.local.endings import Ending, blame_memory, how_it_ended, lost
-from gpusched.executors.local.hub import Hub
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.intake import Intake
 from gpusched.executors.local.inventory import Inventory
-from gpusched.executors.local.keeping import Keeping
 from gpusched.executors.local.launching import Launcher
-from gpusched.executors.local.peer import Frame
 from gpusched.executors.local.prestart import Preparing
 from gpusched.executors.local.server import Server
-from gpusched.executors.local.settings import LaunchSettings
-from gpusched.executors.local.speakers import OnClient, Speakers
+from gpusched.executors.local.settings import LaunchSettings, devices_of, launch_settings
+from gpusched.executors.local.speakers import Speakers
 from gpusched.executors.local.stopping import Stopping
 from gpusched.executors.local.timers import Timers
+from gpusched.executors.peer import Frame
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import Identity
 from gpusched.processes.outcome import sane_exit
@@ -53,9 +53,10 @@ _WARM_UP_AFTER_S = 1.0
 
 
 class TorchrunExecutor:
-    """``clock`` tells the experiment's time; ``on_client`` gets every request of a client with its connection.
+    """Process groups on this machine's devices.
 
-    The experiment's folder exists and its lock is held by the caller. Raises ``GpuschedError``.
+    ``clock`` tells the experiment's time. The experiment's folder exists and its lock is held by the caller, as is the
+    ``hub``. Raises ``GpuschedError``.
     """
 
     def __init__(
@@ -63,11 +64,13 @@ class TorchrunExecutor:
         paths: ExperimentPaths,
         devices: Devices,
         settings: LaunchSettings,
+        hub: Hub,
         *,
         clock: Callable[[], float],
         epoch: int = 1,
-        on_client: OnClient | None = None,
         say: Callable[[str], None] = lambda _text: None,
+        seq_of: Callable[[int], int] = lambda _trial: 0,
+        spare: Callable[[], bool] = lambda: False,
     ) -> None:
         self._paths = paths
         self._devices = devices
@@ -77,16 +80,16 @@ class TorchrunExecutor:
         self._events: list[Event] = []
         self._live: dict[int, Incarnation] = {}
         self._timers = Timers(clock)
-        #: Asked for the number of the last report that the search has of a trial.
-        self.seq_of: Callable[[int], int] = lambda _trial: 0
+        self.seq_of = seq_of
         self._inventory = Inventory(
             devices, self._timers, clock, self._emit, say, settings.release_limit_s
         )
-        self.readmit = self._inventory.readmit
         self._intake = Intake(settings.metric, clock, self._emit, self._fail, say)
-        self._speakers = Speakers(self, self._intake, epoch, on_client)
-        self.hub = Hub(paths.socket, self._speakers)
-        self.keeping = Keeping(paths, settings.metric, self._timers, clock, say, self._atoms_of)
+        self.hub = hub
+        self._speakers = Speakers(self, self._intake, epoch, hub)
+        self._best = BestKeeper(
+            paths, settings.metric, self._timers.after, say, self._atoms_of, spare
+        )
         self._server = Server(self.hub, paths, settings, self._server_said, self._server_gone)
         self._launcher = Launcher(paths, devices, settings, self._server, epoch)
         self._stopping = Stopping(self, paths, settings, self._timers, self._inventory)
@@ -135,7 +138,7 @@ class TorchrunExecutor:
             case ConfirmRelease():
                 self._inventory.confirm_release(command.devices)
             case KeepBest():
-                self.keeping.keep(command)
+                self._best.keep(command)
             case _:
                 pass  # timers, forecasts and the end are the driver's and the daemon's
 
@@ -152,15 +155,14 @@ class TorchrunExecutor:
             it.answer(report.seq)
 
     def poll(self, until: float) -> Sequence[Event]:
-        """Also returns when ``hub.wake()`` was called or a client has spoken."""
+        """Also returns when somebody rang at the hub."""
         self._tick(self.now())
         while not self._events:
             next_at = min(until, self._timers.next_at)
-            self._speakers.client_spoke = False
             rung = self.hub.turn(min(max(0.0, next_at - self.now()), 3600.0))
             now = self.now()
             self._tick(now)
-            if rung or self._speakers.client_spoke or now >= until:
+            if rung or now >= until:
                 break
         events, self._events = self._events, []
         return events
@@ -179,8 +181,16 @@ class TorchrunExecutor:
             it.hang_up()
         self._preparing.close()
         self._server.close(idle=not self._live and not self._preparing.is_busy)
-        self.hub.close()
         self._devices.close()
+
+    def keep_out(self, device: str, reason: str) -> None:
+        self._devices.keep_out(device, reason)
+
+    def readmit(self, device: str, answered: Callable[[str], None]) -> None:
+        self._inventory.readmit(device, answered)
+
+    def readings(self) -> Sequence[Reading]:
+        return self._devices.readings()
 
     # ------------------------------------------------------------------ commands
 
@@ -377,3 +387,18 @@ class TorchrunExecutor:
         """Do what is due."""
         if now >= self._timers.next_at:
             self._timers.run_due()
+
+
+def make(setting: Setting) -> TorchrunExecutor:
+    """The local executor, on the devices that the recipe names. Raises DeviceError, InputError."""
+    return TorchrunExecutor(
+        setting.paths,
+        devices_of(setting.recipe, setting.paths.root, setting.devices),
+        launch_settings(setting.recipe),
+        setting.hub,
+        clock=setting.clock,
+        epoch=setting.epoch,
+        say=setting.say,
+        seq_of=setting.seq_of,
+        spare=setting.spare,
+    )

@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from gpusched.executors.local.hub import Hub
-from gpusched.executors.local.peer import Peer
+from gpusched.executors.hub import Hub
 from gpusched.executors.local.reporting import Line, lines_after
+from gpusched.executors.peer import Peer
 from gpusched.folder.files import read_json
 from gpusched.folder.paths import TrialPaths
 from gpusched.processes.claim import Claim, make_claim, read_claim

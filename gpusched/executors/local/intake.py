@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from gpusched.core.events import CheckpointSaved, Event
 from gpusched.executors.local.incarnation import Incarnation
-from gpusched.executors.local.peer import Frame, Peer
 from gpusched.executors.local.reporting import LARGEST, BadReport, make_report
+from gpusched.executors.peer import Frame, Peer
 
 
 class Intake:

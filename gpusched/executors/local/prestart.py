@@ -26,8 +26,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from gpusched.core.decisions import Launch
+from gpusched.executors.hub import Hub
 from gpusched.executors.local.endings import Ending
-from gpusched.executors.local.hub import Hub
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.reporting import last_seq_in

@@ -16,9 +16,9 @@ from typing import Any
 
 import gpusched
 from gpusched.errors import InputError
-from gpusched.executors.local.hub import Hub
-from gpusched.executors.local.peer import Frame, Peer
+from gpusched.executors.hub import Hub
 from gpusched.executors.local.settings import LaunchSettings, environment_for_trials, uses_torch
+from gpusched.executors.peer import Frame, Peer
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
 

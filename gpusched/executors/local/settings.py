@@ -1,4 +1,4 @@
-"""How trials are launched: what the executor needs of the recipe."""
+"""How trials are launched and on which devices: what the executor needs of the recipe."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import ast
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+from gpusched.devices.base import Devices
+from gpusched.devices.choose import parse_devices
+from gpusched.doctor import torchbuild
+from gpusched.recipe.recipe import Recipe
 
 _FOREIGN = re.compile(
     r"PET_.*|TORCHELASTIC_.*|(GROUP_|LOCAL_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|GPUSCHED_(?!DEBUG$).*"
@@ -72,6 +77,42 @@ class LaunchSettings:
     @property
     def interpreter(self) -> str:
         return self.python or sys.executable
+
+
+def launch_settings(recipe: Recipe) -> LaunchSettings:
+    """What the executor needs of a recipe."""
+    return LaunchSettings(
+        script=recipe.script,
+        metric=recipe.metric,
+        args=recipe.args,
+        cwd=recipe.cwd,
+        env={name: value for name, value in recipe.env.items() if value is not None},
+        launch=recipe.launch,
+        python=str(recipe.python) if recipe.python else None,
+        preload=recipe.preload,
+        prestart=recipe.prestart,
+        seed=recipe.seed,
+        orphan_lease_s=float(os.environ.get("GPUSCHED_ORPHAN_LEASE_S", LEASE_S)),
+    )
+
+
+def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Devices:
+    """The devices a recipe names; those in ``known`` where the experiment goes on. Raises DeviceError, InputError."""
+    spec = recipe.devices if isinstance(recipe.devices, str) else ",".join(recipe.devices)
+    options: dict[str, Any] = {"gpu_ids": recipe.gpu_ids, "experiment": experiment}
+    if known and known[0].startswith("cpu:"):
+        spec = f"cpu:{len(known)}"  # the machine may have fewer cores now
+    elif known:
+        spec, options["known"] = "cuda", known
+    else:
+        options["why_no_gpu"] = lambda: why_no_gpu(recipe)
+    return parse_devices(spec, gpus_per_atom=recipe.gpus_per_atom, **options)
+
+
+def why_no_gpu(recipe: Recipe) -> str:
+    """Why the recipe's script can use no GPU, whatever the machine has; empty if it can."""
+    ours = recipe.python is None and uses_torch(recipe.cwd / recipe.script)
+    return torchbuild.why_no_gpu() if ours else ""
 
 
 def environment_for_trials(settings: LaunchSettings) -> dict[str, str]:

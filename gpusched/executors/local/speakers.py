@@ -1,4 +1,4 @@
-"""Who may speak for whom: the hub's connections, handed to the incarnation, or the person, that they belong to.
+"""Who may speak for whom: the hub's connections, handed to the incarnation that they belong to.
 
 A frame of an incarnation that is not the current one is refused; one that was launched before it was due
 (``preparing.py``) is known by its number as well.
@@ -6,16 +6,14 @@ A frame of an incarnation that is not the current one is refused; one that was l
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
+from gpusched.executors.hub import Hub
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.intake import Intake
-from gpusched.executors.local.peer import Client, Frame, Peer
+from gpusched.executors.peer import Frame, Peer
 from gpusched.processes.identity import Identity
-
-OnClient = Callable[[Frame, Client], None]
 
 
 class Owner(Protocol):
@@ -31,17 +29,14 @@ class Owner(Protocol):
 
 
 class Speakers:
-    """A ``Switchboard`` (``hub.py``). ``on_client`` gets what people ask."""
+    """Takes connections of rank 0 and of shims. ``epoch``: of this daemon, which each of them is greeted with."""
 
-    def __init__(
-        self, owner: Owner, intake: Intake, epoch: int, on_client: OnClient | None
-    ) -> None:
+    def __init__(self, owner: Owner, intake: Intake, epoch: int, hub: Hub) -> None:
         self._owner = owner
         self._intake = intake
         self._greeting: dict[str, Any] = {"epoch": epoch}
-        self._on_client = on_client
-        #: Somebody has asked something since this was last set to False.
-        self.client_spoke = False
+        hub.register("rank", self._take_rank)
+        hub.register("shim", self._take_shim)
 
     def spoken_for(self, frame: Frame) -> Incarnation | None:
         """Whom this frame names, if it is one that may be named."""
@@ -50,7 +45,7 @@ class Speakers:
             return self._owner.known(trial, incarnation)
         return None
 
-    def take_rank(self, hello: Frame, peer: Peer) -> bool:
+    def _take_rank(self, hello: Frame, peer: Peer) -> bool:
         it = self.spoken_for(hello)
         if it is None:
             return False
@@ -64,7 +59,7 @@ class Speakers:
         self._owner.joined(it)
         return True
 
-    def take_shim(self, hello: Frame, peer: Peer) -> bool:
+    def _take_shim(self, hello: Frame, peer: Peer) -> bool:
         it = self.spoken_for(hello)
         match hello:
             case {"pid": int(pid), "start_time": int(began)} if it is not None:
@@ -81,18 +76,6 @@ class Speakers:
         it.ask_to_stop()
         it.tell_that_it_counts()
         return True
-
-    def take_client(self, peer: Peer) -> bool:
-        if self._on_client is None:
-            return False
-        client = Client(peer)
-        peer.on_frame = partial(self._client_said, client)
-        return True
-
-    def _client_said(self, client: Client, frame: Frame) -> None:
-        self.client_spoke = True
-        if self._on_client is not None:
-            self._on_client(frame, client)
 
 
 def _rank_left(it: Incarnation, peer: Peer) -> None:

@@ -14,8 +14,8 @@ import signal
 from functools import partial
 from typing import Protocol
 
+from gpusched.executors.hub import Hub
 from gpusched.executors.local.endings import Ending, how_it_ended, lost
-from gpusched.executors.local.hub import Hub
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.settings import LaunchSettings

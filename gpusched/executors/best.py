@@ -1,7 +1,8 @@
 """``best/``: the best model so far, whole at every moment.
 
 Built aside under ``.best/<n>`` from hard links to the checkpoint (so it outlives the trial's own clean-up and costs no
-space), synced, then one rename of the link ``best`` makes it the best. Older ones go after that.
+space), synced, then one rename of the link ``best`` makes it the best. Older ones go after that. ``BestKeeper`` tries
+again where the disk refuses.
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ import json
 import os
 import shutil
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gpusched import failpoints
+from gpusched.core.decisions import KeepBest
 from gpusched.folder.files import private_folder, read_json, sealed, sync_folder, write_durably
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.folder.reserve import FULL
+
+_AGAIN_S = 2.0
 
 
 def keep_best(
@@ -98,3 +103,68 @@ def _point_to(link: Path, folder: Path) -> None:
     aside.symlink_to(folder.relative_to(link.parent))
     aside.replace(link)
     sync_folder(link.parent)
+
+
+class BestKeeper:
+    """Keeps ``best/`` what was asked for last, however long the disk refuses.
+
+    ``after`` calls an action so many seconds later; ``atoms_of``: the number a trial has now, None if it has none;
+    ``spare`` gives room on a full disk, or False.
+    """
+
+    def __init__(
+        self,
+        paths: ExperimentPaths,
+        metric: str,
+        after: Callable[[float, Callable[[], None]], None],
+        say: Callable[[str], None],
+        atoms_of: Callable[[int], int | None],
+        spare: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._paths = paths
+        self._metric = metric
+        self._after = after
+        self._say = say
+        self._atoms_of = atoms_of
+        self._spare = spare
+        self._wanted: KeepBest | None = None
+        self._is_waiting = self._has_complained = False
+
+    def keep(self, command: KeepBest) -> None:
+        """Make ``best/`` this; where the disk refuses, try until it does not, or something better is asked for."""
+        self._wanted = command
+        self._try()
+
+    def _try_again(self) -> None:
+        self._is_waiting = False
+        self._try()
+
+    def _try(self) -> None:
+        command = self._wanted
+        if command is None:
+            return
+        try:
+            kept = keep_best(
+                self._paths,
+                command.trial,
+                command.step,
+                metric=self._metric,
+                value=command.metric,
+                atoms=self._atoms_of(command.trial),
+            )
+        except OSError as problem:
+            if problem.errno in FULL and self._spare():
+                self._try()
+                return
+            if not self._has_complained:
+                self._say(f"best/ stays as it was: {problem}; trying again")
+                self._has_complained = True
+            if not self._is_waiting:
+                self._is_waiting = True
+                self._after(_AGAIN_S, self._try_again)
+            return
+        self._wanted, self._has_complained = None, False
+        if not kept:
+            self._say(
+                f"best/ stays: trial {command.trial} has no checkpoint of step {command.step}"
+            )

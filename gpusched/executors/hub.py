@@ -1,7 +1,7 @@
 """The daemon's one loop: its listening socket, every connection, every other descriptor it waits for.
 
-A connection says in its first frame who it is (``docs/contracts.md``): rank 0 of a trial, a shim, or a client; a
-``Switchboard`` is asked what to do with it. Rules:
+A connection says in its first frame of which kind it is (``docs/contracts.md``): the daemon registers a taker for
+clients, an executor one for each kind that its trials speak as. Rules:
 
 * Nothing blocks, and no connection can starve, fill or break another (``peer.py``): each gets one short read a turn, as
   the loop is level-triggered.
@@ -20,24 +20,17 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from gpusched.errors import GpuschedError
-from gpusched.executors.local.peer import Frame, Peer
+from gpusched.executors.peer import Frame, Peer
 from gpusched.folder.paths import socket_address
 
 _HELLO_PATIENCE_S = 10.0
 _MOST_STRANGERS = 256
 
 
-class Switchboard(Protocol):
-    """Who takes connections. A refusal (False) closes the connection."""
-
-    def take_rank(self, hello: Frame, peer: Peer) -> bool: ...
-
-    def take_shim(self, hello: Frame, peer: Peer) -> bool: ...
-
-    def take_client(self, peer: Peer) -> bool: ...
+Taker = Callable[[Frame, Peer], bool]
+"""Takes a connection with its first frame. A refusal (False) closes the connection."""
 
 
 class Hub:
@@ -46,8 +39,8 @@ class Hub:
     Raises ``GpuschedError`` if it cannot listen.
     """
 
-    def __init__(self, path: Path, switchboard: Switchboard) -> None:
-        self._switchboard = switchboard
+    def __init__(self, path: Path) -> None:
+        self._takers: dict[str, Taker] = {}
         self._epoll = select.epoll()
         self._peers: dict[int, Peer] = {}
         self._others: dict[int, Callable[[], None]] = {}
@@ -71,6 +64,14 @@ class Hub:
         """End the current or next ``turn`` at once; may be called from a signal handler or another thread."""
         with suppress(BlockingIOError):
             self._wake.send(b"\0")
+
+    def register(self, kind: str, take: Taker) -> None:
+        """Have connections that say hello as ``kind`` taken by ``take``."""
+        self._takers[kind] = take
+
+    def interrupt(self) -> None:
+        """Let the current ``turn`` say that somebody rang: called by a taker whose peer asked for something."""
+        self._rung = True
 
     def turn(self, timeout_s: float) -> bool:
         """Wait for something, at most ``timeout_s``, and deal with what there is. True if somebody rang."""
@@ -132,17 +133,9 @@ class Hub:
     def introduce(self, peer: Peer, hello: Frame) -> None:
         """A connection's first frame."""
         self._strangers.pop(peer.fd, None)
-        match hello.get("hello"):
-            case "rank":
-                taken = self._switchboard.take_rank(hello, peer)
-            case "shim":
-                taken = self._switchboard.take_shim(hello, peer)
-            case "client":
-                peer.be_client()
-                taken = self._switchboard.take_client(peer)
-            case _:
-                taken = False
-        if not taken:
+        kind = hello.get("hello")
+        take = self._takers.get(kind) if isinstance(kind, str) else None
+        if take is None or not take(hello, peer):
             peer.close()
 
     # ------------------------------------------------------------------ inside
