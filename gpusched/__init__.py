@@ -1,13 +1,13 @@
 """gpusched: deadline-aware multi-GPU hyperparameter search on one workstation.
 
-A training script needs one name of this package, whoever uses the model that was found another::
+A training script needs ``init``, and ``Trial`` for its annotations; a program that uses the best model needs ``load``::
 
-    trial = gpusched.init()
+    trial: gpusched.Trial = gpusched.init()
 
     best = gpusched.load("runs/train-20260101-120000")
     net.load_state_dict(best.state["model"])
 
-Importing it costs nothing: torch and everything else is loaded when ``init`` or ``load`` is called and needs it.
+Importing gpusched costs nothing: torch and all else is loaded when ``init`` or ``load`` is called and needs them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from gpusched.worker.trial import Trial
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "init", "load", "pickled"]
+__all__ = ["Trial", "__version__", "init", "load", "pickled"]
+
+
+def __getattr__(name: str) -> object:
+    """Load ``Trial``, the type that ``init`` returns, when a script names it; torch is not needed for that."""
+    if name == "Trial":
+        from gpusched.worker.trial import Trial
+
+        return Trial
+    raise AttributeError(f"module 'gpusched' has no attribute '{name}'")
 
 
 def init(defaults: Mapping[str, object] | None = None, *, in_charge: bool = False) -> Trial:
@@ -54,7 +63,9 @@ def init(defaults: Mapping[str, object] | None = None, *, in_charge: bool = Fals
 
 
 def load(experiment: str | os.PathLike[str] | None = None) -> Best:
-    """The best model of an experiment: ``state`` (what ``track`` was given, by name), ``hparams``, ``value``, ``step``.
+    """Load the best model of an experiment.
+
+    ``state`` holds what ``track`` was given, by name; beside it are ``hparams``, ``value`` and ``step``.
 
     Args:
         experiment: A folder, a name, or None for the newest in ``runs/``. It may still be running.

@@ -177,6 +177,14 @@ def log_line(text: str) -> str:
     return clean(_ESCAPES.sub("", text).expandtabs(8), 1000)
 
 
+def no_trial(number: int, known: int) -> str:
+    """Word that a trial does not exist; ``known``: number of trials so far."""
+    if not known:
+        return f"trial {number} does not exist; no trial has begun yet"
+    so_far = f"trials 0 to {known - 1}" if known > 1 else "trial 0 alone"
+    return f"trial {number} does not exist; so far: {so_far}"
+
+
 def sentence(trial: int | None, text: str) -> str:
     """Word a decision of the core with the trial it is about: ``trial 7 grows 1 -> 3: ..``."""
     text = clean(text)

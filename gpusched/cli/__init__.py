@@ -8,40 +8,51 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import os
+import re
 import sys
+import textwrap
 from collections.abc import Sequence
-from types import ModuleType
 
 from gpusched import __version__
 from gpusched.errors import GpuschedError, InputError
 from gpusched.text import did_you_mean
 
-#: command -> what it does, in the order of the help.
-COMMANDS: dict[str, str] = {
-    "run": "start an experiment and watch it",
-    "resume": "go on with an experiment whose daemon is gone",
-    "watch": "the live dashboard of a running (or finished) experiment",
-    "status": "where an experiment stands",
-    "ls": "the experiments there are",
-    "best": "the best model so far, and where its checkpoint lies",
-    "logs": "what a trial printed",
-    "explain": "why a trial is where it is",
-    "pause": "pause a trial",
-    "unpause": "let a paused trial go on",
-    "stop": "stop an experiment (or one trial) in good order; the best model stays",
-    "cancel": "end an experiment now",
-    "deadline": "move the deadline of a running experiment",
-    "validate": "check a recipe without running it",
-    "profile": "measure how a trial scales, s(a), and what a resize costs, To",
-    "gpus": "the devices, their state and who holds them",
-    "doctor": "check this machine: driver, memory, limits, disk",
-    "simulate": "run policies in virtual time",
-    "report": "an HTML report of an experiment, with plots",
-    "export": "the reports of an experiment as CSV, JSON or Parquet",
-    "gc": "remove checkpoints that nothing needs any more",
+#: Commands by what they are for, each with a line of help.
+GROUPS: dict[str, dict[str, str]] = {
+    "search": {
+        "run": "start an experiment and watch it",
+        "resume": "go on with an experiment that was interrupted",
+        "validate": "check a recipe without running it",
+        "profile": "measure how a recipe's trials scale, s(a), and what a resize costs, To",
+    },
+    "look": {
+        "watch": "live dashboard of an experiment",
+        "status": "trials, devices and the best so far",
+        "ls": "list experiments",
+        "best": "the best model so far, and where its checkpoint lies",
+        "logs": "what a trial printed",
+        "explain": "why a trial is where it is",
+    },
+    "steer": {
+        "pause": "pause a trial",
+        "unpause": "let a paused trial go on",
+        "deadline": "move the deadline",
+        "stop": "stop an experiment, or one trial, in good order",
+        "cancel": "end an experiment now",
+    },
+    "afterwards": {
+        "report": "HTML page with plots",
+        "export": "every report as CSV, JSON or Parquet",
+        "gc": "remove checkpoints that nothing needs any more",
+    },
+    "this machine": {
+        "doctor": "check driver, memory, limits and disk",
+        "gpus": "GPUs, their state and who holds them",
+        "simulate": "compare policies in virtual time, without any GPU",
+    },
 }
+COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -76,59 +87,75 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    available = [name for name in COMMANDS if importlib.util.find_spec(f"gpusched.cli.{name}")]
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(_help(available))
-        return 0
-    if arguments[0] in ("-V", "--version"):
+    name = arguments[0] if arguments else "help"
+    if name in ("-V", "--version"):
         print(f"gpusched {__version__}")
         return 0
-    name = arguments[0]
-    if name not in available:
-        hint = did_you_mean(name, available)
-        raise InputError(
-            f"no command is called '{name}'{hint or ';'} 'gpusched --help' lists them all"
-        )
+    if name in ("-h", "--help", "help"):
+        if name == "help" and arguments[1:] and arguments[1] in COMMANDS:
+            return _dispatch([arguments[1], "--help"])
+        print(_help())
+        return 0
+    if name not in COMMANDS:
+        hint = did_you_mean(name, COMMANDS) or "; 'gpusched --help' lists all commands"
+        raise InputError(f"unknown command '{name}'{hint}")
     module = importlib.import_module(f"gpusched.cli.{name}")
-    parser = _Parser(prog=f"gpusched {name}", description=_description(module))
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    description = (module.__doc__ or "").strip()
+    parser = _Parser(
+        prog=f"gpusched {name}", description=description, formatter_class=_HelpFormatter
+    )
     module.prepare_parser(parser)
     code: int = module.run(parser.parse_args(arguments[1:]))
     return code
 
 
-def _description(module: ModuleType) -> str:
-    return (module.__doc__ or "").strip()
+class _HelpFormatter(argparse.HelpFormatter):
+    """argparse's, with paragraphs as wide as the terminal and indented lines as they are."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = text.replace("``", "'").split("\n\n")
+        return "\n\n".join(
+            part if "\n  " in part else textwrap.fill(" ".join(part.split()), width)
+            for part in paragraphs
+        )
 
 
 class _Parser(argparse.ArgumentParser):
     """argparse, with our kind of message: what is wrong, and where the help is."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
-        hint = self._nearest(message.removeprefix("unrecognized arguments: "))
-        raise InputError(f"{message}{hint}\n'{self.prog} --help' shows how to call it")
+        raise InputError(f"{self._plainly(message)}\n'{self.prog} --help' shows the options")
 
-    def _nearest(self, words: str) -> str:
-        """A hint for the first of these words that is much like an option."""
-        for word in words.split():
-            name = word.partition("=")[0]
-            hint = did_you_mean(name, self._option_string_actions, 0.7)
-            if name.startswith("--") and name not in self._option_string_actions and hint:
-                return hint
-        return ""
+    def _plainly(self, message: str) -> str:
+        """Word a message of argparse as ours are."""
+        if found := re.fullmatch(r"unrecognized arguments: (.*)", message):
+            word = found[1].split()[0].partition("=")[0]
+            if not word.startswith("-"):
+                return f"one argument too many: {found[1]}"
+            return f"unknown option {word}{did_you_mean(word, self._option_string_actions, 0.7)}"
+        if found := re.fullmatch(r"the following arguments are required: (.*)", message):
+            return f"{found[1]} is missing"
+        if found := re.fullmatch(r"argument (\S+?): invalid (\w+) value: (.*)", message):
+            kind = {"int": "a whole number", "float": "a number"}.get(found[2], found[2])
+            return f"{found[1]}: {found[3]} is not {kind}"
+        return message.removeprefix("argument ").replace(
+            "not allowed with argument", "cannot go with"
+        )
 
 
-def _help(available: Sequence[str]) -> str:
-    width = max(map(len, available), default=0)
+def _help() -> str:
+    width = max(map(len, COMMANDS))
     lines = [
         "gpusched: the best-trained model at the deadline, on this machine's GPUs",
         "",
-        "usage: gpusched COMMAND [OPTIONS]     (gpusched COMMAND --help tells more)",
+        "usage: gpusched COMMAND [OPTIONS]     'gpusched COMMAND --help' tells more",
+    ]
+    for group, commands in GROUPS.items():
+        lines += ["", group]
+        lines += [f"  {name:<{width}}  {line}" for name, line in commands.items()]
+    lines += [
         "",
-        *(f"  {name:<{width}}  {COMMANDS[name]}" for name in available),
-        "",
-        "  --version, --debug (show tracebacks)",
-        "",
-        "EXP names an experiment: a folder, a name, or 'last' (the default).",
+        "Most commands take EXP, an experiment: a folder, a name, or 'last' (the default).",
+        "All take --json, --debug (tracebacks) and --help; 'gpusched --version' tells the version.",
     ]
     return "\n".join(lines)

@@ -1,11 +1,12 @@
-"""Staying with an experiment: the dashboard on a terminal, plain lines (or JSON lines) elsewhere.
+"""Stay with an experiment: the dashboard on a terminal, plain lines (or JSON lines) elsewhere.
 
-What ``run``, ``resume`` and ``watch`` share. In ``run`` and ``resume`` Ctrl-C means the experiment (first: stop in good
+Shared by ``run``, ``resume`` and ``watch``. In ``run`` and ``resume`` Ctrl-C means the experiment (first: stop in good
 order; second: terminate; third: kill), in ``watch`` it only detaches. A closed terminal ends nothing.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import signal
@@ -15,7 +16,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpusched.cli import common
-from gpusched.cli.stop import wait_for_end
 from gpusched.daemon import session
 from gpusched.daemon.client import Client, DaemonGone
 from gpusched.errors import GpuschedError
@@ -40,7 +40,7 @@ class Interrupts:
         self.count = 0
 
     def __call__(self) -> str:
-        """One more Ctrl-C; returns what it did, in words."""
+        """Do what one more Ctrl-C means; return that in words."""
         verb, words = LADDER[min(self.count, len(LADDER) - 1)]
         self.count += 1
         client = Client.connect(self._paths.socket)
@@ -48,6 +48,20 @@ class Interrupts:
             with client, contextlib.suppress(DaemonGone):
                 client.ask(verb)
         return words
+
+
+def begin(args: argparse.Namespace, paths: ExperimentPaths, daemon_pid: int, verb: str) -> int:
+    """Attach to an experiment that this command has started, or with ``--detach`` leave it to its daemon."""
+    name = paths.root.name
+    if args.detach:
+        data = {"experiment": name, "folder": str(paths.root), "daemon_pid": daemon_pid}
+        told = (
+            f"{name} {verb} in the background; 'gpusched watch' shows it, 'gpusched stop' ends it"
+        )
+        return common.tell(args, data, told)
+    if not args.json and not is_screen():
+        print(f"{name}: {paths.root}", flush=True)
+    return attach(paths, as_json=args.json, owns=True)
 
 
 def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
@@ -72,7 +86,7 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
 def _stay(
     stream: Stream, paths: ExperimentPaths, as_json: bool, interrupts: Interrupts | None
 ) -> bool:
-    """Until it is over; False if the person detached before."""
+    """Stay until the experiment is over; return False if the person detached before."""
     if as_json or not is_screen():
         return _follow(stream, as_json, interrupts)
     from gpusched.dashboard.live import watch
@@ -87,14 +101,14 @@ def is_screen() -> bool:
 
 
 class Stream:
-    """What the daemon sends to somebody who stays. ``over``: the experiment has ended."""
+    """The frames that a daemon sends to a watcher. ``over``: the experiment has ended."""
 
     def __init__(self, paths: ExperimentPaths) -> None:
         self._paths = paths
         self.over = False
 
     def views(self) -> Iterator[dict[str, Any] | None]:
-        """Views as JSON for as long as somebody sends them; None while nobody answers."""
+        """Yield views as JSON for as long as the daemon sends them; None while it does not answer."""
         for frame in self._frames("watch", silence_s=2.0):
             if frame is None:
                 yield None
@@ -110,9 +124,9 @@ class Stream:
         return list(answer["lines"])
 
     def lines(self) -> Iterator[dict[str, Any] | None]:
-        """Frames with a line or an event; None now and then, so that the caller can look after its keys.
+        """Yield frames with a line or an event; None now and then, so that the caller can look after its keys.
 
-        Where a daemon ends without a word, this goes on with the next one; until there is none, or it is over.
+        Where a daemon ends without a word, go on with the next one, until the experiment is over or has no daemon.
         """
         silent_since_s = time.monotonic()
         while True:
@@ -123,9 +137,9 @@ class Stream:
                 return
             if time.monotonic() - silent_since_s > MUTE_S:
                 raise GpuschedError(
-                    f"{self._paths.root.name}: its daemon does not answer; see {self._paths.log}"
+                    f"{self._paths.root.name}: its daemon has not answered for a minute; see {self._paths.log}"
                 )
-            # It is about to end, or another has just begun: both take a moment.
+            # The daemon is about to end, or another has just begun: both take a moment.
             yield None
             time.sleep(0.05)
 
@@ -154,7 +168,7 @@ class Stream:
 
 
 def _follow(stream: Stream, as_json: bool, interrupts: Callable[[], str] | None) -> bool:
-    """One line an event until the experiment is over; False if the person detached before."""
+    """Print a line an event until the experiment is over; return False if the person detached before."""
     pressed: list[int] = []
     previous = signal.signal(signal.SIGINT, lambda *_: pressed.append(1))
     try:
@@ -183,7 +197,7 @@ def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False
 
     # A Ctrl-C too many must not cut the summary off; there is nothing left to interrupt.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    wait_for_end(paths)
+    common.wait_for_end(paths)
     view = session.view(paths)
     # A simulated run, which no daemon ever drove, has a best trial and no file of it.
     simulated = not paths.log.exists() and view["best"] is not None

@@ -1,4 +1,4 @@
-"""The best model so far: its metric, its configuration, where its checkpoint lies, and how to go on with it."""
+"""Show the best model so far: its metric, its configuration, where its checkpoint lies, and how to use it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def by_hand(paths: ExperimentPaths, best: result.Description) -> str:
-    """The command that trains this configuration without gpusched, on one device, as far as the best model was."""
+    """Return the command that trains this configuration without gpusched, on one device, to the best model's step."""
     recipe = read_recipe(paths)
     words = [str(recipe.python or "python"), str(recipe.script)]
     words += arguments.fill(recipe.args, best.hparams)

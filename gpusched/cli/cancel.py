@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from gpusched.cli import common
-from gpusched.cli.stop import wait_for_end
 from gpusched.daemon import session
 
 
@@ -19,6 +18,6 @@ def run(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
     answer = session.ask(paths, "cancel")
     if not args.no_wait:
-        wait_for_end(paths)
+        common.wait_for_end(paths)
         answer = f"{paths.root.name} is cancelled"
     return common.tell(args, {"experiment": paths.root.name, "answer": answer}, answer)

@@ -1,4 +1,4 @@
-"""Move the deadline of a running experiment: there is more time than was thought, or less.
+"""Move the deadline of a running experiment.
 
 WHEN is ``+30m`` for half an hour more, ``45m`` for that long from now on, or a time of day, ``18:30``. What the policy
 has planned in advance (seer) stays as it was planned; all others go by the new deadline at once.
@@ -29,10 +29,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def read(when: str) -> dict[str, float]:
-    """What the daemon is asked: ``add_s`` more than there is, or ``in_s`` from now. Raises InputError."""
+    """Read WHEN as the daemon takes it: ``add_s`` more, or ``in_s`` from now. Raises InputError."""
     try:
         if when.strip().startswith("+"):
             return {"add_s": config_values.duration(when.strip()[1:])}
         return {"in_s": config_values.deadline(when)}
     except ValueError as error:
-        raise InputError(f"{error}, or +30m for more of it") from None
+        raise InputError(f"{error}, or +30m for half an hour more") from None

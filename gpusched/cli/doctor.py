@@ -1,4 +1,4 @@
-"""What on this machine is in the way of a search, or will be, and what to do about each. Changes nothing.
+"""Check this machine: what stands in the way of a search, or will, and what to do about each. Changes nothing.
 
 Exit code 0 if a search can run, 4 if something must be mended first.
 """
@@ -15,7 +15,7 @@ SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dir", metavar="DIR", help="where experiments are made (default: runs)")
+    common.add_dir(parser)
     common.add_json(parser, "print one JSON object a line")
 
 

@@ -1,4 +1,4 @@
-"""The reports of an experiment as CSV, JSON lines or Parquet: one row a report, hyperparameters beside the metrics.
+"""Write the reports of an experiment as CSV, JSON lines or Parquet: one row a report, hyperparameters beside metrics.
 
 Works while the experiment runs, too.
 """
@@ -27,7 +27,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     kind.add_argument("--json", action="store_true", help="one JSON object a line")
     kind.add_argument("--parquet", action="store_true", help="Parquet; needs pyarrow and --output")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write here instead of standard output"
+        "-o", "--output", metavar="FILE", help="write to FILE instead of standard output"
     )
 
 

@@ -1,7 +1,7 @@
 """Remove checkpoints that nothing needs any more.
 
-Kept: the best model, and of an experiment that may go on, the newest checkpoints of every trial that is not over. Of a
-finished experiment only ``best/`` stays. While it runs, the daemon does this itself when the disk has too little room.
+Kept are the best model and, of an experiment that may go on, the newest checkpoints of every trial that is not over. Of
+a finished experiment only ``best/`` stays. A running experiment cleans up by itself when the disk has too little room.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
     if find.has_daemon(paths):
         raise InputError(
-            f"{paths.root.name} is running and looks after its checkpoints itself; clean up when it has ended"
+            f"{paths.root.name} is running and removes its old checkpoints itself; run gc when the experiment has ended"
         )
     # No daemon may begin to resume from what is just being removed; the lock goes with this process.
     lock = Lock.take(paths.lock)

@@ -1,6 +1,6 @@
-"""The GPUs of this machine, their state, and who holds them. With --readmit, give a quarantined device back.
+"""Show the GPUs of this machine, their state, and who holds them; with --readmit, use a quarantined one again.
 
-Where a GPU cannot be used the reason is said: a foreign process (pid and user; never touched), a lease of another
+Below a GPU that cannot be used stands the reason: a foreign process (pid and user; never touched), a lease of another
 experiment, or a fault.
 """
 
@@ -15,13 +15,14 @@ from gpusched.cli import common
 from gpusched.daemon import session
 from gpusched.errors import GpuschedError
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.text import show_memory
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--readmit",
         metavar="DEVICE",
-        help="use this quarantined device of EXP again, if it is clean",
+        help="use this quarantined device of EXP again, if the device is clean",
     )
     common.add_experiment(parser, option=True)
     common.add_json(parser, "print one JSON object a line")
@@ -30,11 +31,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.readmit is not None:
         answer = session.ask(common.experiment(args), "readmit", device=args.readmit)
-        if args.json:
-            common.print_json({"device": args.readmit, "answer": answer})
-        else:
-            print(answer)
-        return 0
+        return common.tell(args, {"device": args.readmit, "answer": answer}, answer)
     from gpusched.devices.gpus import gpu_states
 
     states, notes = gpu_states()
@@ -60,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _standings(folders: set[str]) -> dict[str, list[dict[str, Any]]]:
-    """The devices of each experiment that has a lease, as its daemon sees them."""
+    """Return the devices of each experiment that has a lease, as its daemon sees them."""
     found = {}
     for folder in filter(None, folders):
         paths = ExperimentPaths(Path(folder))
@@ -71,7 +68,7 @@ def _standings(folders: set[str]) -> dict[str, list[dict[str, Any]]]:
 
 
 def _standing(uuid: str, devices: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """State, trial, reason and load of the last minute; a GPU may be one of several in a device."""
+    """Return state, trial, reason and load of the last minute; a GPU may be one of several in a device."""
     for device in devices:
         if uuid in device["id"].split("+"):
             return {key: device.get(key) for key in ("state", "trial", "reason", "history")}
@@ -87,23 +84,24 @@ def _state(row: dict[str, Any]) -> str:
 
 
 def _reason(row: dict[str, Any]) -> str:
-    """Why its experiment does not use it, without its own name once more."""
+    """Return why the experiment does not use the GPU, without the GPU's name once more."""
     said: str = (row["standing"] or {}).get("reason") or ""
     return said.removeprefix(f"GPU {row['place']}: ")
 
 
 def _is_strangers(row: dict[str, Any]) -> bool:
-    """Out of use for somebody who is on it; not for what it is, or did."""
+    """Tell whether the GPU is out of use because somebody is on it, rather than for a fault."""
     return _reason(row).startswith(("held by ", "leased by "))
 
 
 def _row(row: dict[str, Any]) -> tuple[str, ...]:
     use, temp, power = row["utilisation"], row["temperature_c"], row["power_w"]
+    used = row["memory_used_bytes"]
     return (
         row["place"],
         row["name"],
         "-" if use is None else f"{100 * use:.0f}%",
-        _memory(row["memory_used_bytes"], row["memory_total_bytes"]),
+        "-" if used is None else show_memory(used, row["memory_total_bytes"]),
         "-" if temp is None else f"{temp:.0f} C",
         "-" if power is None else f"{power:.0f} W",
         _state(row),
@@ -111,7 +109,7 @@ def _row(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _details(row: dict[str, Any]) -> list[str]:
-    """Who has it and what is wrong with it, each thing once."""
+    """List who has the GPU and what is wrong with it, each thing once."""
     told = [f"leased by {row['leased_by']}"] if row["leased_by"] else []
     told += [reason] if (reason := _reason(row)) else []
     for text in (row["busy"], *(f"held by {holder}" for holder in row["holders"]), *row["notes"]):
@@ -119,9 +117,3 @@ def _details(row: dict[str, Any]) -> list[str]:
         if text and not any(known in one for one in told):
             told.append(text)
     return told
-
-
-def _memory(used_bytes: int | None, total_bytes: int | None) -> str:
-    if used_bytes is None or total_bytes is None:
-        return "-"
-    return f"{used_bytes / 2**30:.1f} of {total_bytes / 2**30:.0f} GiB"

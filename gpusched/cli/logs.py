@@ -1,36 +1,44 @@
-"""What a trial printed. ``-f`` follows until the trial is over; Ctrl-C ends only the following.
+"""Show what a trial printed; -f goes on until the trial is over.
 
-Without --rank, rank 0's output; with --all, every rank's, each line behind its rank. The latest incarnation counts
-unless --incarnation names another. Of a rank that printed more than 40 MiB the middle is gone, and a line says so.
+Shown is rank 0 of the latest launch, unless --rank, --all or --incarnation say otherwise; with --all each line begins
+with its rank. Of a rank that printed more than 40 MiB the middle is gone, and a line says so. Ctrl-C ends only the
+following.
 """
 
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from gpusched.cli import common
-from gpusched.cli.logfile import read_from
 from gpusched.daemon import session
 from gpusched.errors import InputError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
+from gpusched.text import show_bytes
 
 FINAL = ("completed", "stopped", "failed")
 #: How often ``-f`` asks whether its trial is over.
 FINAL_EVERY_S = 2.0
+#: Characters that a terminal would take for a command (reliability F34): shown as a replacement character.
+_CONTROL = {
+    code: "\ufffd" for code in (*range(9), *range(11, 32), 127, *range(128, 160)) if code != 13
+}
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trial", metavar="TRIAL", help="number of the trial")
-    common.add_experiment(parser, option=True)
-    parser.add_argument("-f", "--follow", action="store_true", help="go on as it prints")
-    parser.add_argument("--rank", type=int, metavar="N", help="this rank only (default: 0)")
-    parser.add_argument("--all", action="store_true", help="all ranks")
-    parser.add_argument("--err", action="store_true", help="standard error only")
-    parser.add_argument("--out", action="store_true", help="standard output only")
+    common.add_trial(parser)
+    parser.add_argument("-f", "--follow", action="store_true", help="go on as the trial prints")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--rank", type=int, metavar="N", help="this rank (default: 0)")
+    which.add_argument("--all", action="store_true", help="all ranks")
+    stream = parser.add_mutually_exclusive_group()
+    stream.add_argument("--err", action="store_true", help="standard error only")
+    stream.add_argument("--out", action="store_true", help="standard output only")
     parser.add_argument(
         "--incarnation", type=int, metavar="N", help="this launch (default: the latest)"
     )
@@ -44,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
     trial = paths.trial(number)
     if not trial.root.is_dir():
         known = list(find.trial_folders(paths))
-        raise InputError(f"trial {number} has not been launched; those that have: {_ranges(known)}")
+        raise InputError(f"trial {number} has not been launched; launched so far: {_ranges(known)}")
     folder = _incarnation(trial, args.incarnation)
     try:
         _print(paths, number, folder, args)
@@ -58,11 +66,9 @@ def _incarnation(trial: TrialPaths, wanted: int | None) -> Path:
     logs = trial.root / "logs"
     known = sorted(int(p.name) for p in logs.iterdir() if p.name.isdigit()) if logs.is_dir() else []
     if not known:
-        raise InputError(f"{trial.root.name} has printed nothing yet")
+        raise InputError(f"trial {int(trial.root.name)} has printed nothing yet")
     if wanted is not None and wanted not in known:
-        raise InputError(
-            f"there is no incarnation {wanted} of this trial; there are {_ranges(known)}"
-        )
+        raise InputError(f"this trial has no incarnation {wanted}; incarnations: {_ranges(known)}")
     return logs / str(wanted if wanted is not None else known[-1])
 
 
@@ -74,7 +80,7 @@ def _files(folder: Path, args: argparse.Namespace) -> list[tuple[int, str, Path]
         {int(p.stem.removeprefix("rank-")) for p in folder.glob("rank-*.*") if p.stem[5:].isdigit()}
     )
     if args.rank is not None and args.rank not in ranks:
-        raise InputError(f"there is no rank {args.rank}; there are {_ranges(ranks)}")
+        raise InputError(f"this trial has no rank {args.rank}; ranks: {_ranges(ranks)}")
     if not args.all:
         ranks = [args.rank if args.rank is not None else 0]
     found = [
@@ -84,7 +90,7 @@ def _files(folder: Path, args: argparse.Namespace) -> list[tuple[int, str, Path]
 
 
 def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Namespace) -> None:
-    """Everything there is; then, with ``-f``, what is added until its trial or the daemon has come to its end."""
+    """Print every line so far; with ``-f`` go on until the trial or the daemon has come to an end."""
     offsets: dict[Path, int] = {}
     first, ended = True, False
     next_look_at = 0.0
@@ -113,13 +119,13 @@ def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Nam
 
 
 def _is_final(paths: ExperimentPaths, number: int) -> bool:
-    """Whether nothing more will be printed by this trial."""
+    """Tell whether the trial is over and so prints nothing more."""
     states = {trial["id"]: trial["state"] for trial in session.view(paths)["trials"]}
     return states.get(number) in FINAL
 
 
 def _ranges(numbers: list[int]) -> str:
-    """``0 to 3, 7``."""
+    """Word numbers as ``0 to 3, 7``."""
     return ", ".join(_runs(numbers)) or "none"
 
 
@@ -132,3 +138,44 @@ def _runs(numbers: list[int]) -> Iterator[str]:
         if start is not None:
             yield f"{start}" if start == previous else f"{start} to {previous}"
         start = previous = number
+
+
+# ---------------------------------------------------------------- a stream that may have been capped
+
+
+def read_from(path: Path, offset: int) -> tuple[list[str], int]:
+    """Return the whole lines behind ``offset``, made safe for a terminal, and the offset behind them.
+
+    Where the middle was dropped (``folder/logcap.py``: a hole in the file, or a file cut back), a line says how much; a
+    line that the drop has torn is left out.
+    """
+    lines: list[str] = []
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < offset:
+            offset = 0
+        while offset < size:
+            begin, end = _next_data(file.fileno(), offset, size)
+            if begin > offset:
+                lines.append(f"[gpusched: {show_bytes(begin - offset)} of output dropped here]")
+            file.seek(begin)
+            data = file.read(end - begin)
+            if begin > offset:
+                data = data.partition(b"\n")[2]
+            if end < size:
+                data = data[: data.rfind(b"\n") + 1]
+            lines += data.decode("utf-8", errors="replace").translate(_CONTROL).splitlines()
+            offset = end
+    return lines, offset
+
+
+def _next_data(descriptor: int, offset: int, size: int) -> tuple[int, int]:
+    """Return the next part that is on disk, from ``offset`` on."""
+    try:
+        begin = os.lseek(descriptor, offset, os.SEEK_DATA)
+        end = os.lseek(descriptor, begin, os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+            return size, size
+        return offset, size
+    return min(begin, size), min(end, size)

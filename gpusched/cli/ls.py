@@ -1,19 +1,20 @@
-"""The experiments there are, the latest last."""
+"""List the experiments in a folder, the latest last: state, metric, best so far."""
 
 from __future__ import annotations
 
 import argparse
-import json
+from pathlib import Path
 from typing import Any
 
 from gpusched.cli import common
 from gpusched.folder import find
+from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.text import show_metric
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--dir", metavar="DIR", help="where experiments are (default: runs)")
+    common.add_dir(parser)
     common.add_json(parser, "print one JSON object a line")
 
 
@@ -24,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
         for row in rows:
             common.print_json(row)
     elif not rows:
-        print(f"no experiments in {runs}/; 'gpusched run RECIPE' starts one")
+        print(f"{runs}/ has no experiments yet; 'gpusched run RECIPE' starts one")
     else:
         head = ("experiment", "state", "metric", "best", "folder")
         cells = [
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(paths: ExperimentPaths) -> dict[str, Any]:
-    """From small files alone, so that a hundred experiments are listed at once."""
+    """Describe an experiment from small files alone, so that a hundred are listed at once."""
     running = find.has_daemon(paths)
     best = _read(paths.best / "metric.json")
     state = "running" if running else _read(paths.final_view).get("state", "interrupted")
@@ -50,9 +51,5 @@ def _row(paths: ExperimentPaths) -> dict[str, Any]:
     }
 
 
-def _read(path: Any) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return value if isinstance(value, dict) else {}
+def _read(path: Path) -> dict[str, Any]:
+    return read_json(path, limit_bytes=-1) or {}

@@ -1,7 +1,8 @@
-"""Measure how a random configuration of the recipe scales, s(a), and what a launch or resize costs, To.
+"""Measure how a configuration of the recipe scales over atoms, s(a), and what a launch or resize costs, To.
 
-The table is kept with a hash of recipe and script; later runs of exactly this recipe start from it instead of the
-built-in guess (unless the recipe says ``scaling``), and go on learning.
+One random configuration trains a few steps at each size, for at most --deadline (30m). The table is kept with a hash of
+recipe and script; later runs of exactly this recipe start from the table instead of the built-in guess (unless the
+recipe says ``scaling``), and go on learning.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpusched.cli import common
-from gpusched.cli.stop import wait_for_end
 from gpusched.daemon import start as launchpad
 from gpusched.driver import profiles
 from gpusched.driver.clock import Beginning
@@ -20,27 +20,16 @@ from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.recipe.recipe import Recipe
+from gpusched.text import count
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    common.add_recipe(parser)
-    parser.add_argument(
-        "--sizes",
-        type=numbers,
-        metavar="A,B,..",
-        help="numbers of atoms (default: 1, 2, 4, .. all)",
-    )
-    parser.add_argument(
-        "--steps", type=int, default=5, metavar="N", help="steps at each (default: 5)"
-    )
-    parser.add_argument(
-        "--deadline", metavar="D", default="30m", help="give up after (default: 30m)"
-    )
-    parser.add_argument(
-        "--devices", metavar="X", help="auto, cpu, cpu:N, cuda, cuda:0,2, GPU UUIDs"
-    )
-    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=[], dest="overrides")
-    parser.add_argument("--dir", metavar="DIR", help="where experiments are made (default: runs)")
+    common.add_recipe(parser, "deadline", "devices")
+    parser.set_defaults(deadline="30m")
+    what = "numbers of atoms to measure (default: 1, 2, 4, .. all)"
+    parser.add_argument("--sizes", type=numbers, metavar="A,B,..", help=what)
+    what = "steps at each size (default: 5)"
+    parser.add_argument("--steps", type=int, default=5, metavar="N", help=what)
     common.add_json(parser)
 
 
@@ -55,8 +44,8 @@ def run(args: argparse.Namespace) -> int:
     paths = launchpad.make_experiment(runs, recipe, began)
     launchpad.start_daemon(paths, recipe=recipe)
     if not args.json:
-        common.note(f"measuring {len(sizes)} sizes in {paths.root} ..")
-    wait_for_end(paths)
+        common.note(f"measuring {count(len(sizes), 'size')} in {paths.root} ..")
+    common.wait_for_end(paths)
     profile = _measured(paths)
     kept = profiles.keep(runs, asked, profile)
     if args.json:
@@ -65,12 +54,12 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         _show(profile)
-        print(f"kept in {kept}; 'gpusched run {args.recipe}' starts from it")
+        print(f"kept in {kept}; 'gpusched run {args.recipe}' starts from this table")
     return 0
 
 
 def numbers(text: str) -> list[int]:
-    """``1,2,4``. Raises argparse.ArgumentTypeError."""
+    """Read ``1,2,4``. Raises argparse.ArgumentTypeError."""
     try:
         found = [int(number) for number in text.split(",")]
     except ValueError:
@@ -81,7 +70,7 @@ def numbers(text: str) -> list[int]:
 
 
 def _recipe(args: argparse.Namespace, sizes: list[int]) -> Recipe:
-    """The user's recipe, as a search that measures: one trial, so many steps at each size."""
+    """Return the user's recipe as a search that measures: one trial, so many steps at each size."""
     from gpusched.recipe.load import load_recipe
 
     recipe = load_recipe(
@@ -101,11 +90,11 @@ def _recipe(args: argparse.Namespace, sizes: list[int]) -> Recipe:
 
 
 def _measured(paths: ExperimentPaths) -> profiles.Profile:
-    """What the journal tells. Raises NoTrialSucceeded."""
+    """Read the profile from the journal. Raises NoTrialSucceeded."""
     profile = profiles.measure(timeline.read(paths.journal))
     if not profile.step_s:
         raise NoTrialSucceeded(
-            f"nothing was measured; 'gpusched status {paths.root.name}' tells why"
+            f"no step was measured; 'gpusched status {paths.root.name}' says why"
         )
     return profile
 
@@ -120,7 +109,7 @@ def _show(profile: profiles.Profile) -> None:
 
 
 def _sizes(recipe: Recipe) -> list[int]:
-    """1, 2, 4, .. and all atoms."""
+    """Return 1, 2, 4, .. and all atoms."""
     from gpusched.devices.base import NoHost
     from gpusched.executors.local.settings import devices_of
 

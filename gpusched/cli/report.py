@@ -1,4 +1,4 @@
-"""An HTML report of an experiment: learning curves, who had which device when, rungs, decisions, hyperparameters.
+"""Write an HTML report of an experiment: learning curves, who had which device when, rungs, decisions, hyperparameters.
 
 One file without outside resources, report.html in the experiment's folder unless --output says otherwise. Works while
 the experiment runs, after it has ended, and on simulated ones.
@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     common.add_experiment(parser)
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write it here")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=Path,
+        help="write the report to FILE",
+    )
     common.add_json(parser, "print the path and all that is drawn as one JSON object")
 
 

@@ -1,15 +1,18 @@
-"""Run policies in virtual time: the real core and the real policies on a simulated machine.
+"""Compare policies in virtual time: the real core and the real policies on a simulated machine.
 
 WORKLOAD is what the trials train:
-  synthetic          Score(k) of the HyperSched paper, section 6: steps of 0.1 time units, r 5, R 500, eta 4
-  trace:DIR          a recorded experiment: its curves and step times, its configurations in an order shuffled by seed
-  FILE.py:FUNCTION   a function of yours: FUNCTION(hparams, step) or (hparams, step, random) returns the metric, or
-                     (metric, step time); SPACE, METRIC, MODE and STEP_TIME beside it are optional
+  synthetic         Score(k) of the HyperSched paper, section 6: steps of 0.1
+                    time units, r 5, R 500, eta 4
+  trace:DIR         a recorded experiment: its curves and step times, its
+                    configurations in an order shuffled by the seed
+  FILE.py:FUNCTION  a function of yours: FUNCTION(hparams, step) or (hparams,
+                    step, random) returns the metric, or (metric, step time);
+                    SPACE, METRIC, MODE and STEP_TIME beside it are optional
 
-Every policy meets the same configurations, noise and crashes for a seed. Values with commas make a grid:
-  gpusched simulate --policy asha,hypersched --atoms 4,8,16 --deadline 15 --seeds 20
-  gpusched simulate --policy hypersched --set speculation=false --delay 5% --plot delay.png
-  gpusched simulate trace:runs/digits-20260101-120000 --policy asha,hypersched --journal sims/
+For a seed, every policy meets the same configurations, noise and crashes. Values with commas make a grid:
+  gpusched simulate --policy asha,hypersched --atoms 4,8,16 --deadline 15
+  gpusched simulate --set speculation=false --delay 5% --plot delay.png
+  gpusched simulate trace:runs/digits-20260101-120000 --policy asha,pop
 """
 
 from __future__ import annotations
@@ -43,53 +46,61 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         dest="overrides",
-        help="an option of the policies that have it; POLICY.KEY=VALUE for one of them",
+        help="set an option of every policy that has it; POLICY.KEY=VALUE of one policy",
     )
-    add("--seeds", metavar="N", type=int, default=10, help="how many seeds (10)")
+    add("--seeds", metavar="N", type=int, default=10, help="number of seeds (10)")
     add("--seed", metavar="N", type=int, default=0, help="the first seed (0)")
-    add("--target", metavar="X", type=float, help="a metric whose time of reaching is measured")
+    add("--target", metavar="X", type=float, help="measure when this metric is reached")
     _add_machine(parser.add_argument_group("the simulated machine"))
     _add_trouble(parser.add_argument_group("noise and faults"))
     output = parser.add_argument_group("output")
     common.add_json(output, "print one JSON object a run")  # type: ignore[arg-type]
     output.add_argument(
-        "--plot", metavar="FILE", type=Path, help="draw into FILE (.png, .svg, .pdf)"
+        "--plot", metavar="FILE", type=Path, help="draw the runs into FILE (.png, .svg, .pdf)"
     )
     output.add_argument(
-        "--journal", metavar="DIR", type=Path, help="keep each run in DIR as an experiment's folder"
+        "--journal", metavar="DIR", type=Path, help="keep each run in DIR as an experiment"
     )
-    output.add_argument("--jobs", metavar="N", type=int, help="processes (one a core)")
+    output.add_argument(
+        "--jobs", metavar="N", type=int, help="number of processes (default: one a core)"
+    )
 
 
 def _add_machine(group: Any) -> None:
     add = group.add_argument
-    add("--atoms", metavar="N", help="atoms (8; with an elastic pool 1024 at most)")
-    add("--deadline", metavar="D", default="60", help="60, 10m, 1h30m")
+    add("--atoms", metavar="N", help="atoms of the machine (8; of an elastic pool 1024)")
+    add("--deadline", metavar="D", default="60", help="deadline of each run: 60, 10m, 1h30m (60)")
     add(
         "--scaling",
         metavar="S",
         default="linear",
-        help="linear, sqrt, none, resnet18, resnet50, resnet101, shufflenet, or 2:1.9,4:3.6",
+        help="speed over atoms: linear (default), sqrt, none, resnet18, resnet50, resnet101, "
+        "shufflenet, or 2:1.9,4:3.6",
     )
-    add("--assume", metavar="S", help="what the scheduler believes of the scaling; auto: it learns")
+    add("--assume", metavar="S", help="scaling that the scheduler assumes; auto: learnt")
     add(
         "--delay",
         metavar="D",
-        help="of a launch or resize: seconds, or a share of the deadline (5%%)",
+        help="duration of a launch or resize: seconds, or a share of the deadline (5%%)",
     )
     for name in ("launch", "resize", "launch-per-atom", "save", "exit", "release"):
         add(f"--{name}-delay", metavar="S", type=float, help=_DELAYS[name])
-    add("--pool", choices=("fixed", "elastic"), default="fixed", help="elastic: paid for by use")
-    add("--max-atoms", metavar="N", type=int, help="most atoms of a trial")
-    add("--sizes", metavar="N,N", help="numbers of atoms that a trial may have")
-    add("--max-trials", metavar="N", type=int, help="most configurations to draw")
+    add(
+        "--pool",
+        choices=("fixed", "elastic"),
+        default="fixed",
+        help="elastic: atoms are rented and paid for by use",
+    )
+    add("--max-atoms", metavar="N", type=int, help="most atoms for a trial")
+    add("--sizes", metavar="N,N", help="allowed numbers of atoms for a trial")
+    add("--max-trials", metavar="N", type=int, help="draw at most N configurations")
 
 
 _DELAYS = {
     "launch": "from a first launch to the first step",
     "resize": "from a later launch to the first step",
     "launch-per-atom": "more for each atom beyond the first",
-    "save": "training stands still for a checkpoint",
+    "save": "pause of training for a checkpoint",
     "exit": "from the last word to the end of the processes",
     "release": "from the end of the processes to the confirmed release",
 }
@@ -97,13 +108,49 @@ _DELAYS = {
 
 def _add_trouble(group: Any) -> None:
     add = group.add_argument
-    add("--time-noise", metavar="X", type=float, default=0.0, help="of log step times")
-    add("--metric-noise", metavar="X", type=float, default=0.0, help="of metrics, added")
-    add("--crash", metavar="P", type=float, default=0.0, help="chance of a crash in each step")
-    add("--lost", metavar="P", type=float, default=0.0, help="chance to be lost in each step")
-    add("--hang", metavar="P", type=float, default=0.0, help="chance to hang in each step")
-    add("--quarantine", metavar="P", type=float, default=0.0, help="of a device at each release")
-    add("--readmit", metavar="S", type=float, help="a quarantined device is clean after S seconds")
+    add(
+        "--time-noise",
+        metavar="X",
+        type=float,
+        default=0.0,
+        help="standard deviation of the logarithm of step times",
+    )
+    add(
+        "--metric-noise",
+        metavar="X",
+        type=float,
+        default=0.0,
+        help="standard deviation added to metrics",
+    )
+    add(
+        "--crash",
+        metavar="P",
+        type=float,
+        default=0.0,
+        help="chance that a trial crashes, in each step",
+    )
+    add(
+        "--lost",
+        metavar="P",
+        type=float,
+        default=0.0,
+        help="chance that a trial is lost, in each step",
+    )
+    add(
+        "--hang",
+        metavar="P",
+        type=float,
+        default=0.0,
+        help="chance that a trial hangs, in each step",
+    )
+    add(
+        "--quarantine",
+        metavar="P",
+        type=float,
+        default=0.0,
+        help="chance of a quarantine, at each release",
+    )
+    add("--readmit", metavar="S", type=float, help="readmit a quarantined device after S seconds")
 
 
 # ---------------------------------------------------------------- run

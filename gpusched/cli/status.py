@@ -1,4 +1,4 @@
-"""Where an experiment stands: its trials, its devices, the best so far."""
+"""Show where an experiment stands: its trials, its devices, the best so far."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def lines(view: dict[str, Any], *, everything: bool = False) -> list[str]:
-    """The view in words; pure."""
+    """Word the view; pure."""
     atoms = view["atoms"]
     out = [_headline(view)]
     counts = ", ".join(f"{atoms[key]} {key}" for key in atoms if key != "total" and atoms[key])

@@ -6,12 +6,9 @@ With --trial only that trial is stopped, for good.
 from __future__ import annotations
 
 import argparse
-import time
 
 from gpusched.cli import common
 from gpusched.daemon import session
-from gpusched.folder import find
-from gpusched.folder.paths import ExperimentPaths
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -28,12 +25,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         answer = session.ask(paths, "stop")
         if not args.no_wait:
-            wait_for_end(paths)
+            common.wait_for_end(paths)
             answer = f"{paths.root.name} has stopped"
     return common.tell(args, {"experiment": paths.root.name, "answer": answer}, answer)
-
-
-def wait_for_end(paths: ExperimentPaths) -> None:
-    """Until the daemon is gone."""
-    while find.has_daemon(paths):
-        time.sleep(0.05)

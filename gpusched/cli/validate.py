@@ -26,20 +26,7 @@ MANY = 64
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    common.add_recipe(parser)
-    parser.add_argument("--deadline", metavar="D", help="as in gpusched run")
-    parser.add_argument("--devices", metavar="X", help="as in gpusched run")
-    parser.add_argument("--policy", metavar="P", help="as in gpusched run")
-    parser.add_argument("--seed", metavar="N", help="as in gpusched run")
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        dest="overrides",
-        help="set a key of the recipe, as in --set policy.R=27; may be repeated",
-    )
-    parser.add_argument("--dir", metavar="DIR", help="where experiments are made (default: runs)")
+    common.add_recipe(parser, "deadline", "devices", "policy", "seed")
     parser.add_argument(
         "--schema",
         action=_PrintSchema,
@@ -60,17 +47,8 @@ class _PrintSchema(argparse.Action):
 
 
 def run(args: argparse.Namespace) -> int:
-    from gpusched.recipe.load import load_recipe
-
     try:
-        recipe = load_recipe(
-            args.recipe,
-            args.overrides,
-            deadline=args.deadline,
-            devices=args.devices,
-            policy=args.policy,
-            seed=args.seed,
-        )
+        recipe = common.load_recipe(args)
         foreword = [*remarks(recipe), *ask_policy(recipe, find.runs_folder(args.dir))]
     except InputError as error:
         if not args.json:
@@ -91,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def remarks(recipe: Recipe) -> Iterator[str]:
-    """What is not wrong with a recipe, but odd enough to be said before it runs."""
+    """Yield what is odd about a recipe and not wrong."""
     from gpusched.recipe.mode import remark
 
     odd = remark(recipe.metric, recipe.mode)
@@ -100,10 +78,10 @@ def remarks(recipe: Recipe) -> Iterator[str]:
 
 
 def ask_policy(recipe: Recipe, runs: Path) -> Sequence[str]:
-    """What the policy says of this recipe before it starts. Raises InputError if it cannot work with it.
+    """Return the policy's remarks on this recipe. Raises InputError where the policy cannot work with the recipe.
 
-    Where the recipe leaves open how many devices there are, it is asked about more than enough of them: what is wrong
-    then is wrong on any machine. ``run`` asks again with what there is. ``runs``: where earlier runs and profiles are.
+    Where the recipe leaves the number of devices open, the policy is asked about more than enough of them: a problem
+    then is one on any machine. ``run`` asks again with the real number. ``runs``: folder of earlier runs and profiles.
     """
     from gpusched import policies
     from gpusched.driver import profiles
@@ -121,7 +99,7 @@ def ask_policy(recipe: Recipe, runs: Path) -> Sequence[str]:
 
 
 def summary(recipe: Recipe) -> dict[str, Any]:
-    """What would run: the resolved recipe, how many configurations there are, and the first few."""
+    """Describe what would run: the resolved recipe, the number of configurations, and the first few."""
     from gpusched.space.space import parse_space
 
     sampler = recipe.configurations()
@@ -135,7 +113,7 @@ def summary(recipe: Recipe) -> dict[str, Any]:
 
 
 def lines(recipe: Recipe) -> Iterator[str]:
-    """The same for people."""
+    """Word the summary for people."""
     about = summary(recipe)
     yield _line("name", recipe.name)
     yield _line("script", " ".join([str(recipe.script), *recipe.args]))

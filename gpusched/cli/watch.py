@@ -1,4 +1,7 @@
-"""The live dashboard of an experiment; of a finished one, where it ended. Ctrl-C or q detaches and ends nothing."""
+"""Show the live dashboard of an experiment; of a finished one, where it ended.
+
+Ctrl-C or q detaches and ends nothing.
+"""
 
 from __future__ import annotations
 

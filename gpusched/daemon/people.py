@@ -26,6 +26,7 @@ from gpusched.errors import DeviceError, GpuschedError, InputError
 from gpusched.executors.base import LiveExecutor
 from gpusched.executors.hub import Hub
 from gpusched.executors.peer import Client, Frame, Peer
+from gpusched.text import no_trial
 
 #: How often watchers get a view.
 VIEW_EVERY_S = 0.5
@@ -147,7 +148,7 @@ class People:
     def _ask_of_trial(self, verb: str, number: int) -> str:
         trials = self._assembled.experiment.state.trials
         if number not in trials:
-            raise InputError(f"there is no trial {number}; there are {len(trials)} so far")
+            raise InputError(no_trial(number, len(trials)))
         trial = trials[number]
         if trial.is_final:
             raise InputError(f"trial {number} is {trial.state.value} and stays so")

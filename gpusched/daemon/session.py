@@ -89,12 +89,11 @@ def ask(paths: ExperimentPaths, verb: str, **arguments: Any) -> Any:
         return client.ask(verb, **arguments)
 
 
-def trial_number(text: str, known: int | None = None) -> int:
-    """``7``, ``0007`` or ``trial-7``. Raises InputError."""
+def trial_number(text: str) -> int:
+    """Read ``7``, ``0007`` or ``trial-7``. Raises InputError."""
     digits = text.removeprefix("trial").lstrip("-_ ")
     if not digits.isdigit():
-        raise InputError(f"'{text}' is no trial; give its number, as 'gpusched status' shows it")
-    number = int(digits)
-    if known is not None and number >= known:
-        raise InputError(f"there is no trial {number}; there are {known} so far (0 to {known - 1})")
-    return number
+        raise InputError(
+            f"'{text}' is not the number of a trial; 'gpusched status' lists the trials"
+        )
+    return int(digits)

@@ -23,6 +23,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from gpusched.policies.base import Policy
 from gpusched.recipe.recipe import Recipe
+from gpusched.text import no_trial
 
 
 @dataclass(slots=True)
@@ -66,9 +67,7 @@ class Assembled:
         """``{"data": .., "lines": [..]}``. Raises InputError for an unknown trial."""
         state = self.experiment.state
         if trial not in state.trials:
-            count = len(state.trials)
-            there = f"there are {count}: 0 to {count - 1}" if count else "there is none yet"
-            raise InputError(f"there is no trial {trial}; {there}")
+            raise InputError(no_trial(trial, len(state.trials)))
         from gpusched.core.explain import explain
 
         explanation = explain(state, self.policy, trial)

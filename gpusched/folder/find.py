@@ -10,6 +10,7 @@ from pathlib import Path
 from gpusched.errors import DamagedState, InputError
 from gpusched.folder.lock import is_locked
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.text import did_you_mean
 
 #: Where experiments are made and looked for unless ``--dir`` says otherwise.
 RUNS_VARIABLE = "GPUSCHED_RUNS"
@@ -23,12 +24,12 @@ COMING_OR_GOING_S = 5.0
 
 
 def runs_folder(given: str | None = None) -> Path:
-    """``--dir``, else the environment's ``GPUSCHED_RUNS``, else ``runs`` here."""
+    """Return ``--dir``, else the environment's ``GPUSCHED_RUNS``, else ``runs`` here."""
     return Path(given or os.environ.get(RUNS_VARIABLE) or "runs")
 
 
 def experiments(runs: Path) -> list[ExperimentPaths]:
-    """All experiments in a folder, the oldest first."""
+    """List all experiments in a folder, the oldest first."""
     if not runs.is_dir():
         return []
     found = [ExperimentPaths(p.resolve()) for p in runs.iterdir() if (p / "journal.db").is_file()]
@@ -36,7 +37,7 @@ def experiments(runs: Path) -> list[ExperimentPaths]:
 
 
 def find(experiment: str | None, runs: Path) -> ExperimentPaths:
-    """The experiment that is meant: a folder, a name, or ``last``. Raises InputError with what there is."""
+    """Return the experiment that is meant: a folder, a name, or ``last``. Raises InputError with the latest names."""
     wanted = experiment or "last"
     folder = Path(wanted)
     if (folder / "journal.db").exists():
@@ -45,32 +46,34 @@ def find(experiment: str | None, runs: Path) -> ExperimentPaths:
     if wanted == "last":
         if not known:
             raise InputError(
-                f"there is no experiment in {runs}/ yet; 'gpusched run RECIPE' starts one"
+                f"{runs}/ has no experiment yet; 'gpusched run RECIPE' starts one, --dir DIR looks elsewhere"
             )
         return known[-1]
     matches = [p for p in known if p.root.name == wanted] or [
         p for p in known if _is_called(p.root.name, wanted)
     ]
     if not matches and folder.is_dir() and folder.name != wanted:
-        raise DamagedState(f"{folder}: no experiment is in this folder (it has no journal.db)")
+        raise DamagedState(f"{folder}: this folder is not an experiment (it has no journal.db)")
     if not matches:
-        names = ", ".join(p.root.name for p in known[-5:]) or "none"
-        raise InputError(f"there is no experiment '{wanted}' in {runs}/; the latest there: {names}")
+        names = [paths.root.name for paths in known]
+        latest = f"; the latest are {', '.join(names[-5:])}" if names else ", which has none"
+        hint = did_you_mean(wanted, names)
+        raise InputError(f"no experiment is called '{wanted}' in {runs}/{hint or latest}")
     return matches[-1]
 
 
 def _is_called(name: str, wanted: str) -> bool:
-    """Whether ``wanted`` is the recipe's name in an experiment's name, or all of that up to the day."""
+    """Tell whether ``wanted`` is the recipe's name in an experiment's name, or all of that up to the day."""
     return name.startswith(wanted) and _REST.fullmatch(name, len(wanted)) is not None
 
 
 def has_daemon(paths: ExperimentPaths) -> bool:
-    """Whether a daemon holds the experiment's lock."""
+    """Tell whether a daemon holds the experiment's lock."""
     return is_locked(paths.lock)
 
 
 def trial_folders(paths: ExperimentPaths) -> Iterator[int]:
-    """Numbers of the trials that have a folder."""
+    """Yield the numbers of the trials that have a folder."""
     if paths.trials.is_dir():
         for folder in sorted(paths.trials.iterdir()):
             if folder.name.isdigit():

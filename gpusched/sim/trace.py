@@ -40,7 +40,7 @@ class Trace:
         self.name = f"trace:{folder}"
         paths = ExperimentPaths(folder)
         if not paths.is_experiment:
-            raise InputError(f"{self.name}: there is no experiment in {folder} (no journal.db)")
+            raise InputError(f"{self.name}: {folder} is not an experiment (it has no journal.db)")
         record = Record(paths)
         self.metric = record.recipe.metric
         self.mode: Literal["max", "min"] = record.recipe.mode

@@ -53,14 +53,14 @@ def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> Non
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["stauts"], "did you mean 'status'?"),
+        (["stauts"], "did you mean status?"),
         (["status", "--jsn"], "--jsn"),
         (["status", "nonsense"], "nonsense"),
-        (["logs", "seven"], "'seven' is no trial"),
+        (["logs", "seven"], "'seven' is not the number of a trial"),
         (["logs", "7"], "trial 7"),
         (["logs", "0", "--rank", "3"], "no rank 3"),
         (["logs", "0", "--incarnation", "9"], "no incarnation 9"),
-        (["explain", "99"], "there is no trial 99"),
+        (["explain", "99"], "trial 99 does not exist; so far: trials 0 to 1"),
         (["pause", "0"], "is over; 'gpusched best"),
         (["stop"], "is over; 'gpusched best"),
         (["export", "--parquet"], "--output"),

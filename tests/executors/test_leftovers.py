@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.cli.logfile import read_from
+from gpusched.cli.logs import read_from
 from gpusched.core.decisions import Launch
 from gpusched.folder.logcap import FIRST_BYTES, LAST_BYTES, STEP_BYTES
 from gpusched.processes.claim import read_claim

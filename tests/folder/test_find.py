@@ -49,7 +49,7 @@ def test_a_name_is_a_recipe_s_whole_name_or_an_experiment_s_with_its_day(
 
 @pytest.mark.parametrize("wanted", ["dig", "digits-b", "big", f"digits-{DAY[:4]}"])
 def test_part_of_a_name_is_no_name(runs: Path, wanted: str) -> None:
-    with pytest.raises(InputError, match=f"there is no experiment '{wanted}'"):
+    with pytest.raises(InputError, match=f"no experiment is called '{wanted}'"):
         find(wanted, runs)
 
 
@@ -62,7 +62,7 @@ def test_a_folder_beside_that_is_called_like_the_recipe_is_not_meant(
     Path("other").mkdir()
     with pytest.raises(InputError, match="'other'"):
         find("other", runs)
-    with pytest.raises(DamagedState, match=r"digits: no experiment"):
+    with pytest.raises(DamagedState, match=r"digits: this folder is not an experiment"):
         find("./digits", runs)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.cli.logfile import read_from
+from gpusched.cli.logs import read_from
 from gpusched.folder.logcap import LogCap
 
 KIB = 1 << 10

@@ -103,13 +103,13 @@ def test_a_running_experiment_is_not_replayed(capsys, tmp_path):
     [
         (["--policy", "hipersched"], "did you mean hypersched?"),
         (["--polcy", "asha"], "--polcy; did you mean --policy?"),
-        (["--nothing-like-it"], "unrecognized arguments: --nothing-like-it\n"),
+        (["--nothing-like-it"], "unknown option --nothing-like-it\n"),
         (["--plot", "picture.bmp"], "must end in"),
         (["--plot", "/nowhere/picture.png"], "there is no folder"),
         (["--jobs", "0"], "--jobs must be at least 1"),
         (["--sizes", "1,x"], "write numbers of atoms"),
-        (["--seeds", "many"], "invalid int value"),
-        (["trace:/nowhere"], "there is no experiment in /nowhere"),
+        (["--seeds", "many"], "is not a whole number"),
+        (["trace:/nowhere"], "/nowhere is not an experiment"),
     ],
 )
 def test_bad_input(capsys, arguments, message):
