@@ -22,7 +22,7 @@ from typing import Any
 
 from gpusched.core.events import DeadlineMoved, ExperimentStarted, UserAsked, Verb
 from gpusched.core.experiment import Experiment
-from gpusched.core.rules import Rules
+from gpusched.core.rules import RULES_VERSION, Rules
 from gpusched.driver.loop import Driver
 from gpusched.journal.log import FORMAT, Journal
 from gpusched.policies import make
@@ -41,6 +41,7 @@ SETUP: dict[str, Any] = {
         "max_atoms": 4,
         "last_call_s": 0.5,
         "scaling": "auto",
+        "version": RULES_VERSION,
     },
     "hparams": [
         {"b0_quantile": (7 * n % 20) / 20, "b1": (3 * n % 10) / 10, "b2": 0.5} for n in range(30)
@@ -62,11 +63,20 @@ INCIDENTS = (
 )
 
 
-def experiment(setup: dict[str, Any]) -> Experiment:
-    """The experiment that a journal's meta describes. The test uses this, too."""
+def rules(setup: dict[str, Any], version: int | None) -> Rules:
+    """The rules of a journal's meta, in which JSON has made texts of numbers; by default of the version it names."""
+    known = {"version": 1, **setup["rules"]}
+    known["sizes"] = tuple(known.get("sizes", ()))
+    if known.get("profiled"):
+        known["profiled"] = {int(atoms): s for atoms, s in known["profiled"].items()}
+    return Rules(**known if version is None else {**known, "version": version})
+
+
+def experiment(setup: dict[str, Any], version: int | None = None) -> Experiment:
+    """The experiment that a journal's meta describes; the tests use this too. ``version``: under other rules."""
     hparams = setup["hparams"]
     return Experiment(
-        Rules(**setup["rules"]),
+        rules(setup, version),
         make(setup["policy"], setup["options"]),
         lambda n: hparams[n] if n < len(hparams) else None,
     )

@@ -5,6 +5,7 @@ A view refuses every change: assigning to an attribute of it raises AttributeErr
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -116,6 +117,14 @@ class View:
     can_draw: Final[bool] = _shown("_state.can_draw")
     #: Training time of the trial that has had most of it.
     longest_training_s: Final[float] = _shown("_state.longest_training_s")
+
+    @property
+    def draws_left(self) -> float:
+        """How many configurations can still be started, as far as is known; infinite without ``max_trials``."""
+        if not self.can_draw:
+            return 0
+        most = self.rules.max_trials
+        return math.inf if most is None else most - len(self.trials)
 
     @property
     def live(self) -> Set[int]:

@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+#: Version of the decision rules. A mended rule would let an older journal diverge, so the resolved recipe records the
+#: version that the experiment began with (``rules_version``; none: 1), and a resumed experiment keeps it.
+#:
+#: 1   as first written, and where nothing is recorded
+#: 2   ``hypersched`` deals atoms out in allowed sizes; ``pop`` and ``hermes`` preempt only for trials that get no atom
+#:     from those that leave already; ``pop`` tells two outstanding forecasts of a trial apart; a profile without a
+#:     measurement on one atom is relative to its smallest size.
+RULES_VERSION = 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     """Fixed for the life of an experiment, but for the deadline, which a person may move. Times since it began."""
 
     deadline_s: float
+    version: int = RULES_VERSION
     mode: str = "max"
     #: Most atoms a trial may have, and the numbers it may have (empty: any).
     max_atoms: int | None = None
     sizes: tuple[int, ...] = ()
     scaling: str | Mapping[int, float] = "auto"
-    #: What ``gpusched profile`` measured before: s(a) and To to start from where ``scaling`` is learnt.
+    #: What ``gpusched profile`` measured before, to start from where ``scaling`` is learnt: throughput by size relative
+    #: to the smallest size measured, and To.
     profiled: Mapping[int, float] | None = None
     profiled_overhead_s: float | None = None
     max_trials: int | None = None

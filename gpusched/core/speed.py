@@ -14,7 +14,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 Scaling = Callable[[int], float]
 
@@ -54,14 +54,26 @@ def table(points: Mapping[int, float]) -> Scaling:
 NAMED: Mapping[str, Scaling] = {"linear": linear, "sqrt": sqrt, "none": none}
 
 
-def _serial_fractions(points: Mapping[int, float]) -> list[float]:
-    """f of Amdahl's law at each measured size: 1/s = f + (1 - f)/a."""
-    fractions = []
+def _serial_fraction(atoms_a: int, atoms_b: int, ratio: float) -> float | None:
+    """Return f of Amdahl's law where a step on b atoms takes ``ratio`` of one on a atoms; None if none follows.
+
+    ratio = (f + (1-f)/b) / (f + (1-f)/a), solved for f and kept between 0 and 1.
+    """
+    inverse_a, inverse_b = 1.0 / atoms_a, 1.0 / atoms_b
+    below = ratio * (1.0 - inverse_a) - (1.0 - inverse_b)
+    if below == 0:
+        return None
+    fraction = (inverse_b - ratio * inverse_a) / below
+    return min(1.0, max(0.0, fraction)) if math.isfinite(fraction) else None
+
+
+def _serial_fractions(points: Mapping[int, float], base: int) -> Iterator[float]:
+    """Yield f at each measured size; ``points`` holds throughputs relative to ``base`` atoms."""
     for atoms, factor in points.items():
-        if atoms > 1 and factor > 0:
-            fraction = (1.0 / factor - 1.0 / atoms) / (1.0 - 1.0 / atoms)
-            fractions.append(min(1.0, max(0.0, fraction)))
-    return fractions
+        if atoms > 1 and atoms != base and factor > 0:
+            fraction = _serial_fraction(base, atoms, 1.0 / factor)
+            if fraction is not None:
+                yield fraction
 
 
 class RunningMedian:
@@ -99,8 +111,12 @@ class Speed:
         *,
         profiled: Mapping[int, float] | None = None,
         profiled_overhead_s: float | None = None,
+        profiled_base: int | None = None,
     ) -> None:
-        """``profiled``, ``profiled_overhead_s``: s(a) and To measured before the search, to start from."""
+        """``profiled``, ``profiled_overhead_s``: throughputs and To measured before the search, to start from.
+
+        ``profiled_base``: the size that the throughputs are relative to (None: the smallest measured).
+        """
         self.learns = scaling == "auto"
         self._given: Scaling | None = None
         if isinstance(scaling, str):
@@ -108,7 +124,9 @@ class Speed:
         else:
             self._given = table(scaling)
         self._fractions = RunningMedian()
-        for fraction in _serial_fractions(profiled or {}) or PRIOR_SERIAL_FRACTIONS:
+        points = profiled or {}
+        measured = _serial_fractions(points, profiled_base or min(points, default=1))
+        for fraction in list(measured) or PRIOR_SERIAL_FRACTIONS:
             self._fractions.add(fraction)
         self._step_on_one_atom = RunningMedian()
         self._overhead = RunningMedian()
@@ -153,12 +171,6 @@ class Speed:
         """The same trial's step took ``before_s`` on a and ``after_s`` on b atoms: one measurement of f."""
         if not self.learns or atoms_before == atoms_after or before_s <= 0:
             return
-        ratio = after_s / before_s
-        inverse_a, inverse_b = 1.0 / atoms_before, 1.0 / atoms_after
-        # ratio = (f + (1-f)/b) / (f + (1-f)/a), solved for f
-        below = ratio * (1.0 - inverse_a) - (1.0 - inverse_b)
-        if below == 0:
-            return
-        fraction = (inverse_b - ratio * inverse_a) / below
-        if math.isfinite(fraction):
-            self._fractions.add(min(1.0, max(0.0, fraction)))
+        fraction = _serial_fraction(atoms_before, atoms_after, after_s / before_s)
+        if fraction is not None:
+            self._fractions.add(fraction)

@@ -102,6 +102,7 @@ class State:
             rules.scaling,
             profiled=rules.profiled,
             profiled_overhead_s=rules.profiled_overhead_s,
+            profiled_base=1 if rules.version < 2 else None,
         )
         self.trials: dict[int, Trial] = {}
         self.live: dict[int, Trial] = {}

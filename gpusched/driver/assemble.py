@@ -92,6 +92,7 @@ def rules(recipe: Recipe, profile: Profile | None = None) -> Rules:
     """The core's part of a recipe; ``profile``: what was measured of it before."""
     known = Rules(
         deadline_s=recipe.deadline_s,
+        version=recipe.rules_version,
         mode=recipe.mode,
         max_atoms=recipe.max_atoms,
         sizes=recipe.sizes,

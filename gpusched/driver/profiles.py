@@ -22,7 +22,17 @@ from gpusched.journal.timeline import Timeline
 from gpusched.recipe.recipe import Recipe
 
 #: Keys of a recipe that change the speed of a step.
-_SPEED_KEYS = ("script", "args", "space", "batch", "devices", "gpus_per_atom", "env", "launch")
+_SPEED_KEYS = [
+    "script",
+    "args",
+    "space",
+    "batch",
+    "devices",
+    "gpus_per_atom",
+    "env",
+    "launch",
+    "python",
+]
 #: So many of the latest experiments are asked what a hand-over takes.
 _LOOK_AT = 20
 

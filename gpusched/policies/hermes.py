@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from sortedcontainers import SortedList
 
@@ -207,12 +208,15 @@ class Hermes(base.Policy):
         return trial.metric if view.rules.sign < 0 else self.options.metric_max - trial.metric
 
     def _challenger(self, view: View) -> float | None:
-        """C of who would run next; None if nobody waits for an atom."""
-        if view.atoms_free >= view.rules.smallest:
+        """Return C of the first trial in the queue for which no atom is free or coming; None if there is none."""
+        smallest = view.rules.smallest
+        if view.atoms_free >= smallest:
             return None
-        if self._may_draw(view):
+        served = view.atoms_coming // smallest if view.rules.version > 1 else 0
+        new = max(0, min(view.draws_left, self._most(view) - self._under_way(view)))
+        if served < new:
             return math.inf
-        waiting = self._next(view)
+        waiting = next(islice(self._waiting(view), served - int(new), None), None)
         return None if waiting is None else self.job(waiting).speed
 
     def _say_if_too_short(self, handover_s: float) -> Sequence[Decision]:
@@ -233,9 +237,9 @@ class Hermes(base.Policy):
     def on_capacity(self, view: View) -> Sequence[Decision]:
         if view.atoms_free < view.rules.smallest:
             return base.NOTHING
-        if self._may_draw(view):
+        if view.can_draw and self._under_way(view) < self._most(view):
             return (Start(1, "its first turn"),)
-        trial = self._next(view)
+        trial = next(self._waiting(view), None)
         if trial is None:
             return base.NOTHING
         self._dequeue(trial)
@@ -243,24 +247,24 @@ class Hermes(base.Policy):
         why = "its first turn" if speed == math.inf else f"its turn: C = {speed:.3g} is the highest"
         return (Resume(trial, 1, why),)
 
-    def _may_draw(self, view: View) -> bool:
+    def _most(self, view: View) -> int:
         """G_thres: "we heuristically set the maximum number of jobs per GPU"."""
-        devices = view.atoms_total // view.rules.smallest
-        under_way = len(view.trials) - self._ended
-        return under_way < self.options.trials_per_device * devices and view.can_draw
+        return self.options.trials_per_device * (view.atoms_total // view.rules.smallest)
 
-    def _next(self, view: View) -> int | None:
-        """The waiting trial with the highest C; those that do not wait any more are forgotten."""
+    def _under_way(self, view: View) -> int:
+        return len(view.trials) - self._ended
+
+    def _waiting(self, view: View) -> Iterator[int]:
+        """Yield waiting trials, the highest C first; forget those that wait no more."""
         place = 0
         while place < len(self._queue):
             trial: int = self._queue[place][2]
             if trial not in view.paused:
                 self._dequeue(trial)
-            elif view.trials[trial].held_by_user:
-                place += 1
-            else:
-                return trial
-        return None
+                continue
+            place += 1
+            if not view.trials[trial].held_by_user:
+                yield trial
 
     def _dequeue(self, trial: int) -> None:
         entry = self._entry_of.pop(trial, None)
@@ -281,8 +285,7 @@ class Hermes(base.Policy):
     # ------------------------------------------------------------ for people
 
     def notes(self, view: View) -> Sequence[str]:
-        under_way = len(view.trials) - self._ended
-        lines = [f"{under_way} trials share {view.atoms_total} devices"]
+        lines = [f"{self._under_way(view)} trials share {view.atoms_total} devices"]
         if self._has_said:
             lines.append(self._too_short(view.overhead_s))
         return lines

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from gpusched.core.decisions import Decision, Pause, Resize, Resume, Start, Stop
@@ -53,6 +54,8 @@ class Options(base.HalvingOptions):
     assume_linear: bool = False
     #: Ours: a step that cannot end before the deadline is not begun; the atoms go to the others.
     last_step_guard: bool = True
+    #: Ours: a trial that may grow lets one report pass where more atoms are coming, for one resize instead of two.
+    wait_for_more: bool = True
     #: Ours: if nothing is live and nothing may enter, the best paused trial goes on.
     never_idle: bool = True
 
@@ -63,6 +66,23 @@ class Options(base.HalvingOptions):
         fraction = self.exploration_fraction
         if fraction is not None and not 0 <= fraction <= 1:
             yield "exploration_fraction", f"must be between 0 and 1, not {fraction:g}"
+
+
+@cache
+def dealt(total: int, live: int, sizes: tuple[int, ...], most: int | None) -> tuple[int, ...]:
+    """Line 21 where only some sizes are allowed: in turn, the best first, each goes up to the next size that is left.
+
+    8 atoms and three trials are 4, 2, 2 with sizes 1, 2, 4, 8, and 3, 3, 2 with all sizes.
+    """
+    allowed = sorted(size for size in set(sizes) if most is None or size <= most) or [min(sizes)]
+    places = [0] * live
+    left, goes_up = total - live * allowed[0], True
+    while goes_up:
+        goes_up = False
+        for rank, place in enumerate(places):
+            if place + 1 < len(allowed) and (step := allowed[place + 1] - allowed[place]) <= left:
+                places[rank], left, goes_up = place + 1, left - step, True
+    return tuple(allowed[place] for place in places)
 
 
 class HyperSched(base.Policy):
@@ -152,7 +172,7 @@ class HyperSched(base.Policy):
 
     def _waits_for_more(self, view: View, trial: TrialView, share: int, atoms: int) -> bool:
         """Atoms on their way to becoming free are waited for, one report long: one resize instead of two."""
-        if self._waited.get(trial.id) == trial.incarnation:
+        if not self.options.wait_for_more or self._waited.get(trial.id) == trial.incarnation:
             return False
         soon = trial.atoms + view.atoms_free + view.atoms_coming
         if view.rules.fit(min(share, soon)) <= atoms:
@@ -169,6 +189,8 @@ class HyperSched(base.Policy):
         rank = view.rank_among_live(trial)
         if self.options.allocation == "top_job":
             return total - (live - 1) if rank == 0 else 1
+        if view.rules.sizes and view.rules.version > 1:
+            return dealt(total, live, view.rules.sizes, view.rules.max_atoms)[rank]
         return total // live + (rank < total % live)
 
     # ------------------------------------------------------------ Algorithm 1, start_next_trial; Algorithm 3, entrance

@@ -102,8 +102,8 @@ class Pop(base.Policy):
         #: Promising trials that are suspended: they come first, and others make room for them.
         self._urgent: list[int] = []
         self._ended = 0
-        #: Steps a value of the curve, and seconds a step, of the forecast that was asked for.
-        self._asked: dict[int, tuple[int, float]] = {}
+        #: Steps a value of the curve, and seconds a step, of each forecast that was asked for: by trial and step.
+        self._asked: dict[tuple[int, int], tuple[int, float]] = {}
 
     # ------------------------------------------------------------ reports
 
@@ -116,7 +116,8 @@ class Pop(base.Policy):
             return done
         if trial.step % self.options.b == 0:
             return self._judge(view, trial)
-        if self._urgent and not self._is_promising(trial.id) and self._must_wait(view):
+        urgent = self._urgent
+        if urgent and not self._is_promising(trial.id) and self._must_make_room(view, len(urgent)):
             return (Pause(trial.id, "gives its atoms to a promising trial"),)
         return base.NOTHING
 
@@ -140,9 +141,12 @@ class Pop(base.Policy):
         if left < 1:
             return None
         curve, stride = curve_of(trial, self._scale(view))
-        self._asked[trial.id] = (stride, step_s)
+        self._asked[self._key(view, trial, trial.step)] = (stride, step_s)
         ahead = max(1, round(left / stride))
         return AskForecast(trial.id, curve, len(curve) + ahead, self._target)
+
+    def _key(self, view: View, trial: TrialView, step: int) -> tuple[int, int]:
+        return trial.id, step if view.rules.version > 1 else 0
 
     # ------------------------------------------------------------ the target
 
@@ -186,7 +190,7 @@ class Pop(base.Policy):
     def on_forecast(
         self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
     ) -> Sequence[Decision]:
-        stride, step_s = self._asked.pop(trial.id, (1, 0.0))
+        stride, step_s = self._asked.pop(self._key(view, trial, step), (1, 0.0))
         if trial.is_final or self._reached_by is not None:
             return base.NOTHING
         p = forecast.get("reached_by_end")
@@ -218,29 +222,36 @@ class Pop(base.Policy):
         """5.3: "if the job is opportunistic we suspend it and start a new job", if there is one."""
         if trial.state is not TrialState.RUNNING or self._is_promising(trial.id):
             return base.NOTHING
-        if not self._must_wait(view) or not (self._urgent or self._somebody_waits(view)):
+        if not self._must_make_room(view, self._waiting(view)):
             return base.NOTHING
         return (Pause(trial.id, f"opportunistic: it was its turn until step {trial.step}"),)
 
-    def _must_wait(self, view: View) -> bool:
-        """Whether who is next has to wait for somebody to go."""
-        return view.atoms_free < view.rules.fit(self.options.atoms)
+    def _must_make_room(self, view: View, waiting: float) -> bool:
+        """Tell whether one of so many that wait gets no slot, free or coming, unless another trial leaves."""
+        slot = view.rules.fit(self.options.atoms)
+        if view.atoms_free >= slot:
+            return False
+        served = (view.atoms_free + view.atoms_coming) // slot if view.rules.version > 1 else 0
+        return waiting > served
 
-    def _somebody_waits(self, view: View) -> bool:
-        return self._may_draw(view) or self._next_in_line(view) is not None
+    def _waiting(self, view: View) -> float:
+        """Return how many trials and new configurations would take a slot."""
+        new = max(0, min(view.draws_left, self.options.configurations - self._active(view)))
+        suspended = sum(not view.trials[trial].held_by_user for trial in view.paused)
+        return new + max(suspended, len(self._urgent))
 
     # ------------------------------------------------------------ atoms
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
         atoms = self.options.atoms
-        if self._reached_by is not None or self._must_wait(view):
+        if self._reached_by is not None or view.atoms_free < view.rules.fit(atoms):
             return base.NOTHING
         while self._urgent:
             trial = self._urgent.pop(0)
             if trial in view.paused and not view.trials[trial].held_by_user:
                 p = self.confidence.of(trial)
                 return (Resume(trial, atoms, f"promising: p = {p:.2f}"),)
-        if self._may_draw(view):
+        if view.can_draw and self._active(view) < self.options.configurations:
             return (Start(atoms, "a new configuration"),)
         next_trial = self._next_in_line(view)
         if next_trial is None:
@@ -248,9 +259,8 @@ class Pop(base.Policy):
         self._line.popleft()
         return (Resume(next_trial, atoms, "its turn again"),)
 
-    def _may_draw(self, view: View) -> bool:
-        active = len(view.trials) - self._ended
-        return active < self.options.configurations and view.can_draw
+    def _active(self, view: View) -> int:
+        return len(view.trials) - self._ended
 
     def _next_in_line(self, view: View) -> int | None:
         """The suspended trial whose turn is next; brought to the head of the line."""

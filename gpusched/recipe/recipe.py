@@ -17,6 +17,7 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+from gpusched.core.rules import RULES_VERSION
 from gpusched.errors import DamagedState, InputError
 
 if TYPE_CHECKING:
@@ -167,6 +168,12 @@ class Recipe:
         1,
         older=1,
         limits={"ge": 1, "le": 1000},
+    )
+    rules_version: int = key(
+        "Version of the decision rules; a resumed experiment keeps the one it began with.",
+        RULES_VERSION,
+        older=1,
+        limits={"ge": 1, "le": RULES_VERSION},
     )
     max_trials: int | None = key(
         "Most configurations to draw; by default no limit.", None, limits={"ge": 1, "le": 1_000_000}

@@ -11,9 +11,11 @@ from types import ModuleType
 import pytest
 
 from gpusched.driver.loop import replay
+from gpusched.errors import ReplayDiverged
 from gpusched.journal.log import FORMAT, Journal
 
 ROOT = Path(__file__).resolve().parents[2]
+RULES_1 = ROOT / "tests" / "golden" / "rules-1"
 GOLDEN = sorted((ROOT / "tests" / "golden").glob("journal-v*.db"))
 
 
@@ -48,6 +50,23 @@ def test_it_replays_to_the_same_end(journal: Journal, maker: ModuleType) -> None
     experiment.check()
     assert experiment.finished
     assert maker.outcome(experiment) == meta["outcome"]
+
+
+@pytest.mark.parametrize("name", ["hermes", "pop", "hypersched-sizes", "profiled"])
+def test_a_search_goes_on_under_the_rules_it_began_with(
+    name: str, maker: ModuleType, tmp_path: Path
+) -> None:
+    """Recorded before rules were mended (``core/rules.py``): under the new ones each would have decided otherwise."""
+    for suffix in ("", "-mark"):
+        shutil.copy(RULES_1 / f"{name}.db{suffix}", tmp_path / f"journal.db{suffix}")
+    journal = Journal.open(tmp_path / "journal.db")
+    setup, outcome = journal.meta["setup"], journal.meta["outcome"]
+    old = maker.experiment(setup)
+    replay(old, journal.entries())
+    assert maker.outcome(old) == outcome
+    with pytest.raises(ReplayDiverged):
+        replay(maker.experiment(setup, version=2), journal.entries())
+    journal.close()
 
 
 def test_it_is_worth_keeping(journal: Journal) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from gpusched.policies.hypersched import dealt
 from tests.policies.hand import Hand
-from tests.policies.test_hypersched import PLAIN, policy
+from tests.policies.test_hypersched import PLAIN
 
 
 def test_uniform_allocation_gives_the_left_over_to_the_best() -> None:
@@ -16,7 +19,44 @@ def test_uniform_allocation_gives_the_left_over_to_the_best() -> None:
     assert hand.launched(0) == [1, 3]  # the only one that has a metric: first of the live ones
     hand.report(1, 0.5, took_s=1.0, at=2.0)
     assert hand.launched(1) == [1, 2]
-    assert policy(hand)._share(hand.state, hand.trial(0)) == 3
+    assert "its share of the 5 atoms is 3" in hand.explain(0)
+
+
+SIZES = (1, 2, 4, 8)
+
+
+@pytest.mark.parametrize(
+    ("atoms", "live", "sizes", "most", "expected"),
+    [
+        (8, 3, SIZES, None, (4, 2, 2)),
+        (8, 1, SIZES, None, (8,)),
+        (8, 5, SIZES, None, (2, 2, 2, 1, 1)),
+        (8, 3, SIZES, 2, (2, 2, 2)),
+        (8, 3, (2, 4), None, (4, 2, 2)),
+        (9, 2, (3, 6), None, (6, 3)),
+        (2, 3, SIZES, None, (1, 1, 1)),  # devices were lost
+        (8, 2, (4, 8), 2, (4, 4)),  # nothing allowed is so small
+        (8, 3, tuple(range(1, 9)), None, (3, 3, 2)),  # as without sizes
+    ],
+)
+def test_atoms_are_dealt_out_in_allowed_sizes(
+    atoms: int, live: int, sizes: tuple[int, ...], most: int | None, expected: tuple[int, ...]
+) -> None:
+    """Line 21 and section 4.3: what is left goes to the best, and atoms that fit nobody alone stay idle."""
+    assert dealt(atoms, live, sizes, most) == expected
+
+
+@pytest.mark.parametrize(("version", "held"), [(1, [2, 2, 2]), (2, [4, 2, 2])])
+def test_no_atoms_idle_where_sizes_fit(version: int, held: list[int]) -> None:
+    """8 atoms and three live trials: 3, 3, 2 rounded down to 2, 2, 2 left two idle."""
+    options = {**PLAIN, "resize": True, "cooldown": 0, "R": None}
+    hand = Hand(
+        "hypersched", options, atoms=8, configurations=3, sizes=SIZES, version=version, max_atoms=8
+    )
+    for n in range(4):
+        for trial in range(3):
+            hand.report(trial, 0.9, at=1.0 + n)
+    assert [hand.atoms(trial) for trial in range(3)] == held
 
 
 def test_top_job_allocation_gives_the_left_over_to_one() -> None:
@@ -49,9 +89,9 @@ def test_growth_takes_free_atoms_only() -> None:
     assert hand.atoms(0) == 4
 
 
-def four_trials() -> Hand:
+def four_trials(**more: Any) -> Hand:
     """Four atoms, one trial each, past its cooldown."""
-    options = {**PLAIN, "resize": True, "cooldown": 2, "R": None, "r": 50}
+    options = {**PLAIN, "resize": True, "cooldown": 2, "R": None, "r": 50, **more}
     hand = Hand("hypersched", options, atoms=4, configurations=4)
     for _ in range(4):
         for trial in range(4):
@@ -59,9 +99,9 @@ def four_trials() -> Hand:
     return hand
 
 
-def one_that_is_left() -> Hand:
+def one_that_is_left(**more: Any) -> Hand:
     """Trial 0; the atom of trial 1 is free, those of 2 and 3 drain."""
-    hand = four_trials()
+    hand = four_trials(**more)
     hand.exit(1, "failed")
     hand.releases = False
     hand.exit(2, "failed")
@@ -79,6 +119,12 @@ def test_atoms_that_come_free_one_after_another_are_taken_in_one_resize() -> Non
     hand.releases = True
     hand.report(0, 0.9)
     assert hand.launched(0) == [1, 4]
+
+
+def test_waiting_for_more_can_be_switched_off() -> None:
+    hand = one_that_is_left(wait_for_more=False)
+    hand.report(0, 0.9)
+    assert hand.atoms(0) == 2
 
 
 def test_atoms_that_do_not_come_are_waited_for_one_report_long() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gpusched.core.events import Forecasted
 from gpusched.policies.pop import Options, Pop
 from tests.policies.hand import Hand
 
@@ -177,6 +178,40 @@ def test_others_make_room_for_a_promising_trial_that_waits() -> None:
     assert hand.where(2) == "paused"
     assert hand.live == [0, 1]
     assert "gives its atoms to a promising trial" in hand.said
+
+
+@pytest.mark.parametrize(("version", "left"), [(1, []), (2, [1])])
+def test_nobody_gives_way_to_a_trial_that_has_an_atom_coming(version: int, left: list[int]) -> None:
+    """Two slots, one configuration that waits: it gets that of the trial that ended."""
+    hand = Hand("pop", SMALL, atoms=2, max_trials=3, version=version)
+    hand.releases = False
+    hand.exit(0, "finished")
+    boundary(hand, 1, p=0.2)
+    hand.report(1, 0.5)
+    assert hand.live == left
+
+
+def test_two_outstanding_forecasts_of_a_trial_are_told_apart() -> None:
+    """The first was asked for when a step took 1 s; the answer to it must not use the 9 s of the second."""
+    hand = Hand("pop", {**SMALL, "configurations": 1}, atoms=1)
+    hand.report(0, 0.5, at=1.0)
+    hand.report(0, 0.5, at=2.0)
+    hand.report(0, 0.5, at=3.0)
+    hand.report(0, 0.5, at=36.0)
+    first, second = hand.forecasts
+    assert (first.step, second.step) == (2, 4)
+    for asked, ert_s in ((first, 3 * 1.0), (second, 3 * 9.0)):
+        hand.send(
+            Forecasted(
+                at=hand.now,
+                trial=0,
+                step=asked.step,
+                forecast={"reached_by_end": 0.5, "remaining_steps": 3.0},
+            )
+        )
+        known = policy(hand).confidence.known(0)
+        assert known is not None
+        assert (known.step, known.ert_s) == (asked.step, pytest.approx(ert_s))
 
 
 def test_slots_may_be_several_atoms() -> None:
