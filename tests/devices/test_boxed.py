@@ -105,7 +105,7 @@ def test_atoms_of_two_gpus_are_pairs_that_nvlink_joins(boxed: MakeBoxed) -> None
 def test_mig_slices_serve_trials_of_one_atom(boxed: MakeBoxed) -> None:
     box = boxed({"slices": 2})
     for keys, says in (
-        ({}, "max_atoms: 2: these devices include MIG slices"),
+        ({}, "max_atoms: 2: GPU 0/0 is a MIG slice"),
         ({"gpus_per_atom": 2}, "gpus_per_atom: 2: GPU 0/0 is a MIG slice"),
         ({"gpu_ids": "index", "max_atoms": 1}, "gpu_ids: index: GPU 0/0 is a MIG slice"),
     ):
@@ -171,6 +171,7 @@ def test_out_of_memory_is_said_with_its_size_and_not_tried_again(boxed: MakeBoxe
     view = box.runs_to_its_end(
         "big",
         space={"fails": {"choice": ["", OUT_OF_MEMORY]}},
+        repeats=4,
         policy={"name": "fifo", "R": 3},
         max_atoms=1,
         max_trials=8,
