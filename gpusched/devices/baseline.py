@@ -121,11 +121,3 @@ class BaselineFile:
     def _path(self, gpu: Gpu) -> Path:
         safe = "".join(c if c.isalnum() or c in "-." else "_" for c in gpu.uuid)
         return self._folder / f"{safe}.json"
-
-
-def boot_id(path: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
-    """Which boot this is; empty where the kernel does not say."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

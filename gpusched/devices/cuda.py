@@ -29,7 +29,7 @@ from gpusched.devices.base import (
     Remark,
     Strangers,
 )
-from gpusched.devices.baseline import BaselineFile, boot_id
+from gpusched.devices.baseline import BaselineFile
 from gpusched.devices.clock import Clock, MachineClock
 from gpusched.devices.holders import Processes, in_initial_pid_namespace
 from gpusched.devices.leases import Leases, lease_folder, state_home
@@ -41,6 +41,7 @@ from gpusched.devices.release import Verdict
 from gpusched.devices.unit import Out, Unit
 from gpusched.devices.xid import XidWatch
 from gpusched.errors import DeviceError
+from gpusched.processes.identity import boot_id
 
 LOOK_EVERY_S = 1.0
 LEASE_RETRY_S = 5.0

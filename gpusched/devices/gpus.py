@@ -8,7 +8,7 @@ from typing import Any
 
 from gpusched.devices.atoms import Maker
 from gpusched.devices.base import Reading
-from gpusched.devices.baseline import BaselineFile, boot_id
+from gpusched.devices.baseline import BaselineFile
 from gpusched.devices.clock import Clock, MachineClock
 from gpusched.devices.holders import Processes, in_initial_pid_namespace
 from gpusched.devices.leases import LeaseHolder, lease_folder, lease_holder, state_home
@@ -16,6 +16,7 @@ from gpusched.devices.machine import Machine, find_machine
 from gpusched.devices.reading import read_atom
 from gpusched.devices.unit import Unit
 from gpusched.errors import DeviceError
+from gpusched.processes.identity import boot_id
 
 READING_TIMEOUT_S = 10.0
 

@@ -5,24 +5,29 @@ NVML gives pids; this turns them into people. A process of *ours* carries this e
 named, never touched. Text that comes from other processes is cut short and stripped of control characters before it
 reaches a terminal.
 
-Reading ``/proc/<pid>/cmdline`` can block on a process that is stuck in the kernel, so only the threads of ``watch.py``
-call ``Processes.who``.
+A process that is stuck in the kernel may keep whoever asks about it waiting (``processes/identity.py``: ``read_each``);
+naming takes a moment in any case, so the threads of ``watch.py`` do it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pwd
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
+import psutil
+
+from gpusched.processes.identity import read_each
 from gpusched.text import show_bytes
 
+T = TypeVar("T")
 Whose = Literal["ours", "foreign", "gone", "unseen", "resident"]
 
 PROC = Path("/proc")
+GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 COMMAND_LENGTH_MAX = 60
 MEMORY_MANAGER = "nvidia-uvm"
 """The device file beside the GPUs' that every process with a CUDA context has open."""
@@ -78,117 +83,69 @@ class Holder:
 class Processes:
     """The machine's processes, as far as we may look at them. ``experiment``: the folder whose processes are ours.
 
-    ``visible``: whether NVML's pids are those of our pid namespace (``pidcheck.py`` finds that out).
+    ``visible``: whether NVML's pids are those of our pid namespace (``opening.py`` finds that out).
     """
 
-    def __init__(self, experiment: Path | None = None, proc: Path = PROC) -> None:
+    def __init__(self, experiment: Path | None = None) -> None:
         self.visible = True
-        self._mark = b"GPUSCHED_DIR=" + (os.fsencode(experiment) if experiment else b"")
-        self._exact = experiment is not None
-        self._proc = proc
-        self._known: dict[tuple[int, str], Holder] = {}
+        self._experiment = None if experiment is None else os.fspath(experiment)
+        self._known: dict[tuple[int, float], Holder] = {}
         self._last: dict[int, Holder] = {}
-
-    def exists(self, pid: int) -> bool:
-        """Also for a process that ``hidepid`` hides from us."""
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        except OSError:
-            return True
-        return True
 
     def who(self, pid: int) -> Holder:
         """Name a process. Looked at once for each pid and start time; a zombie has ended."""
         if not self.visible:
             return Holder(pid, "unseen")
-        fields = self._stat(pid)
-        if not self.exists(pid) or (fields and fields[0] in "ZX"):
+        try:
+            process = psutil.Process(pid)
+            began, has_ended = process.create_time(), process.status() in GONE
+        except psutil.Error:  # ``hidepid`` hides the processes of others
+            began, has_ended = 0.0, not _exists(pid)
+        if has_ended:
             last = self._last.get(pid)
             return replace(last, whose="gone") if last else Holder(pid, "gone")
-        key = (pid, fields[19] if len(fields) > 19 else "")
-        known = self._known.get(key)
+        known = self._known.get((pid, began))
         if known is None:
-            known = self._known[key] = self._last[pid] = self._look_at(pid)
             if len(self._known) > 4096:  # years of somebody else's jobs
                 self._known.clear()
                 self._last.clear()
+            known = self._known[pid, began] = self._last[pid] = self._look_at(pid)
         return known
 
     def looks_ours(self, pid: int) -> bool:
         """Whether a process of ours has this pid here, whether or not NVML means it by that number."""
-        return self.exists(pid) and self._is_ours(pid)
+        return _exists(pid) and self._is_ours(pid)
 
     def _look_at(self, pid: int) -> Holder:
-        name = self._text(pid, "comm")
-        command = self._text(pid, "cmdline") or name
-        if name in {resident[:COMM_LENGTH] for resident in RESIDENTS}:
-            return Holder(pid, "resident", self._user(pid), command)
-        whose: Whose = "ours" if self._is_ours(pid) else "foreign"
-        return Holder(pid, whose, self._user(pid), command)
+        name = _ask(pid, psutil.Process.name) or ""
+        command = printable(" ".join(_ask(pid, psutil.Process.cmdline) or [name]))
+        user = _ask(pid, psutil.Process.username) or "unknown user"
+        user = f"uid {user}" if user.isdecimal() else user
+        if name[:COMM_LENGTH] in {resident[:COMM_LENGTH] for resident in RESIDENTS}:
+            return Holder(pid, "resident", user, command)
+        return Holder(pid, "ours" if self._is_ours(pid) else "foreign", user, command)
 
     def _is_ours(self, pid: int) -> bool:
         """By the mark in the environment of it or of an ancestor, or by descent from this process."""
-        here = os.getpid()
-        for _ in range(64):
-            if pid == here or self._marked(pid):
-                return True
-            pid = self._parent(pid)
-            if pid <= 1:
-                return False
-        return False
+        ancestors = [process.pid for process in _ask(pid, psutil.Process.parents) or ()]
+        line = [one for one in (pid, *ancestors) if one > 1]
+        return os.getpid() in line or any(self._is_marked(one) for one in line)
 
-    def _marked(self, pid: int) -> bool:
-        try:
-            entries = (self._proc / str(pid) / "environ").read_bytes().split(b"\0")
-        except OSError:  # another user's: not ours
-            return False
-        if self._exact:
-            return self._mark in entries
-        return any(entry.startswith(self._mark) for entry in entries)
+    def _is_marked(self, pid: int) -> bool:
+        folder = (_ask(pid, psutil.Process.environ) or {}).get("GPUSCHED_DIR")
+        return folder is not None and self._experiment in (None, folder)
 
-    def _stat(self, pid: int) -> list[str]:
-        """The fields of ``/proc/<pid>/stat`` after the command's name, which may hold anything."""
-        try:
-            return (
-                (self._proc / str(pid) / "stat")
-                .read_text(errors="replace")
-                .rpartition(")")[2]
-                .split()
-            )
-        except OSError:
-            return []
-
-    def _parent(self, pid: int) -> int:
-        fields = self._stat(pid)
-        return int(fields[1]) if len(fields) > 1 else 0
-
-    def _user(self, pid: int) -> str:
-        try:
-            uid = (self._proc / str(pid)).stat().st_uid
-        except OSError:
-            return "unknown user"
-        try:
-            return pwd.getpwuid(uid).pw_name
-        except KeyError:
-            return f"uid {uid}"
-
-    def _text(self, pid: int, name: str) -> str:
-        with contextlib.suppress(OSError):
-            return printable((self._proc / str(pid) / name).read_bytes())
-        return ""
-
-    def openers(self, path: Path, limit: int = 4) -> tuple[Holder, ...]:
+    def openers(self, path: Path, limit: int = 4, *, proc: Path = PROC) -> tuple[Holder, ...]:
         """Processes that have ``path`` open, without this one: who may hold memory when NVML names nobody.
 
         Those that compute, if there are any: monitors have a GPU's file open all the time, and CUDA its memory
         manager's as well. Slow (looks at every descriptor we may look at) and incomplete for other users' processes.
+        By hand: psutil lists open regular files alone.
         """
         manager = path.with_name(MEMORY_MANAGER)
         found: list[Holder] = []
         computing: list[Holder] = []
-        for folder in self._proc.iterdir():
+        for folder in proc.iterdir():
             if not folder.name.isdigit() or int(folder.name) == os.getpid():
                 continue
             with contextlib.suppress(OSError):
@@ -201,6 +158,29 @@ class Processes:
         return tuple((computing or found)[:limit])
 
 
+def _exists(pid: int) -> bool:
+    """Also true of a process that ``hidepid`` hides from us."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _ask(pid: int, question: Callable[[psutil.Process], T]) -> T | None:
+    """Return psutil's answer about a process; None if it is gone, another user's, or keeps us waiting."""
+
+    def answer(pid: int) -> T | None:
+        try:
+            return question(psutil.Process(pid))
+        except (psutil.Error, OSError):
+            return None
+
+    return read_each([pid], answer).get(pid)
+
+
 def _target(link: Path) -> Path | None:
     """None for one that cannot be read, closed since it was listed, say: it must not hide the process's others."""
     try:
@@ -209,9 +189,9 @@ def _target(link: Path) -> Path | None:
         return None
 
 
-def printable(text: bytes) -> str:
+def printable(text: str) -> str:
     """A command line as one short printable line."""
-    line = " ".join(text.replace(b"\0", b" ").decode(errors="replace").split())
+    line = " ".join(text.split())
     line = "".join(c if c.isprintable() else "?" for c in line)
     return line if len(line) <= COMMAND_LENGTH_MAX else line[: COMMAND_LENGTH_MAX - 1] + "…"
 

@@ -24,10 +24,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from gpusched.errors import DeviceError
 from gpusched.folder.files import private_folder
 
-MOUNTS = Path("/proc/self/mountinfo")
 RUN_USER = Path("/run/user")
 NETWORK_FILE_SYSTEMS = {
     *("9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2"),
@@ -92,22 +93,16 @@ def _not_private(folder: Path) -> str:
     return "" if os.access(folder, os.W_OK | os.X_OK) else "cannot be written"
 
 
-def _on_network(path: Path, mounts: Path = MOUNTS) -> bool:
+def _on_network(path: Path) -> bool:
     """Whether the file system below ``path`` is one of a network's. Unknown counts as local."""
     try:
-        lines = mounts.read_text(errors="replace").splitlines()
+        partitions = psutil.disk_partitions(all=True)
     except OSError:
         return False
-    best, kind = "", ""
-    for line in lines:
-        head, _, tail = line.partition(" - ")
-        fields = head.split()
-        if len(fields) < 5 or not tail:
-            continue
-        point = fields[4].replace("\\040", " ")
-        if path.is_relative_to(point) and len(point) >= len(best):
-            best, kind = point, tail.split()[0]
-    return kind in NETWORK_FILE_SYSTEMS
+    below = [disk for disk in partitions if path.is_relative_to(disk.mountpoint)]
+    # The longest is the nearest; of several at one place the last hides the others.
+    nearest = max(reversed(below), key=lambda disk: len(disk.mountpoint), default=None)
+    return nearest is not None and nearest.fstype in NETWORK_FILE_SYSTEMS
 
 
 class Leases:

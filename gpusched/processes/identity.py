@@ -6,7 +6,9 @@ Rules of this file:
   opened, so a number that was handed out again is never hit.
 * What belongs to an incarnation is found by what a process cannot shed by accident: its parents, the sessions of shim
   and ranks, and the mark in its environment (``MARK``), which ``fork`` and ``exec`` pass on.
-* Standard library only: the shim uses it without torch, the daemon without anything.
+* psutil is for what is shown and what is seldom asked (``devices/``, the doctor). Here it is not enough: it has no
+  pidfds, no start time in the kernel's own ticks (``shim.json`` keeps those), no time limit on a read; its
+  ``children()`` looks at every process of the machine; and importing it costs a shim more than all of this.
 """
 
 from __future__ import annotations
@@ -103,9 +105,9 @@ def _names(folder: str) -> list[str]:
 
 
 @functools.cache
-def boot_id() -> str:
-    """Changes with every boot: a pid from another boot is dead."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+def boot_id(path: str = "/proc/sys/kernel/random/boot_id") -> str:
+    """Return the name of this boot; empty where the kernel does not say. A pid from another boot is dead."""
+    return (read_file(path) or b"").decode("ascii", "replace").strip()
 
 
 def become_subreaper() -> None:
@@ -127,7 +129,7 @@ def mark_of(folder: Path | str, trial: int | str, incarnation: int | str) -> str
     return f"{where.st_dev}:{where.st_ino}:{trial}:{incarnation}"
 
 
-def _stat_fields(pid: int) -> list[bytes] | None:
+def stat_fields(pid: int) -> list[bytes] | None:
     """Fields of ``/proc/<pid>/stat`` from the state on (index 0 is field 3), or None when it is gone."""
     text = read_file(f"/proc/{pid}/stat", 2048)
     if not text:
@@ -137,7 +139,7 @@ def _stat_fields(pid: int) -> list[bytes] | None:
 
 def start_time(pid: int) -> int | None:
     """When the process started, in clock ticks since boot; None if there is none, or only a zombie."""
-    fields = _stat_fields(pid)
+    fields = stat_fields(pid)
     if fields is None or chr(fields[0][0]) in _GONE:
         return None
     return int(fields[19])
@@ -178,23 +180,6 @@ def identify(pids: Iterable[int]) -> list[Identity]:
     return [Identity(pid, began) for pid in pids if (began := start_time(pid)) is not None]
 
 
-def _children_of(pid: int) -> list[int]:
-    found: list[int] = []
-    for thread in _names(f"/proc/{pid}/task"):
-        found.extend(map(int, (read_file(f"/proc/{pid}/task/{thread}/children") or b"").split()))
-    return found
-
-
-def _parents() -> dict[int, int]:
-    """Every process and its parent: for kernels without ``/proc/<pid>/task/<tid>/children``."""
-    parents: dict[int, int] = {}
-    for pid in all_pids():
-        fields = _stat_fields(pid)
-        if fields is not None:
-            parents[pid] = int(fields[1])
-    return parents
-
-
 @functools.cache
 def _kernel_lists_children() -> bool:
     return Path(f"/proc/self/task/{os.getpid()}/children").exists()
@@ -205,29 +190,24 @@ def all_pids() -> list[int]:
 
 
 def children(pid: int) -> list[int]:
-    """The direct children of ``pid``, zombies included."""
-    if _kernel_lists_children():
-        return _children_of(pid)
-    return [child for child, parent in _parents().items() if parent == pid]
+    """Return the direct children of ``pid``, zombies included."""
+    if not _kernel_lists_children():
+        return [
+            child for child in all_pids() if (stat_fields(child) or (b"", b""))[1] == b"%d" % pid
+        ]
+    found: list[int] = []
+    for thread in _names(f"/proc/{pid}/task"):
+        found.extend(map(int, (read_file(f"/proc/{pid}/task/{thread}/children") or b"").split()))
+    return found
 
 
 def descendants(pid: int) -> list[int]:
-    """Children, their children and so on, zombies included; nearest first."""
-    if _kernel_lists_children():
-        below = _children_of
-    else:
-        table: dict[int, list[int]] = {}
-        for child, parent in _parents().items():
-            table.setdefault(parent, []).append(child)
-
-        def below(pid: int) -> list[int]:
-            return table.get(pid, [])
-
+    """Return children, their children and so on, zombies included; nearest first."""
     found: list[int] = []
     seen = {pid}
     unvisited = [pid]
     while unvisited:
-        for child in below(unvisited.pop()):
+        for child in children(unvisited.pop()):
             if child not in seen:
                 seen.add(child)
                 found.append(child)

@@ -19,7 +19,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpusched.processes.identity import descendants, identify, read_each, read_file, send_signal
+from gpusched.processes.identity import (
+    descendants,
+    identify,
+    read_each,
+    read_file,
+    send_signal,
+    stat_fields,
+)
 
 SIGNAL = signal.SIGRTMIN + 7
 PATIENCE_S = 2.0
@@ -150,8 +157,7 @@ def _listens(pid: int) -> bool:
 
 
 def _is_stopped(pid: int) -> bool:
-    stat = read_file(f"/proc/{pid}/stat", 2048) or b""
-    return stat[stat.rfind(b")") + 2 :][:1] in (b"T", b"t")
+    return (stat_fields(pid) or (b"",))[0] in (b"T", b"t")
 
 
 def _size(path: Path) -> int:

@@ -28,12 +28,12 @@ from typing import Any, BinaryIO, Protocol
 from gpusched import failpoints
 from gpusched.errors import DamagedState
 from gpusched.folder.files import private_folder, sync_folder
+from gpusched.processes.identity import boot_id
 from gpusched.worker.say import say
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 FRESH_S = 60.0
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _PIECE_BYTES = 8 << 20
 FOLDER = "files"
 """Name, inside a checkpoint, of the folder that the script has written (``trial.checkpoint_dir``)."""
@@ -303,14 +303,6 @@ def _compare(path: Path, entry: Mapping[str, Any], *, same_boot: bool) -> None:
 
 def _manifest_hash(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
-
-
-def boot_id() -> str:
-    """Which boot of this machine this is; empty where the kernel does not say."""
-    try:
-        return _BOOT_ID.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _is_of_folder(name: str) -> bool:

@@ -108,18 +108,27 @@ def test_outside_the_container_nobody_is_known() -> None:
 
 
 @pytest.mark.parametrize("name", ["nvidia-cuda-mps-server", "Xorg", "gnome-shell"])
-def test_what_lives_on_an_idle_gpu(tmp_path: Path, name: str) -> None:
-    folder = tmp_path / str(os.getpid())
-    folder.mkdir()
-    (folder / "comm").write_bytes(name.encode()[:15] + b"\n")  # the kernel cuts names at 15 bytes
-    (folder / "cmdline").write_bytes(name.encode() + b"\0")
-    (folder / "stat").write_text(f"{os.getpid()} (x) S 1 0 0 " + "0 " * 40)
-    assert Processes(proc=tmp_path).who(os.getpid()).whose == "resident"
+def test_what_lives_on_an_idle_gpu(started: list[subprocess.Popen[bytes]], name: str) -> None:
+    """The kernel cuts names at 15 bytes."""
+    process = subprocess.Popen([name, *SLEEP[1:]], executable=sys.executable)
+    started.append(process)
+    wait_for_exec(process)
+    assert Processes().who(process.pid).whose == "ours", "it only says so in its command line"
+    rename = f"import ctypes, time; ctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)"
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"{rename}; print(flush=True); time.sleep(60)"],
+        stdout=subprocess.PIPE,
+    )
+    started.append(process)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert Processes().who(process.pid).whose == "resident"
 
 
 def test_other_peoples_command_lines_cannot_write_to_the_terminal() -> None:
-    assert printable(b"python\0-c\0\x1b[2Jevil\x07\n\xff") == "python -c ?[2Jevil? \ufffd"
-    assert len(printable(b"x" * 500)) == 60
+    assert printable("python -c \x1b[2Jevil\x07\n\udcff") == "python -c ?[2Jevil? ?"
+    assert len(printable("x" * 500)) == 60
 
 
 def test_who_has_a_file_open(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
@@ -141,7 +150,7 @@ def test_a_descriptor_that_cannot_be_read_does_not_hide_the_others(tmp_path: Pat
     descriptors.mkdir(parents=True)
     (descriptors / "0").touch()  # no link: what reading it raises stands for any reason
     (descriptors / "1").symlink_to(target)
-    assert [found.pid for found in Processes(proc=tmp_path).openers(target)] == [1]
+    assert [found.pid for found in Processes().openers(target, proc=tmp_path)] == [1]
 
 
 def test_who_only_watches_a_gpu_is_not_named_beside_who_computes_on_it(tmp_path: Path) -> None:
@@ -151,10 +160,10 @@ def test_who_only_watches_a_gpu_is_not_named_beside_who_computes_on_it(tmp_path:
         descriptors.mkdir(parents=True)
         for number, name in enumerate(names):
             (descriptors / str(number)).symlink_to(tmp_path / name)
-    processes = Processes(proc=tmp_path)
-    assert [found.pid for found in processes.openers(target)] == [2]
+    processes = Processes()
+    assert [found.pid for found in processes.openers(target, proc=tmp_path)] == [2]
     (tmp_path / "2" / "fd" / "1").unlink()
-    assert {found.pid for found in processes.openers(target)} == {1, 2}
+    assert {found.pid for found in processes.openers(target, proc=tmp_path)} == {1, 2}
 
 
 def test_the_namespace_is_the_kernels_own_or_not() -> None:

@@ -141,17 +141,22 @@ def test_a_folder_that_others_may_write_is_refused(
 
 
 def test_a_home_on_a_network_comes_last(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mounts = folder / "mountinfo"
+    mounts = folder / "self/mounts"
+    mounts.parent.mkdir()
     mounts.write_text(
-        "22 1 0:21 / / rw - ext4 /dev/sda rw\n"
-        "30 22 0:30 / /home rw,relatime shared:1 - nfs4 server:/home rw\n"
-        "31 22 0:31 / /home/local\\040disk rw - xfs /dev/sdb rw\n"
-        "rubbish\n"
+        "/dev/sda / ext4 rw 0 0\n"
+        "server:/home /home nfs4 rw,relatime 0 0\n"
+        "/dev/sdb /home/local\\040disk xfs rw 0 0\n"
+        "/dev/sdc /srv ext4 rw 0 0\n"
+        "server:/srv /srv nfs rw 0 0\n"
     )
-    assert _on_network(Path("/home/me/.local"), mounts)
-    assert not _on_network(Path("/home/local disk/me"), mounts)
-    assert not _on_network(Path("/var"), mounts)
-    assert not _on_network(Path("/var"), folder / "none")
+    monkeypatch.setattr("psutil.PROCFS_PATH", str(folder))
+    assert _on_network(Path("/home/me/.local"))
+    assert not _on_network(Path("/home/local disk/me"))
+    assert not _on_network(Path("/var"))
+    assert _on_network(Path("/srv/me")), "the later mount hides the earlier"
+    mounts.unlink()
+    assert not _on_network(Path("/home/me"))
     monkeypatch.setattr(leases_module, "_on_network", lambda path: True)
     monkeypatch.setattr(leases_module, "RUN_USER", folder / "run")
     mine = folder / "run" / str(os.getuid())

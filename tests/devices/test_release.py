@@ -14,7 +14,6 @@ from gpusched.devices.baseline import (
     Baseline,
     BaselineFile,
     assumed,
-    boot_id,
     learn,
     looks_idle,
     tolerance_bytes,
@@ -169,8 +168,3 @@ def test_a_uuid_is_not_trusted_as_a_file_name(tmp_path: Path) -> None:
     kept = BaselineFile(tmp_path / "state", "580", "boot-1")
     kept.write(Gpu("MIG-GPU-a/1/../../x", 0, "x"), Baseline(1, 2))
     assert [p.name for p in tmp_path.iterdir()] == ["state"]
-
-
-def test_the_boot_id(tmp_path: Path) -> None:
-    assert boot_id()
-    assert boot_id(tmp_path / "nothing") == ""

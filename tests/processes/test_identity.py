@@ -17,6 +17,7 @@ from gpusched.processes import identity as processes
 from gpusched.processes.identity import (
     MARK,
     Identity,
+    boot_id,
     children,
     command_of,
     descendants,
@@ -190,3 +191,8 @@ def test_a_process_that_cannot_be_read_holds_nobody_up(
     assert command_of(stuck[0]) == ""
     stuck[1].set()
     until(lambda: "sleep" in command_of(stuck[0]))
+
+
+def test_the_boot_has_a_name_unless_the_kernel_keeps_it(tmp_path: Path) -> None:
+    assert boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip() != ""
+    assert boot_id(str(tmp_path / "nothing")) == ""

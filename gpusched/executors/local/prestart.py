@@ -18,7 +18,6 @@ Nothing of this is in the journal: it is a guess about a launch, and may always 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -38,7 +37,6 @@ from gpusched.executors.local.timers import Timers
 from gpusched.folder.files import read_json
 from gpusched.folder.find import trial_folders
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.processes.identity import read_file
 
 MOST_AT_ONCE = 4
 FAILURES_MAX = 2
@@ -360,10 +358,13 @@ def _has_memory(before: Incarnation, ranks: int) -> bool:
     claim = before.claim()
     if claim is None or not claim.ranks:
         return False
-    page = os.sysconf("SC_PAGE_SIZE")
-    sizes = [int((read_file(f"/proc/{r.pid}/statm") or b"0 0").split()[1]) for r in claim.ranks]
-    needed = MEMORY_FACTOR * ranks * page * sum(sizes) / len(sizes)
-    for line in (read_file("/proc/meminfo") or b"").splitlines():
-        if line.startswith(b"MemAvailable:"):
-            return needed < 1024 * int(line.split()[1])
-    return False
+    import psutil  # not before the first resize: it takes a while
+
+    sizes = []
+    for rank in claim.ranks:
+        try:
+            sizes.append(psutil.Process(rank.pid).memory_info().rss)
+        except psutil.Error:
+            sizes.append(0)
+    needed_bytes = MEMORY_FACTOR * ranks * sum(sizes) / len(sizes)
+    return bool(needed_bytes < psutil.virtual_memory().available)
