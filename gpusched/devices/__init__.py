@@ -3,10 +3,10 @@
 ``base`` is the seam (``Devices``). ``choose`` picks the kind and holds the CPU slots; ``cuda`` is NVIDIA's, in parts:
 
 * which: ``visible`` (which GPUs may be used), ``leases`` (claims of other experiments), ``atoms`` (bundles),
-  ``placing`` and ``topology`` (ranks, cores, neighbours)
+  ``placing`` (ranks, cores)
 * the driver: ``nvml`` (the only door to it), ``gpu`` (its answers as values), ``watch`` and ``xid`` (threads that
-  ask, so that nothing waits; ``clock`` starts and times them), ``machine`` (all GPUs), ``unit`` (one in use)
-* released: ``release`` (the rule), ``baseline`` (memory in use when idle), ``holders`` and ``pidcheck`` (processes on
-  a GPU), ``opening`` (the first look); ``health`` (faults)
-* for people: ``gpus`` and ``reading``
+  ask, so that nothing waits), ``machine`` (all GPUs, which are neighbours), ``unit`` (one in use)
+* released: ``release`` (the rule, memory in use when idle), ``holders`` (processes on a GPU), ``opening`` (the first
+  look); ``health`` (faults)
+* for people: ``gpus``
 """

@@ -6,16 +6,15 @@ changed, so an experiment that goes on finds its devices by the ids in its journ
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpusched.devices.baseline import BaselineFile
-from gpusched.devices.clock import Clock
 from gpusched.devices.gpu import Gpu
 from gpusched.devices.machine import Machine
-from gpusched.devices.topology import bundle
+from gpusched.devices.release import BaselineFile
 from gpusched.devices.unit import Doing, Unit
 from gpusched.devices.visible import choose, listing, visible
+from gpusched.devices.watch import Threads
 from gpusched.errors import DeviceError
 
 JOINT = "+"
@@ -59,12 +58,12 @@ class Maker:
     """What a unit needs besides its GPU."""
 
     machine: Machine
-    clock: Clock
+    threads: Threads
     baselines: BaselineFile
 
     def unit(self, gpu: Gpu) -> Unit:
         watch = self.machine.watches[gpu.board]
-        return Unit(gpu, watch, self.clock, self.baselines.read(gpu))
+        return Unit(gpu, watch, self.threads, self.baselines.read(gpu))
 
     def of_unit(self, unit: Unit) -> Atom:
         """An atom of one, around a unit that there is already."""
@@ -148,3 +147,27 @@ def check_mig(atoms: Sequence[Atom], gpus_per_atom: int, gpu_ids: str) -> None:
         raise DeviceError(
             f"gpu_ids: index: {slices[0]} is a MIG slice, which has no index. Set gpu_ids: uuid"
         )
+
+
+def bundle(
+    gpus: Sequence[Gpu], island: Mapping[str, int], size: int
+) -> tuple[list[tuple[Gpu, ...]], list[Gpu]]:
+    """Atoms of ``size`` GPUs: within an island and a NUMA node first, then within an island, then from what is left.
+
+    Also returns the GPUs that no atom needs. The order of ``gpus`` is kept within each step.
+    """
+    left = list(gpus)
+    atoms: list[tuple[Gpu, ...]] = []
+    keys: tuple[Callable[[Gpu], object], ...] = (
+        lambda g: (island.get(g.board), g.numa_node),
+        lambda g: island.get(g.board),
+        lambda g: None,
+    )
+    for key in keys:
+        for value in dict.fromkeys(map(key, left)):
+            group = [gpu for gpu in left if key(gpu) == value]
+            while len(group) >= size:
+                atoms.append(tuple(group[:size]))
+                left = [gpu for gpu in left if gpu not in group[:size]]
+                group = group[size:]
+    return atoms, left

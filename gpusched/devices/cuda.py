@@ -29,16 +29,15 @@ from gpusched.devices.base import (
     Remark,
     Strangers,
 )
-from gpusched.devices.baseline import BaselineFile
-from gpusched.devices.clock import Clock, MachineClock
+from gpusched.devices.gpus import read_atom
 from gpusched.devices.holders import Processes, in_initial_pid_namespace
 from gpusched.devices.leases import Leases, lease_folder, state_home
 from gpusched.devices.machine import Machine, find_machine
 from gpusched.devices.opening import Opening, StartContext
 from gpusched.devices.placing import GpuIds, place
-from gpusched.devices.reading import read_atom
-from gpusched.devices.release import Verdict
+from gpusched.devices.release import BaselineFile, Verdict
 from gpusched.devices.unit import Out, Unit
+from gpusched.devices.watch import RealThreads, Threads
 from gpusched.devices.xid import XidWatch
 from gpusched.errors import DeviceError
 from gpusched.processes.identity import boot_id
@@ -68,7 +67,7 @@ class CudaDevices:
         leases: Leases,
         baselines: BaselineFile,
         processes: Processes,
-        clock: Clock,
+        threads: Threads,
         gpu_ids: GpuIds = "uuid",
         start_context: StartContext | None = None,
     ) -> None:
@@ -77,12 +76,12 @@ class CudaDevices:
         self._leases = leases
         self._baselines = baselines
         self._processes = processes
-        self._clock = clock
+        self._threads = threads
         self._gpu_ids = gpu_ids
         self._start_context = start_context
         self._units = {unit.gpu.uuid: unit for atom in atoms for unit in atom.units}
         self._xids: XidWatch | None = None
-        self._leases_tried_at = clock.now()
+        self._leases_tried_at = threads.now()
         self._said: set[str] = set()
         self._missed: set[str] = set()
         self._waits: dict[str, _Wait] = {}
@@ -102,7 +101,7 @@ class CudaDevices:
         experiment: Path | None = None,
         known: Sequence[str] | None = None,
         environ: Mapping[str, str] | None = None,
-        clock: Clock | None = None,
+        threads: Threads | None = None,
         processes: Processes | None = None,
         start_context: StartContext | None = None,
     ) -> CudaDevices:
@@ -118,14 +117,14 @@ class CudaDevices:
         if gpu_ids not in ("uuid", "index"):
             raise DeviceError(f"gpu_ids: {gpu_ids}: must be uuid or index")
         environ = os.environ if environ is None else environ
-        clock = clock or MachineClock()
+        threads = threads or RealThreads()
         if processes is None:
             processes = Processes(experiment)
             processes.visible = in_initial_pid_namespace()
-        machine = find_machine(processes, clock)
+        machine = find_machine(processes, threads)
         try:
             baselines = BaselineFile(state_dir or state_home(environ), machine.driver, boot_id())
-            maker = Maker(machine, clock, baselines)
+            maker = Maker(machine, threads, baselines)
             if known is not None:
                 atoms = known_atoms(maker, known)
             else:
@@ -142,7 +141,7 @@ class CudaDevices:
             leases=leases,
             baselines=baselines,
             processes=processes,
-            clock=clock,
+            threads=threads,
             gpu_ids="index" if gpu_ids == "index" else "uuid",
             start_context=start_context,
         )
@@ -153,7 +152,7 @@ class CudaDevices:
         """Take the leases, learn the idle baselines, list the devices.
 
         Waits for a first reading of each GPU (a fraction of a second, 30 s at most) and, inside a container, for the
-        test of ``pidcheck.py``. Raises DeviceError where no device can be used now.
+        test of ``opening.py``. Raises DeviceError where no device can be used now.
         """
         self._host = host
         for note in self._machine.notes:
@@ -190,11 +189,11 @@ class CudaDevices:
         for board, watch in self._machine.watches.items():
             if board not in boards:
                 watch.close()
-        Opening(units, self._processes, self._clock, self._say, self._start_context).run()
+        Opening(units, self._processes, self._threads, self._say, self._start_context).run()
         for unit in units:
             self._keep_baseline(unit)
         watched = [w.gpu for b, w in self._machine.watches.items() if b in boards and w.gpu]
-        self._xids = XidWatch(watched, self._clock)
+        self._xids = XidWatch(watched, self._threads)
 
     # ---------------------------------------------------------------- leases
 
@@ -205,7 +204,7 @@ class CudaDevices:
                 problem = f"leased by {holder}" if holder else ""
             except DeviceError as error:
                 problem = str(error)
-            now = self._clock.now()
+            now = self._threads.now()
             if problem:
                 unit.out = Out(problem, now, passing=True, leased=True)
             elif unit.out is not None and unit.out.leased:
@@ -227,7 +226,7 @@ class CudaDevices:
 
     def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:
         self._units_of(devices)
-        wait = _Wait(self._clock.now(), limit_s)
+        wait = _Wait(self._threads.now(), limit_s)
         self._waits.update({name: wait for name in devices if name not in self._waits})
         self._follow(wait)
 
@@ -241,14 +240,14 @@ class CudaDevices:
             if self._xids is not None:
                 self._xids.forget(unit.gpu.board)
         self._asked_for.add(device)
-        self._try_to_readmit(atom, self._clock.now() + READMIT_PATIENCE_S)
+        self._try_to_readmit(atom, self._threads.now() + READMIT_PATIENCE_S)
 
     def keep_out(self, device: str, reason: str) -> None:
         for unit in self._atom(device).units:
             unit.keep_out(reason)
 
     def examine(self, devices: Sequence[str]) -> None:
-        self._examine(tuple(devices), self._clock.now() + EXAMINE_PATIENCE_S)
+        self._examine(tuple(devices), self._threads.now() + EXAMINE_PATIENCE_S)
 
     def readings(self) -> tuple[Reading, ...]:
         return tuple(read_atom(atom) for atom in self._atoms.values())
@@ -284,8 +283,10 @@ class CudaDevices:
             return
         self._hear()
         released = []
-        waited_s = self._clock.now() - wait.since
-        is_over = self._clock.now() >= wait.since + wait.limit_s  # the difference may round to less
+        waited_s = self._threads.now() - wait.since
+        is_over = (
+            self._threads.now() >= wait.since + wait.limit_s
+        )  # the difference may round to less
         for name in names:
             atom = self._atom(name)
             why = _why(atom, [unit.released() for unit in atom.units])
@@ -299,7 +300,7 @@ class CudaDevices:
         if released:
             self._host.emit(Released(tuple(released)))
         if wait in self._waits.values():
-            left_s = wait.since + wait.limit_s - self._clock.now()
+            left_s = wait.since + wait.limit_s - self._threads.now()
             self._host.after(max(0.01, min(wait.pause_s, left_s)), partial(self._follow, wait))
             wait.pause_s = min(PAUSE_MAX_S, wait.pause_s * PAUSE_GROWTH)
 
@@ -309,7 +310,7 @@ class CudaDevices:
         why = self._why_not_readmit(atom)
         if not why:
             self._back_in_use(atom)
-        elif self._clock.now() < until:
+        elif self._threads.now() < until:
             again = partial(self._try_to_readmit, atom, until)
             self._host.after(READMIT_EVERY_S, again)
         else:
@@ -335,7 +336,7 @@ class CudaDevices:
         answers = [(unit, unit.blamed()) for unit in self._units_of(devices)]
         ill = [f"{unit.gpu.label}: {why}" for unit, why in answers if why]
         if not ill and any(why is None for _, why in answers):
-            if self._clock.now() < until:
+            if self._threads.now() < until:
                 self._host.after(EXAMINE_EVERY_S, partial(self._examine, devices, until))
                 return
             ill = ["NVML reported no GPU health"]
@@ -363,7 +364,7 @@ class CudaDevices:
 
     def _recovered(self) -> list[Atom]:
         """Devices out of use for a reason that has passed (a stranger left, a lease was given back), proven clean."""
-        now = self._clock.now()
+        now = self._threads.now()
         if now - self._leases_tried_at >= LEASE_RETRY_S:
             self._leases_tried_at = now
             units = self._units.values()

@@ -2,20 +2,23 @@
 
 Finding out may take seconds (a driver without persistence mode wakes its GPUs up) and may hang on a sick GPU, so every
 board is looked up in its own thread, and one that does not answer in time is left out and named.
+
+*Islands*: GPUs joined by NVLink (directly or through NVSwitch); where there is no NVLink, GPUs of one NUMA node. A
+trial on one island exchanges gradients at the speed of the fast links.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpusched.devices.clock import Clock
+import pynvml
+
 from gpusched.devices.gpu import Gpu
 from gpusched.devices.holders import Processes
-from gpusched.devices.nvml import NvmlError, ask, start
-from gpusched.devices.topology import islands, read_links, read_same_node
+from gpusched.devices.nvml import NvmlError, ask, ask_if_supported, start
 from gpusched.devices.visible import Entry, entry_of
-from gpusched.devices.watch import Watch, run_in_thread
+from gpusched.devices.watch import Threads, Watch, run_in_thread
 from gpusched.errors import DeviceError
 
 START_TIMEOUT_S = 60.0
@@ -41,13 +44,13 @@ class Machine:
             watch.close()
 
 
-def find_machine(processes: Processes, clock: Clock, *, topology: bool = True) -> Machine:
+def find_machine(processes: Processes, threads: Threads, *, topology: bool = True) -> Machine:
     """Look for all GPUs. Raises DeviceError where there is no driver, no GPU, or no answer."""
     machine = Machine()
-    watches = [Watch(index, processes, clock) for index in range(_count(machine, clock))]
-    deadline = clock.now() + FIND_TIMEOUT_S
+    watches = [Watch(index, processes, threads) for index in range(_count(machine, threads))]
+    deadline = threads.now() + FIND_TIMEOUT_S
     for watch in watches:
-        if not clock.wait(watch.found, max(0.0, deadline - clock.now())):
+        if not threads.wait(watch.found, max(0.0, deadline - threads.now())):
             machine.notes.append(f"GPU {watch.index} is left out: NVML did not answer about it")
         elif watch.gpu is None:
             machine.notes.append(f"GPU {watch.index} is left out: {watch.failure}")
@@ -62,11 +65,11 @@ def find_machine(processes: Processes, clock: Clock, *, topology: bool = True) -
     gpus = [entry.gpu for entry in machine.entries]
     machine.islands = dict.fromkeys(machine.watches, 0)
     if topology and len(gpus) > 1:
-        _join(machine, gpus, clock)
+        _join(machine, gpus, threads)
     return machine
 
 
-def _count(machine: Machine, clock: Clock) -> int:
+def _count(machine: Machine, threads: Threads) -> int:
     """How many GPUs the driver has. Raises what ``start`` raises, and DeviceError if it hangs."""
     answer: list[int] = []
     failure: list[NvmlError] = []
@@ -80,7 +83,7 @@ def _count(machine: Machine, clock: Clock) -> int:
         except NvmlError as error:
             failure.append(error)
 
-    if not run_in_thread(clock, work, "gpusched-nvml-start", START_TIMEOUT_S):
+    if not run_in_thread(threads, work, "gpusched-nvml-start", START_TIMEOUT_S):
         raise DeviceError(
             f"the NVIDIA driver did not answer within {START_TIMEOUT_S:.0f} s; does `nvidia-smi` hang too?"
         )
@@ -96,14 +99,71 @@ def _list_in_pci_order(machine: Machine) -> None:
     machine.entries = [entry_of(gpu, slices) for gpu, slices in order]
 
 
-def _join(machine: Machine, gpus: Sequence[Gpu], clock: Clock) -> None:
+def _join(machine: Machine, gpus: Sequence[Gpu], threads: Threads) -> None:
     answer: list[dict[str, int]] = []
 
     def work() -> None:
         uuids = [gpu.uuid for gpu in gpus]
         answer.append(islands(uuids, read_links(gpus), read_same_node(gpus)))
 
-    if run_in_thread(clock, work, "gpusched-topology", TOPOLOGY_TIMEOUT_S) and answer:
+    if run_in_thread(threads, work, "gpusched-topology", TOPOLOGY_TIMEOUT_S) and answer:
         machine.islands = answer[0]
     else:
         machine.notes.append("how the GPUs are joined is unknown: NVML did not say")
+
+
+def read_links(gpus: Sequence[Gpu]) -> dict[tuple[str, str], bool]:
+    """For each pair of boards, in both orders: whether NVLink joins them. May block."""
+    links = {}
+    for place, a in enumerate(gpus):
+        for b in gpus[place + 1 :]:
+            status = ask_if_supported(
+                "nvmlDeviceGetP2PStatus", a.handle, b.handle, pynvml.NVML_P2P_CAPS_INDEX_NVLINK
+            )
+            links[a.uuid, b.uuid] = links[b.uuid, a.uuid] = status == pynvml.NVML_P2P_STATUS_OK
+    return links
+
+
+def read_same_node(gpus: Sequence[Gpu]) -> dict[tuple[str, str], bool]:
+    """For each pair, in both orders: whether they need not cross between sockets. May block."""
+    near = {}
+    for place, a in enumerate(gpus):
+        for b in gpus[place + 1 :]:
+            if a.numa_node is not None and b.numa_node is not None:
+                same = a.numa_node == b.numa_node
+            else:
+                level = ask_if_supported("nvmlDeviceGetTopologyCommonAncestor", a.handle, b.handle)
+                same = level is None or level <= pynvml.NVML_TOPOLOGY_NODE
+            near[a.uuid, b.uuid] = near[b.uuid, a.uuid] = same
+    return near
+
+
+def islands(
+    uuids: Sequence[str],
+    linked: Mapping[tuple[str, str], bool],
+    near: Mapping[tuple[str, str], bool],
+) -> dict[str, int]:
+    """Number the islands from 0, in the order of their first member.
+
+    GPUs without any NVLink form islands by ``near`` among themselves.
+    """
+    with_link = [a for a in uuids if any(linked.get((a, b)) for b in uuids if b != a)]
+    without = [a for a in uuids if a not in with_link]
+    groups = _groups(with_link, lambda a, b: linked.get((a, b), False))
+    groups += _groups(without, lambda a, b: near.get((a, b), True))
+    groups.sort(key=lambda group: uuids.index(group[0]))
+    return {uuid: number for number, group in enumerate(groups) for uuid in group}
+
+
+def _groups(names: Sequence[str], joined: Callable[[str, str], bool]) -> list[list[str]]:
+    """Connected components, members in the order given."""
+    left = list(names)
+    groups = []
+    while left:
+        group = [left.pop(0)]
+        for member in group:  # grows as it is walked
+            for other in [o for o in left if joined(member, o)]:
+                left.remove(other)
+                group.append(other)
+        groups.append(sorted(group, key=names.index))
+    return groups

@@ -1,19 +1,29 @@
 """The first look at the GPUs of an experiment: first readings, whose pids NVML names, idle baselines.
 
 The only part that waits for the driver after the GPUs were found, and with limits: 30 s for first readings, 30 s for
-the test of ``pidcheck.py`` inside a container. A GPU that does not answer in time is busy until it does.
+the test of pids inside a container. A GPU that does not answer in time is busy until it does.
+
+*Whose pids.* The driver knows no pid namespaces: in a container NVML may name pids of the host, or of the container, or
+none. Outside one there is nothing to test. Inside, a child opens a CUDA context on a GPU that is ours and empty, and is
+looked for in NVML's list. Where it does not show up under its own pid, processes cannot be told apart, and a release is
+confirmed by the empty process tree, memory, and the list being as it was before: said once, cured by ``--pid=host``.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import select
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
+from typing import Literal, Protocol
 
-from gpusched.devices import pidcheck
-from gpusched.devices.clock import Clock
 from gpusched.devices.gpu import Usage
 from gpusched.devices.holders import Processes
 from gpusched.devices.unit import Out, Unit
+from gpusched.devices.watch import Threads
 
 FIRST_READING_TIMEOUT_S = 30.0
 READING_TIMEOUT_S = 10.0
@@ -22,7 +32,21 @@ LEAVING_TIMEOUT_S = 10.0
 """How long to wait for processes that have ended and whose contexts the driver is still taking down."""
 POLL_S = 0.05
 
-StartContext = Callable[[str], pidcheck.Child]
+Finding = Literal["visible", "hidden", "absent", "unknown"]
+
+
+class Child(Protocol):
+    """A process with a CUDA context."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def close(self) -> None:
+        """End it, and wait until it is gone."""
+        ...
+
+
+StartContext = Callable[[str], Child]
 
 
 class Opening:
@@ -32,26 +56,23 @@ class Opening:
         self,
         units: Sequence[Unit],
         processes: Processes,
-        clock: Clock,
+        threads: Threads,
         say: Callable[[str], None],
         start_context: StartContext | None,
     ) -> None:
         self._units = units
         self._processes = processes
-        self._clock = clock
+        self._threads = threads
         self._say = say
         self._never = threading.Event()
-        self._start_context: StartContext = start_context or pidcheck.ContextChild
+        self._start_context: StartContext = start_context or ContextChild
 
     def run(self) -> None:
         """Read, test, judge, learn."""
-        for watch in {id(unit.watch): unit.watch for unit in self._units}.values():
-            watch.begin(tuple(unit.gpu for unit in self._units if unit.watch is watch))
-        deadline = self._clock.now() + FIRST_READING_TIMEOUT_S
+        first_readings(self._units, self._threads, FIRST_READING_TIMEOUT_S)
         for unit in self._units:
-            usage = self._wait_for(unit, 0, deadline, vitals=True)
             unit.verdict()  # notices what the driver gives
-            if usage is not None and not usage.compute:
+            if unit.usage is not None and not unit.usage.compute:
                 unit.learn_if_idle()  # before a context of the test's own is on it
         self._test_pids()
         self._wait_for_the_leaving()
@@ -60,15 +81,15 @@ class Opening:
 
     def _wait_for_the_leaving(self) -> None:
         """A search that is begun right after another one ended finds the last one's contexts: they go by themselves."""
-        deadline = self._clock.now() + LEAVING_TIMEOUT_S
+        deadline = self._threads.now() + LEAVING_TIMEOUT_S
         for unit in self._units:
             leaving = bool(unit.verdict().holders)
-            while leaving and self._clock.now() < deadline:
+            while leaving and self._threads.now() < deadline:
                 verdict = unit.verdict()
                 others = any(holder.whose != "gone" for holder in verdict.holders)
                 if verdict.clean or others or self._fresh(unit) is None:
                     break
-                self._clock.wait(self._never, POLL_S)
+                self._threads.wait(self._never, POLL_S)
 
     def _judge(self, unit: Unit) -> None:
         unit.verdict()
@@ -77,24 +98,13 @@ class Opening:
             if shortfall:
                 self._say(shortfall)
             if not unit.means.enough and unit.out is None:
-                unit.out = Out(shortfall, self._clock.now(), passing=False)
+                unit.out = Out(shortfall, self._threads.now(), passing=False)
         unit.learn_if_idle()
         unit.examine()
 
-    def _wait_for(
-        self, unit: Unit, ticket: int, deadline: float, *, vitals: bool = False
-    ) -> Usage | None:
-        """A reading that carries the ticket; None if the GPU is lost or it takes too long."""
-        while self._clock.now() < deadline and unit.watch.lost is None:
-            unit.watch.news.clear()
-            usage = unit.usage
-            if usage is not None and usage.ticket >= ticket and (unit.watch.vitals or not vitals):
-                return usage
-            self._clock.wait(unit.watch.news, max(0.0, deadline - self._clock.now()))
-        return None
-
     def _fresh(self, unit: Unit) -> Usage | None:
-        return self._wait_for(unit, unit.watch.request(), self._clock.now() + READING_TIMEOUT_S)
+        until = self._threads.now() + READING_TIMEOUT_S
+        return _reading(unit, self._threads, unit.watch.request(), until)
 
     def _test_pids(self) -> None:
         """Inside a container: do NVML's pids mean anything here?"""
@@ -107,7 +117,7 @@ class Opening:
             finding, why = self._open_a_context()
         self._processes.visible = finding == "visible"
         if finding != "visible":
-            self._say(pidcheck.MEANING[finding].format(why=why))
+            self._say(MEANING[finding].format(why=why))
         for unit in self._units:  # anew: until now everybody was called unseen
             self._fresh(unit)
             unit.watch.relax()
@@ -116,12 +126,134 @@ class Opening:
         free = next((u for u in self._units if u.out is None and u.verdict().clean), None)
         if free is None:
             return "unknown", "no GPU is free to test it on"
-        finding, why = pidcheck.self_test(
+        finding, why = self_test(
             lambda: self._start_context(free.gpu.uuid), lambda: self._fresh(free)
         )
-        deadline = self._clock.now() + CONTEXT_GONE_TIMEOUT_S
-        while not free.verdict().clean and self._clock.now() < deadline:
+        deadline = self._threads.now() + CONTEXT_GONE_TIMEOUT_S
+        while not free.verdict().clean and self._threads.now() < deadline:
             if self._fresh(free) is None:
                 break
-            self._clock.wait(self._never, POLL_S)
+            self._threads.wait(self._never, POLL_S)
         return finding, why
+
+
+def first_readings(units: Sequence[Unit], threads: Threads, timeout_s: float) -> None:
+    """Have the units read from now on, and wait until each has usage and vitals, is lost, or takes too long."""
+    for watch in {id(unit.watch): unit.watch for unit in units}.values():
+        watch.begin(tuple(unit.gpu for unit in units if unit.watch is watch))
+    until = threads.now() + timeout_s
+    for unit in units:
+        _reading(unit, threads, 0, until, vitals=True)
+
+
+def _reading(
+    unit: Unit, threads: Threads, ticket: int, until: float, *, vitals: bool = False
+) -> Usage | None:
+    """Wait for a reading that carries the ticket; None if the GPU is lost or takes too long."""
+    while threads.now() < until and unit.watch.lost is None:
+        unit.watch.news.clear()
+        usage = unit.usage
+        if usage is not None and usage.ticket >= ticket and (unit.watch.vitals or not vitals):
+            return usage
+        threads.wait(unit.watch.news, max(0.0, until - threads.now()))
+    return None
+
+
+# ---------------------------------------------------------------- whose pids NVML names
+
+READY_TIMEOUT_S = 20.0
+
+_CHILD = """
+import ctypes, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+device, context = ctypes.c_int(), ctypes.c_void_p()
+failed = (
+    cuda.cuInit(0)
+    or cuda.cuDeviceGet(ctypes.byref(device), 0)
+    or cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+)
+print("failed" if failed else "ready", flush=True)
+sys.stdin.read()
+"""
+
+
+class ContextChild:
+    """A process that opens a CUDA context through the driver's own library, without torch, and waits.
+
+    Raises OSError if it cannot be started or gets no context in time.
+    """
+
+    def __init__(self, uuid: str) -> None:
+        environ = {**os.environ, "CUDA_VISIBLE_DEVICES": uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-c", _CHILD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environ,
+        )
+        try:
+            if self._first_word() != b"ready":
+                raise OSError("no CUDA context could be opened")
+        except OSError:
+            self.close()
+            raise
+
+    def _first_word(self) -> bytes:
+        stream = self._process.stdout
+        assert stream is not None
+        if not select.select([stream], [], [], READY_TIMEOUT_S)[0]:
+            raise OSError(f"no CUDA context within {READY_TIMEOUT_S:.0f} s")
+        return stream.readline().strip()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def close(self) -> None:
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=10)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def self_test(start: Callable[[], Child], look: Callable[[], Usage | None]) -> tuple[Finding, str]:
+    """Open a context, look for it, close it. ``look`` gives a reading begun after it was called, or None.
+
+    Also returns what went wrong if the test itself failed.
+    """
+    before = look()
+    if before is None or before.processes is None:
+        return "absent", ""
+    try:
+        child = start()
+    except OSError as error:
+        return "unknown", str(error)
+    try:
+        during = look()
+    finally:
+        child.close()
+    if during is None or during.processes is None:
+        return "unknown", "NVML did not answer"
+    pids = {process.pid for process in during.compute}
+    if child.pid in pids:
+        return "visible", ""
+    return ("hidden" if pids - {process.pid for process in before.compute} else "absent"), ""
+
+
+MEANING = {
+    "hidden": (
+        "NVML names processes by pids of outside this container: whose they are cannot be told. A release is confirmed "
+        "by the empty process tree, memory, and a list that is empty again. --pid=host lifts this"
+    ),
+    "absent": (
+        "NVML names no processes of this container: a release is confirmed by the empty process tree and memory alone, "
+        "and a stranger on a GPU is noticed by memory alone. --pid=host lifts this"
+    ),
+    "unknown": (
+        "it could not be tested whether NVML names this container's processes ({why}); they are treated as if it does "
+        "not. --pid=host lifts this"
+    ),
+}

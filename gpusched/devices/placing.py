@@ -2,27 +2,27 @@
 
 Every rank sees all GPUs of its trial (nccl wants to), by UUID, which stays right whatever order anybody counts in;
 ``gpu_ids: index`` gives indices in PCI order, for scripts that parse the variable.
+
+The cores of a GPU's NUMA node are shared out evenly over *all* GPUs of that node, not just over ours, so that two
+experiments on one machine, or a GPU that comes and goes, never end up on the same cores.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Literal
 
 from gpusched.devices.base import Placement
 from gpusched.devices.gpu import Gpu
 from gpusched.devices.machine import Machine
-from gpusched.devices.topology import (
-    core_siblings,
-    loader_workers,
-    share_cores,
-    split,
-    threads_of,
-)
 from gpusched.devices.unit import Unit
 
 GpuIds = Literal["uuid", "index"]
+LOADER_WORKERS_MAX = 16
+CPU_FOLDER = Path("/sys/devices/system/cpu")
 
 COMMON = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -32,6 +32,16 @@ COMMON = {
     # torchelastic would set 1, whose abort can itself hang; 3 tears the process down without it.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
 }
+
+
+@functools.cache
+def core_siblings(cpu: int, folder: Path = CPU_FOLDER) -> tuple[int, ...]:
+    """The hyperthreads of a core, itself included."""
+    try:
+        text = (folder / f"cpu{cpu}/topology/thread_siblings_list").read_text()
+    except OSError:
+        return (cpu,)
+    return parse_cpu_list(text) or (cpu,)
 
 
 def place(
@@ -79,3 +89,52 @@ def _name(gpu: Gpu, machine: Machine, gpu_ids: GpuIds) -> str:
     indices = [entry.gpu.index for entry in machine.entries]
     in_order = indices == sorted(indices)
     return str(gpu.index if in_order else indices.index(gpu.index))
+
+
+def share_cores(
+    boards: Iterable[Gpu], allowed: Iterable[int], siblings: Callable[[int], tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """The cores of each board (by UUID) among ``allowed``: even, contiguous shares of its node's cores.
+
+    Hyperthreads of one core stay together. Boards without known cores share all; where a node has fewer cores than
+    boards, they double up.
+    """
+    usable = sorted(set(allowed))
+    by_cores: dict[tuple[int, ...], list[Gpu]] = {}
+    for gpu in boards:
+        near = tuple(c for c in usable if c in gpu.cpus) or tuple(usable)
+        by_cores.setdefault(near, []).append(gpu)
+    shares: dict[str, tuple[int, ...]] = {}
+    for near, group in by_cores.items():
+        cores = sorted({tuple(s for s in siblings(c) if s in near) or (c,) for c in near})
+        for place, gpu in enumerate(group):
+            first, last = place * len(cores) // len(group), (place + 1) * len(cores) // len(group)
+            mine = cores[first:last] or [cores[place % len(cores)]] if cores else []
+            shares[gpu.uuid] = tuple(sorted(cpu for core in mine for cpu in core))
+    return shares
+
+
+def split(cores: Sequence[int], parts: int, part: int) -> tuple[int, ...]:
+    """The share of one of ``parts`` MIG slices in its board's cores; never empty if there are cores."""
+    share = cores[part * len(cores) // parts : (part + 1) * len(cores) // parts]
+    return tuple(share or cores[part % len(cores) :][:1]) if cores else ()
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """``0-2,8`` -> (0, 1, 2, 8)."""
+    found: list[int] = []
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        if first.isdecimal():
+            found.extend(range(int(first), int(last if last.isdecimal() else first) + 1))
+    return tuple(found)
+
+
+def threads_of(cores: Sequence[int], siblings: Callable[[int], tuple[int, ...]]) -> int:
+    """How many threads of arithmetic these cores carry: one a physical core."""
+    return max(1, len({siblings(cpu)[0] for cpu in cores}))
+
+
+def loader_workers(cores: Sequence[int]) -> int:
+    """A hint for ``DataLoader(num_workers=...)``: all cores of the rank but the one its main thread runs on."""
+    return max(1, min(LOADER_WORKERS_MAX, len(cores) - 1))

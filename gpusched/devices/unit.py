@@ -14,12 +14,10 @@ import enum
 from dataclasses import dataclass, replace
 
 from gpusched.devices import health
-from gpusched.devices.baseline import Baseline, assumed, learn, looks_idle
-from gpusched.devices.clock import Clock
 from gpusched.devices.gpu import Gpu, Usage
 from gpusched.devices.holders import Holder
-from gpusched.devices.release import Means, Verdict, judge
-from gpusched.devices.watch import Watch
+from gpusched.devices.release import Baseline, Means, Verdict, assumed, judge, learn, looks_idle
+from gpusched.devices.watch import Threads, Watch
 
 WAITING = "waiting for the driver's answer"
 SILENCE_SAID_S = 2.0
@@ -58,7 +56,7 @@ class Out:
 class Unit:
     """See the module."""
 
-    def __init__(self, gpu: Gpu, watch: Watch, clock: Clock, baseline: Baseline | None) -> None:
+    def __init__(self, gpu: Gpu, watch: Watch, threads: Threads, baseline: Baseline | None) -> None:
         self.gpu = gpu
         self.watch = watch
         self.baseline = baseline
@@ -66,7 +64,7 @@ class Unit:
         self.doing = Doing.FREE
         self.out: Out | None = None
         self.strangers: dict[int, Holder] = {}
-        self._clock = clock
+        self._threads = threads
         self._ticket = 0
         self._asked_at: float | None = None
         self._readmit_ticket: int | None = None
@@ -74,7 +72,7 @@ class Unit:
         self._condemned = ("", 0.0)
         self._clean_since: float | None = None
         self._xids: list[tuple[int, float]] = []
-        self._born = clock.now()
+        self._born = threads.now()
         self._used = False
         self._searched = False
         self._reported = False
@@ -106,7 +104,7 @@ class Unit:
     def silent_s(self) -> float:
         """How old the newest reading is: the driver hangs, or it would be about a second at most."""
         usage = self.usage
-        return self._clock.now() - (self._born if usage is None else usage.at)
+        return self._threads.now() - (self._born if usage is None else usage.at)
 
     def learn_if_idle(self) -> bool:
         """Take the newest reading into the baseline if the GPU is idle; whether the baseline changed."""
@@ -158,7 +156,7 @@ class Unit:
                 return verdict
         if self.doing is not Doing.DRAINING:
             self.doing, self._used = Doing.DRAINING, True
-            self._asked_at = self._clock.now()
+            self._asked_at = self._threads.now()
             self._ticket = self.watch.request()
             self._searched, self.watch.openers = False, ()
             return Verdict(False, WAITING)
@@ -174,7 +172,7 @@ class Unit:
     def _with_openers(self, verdict: Verdict) -> Verdict:
         """When a release is overdue and NVML names nobody: who has the GPU's device file open."""
         overdue = (
-            self._asked_at is not None and self._clock.now() - self._asked_at > OPENERS_AFTER_S
+            self._asked_at is not None and self._threads.now() - self._asked_at > OPENERS_AFTER_S
         )
         if not overdue or verdict.holders or self.usage is None or self.usage.ticket < self._ticket:
             return verdict
@@ -188,7 +186,7 @@ class Unit:
 
     def xid(self, number: int) -> None:
         """The driver reported this XID."""
-        self._xids.append((number, self._clock.now()))
+        self._xids.append((number, self._threads.now()))
         if number in health.HURTING_XIDS:
             self._hurt = f"XID {number}: {health.RECORDED_XIDS[number]}"
 
@@ -202,7 +200,7 @@ class Unit:
             return self.out.reason
         if said := self._hurt or self._illness(at_once=False):
             return said
-        now = self._clock.now()
+        now = self._threads.now()
         if self._blame_ticket is None:
             self._blame_ticket, self._blame_at = self.watch.request(), now
         usage, vitals = self.usage, self.watch.vitals
@@ -214,7 +212,7 @@ class Unit:
 
     def examine(self) -> None:
         """Take it out of use if there is a reason to."""
-        now = self._clock.now()
+        now = self._threads.now()
         ill = self._illness(at_once=self.doing is Doing.HELD) or self._judged_xids(now)
         if ill and (self.out is None or self.out.passing):
             # Told anew if a passing reason was: this one ends only when somebody asks for it.
@@ -237,7 +235,7 @@ class Unit:
     def keep_out(self, reason: str) -> None:
         """Out of use since before this daemon, and known to be."""
         if self.out is None:
-            self.out = Out(reason, self._clock.now(), passing=True)
+            self.out = Out(reason, self._threads.now(), passing=True)
         self._reported = True
 
     def _has_ours(self) -> bool:
@@ -271,7 +269,7 @@ class Unit:
 
     def can_readmit(self) -> Verdict:
         """Asked again and again for somebody who wants it back: a fresh look-up, a fresh reading, fresh vitals."""
-        now = self._clock.now()
+        now = self._threads.now()
         if self._readmit_ticket is None:
             self._readmit_at, self._xids = now, []
             if self.out is not None and not self.out.passing:
@@ -317,7 +315,7 @@ class Unit:
         vitals = self.watch.vitals
         if ill := self._illness(at_once=False):
             return ill
-        if vitals is None or self._clock.now() - vitals.at > VITALS_AGE_MAX_S:
+        if vitals is None or self._threads.now() - vitals.at > VITALS_AGE_MAX_S:
             return WAITING
         return f"its health cannot be read: {vitals.error}" if vitals.error else ""
 

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
-from gpusched.devices.clock import Clock
 from gpusched.devices.gpu import Gpu, Usage, Vitals, read_gpu, read_usage, read_vitals
 from gpusched.devices.holders import Holder, Processes
 from gpusched.devices.nvml import NvmlError, NvmlLost, ask, start
@@ -34,6 +35,33 @@ READING_MAX_S = 3.0
 """A reading that took longer is thrown away: its beginning and its end do not belong together."""
 
 
+class Threads(Protocol):
+    """Seconds that only grow, waiting, and threads that wait."""
+
+    def now(self) -> float: ...
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        """Until the event is set or the time is over; whether it is set."""
+        ...
+
+    def spawn(self, target: Callable[[], None], name: str) -> None:
+        """Run ``target`` in a thread of its own that never keeps the process alive."""
+        ...
+
+
+class RealThreads:
+    """The machine's monotonic threads and ordinary threads."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.wait(timeout_s)
+
+    def spawn(self, target: Callable[[], None], name: str) -> None:
+        threading.Thread(target=target, name=name, daemon=True).start()
+
+
 @dataclass(frozen=True, slots=True)
 class Lost:
     """The GPU does not answer any more and will not before a reset."""
@@ -45,7 +73,7 @@ class Lost:
 class Watch:
     """The readings of one board: the GPU itself, or its MIG slices. Public attributes are for any thread."""
 
-    def __init__(self, index: int, processes: Processes, clock: Clock) -> None:
+    def __init__(self, index: int, processes: Processes, threads: Threads) -> None:
         self.index = index
         self.gpu: Gpu | None = None
         self.slices: tuple[Gpu, ...] = ()
@@ -63,7 +91,7 @@ class Watch:
         self._names: dict[int, Holder] = {}
         self._answered: set[str] = set()
         self._processes = processes
-        self._clock = clock
+        self._threads = threads
         self._wake = threading.Event()
         self._closing = False
         self._subjects: tuple[Gpu, ...] = ()
@@ -72,7 +100,7 @@ class Watch:
         self._rebind = False
         self._search = False
         self.openers: tuple[Holder, ...] = ()
-        clock.spawn(self._run, f"gpusched-gpu-{index}")
+        threads.spawn(self._run, f"gpusched-gpu-{index}")
 
     # ---------------------------------------------------------------- for the daemon's loop: never blocks
 
@@ -84,7 +112,7 @@ class Watch:
     def request(self) -> int:
         """Ask for readings begun from now on, at a fast pace; the ticket they will carry."""
         self._ticket += 1
-        self._fast_since = self._clock.now()
+        self._fast_since = self._threads.now()
         self._wake.set()
         return self._ticket
 
@@ -115,20 +143,20 @@ class Watch:
     def _run(self) -> None:
         self._discover()
         self.found.set()
-        vitals_due = self._clock.now()
+        vitals_due = self._threads.now()
         while not self._closing:
             if self._subjects:
-                full = self._clock.now() >= vitals_due
+                full = self._threads.now() >= vitals_due
                 self._read(full)
                 self.news.set()
                 if full:
-                    vitals_due = self._clock.now() + VITALS_PACE_S
-            self._clock.wait(self._wake, self._pace_s())
+                    vitals_due = self._threads.now() + VITALS_PACE_S
+            self._threads.wait(self._wake, self._pace_s())
             self._wake.clear()
 
     def _pace_s(self) -> float:
         since = self._fast_since
-        waited_s = 0.0 if since is None else self._clock.now() - since
+        waited_s = 0.0 if since is None else self._threads.now() - since
         if since is None or waited_s > FAST_FOR_S:
             return IDLE_PACE_S
         return min(SLOW_PACE_S, max(FAST_PACE_S, waited_s / 2))
@@ -153,10 +181,10 @@ class Watch:
                 self._search = False
                 self.openers = self._processes.openers(Path(f"/dev/nvidia{self.gpu.minor}"))
         except NvmlLost as error:
-            self.lost = Lost(self._clock.now(), str(error))
+            self.lost = Lost(self._threads.now(), str(error))
         except NvmlError as error:  # looking it up failed; the next round tries again
             self.errors_in_a_row += 1
-            self.lost = self.lost or Lost(self._clock.now(), str(error))
+            self.lost = self.lost or Lost(self._threads.now(), str(error))
 
     def _look_up(self) -> None:
         self._rebind = False
@@ -168,9 +196,9 @@ class Watch:
     def _read_usage(self, full: bool) -> None:
         failed = False
         for subject in self._subjects:
-            begun = self._clock.now()
+            begun = self._threads.now()
             reading = read_usage(subject, self._ticket, begun, both_versions=full)
-            if self._clock.now() - begun > READING_MAX_S:
+            if self._threads.now() - begun > READING_MAX_S:
                 continue
             for process in reading.processes or ():
                 self._names[process.pid] = self._processes.who(process.pid)
@@ -183,9 +211,9 @@ class Watch:
 
     def _read_vitals(self) -> None:
         assert self.gpu is not None
-        begun = self._clock.now()
+        begun = self._threads.now()
         vitals = read_vitals(self.gpu.handle, begun, self._answered)
-        if self._clock.now() - begun <= READING_MAX_S:
+        if self._threads.now() - begun <= READING_MAX_S:
             self.vitals = vitals
             self.loads.append(vitals.utilisation)
             self.first_vitals = self.first_vitals or vitals
@@ -196,7 +224,7 @@ def _looked_up(gpu: Gpu) -> Gpu:
     return replace(gpu, handle=ask("nvmlDeviceGetHandleByUUID", gpu.uuid))
 
 
-def run_in_thread(clock: Clock, work: Callable[[], None], name: str, timeout_s: float) -> bool:
+def run_in_thread(threads: Threads, work: Callable[[], None], name: str, timeout_s: float) -> bool:
     """Do something that may hang, in a thread; whether it was done in time. An NvmlError of ``work`` ends it."""
     done = threading.Event()
 
@@ -205,5 +233,5 @@ def run_in_thread(clock: Clock, work: Callable[[], None], name: str, timeout_s: 
             work()
         done.set()
 
-    clock.spawn(target, name)
-    return clock.wait(done, timeout_s)
+    threads.spawn(target, name)
+    return threads.wait(done, timeout_s)

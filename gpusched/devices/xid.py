@@ -16,10 +16,9 @@ from typing import Any
 
 import pynvml
 
-from gpusched.devices.clock import Clock
 from gpusched.devices.gpu import Gpu
 from gpusched.devices.nvml import NvmlError, NvmlLost, NvmlTimeout, ask, ask_if_supported
-from gpusched.devices.watch import run_in_thread
+from gpusched.devices.watch import Threads, run_in_thread
 
 WAIT_S = 1.0
 IDLE_S = 3600.0
@@ -40,9 +39,9 @@ DOUBLE_BIT_XID = 48
 class XidWatch:
     """Listens to these GPUs. ``news`` and ``notes`` may be called from any thread and never block."""
 
-    def __init__(self, gpus: Iterable[Gpu], clock: Clock) -> None:
+    def __init__(self, gpus: Iterable[Gpu], threads: Threads) -> None:
         self._gpus = {address(gpu.handle): gpu for gpu in gpus}
-        self._clock = clock
+        self._threads = threads
         self._never = threading.Event()
         self._wake = threading.Event()
         self._returned: list[Gpu] = []
@@ -57,7 +56,7 @@ class XidWatch:
         self._is_revived = False
         self._is_held = False
         self._closing = False
-        clock.spawn(self._run, "gpusched-xid")
+        threads.spawn(self._run, "gpusched-xid")
 
     def news(self) -> list[tuple[str, int]]:
         """(UUID, XID) of what came since the last call."""
@@ -113,7 +112,7 @@ class XidWatch:
                 with contextlib.suppress(NvmlError):
                     ask("nvmlEventSetFree", events)
             while not again and not self._closing:  # nobody is heard until somebody is back
-                again = self._clock.wait(self._wake, IDLE_S)
+                again = self._threads.wait(self._wake, IDLE_S)
             if self._closing:
                 return
         self._say("GPU error events have ended: faults are found by polling alone")
@@ -127,7 +126,7 @@ class XidWatch:
         for gpu in gpus:
             attempt = _Attempt(gpu, events)
             work = partial(attempt.run, self._answered)
-            if not run_in_thread(self._clock, work, "gpusched-xid-register", REGISTER_TIMEOUT_S):
+            if not run_in_thread(self._threads, work, "gpusched-xid-register", REGISTER_TIMEOUT_S):
                 self._is_held = True
                 attempt.is_late(self._answered)
                 deaf.append(f"{gpu.label} (NVML does not answer)")
@@ -160,7 +159,7 @@ class XidWatch:
             except NvmlTimeout:
                 failures = 0
             except NvmlLost:
-                self._clock.wait(self._never, BREATH_S)
+                self._threads.wait(self._never, BREATH_S)
                 return not self._closing
             except NvmlError as error:
                 failures += 1
@@ -169,7 +168,7 @@ class XidWatch:
                         f"GPU error events have ended ({error}): faults are found by polling alone"
                     )
                     return False
-                self._clock.wait(self._never, BREATH_S)
+                self._threads.wait(self._never, BREATH_S)
         return False
 
     def _hear(self, event: Any) -> None:
@@ -185,7 +184,7 @@ class XidWatch:
 
     def _by_name(self, handle: Any) -> Gpu | None:
         """After a reset NVML may know a GPU by another handle. One that hangs keeps nobody from being heard."""
-        now = self._clock.now()
+        now = self._threads.now()
         if now < self._unknown.get(address(handle), now):
             return None
         uuids: list[str | None] = []
@@ -193,10 +192,10 @@ class XidWatch:
         def look_up() -> None:
             uuids.append(ask_if_supported("nvmlDeviceGetUUID", handle))
 
-        run_in_thread(self._clock, look_up, "gpusched-xid-name", NAME_TIMEOUT_S)
+        run_in_thread(self._threads, look_up, "gpusched-xid-name", NAME_TIMEOUT_S)
         gpu = next((gpu for gpu in self._gpus.values() if gpu.uuid in uuids), None)
         if gpu is None:
-            self._unknown[address(handle)] = self._clock.now() + UNKNOWN_FOR_S
+            self._unknown[address(handle)] = self._threads.now() + UNKNOWN_FOR_S
         return gpu
 
     def _say(self, note: str) -> None:

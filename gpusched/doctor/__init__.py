@@ -1,1 +1,1 @@
-"""The machine looked over: ``machine`` (everything but GPUs, with ``torchbuild``) and ``gpus`` (with ``checking``)."""
+"""The machine looked over: ``machine`` (everything but GPUs) and ``gpus`` (what the driver says)."""

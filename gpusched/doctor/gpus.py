@@ -1,21 +1,20 @@
-"""The checks of ``gpusched doctor`` that ask the NVIDIA driver. See ``doctor.py``."""
+"""The checks of ``gpusched doctor`` that ask the NVIDIA driver. See ``machine.py``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import pynvml
 
-from gpusched.devices.clock import Clock, MachineClock
 from gpusched.devices.gpu import Gpu
 from gpusched.devices.gpus import GpuState, gpu_states
 from gpusched.devices.holders import Processes
 from gpusched.devices.machine import Machine, find_machine
-from gpusched.devices.nvml import NvmlError, ask_if_supported
-from gpusched.devices.topology import read_peers
-from gpusched.devices.watch import run_in_thread
-from gpusched.doctor.checking import Check
+from gpusched.devices.nvml import NvmlError, ask, ask_if_supported
+from gpusched.devices.watch import RealThreads, Threads, run_in_thread
 from gpusched.errors import DeviceError
 
 ASK_TIMEOUT_S = 10.0
@@ -31,19 +30,36 @@ _PEER_STATUS = {
     pynvml.NVML_P2P_STATUS_NOT_SUPPORTED: "not supported",
     pynvml.NVML_P2P_STATUS_UNKNOWN: "unknown",
 }
+P2P_READ = 0
+"""Not ``pynvml.NVML_P2P_CAPS_INDEX_READ``: a stray comma makes that one a tuple."""
+
+State = Literal["ok", "warn", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """``fail``: a search will not work as asked for; ``warn``: it will, but; ``advice``: what to do about it."""
+
+    name: str
+    state: State
+    detail: str
+    advice: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 def driver_checks(
     environ: Mapping[str, str] | None,
-    clock: Clock | None,
+    threads: Threads | None,
     processes: Processes | None,
     torch_cuda: tuple[str, str] | None,
 ) -> Iterator[Check]:
     """Driver and NVML and, if they answer, everything about the GPUs."""
-    clock = clock or MachineClock()
+    threads = threads or RealThreads()
     processes = processes or Processes()
     try:
-        machine = find_machine(processes, clock)
+        machine = find_machine(processes, threads)
     except DeviceError as error:
         yield absent_check(str(error), nvidia_cards())
         return
@@ -54,10 +70,10 @@ def driver_checks(
         yield Check("NVML", "ok", f"{count} {'GPU' if count == 1 else 'GPUs'}: {names}")
         for note in machine.notes:
             yield Check("NVML", "warn", note, "look at `nvidia-smi` and `dmesg`; reset or reboot")
-        yield from _asked_in_thread(machine, clock)
+        yield from _asked_in_thread(machine, threads)
     finally:
         machine.close()
-    yield from _state_checks(environ, clock, processes)
+    yield from _state_checks(environ, threads, processes)
 
 
 def nvidia_cards(folder: Path = PCI_DEVICES) -> int:
@@ -101,7 +117,7 @@ def driver_check(machine: Machine, torch_cuda: tuple[str, str] | None) -> Check:
 # ---------------------------------------------------------------- asked once, in a thread that may hang
 
 
-def _asked_in_thread(machine: Machine, clock: Clock) -> list[Check]:
+def _asked_in_thread(machine: Machine, threads: Threads) -> list[Check]:
     checks: list[Check] = []
     gpus = [entry.gpu for entry in machine.entries]
 
@@ -110,7 +126,7 @@ def _asked_in_thread(machine: Machine, clock: Clock) -> list[Check]:
         if len(gpus) > 1:
             checks.append(_peers(gpus))
 
-    if not run_in_thread(clock, work, "gpusched-doctor", ASK_TIMEOUT_S):
+    if not run_in_thread(threads, work, "gpusched-doctor", ASK_TIMEOUT_S):
         return [Check("NVML", "fail", "a call hangs", "look at `nvidia-smi` and `dmesg`; reboot")]
     slices = sum(len(entry.units) for entry in machine.entries if entry.gpu.mig)
     if slices or any(gpu.mig for gpu in gpus):
@@ -164,10 +180,10 @@ def _peers(gpus: Sequence[Gpu]) -> Check:
 
 
 def _state_checks(
-    environ: Mapping[str, str] | None, clock: Clock, processes: Processes
+    environ: Mapping[str, str] | None, threads: Threads, processes: Processes
 ) -> Iterator[Check]:
     try:
-        states, _ = gpu_states(environ, clock, processes)
+        states, _ = gpu_states(environ, threads, processes)
     except DeviceError as error:
         yield Check("GPUs", "fail", str(error), "look at `nvidia-smi`")
         return
@@ -188,3 +204,8 @@ def gpu_check(state: GpuState) -> Check:
     if notes:
         return Check(label, "warn", "; ".join(notes), "see `nvidia-smi -q -d PERFORMANCE,ECC`")
     return Check(label, "ok", "free")
+
+
+def read_peers(a: Gpu, b: Gpu) -> int:
+    """NVML's P2P status for reads between two GPUs. May block; raises NvmlError."""
+    return int(ask("nvmlDeviceGetP2PStatus", a.handle, b.handle, P2P_READ))

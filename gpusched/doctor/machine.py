@@ -1,11 +1,12 @@
 """What on this machine is in the way of a search, or will be, and what to do about each: for ``gpusched doctor``.
 
 Every check looks and changes nothing; none imports torch. ``doctor_checks`` runs them all: those of the machine are
-here, those that ask the driver are in ``doctor_gpus.py``.
+here, those that ask the driver are in ``gpus.py``.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import resource
 import shutil
@@ -13,12 +14,10 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata, util
 from pathlib import Path
 
-from gpusched.devices.clock import Clock
 from gpusched.devices.holders import Processes, in_initial_pid_namespace
 from gpusched.devices.leases import lease_folder
-from gpusched.doctor.checking import Check
-from gpusched.doctor.gpus import driver_checks
-from gpusched.doctor.torchbuild import installed_torch_cuda
+from gpusched.devices.watch import Threads
+from gpusched.doctor.gpus import Check, driver_checks
 from gpusched.errors import DeviceError
 from gpusched.text import show_bytes
 
@@ -38,7 +37,7 @@ def doctor_checks(
     folder: Path | None = None,
     *,
     environ: Mapping[str, str] | None = None,
-    clock: Clock | None = None,
+    threads: Threads | None = None,
     processes: Processes | None = None,
 ) -> list[Check]:
     """All checks, in the order in which to read them. ``folder``: where experiments are to be kept (default: here).
@@ -46,7 +45,7 @@ def doctor_checks(
     Takes seconds at most, also with a driver that hangs.
     """
     torch_cuda = installed_torch_cuda()
-    checks = list(driver_checks(environ, clock, processes, torch_cuda))
+    checks = list(driver_checks(environ, threads, processes, torch_cuda))
     has_gpus = any(check.name == "NVML" and check.state == "ok" for check in checks)
     checks.append(torch_check(torch_cuda, has_gpus=has_gpus))
     if has_gpus:
@@ -195,3 +194,41 @@ def lease_check(environ: Mapping[str, str] | None = None) -> Check:
         return Check("GPU leases", "ok", f"in {lease_folder(environ)}")
     except DeviceError as error:
         return Check("GPU leases", "fail", str(error), "set XDG_STATE_HOME to a folder of your own")
+
+
+# ---------------------------------------------------------------- torch, without importing it
+
+
+def installed_torch_cuda() -> tuple[str, str] | None:
+    """(torch's version, the CUDA version it was built for or "") without importing it; None if it is not installed."""
+    try:
+        version = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return None
+    found = util.find_spec("torch")
+    if found is None or not found.submodule_search_locations:
+        return None
+    try:
+        source = (Path(found.submodule_search_locations[0]) / "version.py").read_text()
+        tree = ast.parse(source)
+    except (OSError, SyntaxError):
+        return version, ""
+    for node in tree.body:  # `cuda: Optional[str] = '12.8'`, or None
+        target = (
+            node.target
+            if isinstance(node, ast.AnnAssign)
+            else (node.targets[0] if isinstance(node, ast.Assign) else None)
+        )
+        if isinstance(target, ast.Name) and target.id == "cuda":
+            value = node.value if isinstance(node, ast.AnnAssign | ast.Assign) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                return version, value.value
+    return version, ""
+
+
+def why_no_gpu() -> str:
+    """Why scripts that use this interpreter's torch can use no GPU; empty if they can, or there is no torch."""
+    version, cuda = installed_torch_cuda() or ("", "")
+    if cuda or not version:
+        return ""
+    return f"torch {version} is built for CPUs only"

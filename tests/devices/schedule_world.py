@@ -13,8 +13,8 @@ import pynvml
 from fake_driver import GIB, MIB, FakeDriver, FakeGpu
 from virtual_time import VirtualClock
 
-from gpusched.devices.baseline import tolerance_bytes
 from gpusched.devices.health import FATAL_XIDS, IGNORED_XIDS
+from gpusched.devices.release import tolerance_bytes
 
 SICK_S = 9.0
 """For so long after a hang or a failure things may take longer."""

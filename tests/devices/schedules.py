@@ -83,7 +83,7 @@ class Schedule(World):
                 self.gpus_per_atom,
                 state_dir=self.folder,
                 environ={"XDG_STATE_HOME": str(self.folder)},
-                clock=self.clock,
+                threads=self.clock,
                 processes=FakeProcesses(self.driver, visible=not contained),
                 start_context=lambda uuid: _Child(self, uuid),
             )
@@ -308,7 +308,7 @@ class Schedule(World):
 
 
 class _Child:
-    """The context that ``pidcheck`` opens, in the script's world."""
+    """The context that ``opening`` opens, in the script's world."""
 
     def __init__(self, schedule: Schedule, uuid: str) -> None:
         self.pid = schedule._pid()

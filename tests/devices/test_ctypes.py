@@ -22,13 +22,14 @@ ROOT = Path(__file__).parents[3]
 LOOK = """
 import dataclasses, json, time
 from gpusched.devices import nvml
-from gpusched.devices import topology
+from gpusched.devices import machine
 from gpusched.devices import xid
-from gpusched.devices.clock import MachineClock
+from gpusched.devices.watch import RealThreads
 from gpusched.devices.gpu import read_gpu, read_usage, read_vitals
+from gpusched.doctor.gpus import read_peers
 nvml.start()
 gpus = [read_gpu(index)[0] for index in range(nvml.ask("nvmlDeviceGetCount"))]
-events = xid.XidWatch(gpus, MachineClock())
+events = xid.XidWatch(gpus, RealThreads())
 said = {
     "driver": nvml.ask("nvmlSystemGetDriverVersion"),
     "cuda": nvml.ask("nvmlSystemGetCudaDriverVersion_v2"),
@@ -36,9 +37,9 @@ said = {
     "gpus": [{f.name: getattr(g, f.name) for f in dataclasses.fields(g) if f.name != "handle"} for g in gpus],
     "usage": [dataclasses.asdict(read_usage(g, 1, 0.0, both_versions=True)) for g in gpus],
     "vitals": [dataclasses.asdict(read_vitals(g.handle, 0.0, set())) for g in gpus],
-    "linked": list(topology.read_links(gpus).values()),
-    "near": list(topology.read_same_node(gpus).values()),
-    "peers": topology.read_peers(*gpus),
+    "linked": list(machine.read_links(gpus).values()),
+    "near": list(machine.read_same_node(gpus).values()),
+    "peers": read_peers(*gpus),
 }
 try:
     nvml.ask("nvmlDeviceGetHandleByIndex", 7)

@@ -20,7 +20,7 @@ from gpusched.devices.choose import gpus_here
 from gpusched.devices.gpus import gpu_states
 from gpusched.doctor import gpus as doctor_gpus
 from gpusched.doctor import machine as doctor
-from gpusched.doctor.checking import Check
+from gpusched.doctor.gpus import Check
 from gpusched.errors import DeviceError
 
 MakeBox = Callable[..., Box]
@@ -29,7 +29,7 @@ MakeBox = Callable[..., Box]
 def run(box: Box) -> dict[str, Check]:
     environ = {"XDG_STATE_HOME": str(box.home)}
     checks = doctor.doctor_checks(
-        box.home, environ=environ, clock=box.clock, processes=box.processes
+        box.home, environ=environ, threads=box.clock, processes=box.processes
     )
     for check in checks:
         assert check.state in ("ok", "warn", "fail")

@@ -22,11 +22,10 @@ from pathlib import Path
 import pytest
 
 from gpusched.devices.base import DeviceEvent, Quarantined, Released, Remark
-from gpusched.devices.baseline import tolerance_bytes
 from gpusched.devices.cuda import CudaDevices
 from gpusched.devices.gpus import gpu_states
-from gpusched.doctor.machine import doctor_checks
-from gpusched.doctor.torchbuild import installed_torch_cuda
+from gpusched.devices.release import tolerance_bytes
+from gpusched.doctor.machine import doctor_checks, installed_torch_cuda
 from gpusched.executors.local.timers import Timers
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]

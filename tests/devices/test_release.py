@@ -10,17 +10,18 @@ from fake_driver import GIB, MIB
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.devices.baseline import (
+from gpusched.devices.gpu import Gpu, GpuProcess, Usage
+from gpusched.devices.holders import Holder
+from gpusched.devices.release import (
     Baseline,
     BaselineFile,
+    Means,
     assumed,
+    judge,
     learn,
     looks_idle,
     tolerance_bytes,
 )
-from gpusched.devices.gpu import Gpu, GpuProcess, Usage
-from gpusched.devices.holders import Holder
-from gpusched.devices.release import Means, judge
 
 GPU = Gpu("GPU-a", 0, "x", memory_total_bytes=80 * GIB)
 IDLE = Baseline(4 * MIB, 600 * MIB)

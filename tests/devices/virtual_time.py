@@ -1,7 +1,7 @@
 """A clock for threads: virtual seconds, one thread at a time, always in the same order.
 
 The test's own thread drives: ``advance`` wakes whoever is due, one after the other, and waits until each has parked
-again. Threads must wait and be started through the clock alone (``gpusched.devices.clock.Clock``). What is asked for
+again. Threads must wait and be started through the clock alone (``gpusched.devices.watch.Threads``). What is asked for
 with ``after`` runs in the test's own thread.
 """
 

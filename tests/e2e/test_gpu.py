@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpusched.devices.choose import gpus_here
-from gpusched.doctor.torchbuild import installed_torch_cuda
+from gpusched.doctor.machine import installed_torch_cuda
 from tests.e2e.sandbox import Sandbox
 
 FORK = """

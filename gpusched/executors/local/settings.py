@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from gpusched.devices.base import Devices
 from gpusched.devices.choose import parse_devices
-from gpusched.doctor import torchbuild
 from gpusched.recipe.recipe import Recipe
 
 _FOREIGN = re.compile(
@@ -112,7 +111,9 @@ def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Device
 def why_no_gpu(recipe: Recipe) -> str:
     """Why the recipe's script can use no GPU, whatever the machine has; empty if it can."""
     ours = recipe.python is None and uses_torch(recipe.cwd / recipe.script)
-    return torchbuild.why_no_gpu() if ours else ""
+    from gpusched.doctor import machine  # asks for psutil and NVML's library
+
+    return machine.why_no_gpu() if ours else ""
 
 
 def environment_for_trials(settings: LaunchSettings) -> dict[str, str]:

@@ -24,7 +24,7 @@ if box and "GPUSCHED_TRIAL" not in os.environ:
     from fake_driver import Context, FakeDriver, FakeGpu, RealTime
     from fake_nvml import installed
 
-    from gpusched.doctor import torchbuild
+    from gpusched.doctor import machine as doctor
 
     died: dict[int, float] = {}
 
@@ -85,6 +85,6 @@ if box and "GPUSCHED_TRIAL" not in os.environ:
     driver = FakeDriver([made(place, name) for place, name in enumerate(names)], RealTime())
     for key, value in settings(Path(box, "driver.json")).items():
         setattr(driver, key, value)
-    torchbuild.why_no_gpu = lambda: ""  # the trials only pretend to compute there
+    doctor.why_no_gpu = lambda: ""  # the trials only pretend to compute there
     kept = installed(driver)  # collected, it would undo itself
     kept.__enter__()

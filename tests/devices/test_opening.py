@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from conftest import Box, gpu
 
-from gpusched.devices import pidcheck
+from gpusched.devices import opening
 from gpusched.devices.gpu import GpuProcess, Usage
 
 
@@ -44,7 +44,7 @@ NO_LIST = Usage("GPU-a", 1, 0.0)
 def test_findings(before: Usage | None, during: Usage | None, finding: str) -> None:
     readings: Iterator[Usage | None] = iter((before, during))
     child = Child()
-    found, _ = pidcheck.self_test(lambda: child, lambda: next(readings))
+    found, _ = opening.self_test(lambda: child, lambda: next(readings))
     assert found == finding
     listed_at_all = before is not None and before.processes is not None
     assert child.closed is listed_at_all
@@ -53,10 +53,10 @@ def test_findings(before: Usage | None, during: Usage | None, finding: str) -> N
 def test_a_child_that_gets_no_context_is_cleaned_up_and_said() -> None:
     """Here, without a GPU, the real child ends at once; on a box with one it would be visible."""
 
-    def fail() -> pidcheck.Child:
-        return pidcheck.ContextChild("GPU-nowhere")
+    def fail() -> opening.Child:
+        return opening.ContextChild("GPU-nowhere")
 
-    found, why = pidcheck.self_test(fail, lambda: usage())
+    found, why = opening.self_test(fail, lambda: usage())
     assert (found, why) == ("unknown", "no CUDA context could be opened")
 
 

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusched.devices import gpu as gpu_module
+from gpusched.devices.atoms import bundle
 from gpusched.devices.gpu import Gpu
-from gpusched.devices.topology import (
-    bundle,
+from gpusched.devices.machine import islands
+from gpusched.devices.placing import (
     core_siblings,
-    islands,
     loader_workers,
     parse_cpu_list,
     share_cores,
