@@ -66,7 +66,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GpuschedError as error:
         if debug:
             raise
-        print(f"gpusched: {error}", file=sys.stderr)
+        problems = getattr(error, "problems", ())
+        several = f"{len(problems)} problems in the recipe:\n" if len(problems) > 1 else ""
+        print(f"gpusched: {several}{error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("gpusched: interrupted", file=sys.stderr)
@@ -133,6 +135,8 @@ class _Parser(argparse.ArgumentParser):
             if not word.startswith("-"):
                 return f"one argument too many: {found[1]}"
             return f"unknown option {word}{did_you_mean(word, self._option_string_actions, 0.7)}"
+        if found := re.fullmatch(r"argument (\S+): expected one argument", message):
+            return f"{found[1]} needs a value"
         if found := re.fullmatch(r"the following arguments are required: (.*)", message):
             return f"{found[1]} is missing"
         if found := re.fullmatch(r"argument (\S+?): invalid (\w+) value: (.*)", message):

@@ -56,12 +56,11 @@ def load_recipe(args: argparse.Namespace) -> Recipe:
 
 
 def add_experiment(parser: argparse.ArgumentParser, *, option: bool = False) -> None:
-    """Add EXP as a positional argument, or as ``--exp``; and ``--dir``."""
+    """Add EXP as ``--exp``, unless ``option`` as a positional argument, too; and ``--dir``."""
     what = "the experiment: a folder, a name, or 'last' (the default)"
-    if option:
-        parser.add_argument("--exp", metavar="EXP", help=what)
-    else:
-        parser.add_argument("exp", nargs="?", metavar="EXP", help=what)
+    parser.add_argument("--exp", metavar="EXP", help=what if option else argparse.SUPPRESS)
+    if not option:
+        parser.add_argument("exp", nargs="?", metavar="EXP", default=argparse.SUPPRESS, help=what)
     add_dir(parser)
 
 

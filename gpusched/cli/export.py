@@ -37,12 +37,19 @@ def run(args: argparse.Namespace) -> int:
     if args.parquet:
         _write_parquet(rows, args.output)
         return 0
-    if args.output:
+    if not args.output:
+        _write(rows, sys.stdout, as_json=args.json)
+        return 0
+    try:
         with Path(args.output).open("w", newline="") as out:
             _write(rows, out, as_json=args.json)
-    else:
-        _write(rows, sys.stdout, as_json=args.json)
+    except OSError as error:
+        raise _unwritable(args.output, error) from None
     return 0
+
+
+def _unwritable(output: str, error: OSError) -> InputError:
+    return InputError(f"{output}: the export cannot be written there ({error.strerror or error})")
 
 
 def _write(rows: list[dict[str, Any]], out: TextIO, *, as_json: bool) -> None:
@@ -90,4 +97,7 @@ def _write_parquet(rows: list[dict[str, Any]], output: str | None) -> None:
         ) from None
     names = columns(rows)
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
-    pyarrow.parquet.write_table(table, output)
+    try:
+        pyarrow.parquet.write_table(table, output)
+    except OSError as error:
+        raise _unwritable(output, error) from None

@@ -42,5 +42,6 @@ def run(args: argparse.Namespace) -> int:
         )
     else:
         verb = "would remove" if args.dry_run else "removed"
-        print(f"{verb} {count(number, 'checkpoint')}, {show_bytes(size_bytes)}")
+        what = f"{verb} {count(number, 'checkpoint')}, {show_bytes(size_bytes)}"
+        print(what if number else "nothing to remove: every checkpoint is needed")
     return 0

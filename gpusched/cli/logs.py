@@ -92,19 +92,22 @@ def _files(folder: Path, args: argparse.Namespace) -> list[tuple[int, str, Path]
 def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Namespace) -> None:
     """Print every line so far; with ``-f`` go on until the trial or the daemon has come to an end."""
     offsets: dict[Path, int] = {}
-    first, ended = True, False
+    first, ended, silent = True, False, True
     next_look_at = 0.0
     while True:
         for rank, stream, path in _files(folder, args):
             lines, offsets[path] = read_from(path, offsets.get(path, 0))
             if first and args.lines is not None:
                 lines = lines[max(0, len(lines) - args.lines) :]
+            silent = silent and not lines
             for line in lines:
                 if args.json:
                     common.print_json({"rank": rank, "stream": stream, "line": line})
                 else:
                     print(f"[{rank}] {line}" if args.all else line, flush=args.follow)
         if not args.follow or ended:
+            if silent:
+                common.note(f"trial {number} has printed nothing in launch {folder.name}")
             return
         first = False
         ended = not find.has_daemon(paths)

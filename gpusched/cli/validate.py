@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gpusched.cli import common
 from gpusched.errors import InputError, RecipeError
 from gpusched.folder import find
-from gpusched.text import show_duration, show_hparams
+from gpusched.text import show, show_duration, show_hparams
 
 if TYPE_CHECKING:
     from gpusched.recipe.recipe import Recipe
@@ -121,9 +121,7 @@ def lines(recipe: Recipe) -> Iterator[str]:
     yield _line("metric", f"{recipe.metric}, {better} is better")
     yield _line("deadline", show_duration(recipe.deadline_s))
     options = recipe.policy_options.items()
-    yield _line(
-        "policy", f"{recipe.policy_name}  {' '.join(f'{k}={_plain(v)}' for k, v in options)}"
-    )
+    yield _line("policy", f"{recipe.policy_name}  {' '.join(f'{k}={show(v)}' for k, v in options)}")
     yield _line(
         "devices", recipe.devices if isinstance(recipe.devices, str) else ", ".join(recipe.devices)
     )
@@ -150,9 +148,3 @@ def _atoms(recipe: Recipe) -> str:
     most = f", at most {recipe.max_atoms}" if recipe.max_atoms else ""
     bundle = f"; an atom is {recipe.gpus_per_atom} GPUs" if recipe.gpus_per_atom > 1 else ""
     return f"{sizes} for a trial{most}{bundle}"
-
-
-def _plain(value: object) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""One plain line for each event worth one, where there is no terminal; and the same as JSON objects.
+"""One plain line for each event that is news, where there is no terminal; and the same as JSON objects.
 
 ``records`` tells an event and the commands it caused as flat objects: ``{"at", "what", "text", "trial", ..}``.
 ``what`` is one of ``WHAT``; ``text`` is a whole sentence; further keys depend on ``what``. Called after
@@ -50,19 +50,19 @@ WHAT = (
 
 
 def lines(event: Event, commands: Sequence[Command], state: State, metric: str = "") -> list[str]:
-    """The event in words, a line each; usually none. ``metric``: its name."""
+    """Word an event, a line each; usually none. ``metric``: name of the metric."""
     return [line(record) for record in records(event, commands, state, metric)]
 
 
 def line(record: Record) -> str:
-    """A record as one line."""
+    """Word a record as one line."""
     return f"{record['at']:8.1f} s  {record['text']}"
 
 
 def records(
     event: Event, commands: Sequence[Command], state: State, metric: str = ""
 ) -> list[Record]:
-    """The event as flat objects, in the order in which things followed from each other."""
+    """Tell an event as flat objects, in the order in which things followed from each other."""
     if type(event) is Reported and not commands:
         return []  # nearly all events are such, and a busy daemon has thousands a second
     at = round(state.now, 3)
@@ -130,7 +130,7 @@ def _decided(trial: Trial) -> Iterator[Record]:
 
 
 def _exited(event: TrialExited, state: State) -> Iterator[Record]:
-    """Only what is news: a trial that leaves as it was told to is not."""
+    """Tell an exit that is news: a trial that leaves as it was told to is not."""
     trial = state.trials.get(event.trial)
     if (
         trial is None
@@ -152,7 +152,7 @@ def _exited(event: TrialExited, state: State) -> Iterator[Record]:
             yield _record("lost", f"trial {trial.id}: {error}", trial.id, **facts)
         case TrialState.COMPLETED | TrialState.STOPPED | TrialState.PAUSED:
             if not before.startswith("yielding"):
-                text = f"trial {trial.id} {trial.state.value}: {error or 'it left on its own'}"
+                text = f"trial {trial.id} {trial.state.value}: {error or 'left on its own'}"
                 yield _record(trial.state.value, text, trial.id, **facts)
         case _:
             pass
@@ -171,7 +171,7 @@ def _of_commands(
             case Kill(trial=number):
                 because = state.trials[number].killed_because
                 if because is None and isinstance(event, TimerFired) and event.timer != DEADLINE:
-                    because = "it did not leave in time"
+                    because = "did not leave in time"
                 text = f"trial {number} is killed" + (f": {clean(because)}" if because else "")
                 yield _record("killed", text, number, reason=because or "")
             case KeepBest(trial=number, step=step, metric=value):
@@ -212,7 +212,7 @@ def _record(what: str, text: str, trial: int | None = None, **facts: Any) -> Rec
 
 
 def between(before: View | None, after: View) -> list[str]:
-    """What is new in ``after``, for whoever gets views and no events (``TERM=dumb``)."""
+    """Tell what is new in ``after``, for a reader that gets views and no events (``TERM=dumb``)."""
     known = set(before.decisions) if before is not None else set()
     news = [
         (decision.at, sentence(decision.trial, decision.text))

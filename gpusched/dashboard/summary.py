@@ -1,4 +1,4 @@
-"""The last word of ``gpusched run``: the winner and where its checkpoint lies, or what to do if there is none."""
+"""The end of ``gpusched run`` in words: the winner and where its checkpoint lies, or what to do without one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.text import count, hparam_texts, show_duration, show_metric
 
 INTERRUPTED = (
-    "No daemon runs it; 'gpusched resume' goes on with it while there is time left, "
-    "'gpusched resume --deadline 30m' gives it more."
+    "The experiment has no daemon: 'gpusched resume' goes on while there is time left, "
+    "'gpusched resume --deadline 30m' gives more."
 )
 
 
 def summary(view: View, here: Path | None = None) -> str:
-    """Plain text, some lines. ``here``: paths below it are shown relative to it."""
+    """Word the end in some lines of plain text. ``here``: paths below this folder are shown relative to it."""
     lines = [_headline(view), ""]
     lines += _winner(view, view.best, here) if view.best is not None else _no_winner(view)
     if view.best is not None:
@@ -60,11 +60,14 @@ def _winner(view: View, best: BestView, here: Path | None) -> Iterator[str]:
     if view.state == "interrupted":
         yield INTERRUPTED
     else:
-        yield f"'gpusched explain {best.trial}' tells its story, 'gpusched status' shows the other trials."
+        yield (
+            f"'gpusched best' shows how to load the model, 'gpusched explain {best.trial}' the trial's story, "
+            "'gpusched status' all trials."
+        )
 
 
 def _failures(view: View) -> Iterator[str]:
-    """A search that found a model says all the same that trials failed, and why the first did."""
+    """Say that trials failed, and why the first did, although a model was found."""
     failed = [trial for trial in view.trials if trial.error]
     if failed:
         first = min(failed, key=lambda trial: trial.id)
@@ -79,29 +82,29 @@ def _shown(path: Path, here: Path | None) -> str:
 
 
 def _has_begun(experiment: Path, trial: int) -> bool:
-    """Whether a rank of its first launch was ever started: it has a log then, which may be empty."""
+    """Tell whether a rank of the trial's first launch was started: the rank has a log then, which may be empty."""
     logs = ExperimentPaths(experiment).trial(trial).logs(1)
     return not logs.parent.is_dir() or any(logs.glob("rank-*"))
 
 
 def _no_winner(view: View) -> Iterator[str]:
-    """Why there is no model, as far as it can be told, and what to do about it."""
+    """Say why no model was found, as far as that can be told, and what to do."""
     failed = [trial for trial in view.trials if trial.error]
     if failed:
         first = min(failed, key=lambda trial: trial.id)
-        yield "No trial has left a model. The first that failed:"
-        yield f"  trial {first.id}, step {first.step}: {first.error}"
-        yield f"'gpusched logs {first.id}' shows what it printed. Mend the script or the recipe and run it again."
+        yield f"No trial left a model. The first failure, of trial {first.id} at step {first.step}:"
+        yield f"  {first.error}"
+        yield f"'gpusched logs {first.id}' shows what the trial printed. Mend the script or the recipe and run again."
     elif view.state == "interrupted":
         yield INTERRUPTED
     elif not view.trials_total:
         yield "No trial was started; 'gpusched gpus' shows the devices and who holds them."
     elif view.folder and not any(_has_begun(Path(view.folder), trial.id) for trial in view.trials):
-        yield "No script had been started before the end: importing what trials need took all the time there was."
+        yield "No script was started before the end: importing the modules of the trials took all the time."
         yield "Give a longer --deadline."
     elif all(trial.step == 0 for trial in view.trials):
-        yield "No trial reported a step before the end. The script must call trial.report(..) after each; if a step"
-        yield "takes longer than that, give a longer --deadline. 'gpusched logs 0' shows how far the first trial came."
+        yield "No trial reported a step before the end. The script must call trial.report(..) after each step; if a"
+        yield "step takes longer, give a longer --deadline. 'gpusched logs 0' shows how far the first trial came."
     elif all(trial.metric is None for trial in view.trials):
         yield f"No report of {view.metric} was a finite number, so there is no best trial; diverging training is the"
         yield "usual cause: try smaller learning rates."

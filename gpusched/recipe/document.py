@@ -33,7 +33,9 @@ class Problem:
     message: str
 
     def __str__(self) -> str:
-        parts = [str(self.mark), dotted(self.path), self.message]
+        where, key = str(self.mark), dotted(self.path)
+        is_told = where.startswith(f"--{key} ")  # an option of that name
+        parts = [where, "" if is_told else key, self.message]
         return printable(": ".join(part for part in parts if part))
 
 

@@ -140,7 +140,7 @@ def devices(value: object) -> str | list[str]:
     if kind == "cpu" and re.fullmatch(r"[0-9]{1,6}", rest):
         slots = int(rest)
         if not 1 <= slots <= MAX_CPU_SLOTS:
-            raise ValueError(f"cpu:{slots}: from 1 to {MAX_CPU_SLOTS} slots")
+            raise ValueError(f"cpu:{slots}: the number of slots is from 1 to {MAX_CPU_SLOTS}")
         return f"cpu:{slots}"
     if kind == "cuda" and re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", rest):
         indices = [int(index) for index in rest.split(",")]

@@ -101,7 +101,7 @@ def _hint(path: FilePath) -> str:
         names = [entry.name for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml")]
     except OSError:
         return ""
-    meant = nearest(path.name, sorted(names)[:1000])
+    meant = nearest(path.name, sorted(names)[:1000], 0.75)
     return f"; did you mean {folder / meant}?" if meant else ""
 
 
@@ -146,6 +146,8 @@ def _events(text: str) -> Iterator[Any]:
         line = mark.line + 1 if mark else 1
         if "${" in "".join(text.splitlines()[line - 1 : line]):
             problem += "; put what has ${..} in quotes"
+        if "not allowed here" in problem:
+            problem += " (is this line, or the one before, indented as it should be?)"
         raise Unreadable(line, f"not YAML: {problem}") from None
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1

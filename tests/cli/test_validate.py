@@ -68,9 +68,10 @@ def test_all_problems_and_exit_code_2(recipe: Path, capsys: pytest.CaptureFixtur
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [
-        "gpusched: good.yaml:11: mod: unknown key; did you mean mode?",
+        "gpusched: 3 problems in the recipe:",
+        "good.yaml:11: mod: unknown key; did you mean mode?",
         "good.yaml:12: seed: should be a whole number, not 'x'",
-        "--deadline 0: deadline: must be more than 0 seconds, not 0",
+        "--deadline 0: must be more than 0 seconds, not 0",
     ]
 
 

@@ -25,7 +25,8 @@ def test_the_winner_and_where_it_lies() -> None:
         "  optimizer.decay  0.001",
         "  checkpoint       /data/runs/digits-0714-1532/best/checkpoint",
         "",
-        "'gpusched explain 0' tells its story, 'gpusched status' shows the other trials.",
+        "'gpusched best' shows how to load the model, 'gpusched explain 0' the trial's story, "
+        "'gpusched status' all trials.",
     ]
     assert "  runs/digits-0714-1532/best/checkpoint" in summary(view, Path("/data"))
 
@@ -35,8 +36,8 @@ def test_no_trial_succeeded() -> None:
     # They reported a step before they failed, but nothing of it was saved.
     view = replace(scene.play().view(daemon_pid=None), best=None)
     told = summary(view)
-    assert "No trial has left a model. The first that failed:" in told
-    assert "trial 0, step 1: ValueError: trial 0 cannot be: loss is negative" in told
+    assert "No trial left a model. The first failure, of trial 0 at step 1:" in told
+    assert "  ValueError: trial 0 cannot be: loss is negative" in told
     assert "'gpusched logs 0'" in told
 
 
@@ -87,6 +88,6 @@ def test_no_script_was_ever_started(tmp_path: Path) -> None:
     view = View(experiment="x", state="finished", **shown)  # type: ignore[arg-type]
     logs = tmp_path / "trials" / "0000" / "logs" / "1"
     logs.mkdir(parents=True)
-    assert "No script had been started before the end" in summary(view)
+    assert "No script was started before the end" in summary(view)
     (logs / "rank-0.out").touch()
     assert "The script must call trial.report(..)" in summary(view)

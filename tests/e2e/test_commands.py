@@ -56,6 +56,11 @@ def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> Non
         (["stauts"], "did you mean status?"),
         (["status", "--jsn"], "--jsn"),
         (["status", "nonsense"], "nonsense"),
+        (["status", "--exp", "nonsense"], "no experiment is called 'nonsense'"),
+        (["logs"], "TRIAL is missing"),
+        (["logs", "0", "--rank"], "--rank needs a value"),
+        (["logs", "0", "--rank", "one"], "--rank: 'one' is not a whole number"),
+        (["export", "-o", "/nowhere/x.csv"], "/nowhere/x.csv: the export cannot be written there"),
         (["logs", "seven"], "'seven' is not the number of a trial"),
         (["logs", "7"], "trial 7"),
         (["logs", "0", "--rank", "3"], "no rank 3"),
@@ -96,7 +101,7 @@ def test_gc_keeps_the_best_model_and_nothing_else(finished: Sandbox) -> None:
     assert not any(Path(folder).exists() for folder in done["removed"])
     assert finished.gpusched("best", "--json").json() == before
     assert (Path(before["checkpoint"]) / "manifest.json").exists()
-    assert "removed 0" in finished.gpusched("gc").out
+    assert "nothing to remove" in finished.gpusched("gc").out
 
 
 def test_the_best_can_be_trained_again_by_hand(finished: Sandbox) -> None:

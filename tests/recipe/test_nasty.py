@@ -35,7 +35,11 @@ YAML = [
     Nasty("tab", "a:\n\tb: 1\n", ("2: not YAML: found character '\\t'",)),
     Nasty("open bracket", "a: [1, 2\n", ("2: not YAML: expected ','",)),
     Nasty("open quote", "a: 'x\n", ("2: not YAML: found unexpected end",)),
-    Nasty("bad indent", "a: 1\n  b: 2\n", ("2: not YAML: mapping values",)),
+    Nasty(
+        "bad indent",
+        "a: 1\n  b: 2\n",
+        ("2: not YAML: mapping values are not allowed here (is this line",),
+    ),
     Nasty("bad escape", 'a: "\\q"\n', ("1: not YAML: found unknown escape",)),
     Nasty("no such character", 'a: "\\UFFFFFFFF"\n', ("1: not YAML",)),
     Nasty("control character", "a: 1\nb: \x07\n", ("2: not YAML: a control character",)),
@@ -162,7 +166,7 @@ KEYS = [
     more("devices none", "devices: []\n", "5: devices: an empty list"),
     more("devices indices", "devices: [0, 1]\n", "5: devices: 0 is no GPU UUID"),
     more("devices map", "devices: {cpu: 4}\n", "5: devices: should be auto, cpu"),
-    more("cpu:0", "devices: cpu:0\n", "5: devices: cpu:0: from 1 to 1024 slots"),
+    more("cpu:0", "devices: cpu:0\n", "5: devices: cpu:0: the number of slots is from 1 to 1024"),
     more(
         "cpu of 2",
         "devices: cpu\ngpus_per_atom: 2\n",
