@@ -8,9 +8,7 @@ commands say what an executor must do. Everything else in this package is a part
 
     events.py ──▶ experiment.py ──▶ decisions.py (commands)
                    │  records the fact, asks the policy, hands atoms out
-                   ├─ exits.py       where a trial goes whose incarnation is gone
-                   ├─ watchdog.py    who has been silent for too long
-                   ├─ transitions.py from decisions (atoms) to state changes and commands (devices)
+                   ├─ transitions.py from decisions (atoms), exits and silence to commands (devices)
                    ├─ policy.py      the seam: what a policy sees, what it is asked
                    ├─ state.py       everything that is true now
                    │    ├─ rules.py       what the recipe asks for

@@ -2,7 +2,7 @@
 
 No clock, no I/O, no randomness of its own: the same events give the same commands, which is what replay relies on.
 One report's way through: the fact is recorded in the trial (``_reported``), the policy answers with decisions,
-``moves.enact`` turns them into state changes and commands, and if atoms are free the policy is asked who is next
+``Transitions`` turns them into state changes and commands, and if atoms are free the policy is asked who is next
 (``_fill``). Then the invariants that the event touched are checked.
 """
 
@@ -12,8 +12,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gpusched.core import invariants, watchdog
-from gpusched.core import transitions as moves
+from gpusched.core import invariants
 from gpusched.core.allocation import Devices, DeviceState
 from gpusched.core.decisions import Command, Decision, Finish, Resume, Start
 from gpusched.core.events import (
@@ -33,15 +32,15 @@ from gpusched.core.events import (
     TrialUp,
     UserAsked,
 )
-from gpusched.core.exits import after_exit
 from gpusched.core.policy import Policy
 from gpusched.core.rules import Rules
 from gpusched.core.state import Draw, State
+from gpusched.core.transitions import WAKE, WATCH, Transitions
 from gpusched.core.trial import NEVER, After, Trial, TrialState
 
 S = TrialState
 
-DEADLINE, LAST_CALL, WAKE = "deadline", "last call", "wake"
+DEADLINE, LAST_CALL = "deadline", "last call"
 
 
 class Experiment:
@@ -50,9 +49,10 @@ class Experiment:
     def __init__(self, rules: Rules, policy: Policy, draw: Draw) -> None:
         self.state = State(rules, draw)
         self.policy = policy
+        self._do = Transitions(self.state)
         self._touched: Trial | None = None
         self._checks = invariants.Checks()
-        self._handlers: dict[type[Event], Callable[[Any, list[Command]], None]] = {
+        self._handlers: dict[type[Event], Callable[[Any], None]] = {
             Reported: self._reported,
             TrialUp: self._up,
             CheckpointSaved: self._checkpoint_saved,
@@ -83,16 +83,15 @@ class Experiment:
             self._after_the_end(event)
             return []
         state.now = max(state.now, event.at)
-        out: list[Command] = []
         self._touched = None
-        self._handlers[type(event)](event, out)
-        self._tell_of_rest(out)
+        self._handlers[type(event)](event)
+        self._tell_of_rest()
         if state.devices.free and state.stopping is None and not state.storage_low:
-            self._fill(out)
+            self._fill()
         if not state.live:
-            self._finish_if_over(out)
+            self._finish_if_over()
         self._checks.after_event(state, self._touched)
-        return out
+        return self._do.take()
 
     def _after_the_end(self, event: Event) -> None:
         """Only what becomes of the devices is still of interest."""
@@ -119,13 +118,13 @@ class Experiment:
         self._touched = trial
         return trial
 
-    def _up(self, event: TrialUp, out: list[Command]) -> None:
+    def _up(self, event: TrialUp) -> None:
         trial = self._current(event.trial, event.incarnation)
         if trial is not None and trial.state is S.STARTING and trial.up_at is None:
             self.state.set_up(trial)
             self.state.move(trial, S.RUNNING, f"up on {trial.size_in_words}")
 
-    def _reported(self, event: Reported, out: list[Command]) -> None:
+    def _reported(self, event: Reported) -> None:
         trial = self._current(event.trial, event.incarnation)
         if trial is None or event.seq <= trial.seq:
             return
@@ -153,18 +152,18 @@ class Experiment:
             trial.curve.add(event.step, event.metric)
         stays = event.stays and trial.is_resizing
         if (trial.state is S.RUNNING or stays) and not trial.is_doomed:
-            self._enact(self.policy.on_report(state.view, state.view.trials[trial.id]), out)
+            self._enact(self.policy.on_report(state.view, state.view.trials[trial.id]))
             if state.stopping is None and state.rules.is_reached_by(trial.score):
-                self._end_at_target(trial, out)
+                self._end_at_target(trial)
         if stays:
             trial.decided_at = state.now  # it trained until now: that is no overhead
-        moves.save_if_better(state, trial, out, trains_on=stays and event.can_save)
+        self._do.save_if_better(trial, trains_on=stays and event.can_save)
 
-    def _end_at_target(self, trial: Trial, out: list[Command]) -> None:
+    def _end_at_target(self, trial: Trial) -> None:
         """This step is good enough: it is saved as its trial leaves, and nothing else goes on."""
         reached = f"reached the target {self.state.rules.target:g}"
-        moves.leave(self.state, trial.id, After(S.COMPLETED, reached), out)
-        self._stop_all(f"trial {trial.id} {reached}", out)
+        self._do.leave(trial.id, After(S.COMPLETED, reached))
+        self._stop_all(f"trial {trial.id} {reached}")
 
     def _measure(self, trial: Trial, event: Reported) -> None:
         """Learn the step time and, from an incarnation's first report, the overhead of its launch."""
@@ -183,53 +182,38 @@ class Experiment:
         state.speed.saw_step(trial.atoms, step_time_s)
         trial.step_time_s = step_time_s
 
-    def _checkpoint_saved(self, event: CheckpointSaved, out: list[Command]) -> None:
+    def _checkpoint_saved(self, event: CheckpointSaved) -> None:
         trial = self._current(event.trial, event.incarnation)
         if trial is None:
             return
         trial.save_s, trial.last_saved_at = event.save_s, self.state.now
-        moves.saved(self.state, trial, event.step, out)
+        self._do.saved(trial, event.step)
 
-    def _exited(self, event: TrialExited, out: list[Command]) -> None:
+    def _exited(self, event: TrialExited) -> None:
         trial = self._current(event.trial, event.incarnation)
         if trial is None:
             return
-        state = self.state
         if event.saved_step is not None:
-            moves.saved(state, trial, event.saved_step, out)
-        told, after = trial.after, after_exit(state, trial, event)
-        trial.after = None
-        trial.gone, trial.kill_grace_s = trial.incarnation, None
-        if trial.atoms and trial.step_time_s is not None and after.is_resize:
-            trial.step_time_before_s = (trial.atoms, trial.step_time_s)
-        moves.drain(state, trial, after.atoms if after.is_resize else 0, out)
-        if after.state is S.FAILED:
-            trial.error = after.reason
-            state.failures += 1
-            if event.barred:
-                state.bar(trial.hparams)
-        if after != told:
-            state.say(trial, after.reason)
-        state.move(trial, after.state, after.reason)
-        moves.launch_if_ready(state, trial, out)
-        self._give_up_if_hopeless(out)
+            self._do.saved(trial, event.saved_step)
+        self._do.exited(trial, event)
+        self._give_up_if_hopeless()
 
     # ------------------------------------------------------------ facts about devices
 
-    def _started(self, event: ExperimentStarted, out: list[Command]) -> None:
+    def _started(self, event: ExperimentStarted) -> None:
         self.state.devices = Devices(event.devices, event.islands)
         for name, reason in event.unusable.items():
             self.state.devices.quarantine(name, reason, passing=True)
             self.state.say(None, f"{name} is quarantined: {reason}")
-        moves.set_timer(self.state, DEADLINE, self.state.rules.deadline_s, out)
+        self._do.set_timer(DEADLINE, self.state.rules.deadline_s)
         if self.state.rules.watch:
-            watchdog.begin(self.state, out)
+            self._do.watch()
 
-    def _released(self, event: DevicesReleased, out: list[Command]) -> None:
+    def _released(self, event: DevicesReleased) -> None:
         for trial_id in sorted(self.state.devices.released(event.devices)):
-            moves.launch_if_ready(self.state, self.state.trials[trial_id], out)
+            self._do.launch_if_ready(self.state.trials[trial_id])
 
-    def _quarantined(self, event: DeviceQuarantined, out: list[Command]) -> None:
+    def _quarantined(self, event: DeviceQuarantined) -> None:
         state = self.state
         slot = state.devices.slots.get(event.device)
         if slot is None:
@@ -250,18 +234,18 @@ class Experiment:
         trial.devices = tuple(name for name in trial.devices if name != event.device)
         trial.reserved = tuple(name for name in trial.reserved if name != event.device)
         if not trial.has_processes:
-            moves.settle_for_less(state, trial)
-            moves.launch_if_ready(state, trial, out)
+            self._do.settle_for_less(trial)
+            self._do.launch_if_ready(trial)
         elif used:
             # Its ranks sit on a device that is gone: the incarnation cannot go on.
             why = f"{event.device} was lost: {event.reason}"
-            moves.kill(state, trial, out, grace_s=0.0, why=why)
+            self._do.kill(trial, grace_s=0.0, why=why)
 
-    def _readmitted(self, event: DeviceReadmitted, out: list[Command]) -> None:
+    def _readmitted(self, event: DeviceReadmitted) -> None:
         self.state.devices.readmit(event.device)
         self.state.say(None, f"{event.device} is in use again")
 
-    def _storage_changed(self, event: StorageChanged, out: list[Command]) -> None:
+    def _storage_changed(self, event: StorageChanged) -> None:
         """Below the low mark nothing is begun, as it could not be saved; what runs goes on."""
         if event.low != self.state.storage_low:
             self.state.storage_low = event.low
@@ -269,72 +253,70 @@ class Experiment:
 
     # ------------------------------------------------------------ time and people
 
-    def _timer_fired(self, event: TimerFired, out: list[Command]) -> None:
+    def _timer_fired(self, event: TimerFired) -> None:
         state = self.state
         due = state.timers.pop(event.timer, event.at)
         if event.timer == DEADLINE:
-            self._stop_all("deadline", out)
+            self._stop_all("deadline")
         elif event.timer == LAST_CALL:
             for trial in list(state.live.values()):
-                moves.kill(state, trial, out)
+                self._do.kill(trial)
         elif event.timer == WAKE and state.stopping is None:
-            self._enact(self.policy.on_wake(state.view), out)
-        elif event.timer == watchdog.TIMER and state.stopping is None:
-            watchdog.look(state, due, out)
+            self._enact(self.policy.on_wake(state.view))
+        elif event.timer == WATCH and state.stopping is None:
+            self._do.kill_silent(due)
 
-    def _stop_all(self, reason: str, out: list[Command]) -> None:
+    def _stop_all(self, reason: str) -> None:
         """Everything leaves at its next report; what has not left at the last call is killed."""
         state = self.state
         if state.stopping is not None:
             return
         state.stopping = reason
         for trial in list(state.live.values()):
-            moves.leave(state, trial.id, After(S.STOPPED, reason), out)
+            self._do.leave(trial.id, After(S.STOPPED, reason))
         if state.live:
-            moves.set_timer(state, LAST_CALL, state.now + state.rules.last_call_s, out)
+            self._do.set_timer(LAST_CALL, state.now + state.rules.last_call_s)
 
-    def _forecasted(self, event: Forecasted, out: list[Command]) -> None:
+    def _forecasted(self, event: Forecasted) -> None:
         trial = self.state.trials.get(event.trial)
         self.state.forecasts.pop((event.trial, event.step), None)
         if trial is not None and self.state.stopping is None:
             view = self.state.view
-            self._enact(
-                self.policy.on_forecast(view, view.trials[trial.id], event.step, event.forecast),
-                out,
-            )
+            trial_view = view.trials[trial.id]
+            self._enact(self.policy.on_forecast(view, trial_view, event.step, event.forecast))
 
-    def _user_asked(self, event: UserAsked, out: list[Command]) -> None:
+    def _user_asked(self, event: UserAsked) -> None:
         state = self.state
         trial = state.trials.get(event.trial) if event.trial is not None else None
         match event.verb:
             case "stop":
-                self._stop_all("stopped by the user", out)
+                self._stop_all("stopped by the user")
             case "cancel" | "kill":
-                self._stop_all("cancelled by the user", out)
+                self._stop_all("cancelled by the user")
                 grace_s = 0.0 if event.verb == "kill" else None
                 for live in state.live.values():
-                    moves.kill(state, live, out, grace_s=grace_s)
+                    self._do.kill(live, grace_s=grace_s)
             case "pause" if trial is not None and not trial.is_final:
                 trial.held_by_user = True
                 state.unwant(trial)
-                moves.leave(state, trial.id, After(S.PAUSED, "paused by the user"), out)
+                self._do.leave(trial.id, After(S.PAUSED, "paused by the user"))
             case "unpause" if trial is not None:
                 trial.held_by_user = False
                 goes_to = trial.after.state if trial.after is not None else trial.state
                 if goes_to is S.PAUSED:
                     state.want(trial)
             case "stop_trial" if trial is not None and not trial.is_final:
-                moves.leave(state, trial.id, After(S.STOPPED, "stopped by the user"), out)
+                self._do.leave(trial.id, After(S.STOPPED, "stopped by the user"))
             case _:
                 pass
 
-    def _deadline_moved(self, event: DeadlineMoved, out: list[Command]) -> None:
+    def _deadline_moved(self, event: DeadlineMoved) -> None:
         state = self.state
         if state.stopping is None:
             state.move_deadline(event.deadline_s)
-            moves.set_timer(state, DEADLINE, state.rules.deadline_s, out)
+            self._do.set_timer(DEADLINE, state.rules.deadline_s)
 
-    def _resumed(self, event: DaemonResumed, out: list[Command]) -> None:
+    def _resumed(self, event: DaemonResumed) -> None:
         state = self.state
         state.watched_since = state.now
         for number, incarnation in event.launched.items():
@@ -346,40 +328,40 @@ class Experiment:
 
     # ------------------------------------------------------------ what follows
 
-    def _enact(self, decisions: Iterable[Decision], out: list[Command]) -> bool:
+    def _enact(self, decisions: Iterable[Decision]) -> bool:
         acted, view = False, self.state.view
         for decision in decisions:
-            if moves.enact(self.state, decision, out):
+            if self._do.enact(decision):
                 acted = True
                 if type(decision) is Start:
                     self.policy.on_start(view, view.trials[len(view.trials) - 1])
         return acted
 
-    def _fill(self, out: list[Command]) -> None:
+    def _fill(self) -> None:
         """Give free atoms away until nobody wants them."""
         state = self.state
-        self._enact([Resume(wanted, 1, "goes on, as it was to") for wanted in state.wanted], out)
-        while state.devices.free and self._enact(self.policy.on_capacity(state.view), out):
-            self._tell_of_rest(out)
+        self._enact([Resume(wanted, 1, "goes on, as it was to") for wanted in state.wanted])
+        while state.devices.free and self._enact(self.policy.on_capacity(state.view)):
+            self._tell_of_rest()
 
-    def _tell_of_rest(self, out: list[Command]) -> None:
+    def _tell_of_rest(self) -> None:
         """Tell the policy of every trial that came to rest, by whatever way."""
         state = self.state
         while state.rested:
             trial = state.rested.popleft()
             if state.stopping is None:
-                self._enact(self.policy.on_exit(state.view, state.view.trials[trial.id]), out)
+                self._enact(self.policy.on_exit(state.view, state.view.trials[trial.id]))
 
-    def _give_up_if_hopeless(self, out: list[Command]) -> None:
+    def _give_up_if_hopeless(self) -> None:
         state = self.state
         if (
             state.stopping is None
             and state.failures >= state.rules.max_failures
             and not state.has_reports
         ):
-            self._stop_all(f"the first {state.failures} trials failed", out)
+            self._stop_all(f"the first {state.failures} trials failed")
 
-    def _finish_if_over(self, out: list[Command]) -> None:
+    def _finish_if_over(self) -> None:
         """No trial is live: the experiment is over if it is stopping, or if nothing can bring one back."""
         state = self.state
         if state.devices.total == 0:
@@ -399,5 +381,5 @@ class Experiment:
         state.finished = True
         for trial in list(state.paused.values()):
             state.move(trial, S.STOPPED, state.stopping)
-        self._tell_of_rest(out)
-        out.append(Finish(state.stopping))
+        self._tell_of_rest()
+        self._do.add(Finish(state.stopping))

@@ -164,6 +164,10 @@ class State:
             self._next_hparams = self._next_that_may_work()
         return self._next_hparams is not None
 
+    def is_new_best(self, trial: Trial) -> bool:
+        """Tell whether the trial's latest step is better than every checkpoint kept so far."""
+        return trial.score > NEVER and (self.best is None or trial.score > self.best.score)
+
     def rank_among_live(self, trial: Trial) -> int:
         """0 for the live trial with the best latest score; equal scores by age."""
         return self._ranking.rank(trial)

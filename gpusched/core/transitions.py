@@ -1,7 +1,7 @@
-"""Carrying out decisions: from what a policy wants (atoms) to what an executor must do (devices).
+"""From what a policy wants (atoms) and what happened to what must be done (devices).
 
-Each function changes the state and appends commands to ``out``. A decision that no longer fits (the trial has ended,
-the atoms are gone) is dropped: policies speak of intentions, and the world may have moved on.
+``Transitions`` owns the state and the commands of the event that is being handled. A decision that no longer fits (the
+trial has ended, the atoms are gone) is dropped: policies speak of intentions, and the world may have moved on.
 """
 
 from __future__ import annotations
@@ -31,241 +31,348 @@ from gpusched.core.decisions import (
     WakeAt,
     Yield,
 )
+from gpusched.core.events import TrialExited
 from gpusched.core.state import Best, State
-from gpusched.core.trial import NEVER, After, Trial, TrialState
+from gpusched.core.trial import After, Trial, TrialState
 
 S = TrialState
 
+WAKE = "wake"
+WATCH = "watch"
+#: How often the watchdog looks for trials that have been silent for too long (reliability F13).
+WATCH_EVERY_S = 10.0
 
-def enact(state: State, decision: Decision, out: list[Command]) -> bool:
-    """Carry out one decision; False if it did not fit any more."""
-    match decision:
-        case Start():
-            return _start(state, decision, out)
-        case Resume():
-            return _resume(state, decision, out)
-        case Resize():
-            return _resize(state, decision, out)
-        case Pause():
-            return leave(state, decision.trial, After(S.PAUSED, decision.reason), out)
-        case Stop():
-            return leave(state, decision.trial, After(S.STOPPED, decision.reason), out)
-        case Complete():
-            return leave(state, decision.trial, After(S.COMPLETED, decision.reason), out)
-        case WakeAt():
-            set_timer(state, "wake", decision.at, out)
-            return False
-        case AskForecast():
-            trial = state.trials[decision.trial]
-            asked = Forecast(
-                trial.id, trial.step, decision.curve, decision.horizon, decision.target
-            )
-            state.forecasts[trial.id, trial.step] = asked
-            out.append(asked)
-            return False
-        case Say():
-            state.say(None, decision.text)
-            return False
+NO_REPORT = (
+    "the script ended without a report: it must call trial = gpusched.init(), and trial.report(..) once "
+    "an epoch"
+)
+_CAUSES = {
+    "yielded": "left on its own",
+    "finished": "ended when it was killed",
+    "failed": "failed when it was killed",
+    "killed": "was killed",
+    "lost": "its processes vanished",
+}
 
 
-def set_timer(state: State, timer: str, at: float, out: list[Command]) -> None:
-    state.timers[timer] = at
-    out.append(SetTimer(timer, at))
+class Transitions:
+    """Changes the state and collects the commands that follow; ``take`` hands them over at the end of an event."""
 
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._commands: list[Command] = []
 
-# ---------------------------------------------------------------- begin
+    def take(self) -> list[Command]:
+        """Return the commands since the last ``take``, in order."""
+        commands, self._commands = self._commands, []
+        return commands
 
+    def add(self, command: Command) -> None:
+        """Have the executor carry out a command that changes nothing here."""
+        self._commands.append(command)
 
-def _start(state: State, decision: Start, out: list[Command]) -> bool:
-    atoms = state.rules.fit(decision.atoms)
-    if atoms > state.atoms_free or not state.can_draw:
+    def set_timer(self, timer: str, at: float) -> None:
+        self._state.timers[timer] = at
+        self.add(SetTimer(timer, at))
+
+    def enact(self, decision: Decision) -> bool:
+        """Carry out one decision; False if no trial was moved by it."""
+        match decision:
+            case Start():
+                return self._start(decision)
+            case Resume():
+                return self._resume(decision)
+            case Resize():
+                return self._resize(decision)
+            case Pause():
+                return self.leave(decision.trial, After(S.PAUSED, decision.reason))
+            case Stop():
+                return self.leave(decision.trial, After(S.STOPPED, decision.reason))
+            case Complete():
+                return self.leave(decision.trial, After(S.COMPLETED, decision.reason))
+            case WakeAt():
+                self.set_timer(WAKE, decision.at)
+            case AskForecast():
+                self._forecast(decision)
+            case Say():
+                self._state.say(None, decision.text)
         return False
-    trial = state.draw(decision.tag)
-    state.say(trial, decision.reason or "a new configuration")
-    _begin(state, trial, atoms, "first launch", out)
-    return True
 
+    def _forecast(self, decision: AskForecast) -> None:
+        trial = self._state.trials[decision.trial]
+        asked = Forecast(trial.id, trial.step, decision.curve, decision.horizon, decision.target)
+        self._state.forecasts[trial.id, trial.step] = asked
+        self.add(asked)
 
-def _resume(state: State, decision: Resume, out: list[Command]) -> bool:
-    trial = state.trials[decision.trial]
-    atoms = state.rules.fit(decision.atoms)
-    if trial.state is not S.PAUSED or trial.held_by_user or atoms > state.atoms_free:
-        return False
-    state.say(trial, decision.reason or "resumed")
-    _begin(state, trial, atoms, f"resumed at step {trial.step}", out)
-    return True
+    # ------------------------------------------------------------ begin
 
+    def _start(self, decision: Start) -> bool:
+        state = self._state
+        atoms = state.rules.fit(decision.atoms)
+        if atoms > state.atoms_free or not state.can_draw:
+            return False
+        trial = state.draw(decision.tag)
+        self._begin(trial, atoms, decision.reason or "a new configuration", "first launch")
+        return True
 
-def _begin(state: State, trial: Trial, atoms: int, why: str, out: list[Command]) -> None:
-    trial.devices = state.devices.choose(atoms)
-    state.devices.take(trial.devices, trial.id)
-    trial.decided_at = state.now
-    state.move(trial, S.STARTING, why)
-    launch(state, trial, out)
+    def _resume(self, decision: Resume) -> bool:
+        state = self._state
+        trial = state.trials[decision.trial]
+        atoms = state.rules.fit(decision.atoms)
+        if trial.state is not S.PAUSED or trial.held_by_user or atoms > state.atoms_free:
+            return False
+        self._begin(trial, atoms, decision.reason or "resumed", f"resumed at step {trial.step}")
+        return True
 
+    def _begin(self, trial: Trial, atoms: int, reason: str, cause: str) -> None:
+        state = self._state
+        state.say(trial, reason)
+        trial.devices = state.devices.choose(atoms)
+        state.devices.take(trial.devices, trial.id)
+        trial.decided_at = state.now
+        state.move(trial, S.STARTING, cause)
+        self._launch(trial)
 
-def launch(state: State, trial: Trial, out: list[Command]) -> None:
-    """Launch the next incarnation of a STARTING trial; all of its devices are clean."""
-    trial.incarnation = trial.next_incarnation
-    trial.steps_of_incarnation = 0
-    trial.steps_since_resize = 0
-    trial.launched_at = state.now
-    trial.killed_because = trial.kill_grace_s = None
-    trial.hung = False
-    out.append(Launch(trial.id, trial.incarnation, trial.devices, trial.hparams))
+    def _launch(self, trial: Trial) -> None:
+        """Launch the next incarnation of a STARTING trial; all of its devices are clean."""
+        trial.incarnation = trial.next_incarnation
+        trial.steps_of_incarnation = 0
+        trial.steps_since_resize = 0
+        trial.launched_at = self._state.now
+        trial.killed_because = trial.kill_grace_s = None
+        trial.hung = False
+        self.add(Launch(trial.id, trial.incarnation, trial.devices, trial.hparams))
 
+    def launch_if_ready(self, trial: Trial) -> None:
+        """Launch a STARTING trial once all of its devices are clean; pause one that has lost them all."""
+        state = self._state
+        if trial.state is not S.STARTING or trial.has_processes:
+            return
+        if not trial.devices:
+            state.move(trial, S.PAUSED, "no device is left for it")
+            state.want(trial)
+            return
+        slots = state.devices.slots
+        if all(slots[name].state is DeviceState.HELD for name in trial.devices):
+            self._launch(trial)
 
-def launch_if_ready(state: State, trial: Trial, out: list[Command]) -> None:
-    """Launch a STARTING trial once all of its devices are clean; pause it if it has lost them all."""
-    if trial.state is not S.STARTING or trial.has_processes:
-        return
-    if not trial.devices:
-        state.move(trial, S.PAUSED, "no device is left for it")
-        state.want(trial)
-        return
-    slots = state.devices.slots
-    if all(slots[name].state is DeviceState.HELD for name in trial.devices):
-        launch(state, trial, out)
+    # ------------------------------------------------------------ yield
 
+    def _resize(self, decision: Resize) -> bool:
+        state = self._state
+        trial = state.trials[decision.trial]
+        atoms = state.rules.fit(decision.atoms)
+        more = atoms - trial.atoms
+        if trial.state is not S.RUNNING or trial.is_doomed or more == 0 or more > state.atoms_free:
+            return False
+        if more > 0:
+            trial.reserved = state.devices.choose(more, near=trial.devices)
+            state.devices.take(trial.reserved, trial.id)
+        trial.decided_at = state.now
+        state.say(trial, decision.reason or f"resize to {atoms} atoms")
+        self._yield(trial, After(S.STARTING, decision.reason, atoms))
+        return True
 
-def settle_for_less(state: State, trial: Trial) -> None:
-    """A STARTING trial that waits has lost a device: keep an allowed size of what is left, give back the rest."""
-    slots, count = state.devices.slots, len(trial.devices)
-    atoms = state.rules.fit(count)
-    # Those that are clean already come first: it need not wait for the others then.
-    by_readiness = sorted(trial.devices, key=lambda name: slots[name].state is DeviceState.DRAINING)
-    keep = by_readiness[: atoms if atoms <= count else 0]
-    _let_go(state, [name for name in trial.devices if name not in keep])
-    trial.devices = tuple(keep)
-
-
-def _let_go(state: State, names: Sequence[str]) -> None:
-    """Devices of a trial without processes: clean ones are free at once, the others when they are released."""
-    state.devices.unawait(names)
-    state.devices.give_back(names)
-
-
-# ---------------------------------------------------------------- yield
-
-
-def _resize(state: State, decision: Resize, out: list[Command]) -> bool:
-    trial = state.trials[decision.trial]
-    atoms = state.rules.fit(decision.atoms)
-    more = atoms - trial.atoms
-    if trial.state is not S.RUNNING or trial.is_doomed or more == 0 or more > state.atoms_free:
-        return False
-    if more > 0:
-        trial.reserved = state.devices.choose(more, near=trial.devices)
-        state.devices.take(trial.reserved, trial.id)
-    trial.decided_at = state.now
-    state.say(trial, decision.reason or f"resize to {atoms} atoms")
-    _yield(state, trial, After(S.STARTING, decision.reason, atoms), out)
-    return True
-
-
-def leave(state: State, trial_id: int, after: After, out: list[Command]) -> bool:
-    """Pause, stop or complete a trial; False if that changes nothing."""
-    trial = state.trials[trial_id]
-    if trial.state is S.PAUSED:
-        if after.state is S.PAUSED:
+    def leave(self, trial_id: int, after: After) -> bool:
+        """Pause, stop or complete a trial; False if that changes nothing."""
+        state = self._state
+        trial = state.trials[trial_id]
+        if trial.state is S.PAUSED:
+            if after.state is S.PAUSED:
+                return False
+            state.say(trial, after.reason)
+            state.move(trial, after.state, after.reason)
+            return True
+        if trial.state is S.YIELDING and trial.after is not None:
+            return self._change_of_mind(trial, trial.after, after)
+        if trial.state is S.STARTING:
+            self._leave_before_up(trial, after)
+            return True
+        if trial.state is not S.RUNNING:
             return False
         state.say(trial, after.reason)
-        state.move(trial, after.state, after.reason)
+        self._yield(trial, after)
         return True
-    if trial.state is S.YIELDING and trial.after is not None:
-        return _change_of_mind(state, trial, after)
-    if trial.state is S.STARTING:
-        return _leave_before_up(state, trial, after, out)
-    if trial.state is not S.RUNNING:
-        return False
-    state.say(trial, after.reason)
-    _yield(state, trial, after, out)
-    return True
 
+    def _yield(self, trial: Trial, after: After) -> None:
+        """Have a trial leave at this step, with a checkpoint if it may go on or is the best model so far."""
+        state = self._state
+        save = not after.state.is_final or state.is_new_best(trial)
+        state.move(trial, S.YIELDING, after.reason)
+        trial.after = replace(after, save=save)
+        self.add(Yield(trial.id, trial.incarnation, save))
 
-def _yield(state: State, trial: Trial, after: After, out: list[Command]) -> None:
-    """It leaves at this step, with a checkpoint if it may go on or if this is the best model so far."""
-    save = not after.state.is_final or is_new_best(state, trial)
-    state.move(trial, S.YIELDING, after.reason)
-    trial.after = replace(after, save=save)
-    out.append(Yield(trial.id, trial.incarnation, save))
+    def _change_of_mind(self, trial: Trial, told: After, after: After) -> bool:
+        """Change where a trial that leaves already goes, and only to something more final."""
+        state = self._state
+        if told.state.is_final or after.state is told.state:
+            return False
+        state.say(trial, after.reason)
+        trial.after = replace(after, save=told.save)
+        if after.state is not S.PAUSED:
+            state.unwant(trial)
+        return True
 
-
-def _change_of_mind(state: State, trial: Trial, after: After) -> bool:
-    """It is leaving already: only where to may change, and only to something more final."""
-    assert trial.after is not None
-    if trial.after.state.is_final or after.state is trial.after.state:
-        return False
-    state.say(trial, after.reason)
-    trial.after = replace(after, save=trial.after.save)
-    if after.state is not S.PAUSED:
-        state.unwant(trial)
-    return True
-
-
-def _leave_before_up(state: State, trial: Trial, after: After, out: list[Command]) -> bool:
-    """It has not reported yet, so it cannot be asked to yield; nothing is lost by killing it."""
-    state.say(trial, after.reason)
-    if not trial.has_processes:
-        _let_go(state, trial.devices)
+    def _leave_before_up(self, trial: Trial, after: After) -> None:
+        """Kill a trial that has not reported, so that it cannot be asked to yield and nothing is lost."""
+        state = self._state
+        state.say(trial, after.reason)
+        if trial.has_processes:
+            self.kill(trial)
+            state.move(trial, S.YIELDING, f"killed while starting: {after.reason}")
+            trial.after = after
+            return
+        self._give_back(trial.devices)
         trial.devices = ()
         state.move(trial, after.state, after.reason)
-        return True
-    kill(state, trial, out)
-    state.move(trial, S.YIELDING, f"killed while starting: {after.reason}")
-    trial.after = after
-    return True
+
+    def kill(
+        self, trial: Trial, *, grace_s: float | None = None, why: str = "", stacks: bool = False
+    ) -> None:
+        """End a trial's incarnation.
+
+        ``why``: reason for an unplanned kill; the trial is relaunched. ``stacks``: its ranks write down where they are.
+        """
+        state = self._state
+        trial.kill_grace_s = state.rules.kill_grace_s if grace_s is None else grace_s
+        if why and trial.killed_because is None:
+            trial.killed_because, trial.hung = why, stacks
+            state.say(trial, why)
+        self.add(Kill(trial.id, trial.incarnation, trial.kill_grace_s, stacks))
+
+    # ------------------------------------------------------------ silence
+
+    def watch(self) -> None:
+        """Look for silent trials from now on, every ``WATCH_EVERY_S``."""
+        self.set_timer(WATCH, self._state.now + WATCH_EVERY_S)
+
+    def kill_silent(self, due: float) -> None:
+        """Kill and relaunch trials that have not reported for too long; the timer was due at ``due``."""
+        state = self._state
+        if state.now - due > WATCH_EVERY_S:
+            # Nobody was heard: the machine, or the daemon, was suspended.
+            state.watched_since = state.now
+        for trial in state.live.values():
+            if trial.has_processes and not trial.is_doomed and (why := _silence(state, trial)):
+                self.kill(trial, why=why, stacks=True)
+        self.watch()
+
+    # ------------------------------------------------------------ exit
+
+    def exited(self, trial: Trial, event: TrialExited) -> None:
+        """Move a trial to where it goes now that nothing of its incarnation is left."""
+        state, told = self._state, trial.after
+        after = _planned(state, trial, event) or self._relaunch(trial, event)
+        trial.after = None
+        trial.gone, trial.kill_grace_s = trial.incarnation, None
+        if trial.atoms and trial.step_time_s is not None and after.is_resize:
+            trial.step_time_before_s = (trial.atoms, trial.step_time_s)
+        self._drain(trial, after.atoms if after.is_resize else 0)
+        if after.state is S.FAILED:
+            trial.error = after.reason
+            state.failures += 1
+            if event.barred:
+                state.bar(trial.hparams)
+        if after != told:
+            state.say(trial, after.reason)
+        state.move(trial, after.state, after.reason)
+        self.launch_if_ready(trial)
+
+    def _relaunch(self, trial: Trial, event: TrialExited) -> After:
+        """Count a fault of the machine; the trial goes on from its checkpoint, a few times without progress."""
+        state = self._state
+        if not event.unbegun:
+            trial.infrastructure_faults += 1
+        cause = trial.killed_because or event.error or _CAUSES[event.outcome]
+        if trial.hung and event.error:
+            cause = f"{cause}: {event.error}"
+        if trial.infrastructure_faults > state.rules.max_infrastructure_faults:
+            reason = f"{cause}; {trial.infrastructure_faults} times without progress"
+            return After(S.FAILED, reason)
+        trial.decided_at = state.now
+        atoms = trial.after.atoms if trial.after is not None else trial.atoms
+        return After(S.STARTING, f"{cause}; goes on from step {trial.saved_step}", atoms)
+
+    # ------------------------------------------------------------ devices
+
+    def _drain(self, trial: Trial, keep: int) -> None:
+        """Let the devices of an incarnation that is gone drain; ``keep`` atoms come back to the trial when released.
+
+        Devices reserved for a resize have not been used: they are clean, and stay with the trial or are free at once.
+        """
+        devices, used = self._state.devices, trial.devices
+        kept, clean = _kept(self._state, trial, keep)
+        devices.drain(kept, trial.id)
+        devices.drain(used[len(kept) :], None)
+        devices.give_back(trial.reserved[len(clean) :])
+        trial.devices, trial.reserved = kept + clean, ()
+        if used:
+            self.add(ConfirmRelease(used))
+
+    def settle_for_less(self, trial: Trial) -> None:
+        """Keep an allowed size of what a waiting trial has left after losing a device; give back the rest."""
+        slots, count = self._state.devices.slots, len(trial.devices)
+        atoms = self._state.rules.fit(count)
+        # Clean devices first: the trial need not wait for the others then.
+        by_readiness = sorted(
+            trial.devices, key=lambda name: slots[name].state is DeviceState.DRAINING
+        )
+        keep = by_readiness[: atoms if atoms <= count else 0]
+        self._give_back([name for name in trial.devices if name not in keep])
+        trial.devices = tuple(keep)
+
+    def _give_back(self, names: Sequence[str]) -> None:
+        """Free devices of a trial without processes: clean ones at once, the others when they are released."""
+        self._state.devices.unawait(names)
+        self._state.devices.give_back(names)
+
+    # ------------------------------------------------------------ checkpoints
+
+    def save_if_better(self, trial: Trial, *, trains_on: bool = False) -> None:
+        """Have a checkpoint saved if this step would be the new best, unless saving eats too much training time.
+
+        A trial that leaves saves in any case; ``trains_on``: this one leaves later, and may end by itself before that.
+        Otherwise a search in which every step is a new best would do nothing but save: so not more often than
+        ``best_every_s``, and not more than ``save_share`` of the trial's time.
+        """
+        state = self._state
+        if not state.is_new_best(trial):
+            return
+        rules = state.rules
+        why = "the trial was to save it as it left"
+        if trial.after is not None and not trains_on:
+            if not trial.after.save:
+                trial.after = replace(trial.after, save=True)
+                self.add(Save(trial.id, trial.incarnation))
+        elif state.now - trial.last_saved_at < trial.save_s / rules.save_share:
+            why = f"saving may take {rules.save_share:.0%} of a trial's time, and it had just saved"
+        elif state.best is not None and state.now - state.best_asked_at < rules.best_every_s:
+            why = f"the best model is replaced every {rules.best_every_s:g} s at most"
+        else:
+            why = "the trial was asked to save it, and has not committed it"
+            state.best_asked_at = state.now
+            self.add(Save(trial.id, trial.incarnation))
+        if trial.best_step == trial.step:
+            trial.why_unsaved = why
+
+    def saved(self, trial: Trial, step: int) -> None:
+        """Note that a checkpoint of ``step`` is on disk: it may be the best model there is."""
+        state = self._state
+        trial.saved_step = step
+        metric = next((value for at, value in reversed(trial.curve) if at == step), None)
+        if metric is None or metric != metric:
+            return
+        score = metric * state.rules.sign
+        if state.best is None or score > state.best.score:
+            state.best = Best(trial.id, step, score, metric, trial.atoms, state.now)
+            self.add(KeepBest(trial.id, step, metric))
 
 
-def kill(
-    state: State,
-    trial: Trial,
-    out: list[Command],
-    *,
-    grace_s: float | None = None,
-    why: str = "",
-    stacks: bool = False,
-) -> None:
-    """End its incarnation. ``why``: it was to go on, and is relaunched. ``stacks``: its ranks say where they are."""
-    trial.kill_grace_s = state.rules.kill_grace_s if grace_s is None else grace_s
-    if why and trial.killed_because is None:
-        trial.killed_because, trial.hung = why, stacks
-        state.say(trial, why)
-    out.append(Kill(trial.id, trial.incarnation, trial.kill_grace_s, stacks))
-
-
-# ---------------------------------------------------------------- end
-
-
-def drain(state: State, trial: Trial, keep: int, out: list[Command]) -> None:
-    """The incarnation is gone: its devices drain; ``keep`` atoms come back to the trial once they are released.
-
-    What was reserved for a resize has not been used: it is clean, and stays with the trial or is free at once. Where
-    devices were lost the trial keeps the largest allowed size that is left, or nothing.
-    """
-    used = trial.devices
-    kept, clean = _kept(state, trial, keep)
-    state.devices.drain(kept, trial.id)
-    state.devices.drain(used[len(kept) :], None)
-    state.devices.give_back(trial.reserved[len(clean) :])
-    trial.devices, trial.reserved = kept + clean, ()
-    if used:
-        out.append(ConfirmRelease(used))
-
-
-def _kept(state: State, trial: Trial, keep: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What a trial keeps of the devices it used, and of those reserved for it, to go on with ``keep`` atoms."""
-    used, reserved = trial.devices, trial.reserved
-    if keep:
-        left = len(used) + len(reserved)
-        keep = state.rules.fit(min(keep, left))
-        keep = keep if keep <= left else 0
-    clean = reserved[:keep]
-    return used[: keep - len(clean)], clean
+# ---------------------------------------------------------------- questions
 
 
 def expected_launch(state: State, trial: Trial) -> Launch | None:
-    """The launch that ends the resize a trial is in, if nothing comes between; None if it is in none."""
+    """Return the launch that ends the resize a trial is in, if nothing comes between; None if it is in none."""
     if state.stopping is not None:
         return None
     if trial.is_resizing and trial.after is not None:
@@ -280,47 +387,50 @@ def expected_launch(state: State, trial: Trial) -> Launch | None:
     return Launch(trial.id, trial.next_incarnation, devices, trial.hparams)
 
 
-def is_new_best(state: State, trial: Trial) -> bool:
-    """Whether the trial's latest step is better than every checkpoint kept so far."""
-    return trial.score > NEVER and (state.best is None or trial.score > state.best.score)
+def _kept(state: State, trial: Trial, keep: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what a trial keeps of the devices it used and of those reserved, to go on with ``keep`` atoms.
 
-
-def save_if_better(
-    state: State, trial: Trial, out: list[Command], *, trains_on: bool = False
-) -> None:
-    """Have a checkpoint saved if this step would be the new best, unless saving eats too much training time.
-
-    A trial that leaves saves in any case; ``trains_on``: this one leaves later, and may end by itself before that.
-    Otherwise a search in which every step is a new best would do nothing but save: so not more often than
-    ``best_every_s``, and not more than ``save_share`` of the trial's time.
+    Where devices were lost: the largest allowed size that is left, or nothing.
     """
-    if not is_new_best(state, trial):
-        return
+    used, reserved = trial.devices, trial.reserved
+    if keep:
+        left = len(used) + len(reserved)
+        keep = state.rules.fit(min(keep, left))
+        keep = keep if keep <= left else 0
+    clean = reserved[:keep]
+    return used[: keep - len(clean)], clean
+
+
+def _planned(state: State, trial: Trial, event: TrialExited) -> After | None:
+    """Return what follows an exit that is the trial's own doing or was wanted; None: it is to be relaunched.
+
+    A script that fails has failed; what the machine did to a trial is made good by a relaunch. What was told to die was
+    killed, whatever it says with its last breath: a script may catch SIGTERM and exit as if it were done.
+    """
+    told = trial.after
+    is_final = told is not None and told.state.is_final
+    told_to_end = told if is_final else After(S.STOPPED, state.stopping) if state.stopping else None
+    match "killed" if trial.is_doomed else event.outcome:
+        case "finished" if trial.step > 0:
+            return After(S.COMPLETED, f"finished at step {trial.step}")
+        case "finished":
+            return told_to_end or After(S.FAILED, event.error or NO_REPORT)
+        case "failed":
+            return told_to_end or After(S.FAILED, event.error or "failed")
+        case "yielded" if told is not None:
+            return told
+        case _:
+            return told if told is not None and not told.is_resize else told_to_end
+
+
+def _silence(state: State, trial: Trial) -> str:
+    """Say how long a trial has been silent, where that is too long; else return nothing."""
     rules = state.rules
-    why = "the trial was to save it as it left"
-    if trial.after is not None and not trains_on:
-        if not trial.after.save:
-            trial.after = replace(trial.after, save=True)
-            out.append(Save(trial.id, trial.incarnation))
-    elif state.now - trial.last_saved_at < trial.save_s / rules.save_share:
-        why = f"saving may take {rules.save_share:.0%} of a trial's time, and it had just saved"
-    elif state.best is not None and state.now - state.best_asked_at < rules.best_every_s:
-        why = f"the best model is replaced every {rules.best_every_s:g} s at most"
+    if trial.steps_of_incarnation == 0:
+        since, limit_s = trial.launched_at, rules.startup_limit_s
     else:
-        why = "the trial was asked to save it, and has not committed it"
-        state.best_asked_at = state.now
-        out.append(Save(trial.id, trial.incarnation))
-    if trial.best_step == trial.step:
-        trial.why_unsaved = why
-
-
-def saved(state: State, trial: Trial, step: int, out: list[Command]) -> None:
-    """A checkpoint of ``step`` is on disk: it may be the best model there is."""
-    trial.saved_step = step
-    metric = next((value for at, value in reversed(trial.curve) if at == step), None)
-    if metric is None or metric != metric:
-        return
-    score = metric * state.rules.sign
-    if state.best is None or score > state.best.score:
-        state.best = Best(trial.id, step, score, metric, trial.atoms, state.now)
-        out.append(KeepBest(trial.id, step, metric))
+        since = trial.last_report_at or 0.0
+        usual_s = max(trial.usual_interval_s, trial.step_time_s or 0.0)
+        limit_s = rules.hang_limit_s or max(60.0, 5 * usual_s)
+    silent_s = state.now - max(since, state.watched_since)
+    return f"no report for {silent_s:.0f} s (limit {limit_s:.0f} s)" if silent_s > limit_s else ""
