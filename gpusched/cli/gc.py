@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 from gpusched.cli import common
-from gpusched.daemon import garbage
+from gpusched.daemon import storage
 from gpusched.driver.assemble import from_journal
 from gpusched.errors import InputError
 from gpusched.folder import find
@@ -31,10 +31,10 @@ def run(args: argparse.Namespace) -> int:
         )
     # No daemon may begin to resume from what is just being removed; the lock goes with this process.
     lock = Lock.take(paths.lock)
-    victims = garbage.unneeded(paths, from_journal(paths).experiment.state)
-    number, size_bytes = len(victims), sum(map(garbage.size_of, victims))
+    victims = storage.unneeded(paths, from_journal(paths).experiment.state)
+    number, size_bytes = len(victims), sum(map(storage.size_of, victims))
     if not args.dry_run:
-        number, size_bytes = garbage.remove(victims)
+        number, size_bytes = storage.remove(victims)
     lock.release()
     if args.json:
         common.print_json(

@@ -1,7 +1,7 @@
 """One experiment's process: the loop around the driver, its socket, its clients, and the ways in from outside.
 
-* the process: ``main`` (lock, signals, loop, end), ``people`` (requests of clients),
-  ``recovery`` (a resume brings state and machine together), ``storage`` (room on the disk), ``garbage``, ``log``
+* the process: ``main`` (lock, signals, loop, end), ``people`` (requests of clients), ``recovery`` (a resume brings
+  state and machine together), ``storage`` (room on the disk, checkpoints that nothing needs)
 * the way in: ``start`` (makes the folder and starts the process), ``client`` (speaks to its socket), ``session``
   (state from the socket while a daemon lives, from the files otherwise), ``best_model`` (``gpusched.load``)
 """

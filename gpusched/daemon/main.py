@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import os
 import signal
@@ -25,7 +26,6 @@ from typing import Any
 from gpusched import failpoints
 from gpusched.core.events import ExperimentStarted
 from gpusched.daemon import recovery
-from gpusched.daemon.log import Logs, write_unfailingly
 from gpusched.daemon.people import People
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
 from gpusched.devices.base import Device, require_sizes
@@ -81,7 +81,6 @@ class Daemon:
         self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
         self._foreword: list[str] = []
         self._next_look_at = 0.0
-        self._logs = Logs(paths.root)
         recipe = read_recipe(paths)
         recipe = replace(recipe, env=filled_in(recipe.env, environment or {}))
         self.assembled: Assembled = assemble(recipe, paths)
@@ -293,7 +292,6 @@ class Daemon:
         if now < self._next_look_at:
             return
         self._next_look_at = now + FENCE_EVERY_S
-        self._logs.look(now)
         self.epoch.check()
         complaints = self._forecaster.complaints if self._forecaster is not None else ()
         while complaints:
@@ -301,6 +299,40 @@ class Daemon:
 
 
 # ---------------------------------------------------------------- start
+
+
+class _Unfailing(io.RawIOBase):
+    """Standard output on a disk that may refuse: drops what cannot be written, as the journal has all that matters."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def write(self, data: object) -> int:
+        view = memoryview(data).cast("B")  # type: ignore[arg-type]
+        size = len(view)
+        with contextlib.suppress(OSError):
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+        return size
+
+
+def write_unfailingly() -> None:
+    """Keep ``print`` from ever raising: a disk that refuses a line ends no search."""
+    sys.stdout, sys.stderr = (
+        io.TextIOWrapper(
+            io.BufferedWriter(_Unfailing(descriptor)),
+            "utf-8",
+            errors="backslashreplace",
+            line_buffering=True,
+        )
+        for descriptor in (1, 2)
+    )
 
 
 def _given_environment(descriptor: int | None) -> dict[str, str]:

@@ -1,35 +1,47 @@
-"""The daemon's eye on the disk: the reserve, the low mark, and files that must still be written when it is full."""
+"""Room on the disk: the low mark, the reserve, logs kept short, and checkpoints that nothing needs any more.
+
+Needed are: of a trial that may go on, its two newest committed checkpoints; everything of a trial whose processes still
+live, daemon or not; and as long as ``best/`` does not hold the best model, the checkpoints of the trial that does. A
+folder is renamed before it is removed, so that a crash leaves nothing half-deleted under its old name (reliability
+F26).
+"""
 
 from __future__ import annotations
 
+import shutil
 import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gpusched.core.events import StorageChanged
 from gpusched.core.state import State
-from gpusched.daemon.garbage import remove, unneeded
 from gpusched.errors import DamagedState, InputError
-from gpusched.folder.files import write_durably
+from gpusched.folder.files import read_json, write_durably
+from gpusched.folder.find import trial_folders
+from gpusched.folder.logcap import LogCap
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.folder.reserve import FULL, Reserve, Room
+from gpusched.processes.claim import read_claim
 
-#: How often the disk is looked at.
+#: How often the disk, and the daemon's and the warm server's logs, are looked at.
 LOOK_EVERY_S = 5.0
 MAKE_ROOM_EVERY_S = 60.0
+KEEP = 2
+TRASH = ".trash-"
+_COMMITTED = ("step-", ".replaced-step-")
 
 
 def checksums(paths: ExperimentPaths) -> dict[str, int]:
-    """Of the files that a resume begins from; kept in the journal, since a changed bit in them changes the search."""
+    """Return the sums of the files that a resume begins from: a changed bit in one of them would change the search."""
     files = (paths.resolved, paths.began, paths.worker)
     return {file.name: zlib.crc32(file.read_bytes()) for file in files if file.exists()}
 
 
 def require_unchanged(paths: ExperimentPaths, meta: Mapping[str, Any]) -> None:
-    """Raises DamagedState naming a file that is not as it was when the experiment began."""
+    """Raise DamagedState naming a file that is not as it was when the experiment began."""
     now = checksums(paths)
     for name, crc in meta.get("checksums", {}).items():
         if now.get(name) != crc:
@@ -49,9 +61,10 @@ class Storage:
         self.warning: str | None = None
         self._paths = paths
         self._room = room
+        self._logs = LogCap(paths.root, watched=False)
 
     def require_room(self) -> None:
-        """Raises InputError where a new experiment could not save its trials."""
+        """Raise InputError where a new experiment could not save its trials."""
         with suppress(OSError):
             room = self._room(self._paths.root)
             if room.is_low:
@@ -60,10 +73,11 @@ class Storage:
                 )
 
     def look(self, now: float, state: State) -> StorageChanged | None:
-        """What has changed since the last look, if it is time for one; where it is low, room is made."""
+        """Return what has changed since the last look, if a look is due; cut logs, and make room where it is low."""
         if now < self.next_at:
             return None
         self.next_at = now + LOOK_EVERY_S
+        self._logs.look(now)
         try:
             room = self._room(self._paths.root)
         except OSError:
@@ -83,7 +97,7 @@ class Storage:
         return None
 
     def _make_room(self, state: State) -> None:
-        """Remove the checkpoints of trials that are over, but the best model's; what takes time runs aside."""
+        """Remove the checkpoints of trials that are over, but the best model's, beside the loop."""
         victims = unneeded(self._paths, state, only_final=True)
         if victims:
             threading.Thread(
@@ -91,7 +105,7 @@ class Storage:
             ).start()
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a file of ours durably, from the reserve where the disk is full. Raises OSError."""
+        """Write a file durably, from the reserve where the disk is full. Raises OSError."""
         while True:
             try:
                 return write_durably(path, data)
@@ -100,6 +114,97 @@ class Storage:
                     raise
 
     def release(self) -> None:
-        """The experiment is over: its reserve is of no more use."""
+        """Give up the reserve: the experiment is over."""
         with suppress(OSError):
             self._paths.reserve.unlink(missing_ok=True)
+
+
+# ---------------------------------------------------------------- checkpoints
+
+
+def unneeded(paths: ExperimentPaths, state: State, only_final: bool = False) -> list[Path]:
+    """List checkpoint folders that neither the best model nor a resume needs; ``only_final``: of ended trials alone."""
+    found: list[Path] = []
+    for number in trial_folders(paths):
+        trial = state.trials.get(number)
+        if trial is None:
+            continue  # the journal knows nothing of it; a salvage may have lost that
+        if only_final and not trial.is_final:
+            continue
+        folder = paths.trial(number).checkpoints
+        try:
+            there = sorted(entry for entry in folder.iterdir() if entry.is_dir())
+        except OSError:
+            continue
+        if _is_alive(paths, number):
+            continue
+        keep = _newest(there) if not trial.is_final or _holds_the_best(paths, state, number) else ()
+        found += [entry for entry in there if entry not in keep]
+    return found
+
+
+def remove(
+    folders: Iterable[Path], delete: Callable[[Path], None] = shutil.rmtree
+) -> tuple[int, int]:
+    """Remove these and return their number and the bytes that gives; what cannot be removed stays."""
+    count = size_bytes = 0
+    for folder in folders:
+        size = size_of(folder)
+        trash = folder
+        if not folder.name.startswith(TRASH):
+            trash = folder.with_name(f"{TRASH}{folder.name.lstrip('.')}")
+        with suppress(OSError):
+            if trash != folder:
+                shutil.rmtree(trash, ignore_errors=True)
+                folder.rename(trash)
+            delete(trash)
+            count, size_bytes = count + 1, size_bytes + size
+    return count, size_bytes
+
+
+def size_of(folder: Path) -> int:
+    """Return the bytes that removing a folder gives back: those of files that have no other name."""
+    total = 0
+    with suppress(OSError):
+        for path in folder.rglob("*"):
+            if path.is_file() and path.stat().st_nlink == 1:
+                total += path.stat().st_size
+    return total
+
+
+def _newest(there: list[Path]) -> tuple[Path, ...]:
+    """Return the newest committed folders, one whose successor was on its way into its place among them."""
+    committed = [
+        entry
+        for entry in there
+        if entry.name.startswith(_COMMITTED) and (entry / "manifest.json").is_file()
+    ]
+    return tuple(
+        sorted(committed, key=lambda entry: entry.name.rpartition("-")[2].zfill(20))[-KEEP:]
+    )
+
+
+def _holds_the_best(paths: ExperimentPaths, state: State, number: int) -> bool:
+    """Whether the best model is this trial's and is not in ``best/`` yet."""
+    best = state.best
+    if best is None or best.trial != number:
+        return False
+    kept = read_json(paths.best / "metric.json")
+    return kept is None or (kept.get("trial"), kept.get("step")) != (best.trial, best.step)
+
+
+def _is_alive(paths: ExperimentPaths, number: int) -> bool:
+    """Whether an incarnation of a trial still has processes, perhaps without any daemon."""
+    trial = paths.trial(number)
+    try:
+        incarnations = [
+            int(entry.name) for entry in (trial.root / "logs").iterdir() if entry.name.isdigit()
+        ]
+    except OSError:
+        return False
+    for incarnation in incarnations:
+        if not trial.exit(incarnation).exists():
+            claim = read_claim(trial.shim(incarnation))
+            if claim is not None and claim.is_alive:
+                return True
+    return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from gpusched.errors import DamagedState, InputError
@@ -73,8 +74,6 @@ def has_daemon(paths: ExperimentPaths) -> bool:
 
 
 def trial_folders(paths: ExperimentPaths) -> Iterator[int]:
-    """Yield the numbers of the trials that have a folder."""
-    if paths.trials.is_dir():
-        for folder in sorted(paths.trials.iterdir()):
-            if folder.name.isdigit():
-                yield int(folder.name)
+    """List the numbers of the trials that have a folder; a folder that a salvage put aside is no trial's."""
+    with suppress(OSError):
+        yield from sorted(int(name) for name in os.listdir(paths.trials) if name.isdigit())

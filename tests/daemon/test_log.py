@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpusched.daemon.log import LOOK_EVERY_S, Logs
+from gpusched.daemon.storage import LOOK_EVERY_S, Storage
 from gpusched.folder.logcap import FIRST_BYTES, LAST_BYTES, STEP_BYTES
+from gpusched.folder.paths import ExperimentPaths
+from tests.helpers import Script
 
 PRINTS = """
 import sys, traceback
-from gpusched.daemon.log import write_unfailingly
+from gpusched.daemon.main import write_unfailingly
 write_unfailingly()
 for number in range(3):
     print("line", number, "\\ud800", flush=True)
@@ -35,9 +37,9 @@ def test_what_can_be_written_is() -> None:
 def test_a_log_keeps_its_first_and_last_part(tmp_path: Path) -> None:
     log = tmp_path / "daemon.log"
     size = FIRST_BYTES + LAST_BYTES + STEP_BYTES
-    logs = Logs(tmp_path)
+    storage, state = Storage(ExperimentPaths(tmp_path)), Script().state
     log.write_bytes(b"first" + bytes(size - 9) + b"last")
-    logs.look(0.0)
+    storage.look(0.0, state)
     blocks = log.stat().st_blocks * 512
     assert blocks <= FIRST_BYTES + LAST_BYTES + 4096
     text = log.read_bytes()
@@ -45,7 +47,7 @@ def test_a_log_keeps_its_first_and_last_part(tmp_path: Path) -> None:
     assert text.endswith(b"last") or len(text) == FIRST_BYTES, "no holes here: cut back"
     with log.open("ab") as file:
         file.write(bytes(STEP_BYTES))
-    logs.look(LOOK_EVERY_S / 2)
+    storage.look(LOOK_EVERY_S / 2, state)
     assert log.stat().st_blocks * 512 > blocks, "not yet"
-    logs.look(LOOK_EVERY_S)
+    storage.look(LOOK_EVERY_S, state)
     assert log.stat().st_blocks * 512 <= blocks + 4096

@@ -72,16 +72,12 @@ class Complainer:
         self.complaints = deque(["the process for forecasts ended (status 1)"])
 
 
-def test_complaints_of_the_forecaster_reach_the_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from gpusched.daemon.log import Logs
+def test_complaints_of_the_forecaster_reach_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     from gpusched.daemon.main import Daemon
 
     daemon: Any = Daemon.__new__(Daemon)
     daemon._next_look_at, daemon.clock, daemon._notes = 0.0, lambda: 5.0, []
     daemon.epoch = type("Epoch", (), {"check": staticmethod(lambda: None)})
-    daemon._logs = Logs(tmp_path)
     daemon._forecaster = forecaster = Complainer()
     daemon._look_around()
     assert "the process for forecasts ended (status 1)" in capsys.readouterr().out

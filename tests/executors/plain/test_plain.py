@@ -91,7 +91,8 @@ def test_a_whole_search_with_pauses_and_two_ranks(tmp_path: Path) -> None:
 
 
 def test_what_a_dead_daemon_left_is_ended_and_lost(tmp_path: Path) -> None:
-    executor = make(HERE, setting_in(tmp_path))
-    (lost,) = executor.reconcile([LiveTrial(3, 2, ("slot:0",), 5)])
+    setting = setting_in(tmp_path)
+    (lost,) = make(HERE, setting).reconcile([LiveTrial(3, 2, ("slot:0",), 5)])
+    setting.hub.close()
     assert isinstance(lost, TrialExited)
     assert (lost.trial, lost.incarnation, lost.outcome) == (3, 2, "lost")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.core.decisions import Start
-from gpusched.daemon import garbage
+from gpusched.daemon import storage
 from gpusched.executors.best import keep_best
 from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
@@ -61,21 +61,21 @@ def test_a_paused_trial_keeps_its_newest_two(paths: ExperimentPaths) -> None:
     save(paths, 1, 1, 2, 3, 12)
     (paths.trial(1).checkpoints / "step-00000099").mkdir()
     state = script("stopped", "paused").state
-    assert names(garbage.unneeded(paths, state)) == [
+    assert names(storage.unneeded(paths, state)) == [
         "0000/step-00000001",
         *("0001/step-00000001", "0001/step-00000002", "0001/step-00000099"),
     ]
-    assert names(garbage.unneeded(paths, state, only_final=True)) == ["0000/step-00000001"]
+    assert names(storage.unneeded(paths, state, only_final=True)) == ["0000/step-00000001"]
 
 
 def test_the_best_models_checkpoint_stays_until_best_holds_it(paths: ExperimentPaths) -> None:
     save(paths, 0, 1)
     state = script("stopped", "paused").state
-    assert garbage.unneeded(paths, state) == []
+    assert storage.unneeded(paths, state) == []
     keep(paths)
-    victims = garbage.unneeded(paths, state)
+    victims = storage.unneeded(paths, state)
     assert names(victims) == ["0000/step-00000001"]
-    assert garbage.remove(victims)[0] == 1
+    assert storage.remove(victims)[0] == 1
     assert (paths.best / "checkpoint" / "state.pt").stat().st_size == 1000
     assert list(paths.trial(0).checkpoints.iterdir()) == []
 
@@ -88,9 +88,9 @@ def test_a_trial_that_lives_without_a_daemon_is_left_alone(paths: ExperimentPath
     assert make_claim(shim, Identity(os.getpid(), start_time(os.getpid()) or 0))
     (paths.trial(0).checkpoints / ".staged-00000002").mkdir()
     state = script("stopped").state
-    assert garbage.unneeded(paths, state) == []
+    assert storage.unneeded(paths, state) == []
     (logs / "exit.json").write_text("{}")
-    assert len(garbage.unneeded(paths, state)) == 2
+    assert len(storage.unneeded(paths, state)) == 2
 
 
 def test_one_that_was_being_replaced_counts(paths: ExperimentPaths) -> None:
@@ -99,7 +99,7 @@ def test_one_that_was_being_replaced_counts(paths: ExperimentPaths) -> None:
     folder = paths.trial(1).checkpoints
     (folder / "step-00000005").rename(folder / ".replaced-step-00000005")
     state = script("running", "paused").state
-    assert garbage.unneeded(paths, state) == []
+    assert storage.unneeded(paths, state) == []
     found = CheckpointStore(folder).newest()
     assert found is not None
     assert found.step == 5
@@ -113,8 +113,8 @@ def test_what_cannot_be_removed_stays_and_the_rest_goes(paths: ExperimentPaths) 
         if trash.name.endswith("1"):
             raise PermissionError(1, "no")
 
-    assert garbage.remove(sorted(folder.iterdir()), refuse)[0] == 1
-    assert garbage.remove(sorted(folder.iterdir()))[0] == 2, "trash of a crash goes, too"
+    assert storage.remove(sorted(folder.iterdir()), refuse)[0] == 1
+    assert storage.remove(sorted(folder.iterdir()))[0] == 2, "trash of a crash goes, too"
     assert list(folder.iterdir()) == []
 
 
@@ -122,11 +122,11 @@ def test_every_moment_of_a_removal_leaves_what_is_needed(paths: ExperimentPaths)
     """A crash anywhere in it: what is left is found, and still not what a resume needs."""
     save(paths, 1, 1, 2, 3)
     state = script("running", "paused").state
-    (victim,) = garbage.unneeded(paths, state)
+    (victim,) = storage.unneeded(paths, state)
     victim.rename(victim.with_name(f".trash-{victim.name}"))
-    (left,) = garbage.unneeded(paths, state)
+    (left,) = storage.unneeded(paths, state)
     (left / "manifest.json").unlink()
-    garbage.remove(garbage.unneeded(paths, state))
+    storage.remove(storage.unneeded(paths, state))
     found = CheckpointStore(paths.trial(1).checkpoints).newest()
     assert found is not None
     assert found.step == 3
@@ -139,5 +139,5 @@ def test_of_many_trials_the_cost_grows_with_their_number(paths: ExperimentPaths)
     for number in range(300):
         private_folder(paths.trial(number).checkpoints)
         if number + 1 in (30, 300):
-            calls[number + 1] = calls_of(lambda: garbage.unneeded(paths, state))
+            calls[number + 1] = calls_of(lambda: storage.unneeded(paths, state))
     assert calls[300] < 12 * calls[30]
