@@ -76,4 +76,5 @@ def has_daemon(paths: ExperimentPaths) -> bool:
 def trial_folders(paths: ExperimentPaths) -> Iterator[int]:
     """List the numbers of the trials that have a folder; a folder that a salvage put aside is no trial's."""
     with suppress(OSError):
-        yield from sorted(int(name) for name in os.listdir(paths.trials) if name.isdigit())
+        names = [folder.name for folder in paths.trials.iterdir()]
+        yield from sorted(int(name) for name in names if name.isdigit())
