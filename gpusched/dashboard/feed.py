@@ -1,4 +1,4 @@
-"""What the live dashboard must not wait for: views from the daemon, a trial's story and log. Threads that post.
+"""Threads that fetch what the live dashboard must not wait for: views from the daemon, a trial's story and log.
 
 The loop of ``live`` waits on one descriptor, the mailbox's; signals wake it the same way. A thread here never touches
 the terminal, and none is waited for at the end: they may hang in a socket whose daemon has stopped answering.
@@ -10,14 +10,15 @@ import contextlib
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpusched.dashboard import tails
 from gpusched.dashboard.model import View, from_json
 from gpusched.dashboard.ui import Detail
 from gpusched.errors import DamagedState, GpuschedError
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.text import log_line
 
 #: Gives out views (or their JSON), None while nothing is heard; called again when it has ended too early.
 Frames = Callable[[], Iterable[View | Mapping[str, Any] | None]]
@@ -119,7 +120,7 @@ class Feed(threading.Thread):
 
 
 class Loupe(threading.Thread):
-    """Looks at one trial closely, once a second while it is selected; posts ``("detail", (trial, Detail))``."""
+    """A close look at the selected trial once a second; posts ``("detail", (trial, Detail))``."""
 
     def __init__(self, mailbox: Mailbox, folder: Path | None, explain: Explain | None) -> None:
         super().__init__(name="gpusched-loupe", daemon=True)
@@ -152,9 +153,58 @@ class Loupe(threading.Thread):
     def _detail(self, trial: int) -> Detail:
         story: Sequence[str] = ()
         if self._explain is not None:
-            # Whatever goes wrong there is no reason to end the dashboard, or to write into its screen: what the view's
-            # decisions say is shown instead.
+            # No failure there ends the dashboard or may write into its screen: the view's decisions are shown instead.
             with contextlib.suppress(Exception):
                 story = tuple(self._explain(trial))
-        name, log = tails.tail(self._folder, trial) if self._folder is not None else ("", ())
+        name, log = tail(self._folder, trial) if self._folder is not None else ("", ())
         return Detail(story=tuple(story), log_name=name, log=log)
+
+
+# ---------------------------------------------------------------- the end of a log
+
+#: Read from the end of a log; a line longer than this is cut.
+TAIL_BYTES = 32 * 1024
+
+
+def tail(folder: Path, trial: int, lines: int = 100) -> tuple[str, tuple[str, ...]]:
+    """Return a name for the log, and its last lines, made safe for a terminal; empty if nothing was printed.
+
+    Of the latest incarnation that printed anything, rank 0's output or errors, whichever was written last.
+    """
+    for logs in _incarnations(ExperimentPaths(folder).trial(trial).root / "logs"):
+        path = max(logs / "rank-0.out", logs / "rank-0.err", key=_written_at)
+        if _written_at(path) >= 0:
+            return f"launch {logs.name}, {path.name}", _last(path, lines)
+    return "", ()
+
+
+def _incarnations(logs: Path) -> Iterator[Path]:
+    """Return the log folders of a trial, the latest first."""
+    try:
+        known = [path for path in logs.iterdir() if path.name.isdigit()]
+    except OSError:
+        return iter(())
+    return iter(sorted(known, key=lambda path: -int(path.name)))
+
+
+def _written_at(path: Path) -> float:
+    """Return when the log was written; -1 for one that is empty or not there."""
+    try:
+        status = path.stat()
+    except OSError:
+        return -1.0
+    return status.st_mtime if status.st_size else -1.0
+
+
+def _last(path: Path, lines: int) -> tuple[str, ...]:
+    try:
+        with path.open("rb") as file:
+            start = max(0, file.seek(0, 2) - TAIL_BYTES)
+            file.seek(start)
+            data = file.read(TAIL_BYTES)
+    except OSError:
+        return ()
+    if start and b"\n" in data:
+        data = data.partition(b"\n")[2]
+    text = data.decode("utf-8", errors="replace").rstrip("\n")
+    return tuple(log_line(line) for line in text.split("\n")[-lines:])

@@ -23,13 +23,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from gpusched.dashboard import keys as keyboards
 from gpusched.dashboard import lines
 from gpusched.dashboard.feed import Explain, Feed, Frames, Loupe, Mailbox
 from gpusched.dashboard.model import View
-from gpusched.dashboard.plan import visible_rows
-from gpusched.dashboard.render import compose
-from gpusched.dashboard.screen import Screen, TerminalGone, is_possible
+from gpusched.dashboard.render import compose, visible_rows
+from gpusched.dashboard.screen import (
+    Screen,
+    TerminalGone,
+    decode_keys,
+    finish_keys,
+    is_possible,
+)
 from gpusched.dashboard.ui import Detail, UiState, order, press
 from gpusched.errors import GpuschedError
 
@@ -162,9 +166,9 @@ class _Loop:
         while self._signals:
             self._signal(self._signals.popleft())
         if self._screen is not None and keyboard in ready:
-            pressed, self._typed = keyboards.decode(self._typed + self._screen.keys())
+            pressed, self._typed = decode_keys(self._typed + self._screen.keys())
         else:
-            pressed, self._typed = keyboards.finish(self._typed), b""
+            pressed, self._typed = finish_keys(self._typed), b""
         for key in pressed:
             self._press(key)
 

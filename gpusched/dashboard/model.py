@@ -10,11 +10,11 @@ it is made just the same when no daemon lives. Rules:
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any
+
+import msgspec
 
 LIVE = ("starting", "running", "yielding")
 FINAL = ("completed", "stopped", "failed")
@@ -175,61 +175,12 @@ class View:
 # ---------------------------------------------------------------- JSON
 
 
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(entry.name for entry in dataclasses.fields(kind))
-
-
-def _plain(value: Any) -> Any:
-    kind = type(value)
-    if kind is tuple:
-        return [_plain(item) for item in value]
-    if dataclasses.is_dataclass(kind):
-        return {name: _plain(getattr(value, name)) for name in _names(kind)}
-    return value
-
-
 def to_json(view: View) -> dict[str, Any]:
-    """The view as JSON has it."""
-    found: dict[str, Any] = _plain(view)
+    """Return the view as JSON has it."""
+    found: dict[str, Any] = msgspec.to_builtins(view)
     return found
 
 
 def from_json(value: Mapping[str, Any]) -> View:
-    """The view again. Raises KeyError or TypeError on what is none."""
-    return _read(View, value)
-
-
-T = TypeVar("T")
-
-
-@cache
-def _readers(kind: Any) -> dict[str, type | None]:
-    """Field -> the dataclass that it holds, alone or in a tuple; None for plain values."""
-    found: dict[str, type | None] = {}
-    for name, hint in get_type_hints(kind).items():
-        inner = [*get_args(hint), hint]
-        found[name] = next(
-            (i for i in inner if dataclasses.is_dataclass(i) and isinstance(i, type)), None
-        )
-        if get_origin(hint) is tuple and found[name] is None:
-            found[name] = tuple
-    return found
-
-
-def _read(kind: type[T], value: Mapping[str, Any]) -> T:
-    fields: dict[str, Any] = {}
-    readers: Mapping[str, Any] = _readers(cast(Any, kind))
-    for name, inner in readers.items():
-        if name not in value:
-            continue
-        given = value[name]
-        if inner is None or given is None:
-            fields[name] = given
-        elif inner is tuple:
-            fields[name] = tuple(given)
-        elif isinstance(given, list | tuple):
-            fields[name] = tuple(_read(inner, item) for item in given)
-        else:
-            fields[name] = _read(inner, given)
-    return kind(**fields)
+    """Return the view that ``to_json`` wrote. Raises ValueError on anything else."""
+    return msgspec.convert(value, View)

@@ -14,6 +14,7 @@ number of lines never exceeds the height. ``text`` gives the same as plain text,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.console import Group
 from rich.text import Text
@@ -23,10 +24,12 @@ from gpusched.dashboard.detail import curve, help_lines
 from gpusched.dashboard.detail import detail as detail_panel
 from gpusched.dashboard.marks import QUIET, styled
 from gpusched.dashboard.model import View
-from gpusched.dashboard.plan import Plan, blank, plan, side_margin
 from gpusched.dashboard.ui import Detail, UiState, order
 from gpusched.text import harmless, show_clock, show_metric
 
+#: From this width on, panels stand beside the table; from this height on there are blank lines between things.
+WIDE, AIRY = 100, 30
+SIDE_SHARE, SIDE_MOST = 0.41, 64
 LEAST_WIDTH, LEAST_HEIGHT = 40, 8
 NO_DETAIL = Detail()
 
@@ -77,8 +80,8 @@ def compose(
     elif width < LEAST_WIDTH or height < LEAST_HEIGHT:
         lines = _tiny(view, width, height, ui)
     else:
-        margin = side_margin(width)
-        frame = plan(view, width - 2 * margin, height, ui)
+        margin = _side_margin(width)
+        frame = _plan(view, width - 2 * margin, height, ui)
         lines = _full(view, frame, ui, detail)
         if margin:
             lines = [Text(" ").append_text(line) for line in lines]
@@ -94,11 +97,11 @@ def _safe(line: Text, width: int) -> Text:
 # ---------------------------------------------------------------- putting it together
 
 
-def _full(view: View, frame: Plan, ui: UiState, extra: Detail) -> list[Text]:
+def _full(view: View, frame: _Plan, ui: UiState, extra: Detail) -> list[Text]:
     side = frame.side if ui.detail or ui.panel != "none" else 0
     if ui.help:
         lines = [frame.top[0], *help_lines(view, ui, frame.width)][: frame.height - 1]
-        return [*lines, *blank(frame.height - 1 - len(lines)), frame.bottom[-1]]
+        return [*lines, *_blank(frame.height - 1 - len(lines)), frame.bottom[-1]]
     if side:
         width = frame.width - side - 3
         if ui.detail:
@@ -112,15 +115,15 @@ def _full(view: View, frame: Plan, ui: UiState, extra: Detail) -> list[Text]:
     else:
         body = _table(view, frame, ui, frame.width) + _panels(view, frame, ui, frame.width)
     body = body[: frame.body_rows]
-    body += blank(frame.body_rows - len(body))
+    body += _blank(frame.body_rows - len(body))
     return [*frame.top, *body, *frame.bottom]
 
 
-def _table(view: View, frame: Plan, ui: UiState, width: int) -> list[Text]:
+def _table(view: View, frame: _Plan, ui: UiState, width: int) -> list[Text]:
     heading, right = table.title(view, ui)
     rows = table.table(view, width, frame.table_rows, ui)
     rows += _below_the_table(view, ui, width, frame.table_rows - len(rows))
-    rows += blank(frame.table_rows - len(rows))
+    rows += _blank(frame.table_rows - len(rows))
     return [marks.rule(heading, right, width), *rows]
 
 
@@ -134,7 +137,7 @@ def _below_the_table(view: View, ui: UiState, width: int, rows: int) -> list[Tex
     return [Text(), marks.rule(name, Text(), width), *curve(trial, width, min(10, rows - 3))]
 
 
-def _panels(view: View, frame: Plan, ui: UiState, width: int) -> list[Text]:
+def _panels(view: View, frame: _Plan, ui: UiState, width: int) -> list[Text]:
     found: list[list[Text]] = []
     if frame.devices_rows:
         rows = panels.devices(view, width, frame.devices_rows)
@@ -148,7 +151,7 @@ def _panels(view: View, frame: Plan, ui: UiState, width: int) -> list[Text]:
         found.append(_decisions(view, width, frame.decisions_rows))
     lines: list[Text] = []
     for panel in found:
-        lines += [*(blank(frame.gap) if lines else ()), *panel]
+        lines += [*(_blank(frame.gap) if lines else ()), *panel]
     return lines
 
 
@@ -196,3 +199,99 @@ def _tiny(view: View, width: int, height: int, ui: UiState) -> list[Text]:
     if height < LEAST_HEIGHT and width >= LEAST_WIDTH:
         lines.append(Text(f"terminal too low: {height} of {LEAST_HEIGHT} rows", "yellow"))
     return lines
+
+
+# ---------------------------------------------------------------- rows and columns given out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """Rows of panels are counted without the rule that opens them."""
+
+    width: int
+    height: int
+    top: tuple[Text, ...]
+    bottom: tuple[Text, ...]
+    body_rows: int
+    #: Width of the column beside the table; 0: everything is stacked.
+    side: int
+    #: Blank lines between panels.
+    gap: int
+    table_rows: int
+    rungs_rows: int = 0
+    decisions_rows: int = 0
+    devices_rows: int = 0
+
+
+def _side_margin(width: int) -> int:
+    """Blank columns at each edge."""
+    return 1 if width >= 60 else 0
+
+
+def visible_rows(view: View, width: int, height: int, ui: UiState) -> int:
+    """How many trials are seen at a time: what a page up or down moves by."""
+    return table.visible(_plan(view, width - 2 * _side_margin(width), height, ui).table_rows)
+
+
+def _blank(rows: int) -> list[Text]:
+    return [Text() for _ in range(rows)]
+
+
+def _plan(view: View, width: int, height: int, ui: UiState) -> _Plan:
+    """``width`` without the margins."""
+    gap = int(height >= AIRY)
+    head_rows = 4 if height >= 20 else 3 if height >= 14 else 2
+    strip_rows = 2 if height < 20 else 4 if height < 36 else 7
+    top = header.header(view, width, ui, rows=head_rows)
+    top += [*_blank(gap), *header.atoms(view, width, rows=strip_rows), *_blank(gap)]
+    bottom = panels.remarks(view, ui, width, max(1, height // 6))
+    bottom += [*_blank(gap), panels.footer(view, width, ui)]
+    body = max(1, height - len(top) - len(bottom))
+    beside = width >= WIDE - 2 and body >= 8
+    return _Plan(
+        width=width,
+        height=height,
+        top=tuple(top),
+        bottom=tuple(bottom),
+        body_rows=body,
+        side=min(SIDE_MOST, int(width * SIDE_SHARE)) if beside else 0,
+        gap=gap if beside else 0,
+        **(_beside(view, body, ui, gap) if beside else _stacked(view, body, ui)),
+    )
+
+
+def _stacked(view: View, body: int, ui: UiState) -> dict[str, int]:
+    """A third of the body for the panels, more where the table has fewer trials than rows."""
+    room = 0 if body < 6 else max(body // 3, body - max(len(view.trials) + 2, 6))
+    if ui.panel == "both":
+        # The rungs in one line, which needs no rule.
+        rungs = int(room >= 4 and any(rung.count for rung in view.rungs))
+        decisions = max(0, min(room - rungs - 1, max(5, len(view.decisions))))
+        used = rungs + (decisions + 1 if decisions else 0)
+        return {
+            "table_rows": max(1, body - used - 1),
+            "rungs_rows": rungs,
+            "decisions_rows": decisions,
+        }
+    wanted = {"decisions": body, "rungs": len(view.rungs) + 1, "devices": len(view.devices)}
+    rows = min(wanted.get(ui.panel, 0), max(0, room - 1))
+    if not rows:
+        return {"table_rows": max(1, body - 1)}
+    return {"table_rows": max(1, body - rows - 2), f"{ui.panel}_rows": rows}
+
+
+def _beside(view: View, body: int, ui: UiState, gap: int) -> dict[str, int]:
+    """The column is as high as the body; decisions get what rungs and devices leave."""
+    readable = any(device.utilisation is not None for device in view.devices)
+    rungs = len(view.rungs) + 1 if view.rungs and ui.panel in ("both", "rungs") else 0
+    devices = len(view.devices) if ui.panel == "devices" or (ui.panel == "both" and readable) else 0
+    rungs = min(rungs, max(3, body // 3))
+    devices = min(devices, max(2, body // 3))
+    left = body - sum(rows + 1 + gap for rows in (rungs, devices) if rows) - 1
+    decisions = max(0, left) if ui.panel in ("both", "decisions") else 0
+    return {
+        "table_rows": body - 1,
+        "rungs_rows": rungs,
+        "decisions_rows": decisions,
+        "devices_rows": devices,
+    }

@@ -1,4 +1,4 @@
-"""The terminal: the alternate screen, keys one by one, and painting only what has changed.
+"""The terminal: the alternate screen, painting only what has changed, and keys one by one.
 
 Rules:
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import termios
 import tty
@@ -38,11 +39,11 @@ _SYSTEMS = {
 
 
 class TerminalGone(Exception):
-    """Nobody is at the other end of the terminal any more."""
+    """The other end of the terminal is gone."""
 
 
 def is_possible(out: TextIO | None = None) -> bool:
-    """Whether ``out`` is a terminal that can show a screen, and we may use it (not from the background)."""
+    """Tell whether ``out`` is a terminal that can show a screen, and we are not in its background."""
     out = sys.stdout if out is None else out
     if os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
         return False
@@ -83,7 +84,7 @@ class Screen:
         self.leave()
 
     def enter(self) -> None:
-        """Take the terminal over; also again, when somebody else has had it meanwhile."""
+        """Take the terminal over; also again, after another program has had it."""
         if self.keyboard is not None:
             if self._settings is None:
                 self._settings = termios.tcgetattr(self.keyboard)
@@ -93,7 +94,7 @@ class Screen:
         self._write(_ENTER)
 
     def leave(self) -> None:
-        """Give the terminal back; does no harm twice, nor when the terminal is gone."""
+        """Give the terminal back; harmless twice, and when the terminal is gone."""
         if not self._entered:
             return
         self._entered = False
@@ -114,7 +115,7 @@ class Screen:
         return columns or 80, rows or 24
 
     def keys(self) -> bytes:
-        """What was typed; call it when the keyboard is readable."""
+        """Read what was typed; for when the keyboard is readable."""
         if self.keyboard is None:
             return b""
         try:
@@ -128,7 +129,7 @@ class Screen:
     # ------------------------------------------------------------ painting
 
     def forget(self) -> None:
-        """The next frame is painted whole."""
+        """Paint the next frame whole."""
         self._painted = []
 
     def paint(self, lines: Sequence[Text], columns: int, rows: int) -> None:
@@ -166,3 +167,71 @@ class Screen:
             self._out.flush()
         except (OSError, ValueError) as error:
             raise TerminalGone from error
+
+
+# ---------------------------------------------------------------- the keyboard
+
+_NAMED = {
+    b"\x1b[A": "up",
+    b"\x1b[B": "down",
+    b"\x1b[C": "right",
+    b"\x1b[D": "left",
+    b"\x1b[H": "home",
+    b"\x1b[F": "end",
+    b"\x1b[1~": "home",
+    b"\x1b[4~": "end",
+    b"\x1b[5~": "pgup",
+    b"\x1b[6~": "pgdn",
+    b"\x1b[7~": "home",
+    b"\x1b[8~": "end",
+    b"\x1b[Z": "backtab",
+    b"\r": "enter",
+    b"\n": "enter",
+    b"\t": "tab",
+    b"\x7f": "left",
+    b"\x08": "left",
+    b" ": "pgdn",
+    b"\x06": "pgdn",
+    b"\x02": "pgup",
+}
+#: One key: a CSI or SS3 sequence, Alt with a key, a character of UTF-8, or a single byte.
+_KEY = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*[@-~]|\x1bO.|\x1b[^\[O\x1b]|[\xc2-\xdf].|[\xe0-\xef]..|[\xf0-\xf4]...|[^\x1b]",
+    re.DOTALL,
+)
+
+
+def decode_keys(data: bytes) -> tuple[list[str], bytes]:
+    """Return the names of the keys in ``data``, as ``ui.press`` knows them, and what may be the beginning of one more.
+
+    A lone escape byte is such a beginning: if nothing follows soon, it was the escape key (``finish_keys``).
+    """
+    keys: list[str] = []
+    while data:
+        match = _KEY.match(data)
+        if match is None:
+            # Two escapes: the first was the key. Anything else may yet become a sequence.
+            if data[1:2] == b"\x1b":
+                keys.append("esc")
+                data = data[1:]
+                continue
+            return keys, data
+        name = _name(match.group())
+        if name:
+            keys.append(name)
+        data = data[match.end() :]
+    return keys, b""
+
+
+def finish_keys(rest: bytes) -> list[str]:
+    """Return the key that an unfinished beginning was, when nothing followed."""
+    return ["esc"] if rest == b"\x1b" else []
+
+
+def _name(key: bytes) -> str:
+    if key.startswith(b"\x1bO"):
+        key = b"\x1b[" + key[2:]
+    if key in _NAMED:
+        return _NAMED[key]
+    text = key.decode("utf-8", "ignore")
+    return text if text.isprintable() else ""

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from gpusched.dashboard import marks
-from gpusched.dashboard.hparams import HparamColumns
-from gpusched.dashboard.marks import QUIET, styled
+from gpusched.dashboard.marks import QUIET, fit, styled
 from gpusched.dashboard.model import TrialView, View
 from gpusched.dashboard.ui import UiState, order, window
-from gpusched.text import clean, show_metric
+from gpusched.text import clean, hparam_texts, show_metric
 
 GAP = 2
 
@@ -24,6 +24,7 @@ GAP = 2
 #: state in words beside its glyph.
 DROPPED_FIRST = ("s/step", "best", "more hparams", "hparams", "launch", "curve", "word", "atoms")
 CURVE_LEAST, CURVE_MOST = 8, 20
+NAME_MOST, VALUE_MOST = 12, 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class Column:
 
 
 def title(view: View, ui: UiState) -> tuple[Text, Text]:
-    """For the rule above: what it is sorted by, and how many trials are not in it."""
+    """Return the title for the rule above: the sort order, and how many trials are not in the table."""
     by = view.metric if ui.sort == "metric" else ui.sort
     text = styled("trials", "bold").append(f" by {by} {'▴' if ui.reverse else '▾'}", QUIET)
     if view.trials_total <= len(view.trials):
@@ -52,12 +53,12 @@ def title(view: View, ui: UiState) -> tuple[Text, Text]:
 
 
 def visible(rows: int) -> int:
-    """How many trials a table of ``rows`` lines shows."""
+    """Return how many trials a table of ``rows`` lines shows."""
     return max(1, rows - 1)
 
 
 def table(view: View, width: int, rows: int, ui: UiState) -> list[Text]:
-    """A line of titles, and up to ``rows`` - 1 trials."""
+    """Return a line of titles, and up to ``rows`` - 1 trials."""
     trials = order(view, ui)
     if not trials:
         return [styled("no trial has been drawn yet", QUIET)][:rows]
@@ -102,7 +103,7 @@ def _columns(view: View, trials: Sequence[TrialView]) -> list[Column]:
             least=least,
         )
 
-    hparams = HparamColumns(trials)
+    hparams = _HparamColumns(trials)
     word = 2 + max(len("state"), *(len(trial.state) for trial in trials))
     return [
         number("trial", "trial", lambda trial: str(trial.id)),
@@ -164,7 +165,7 @@ def _state(trial: TrialView, cells: int) -> Text:
 
 
 def _fit(columns: Sequence[Column], width: int) -> tuple[list[Column], list[int]]:
-    """The columns there is room for, and how wide each is: first the curve grows, then the hyperparameters."""
+    """Return the columns that fit, and how wide each is."""
     dropped: set[str] = set()
 
     def least(column: Column) -> int:
@@ -204,3 +205,83 @@ def _aligned(cell: Text, cells: int, right: bool) -> Text:
     cell = marks.fit(cell, cells)
     padding = " " * (cells - cell.cell_len)
     return Text(padding).append_text(cell) if right else cell.append(padding)
+
+
+# ---------------------------------------------------------------- hyperparameters
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    name: str
+    title: str
+    cells: int
+    numeric: bool
+
+
+class _HparamColumns:
+    """Hyperparameters of a table's trials, a column each: numbers stand under numbers, names are written once.
+
+    Only those that differ between trials are shown; as many columns as there is room for, in the recipe's order.
+    """
+
+    def __init__(self, trials: Sequence[TrialView]) -> None:
+        self._values = {trial.id: dict(hparam_texts(trial.hparams)) for trial in trials}
+        names = list(dict.fromkeys(name for found in self._values.values() for name in found))
+        if len(trials) > 1:
+            differing = [name for name in names if self._differs(name)]
+            names = differing or names
+        self._parts = [self._part(name, names) for name in names]
+        self.most = self.needed(len(self._parts))
+        if any(trial.error for trial in trials):
+            self.most = max(self.most, 60)
+
+    def _differs(self, name: str) -> bool:
+        return len({found.get(name) for found in self._values.values()}) > 1
+
+    def _part(self, name: str, names: Sequence[str]) -> _Part:
+        short = name.rpartition(".")[2]
+        if sum(other.rpartition(".")[2] == short for other in names) > 1:
+            short = name
+        title = clean(short, NAME_MOST)
+        values = [found[name] for found in self._values.values() if name in found]
+        widest = max([cell_len(title), *(cell_len(value) for value in values)])
+        numeric = all(_is_number(value) for value in values)
+        return _Part(name, title, min(widest, max(VALUE_MOST, cell_len(title))), numeric)
+
+    def needed(self, count: int) -> int:
+        """Return the cells that the first ``count`` columns need."""
+        count = min(count, len(self._parts))
+        return sum(part.cells + GAP for part in self._parts[:count]) - GAP if count else 0
+
+    def _that_fit(self, cells: int) -> Sequence[_Part]:
+        count = len(self._parts)
+        while count > 1 and self.needed(count) > cells:
+            count -= 1
+        return self._parts[:count]
+
+    def title(self, cells: int) -> str:
+        parts = self._that_fit(cells)
+        return (" " * GAP).join(_placed(part.title, part) for part in parts).rstrip()
+
+    def cell(self, trial: TrialView, cells: int) -> Text:
+        """Return the values; of a failed trial its error."""
+        if trial.error:
+            return styled(trial.error, "red")
+        values = self._values[trial.id]
+        parts = self._that_fit(cells)
+        line = (" " * GAP).join(_placed(values.get(part.name, ""), part) for part in parts)
+        return styled(line.rstrip(), QUIET)
+
+
+def _placed(text: str, part: _Part) -> str:
+    text = fit(Text(text), part.cells).plain
+    padding = " " * (part.cells - cell_len(text))
+    return padding + text if part.numeric else text + padding
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.dashboard.keys import decode, finish
+from gpusched.dashboard.screen import decode_keys as decode
+from gpusched.dashboard.screen import finish_keys as finish
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,7 @@ from rich.console import Console
 
 from gpusched.core.events import DeviceQuarantined, UserAsked
 from gpusched.dashboard.model import View, to_json
-from gpusched.dashboard.plan import visible_rows
-from gpusched.dashboard.render import render, text
+from gpusched.dashboard.render import render, text, visible_rows
 from gpusched.dashboard.ui import Detail, UiState
 from gpusched.devices.base import Reading
 from tests.dashboard.scene import VIEWS, Scene, recorded

@@ -10,8 +10,7 @@ from rich.cells import cell_len
 
 from gpusched.dashboard import model
 from gpusched.dashboard.model import View
-from gpusched.dashboard.plan import visible_rows
-from gpusched.dashboard.render import compose, text
+from gpusched.dashboard.render import compose, text, visible_rows
 from gpusched.dashboard.ui import PANELS, SORTS, Detail, UiState
 
 words = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpusched.dashboard.tails import TAIL_BYTES, tail
+from gpusched.dashboard.feed import TAIL_BYTES, tail
 from gpusched.folder.paths import ExperimentPaths
 
 

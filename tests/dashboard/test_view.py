@@ -52,7 +52,7 @@ def test_a_view_of_another_version_can_be_read() -> None:
         }
     )
     assert known == View(experiment="x", best=BestView(trial=1, step=2, metric=0.5))
-    with pytest.raises(TypeError):
+    with pytest.raises(ValueError, match="missing required field"):
         from_json({"state": "running"})
 
 
