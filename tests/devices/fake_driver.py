@@ -94,6 +94,17 @@ class FakeProcess:
     ends: float = NEVER
 
 
+class Bell:
+    """Wakes whoever waits for events of some GPUs; each has an event of its own to wait on."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, threading.Event] = {}
+
+    def set(self) -> None:
+        for event in list(self.waiting.values()):
+            event.set()
+
+
 class FakeDriver:
     """The script. ``pids``: "same", "host" (NVML names pids of outside the container) or "absent"."""
 
@@ -108,9 +119,9 @@ class FakeDriver:
         self.init_blocks_until = 0.0
         self.inits = 0
         self.events: list[tuple[FakeGpu, int, int]] = []
-        self.bell = threading.Event()
-        #: In the set of events.
-        self.heard: list[FakeGpu] = []
+        self.bell = Bell()
+        #: The GPUs of each set of events.
+        self.heard: dict[int, list[FakeGpu]] = {}
         self.event_failure = 0
         self.table: dict[int, FakeProcess] = {}
         self.calls: dict[str, int] = {}

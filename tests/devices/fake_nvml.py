@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -272,8 +273,9 @@ class FakeLibrary:
     # ------------------------------------------------------------ events
 
     def nvmlEventSetCreate(self, reference: Any) -> int:
-        _set_pointer(reference, 0x9000)
-        self._driver.heard.clear()
+        name = 0x9000 + len(self._driver.heard)
+        _set_pointer(reference, name)
+        self._driver.heard[name] = []
         return self._driver.event_failure
 
     def nvmlEventSetFree(self, events: Any) -> int:
@@ -287,19 +289,25 @@ class FakeLibrary:
         wanted = _number(types)
         if wanted & self._gpu(handle).event_types != wanted:
             return pynvml.NVML_ERROR_NOT_SUPPORTED
-        self._driver.heard.append(self._gpu(handle))
+        self._driver.heard[_address(events)].append(self._gpu(handle))
         return 0
 
     def nvmlEventSetWait_v2(self, events: Any, reference: Any, timeout_ms: Any) -> int:
-        driver = self._driver
-        if not driver.events:
-            driver.bell.clear()
-            driver.time.wait(driver.bell, _number(timeout_ms) / 1000)
+        driver, heard = self._driver, self._driver.heard[_address(events)]
+
+        def mine() -> list[tuple[FakeGpu, int, int]]:
+            return [one for one in driver.events if any(one[0] is gpu for gpu in heard)]
+
+        if not mine():
+            bell = driver.bell.waiting.setdefault(_address(events), threading.Event())
+            bell.clear()
+            driver.time.wait(bell, _number(timeout_ms) / 1000)
         now = driver.time.now()
-        if any(gpu.lost_from <= now < gpu.lost_until for gpu in driver.heard):
+        if any(gpu.lost_from <= now < gpu.lost_until for gpu in heard):
             return pynvml.NVML_ERROR_GPU_IS_LOST  # of the whole set
-        if driver.events:
-            gpu, kind, number = driver.events.pop(0)
+        if waiting := mine():
+            gpu, kind, number = waiting[0]
+            driver.events.remove(waiting[0])
             ctypes.c_void_p.from_buffer(reference._obj).value = gpu.address
             reference._obj.eventType, reference._obj.eventData = kind, number
             return 0

@@ -144,16 +144,20 @@ int nvmlDeviceGetFieldValues(device_t device, int count, field_t *values) {
     return OK;
 }
 
-int nvmlEventSetCreate(void **set) { *set = &waits; return OK; }
-int nvmlEventSetFree(void *set) { return set == &waits ? OK : INVALID_ARGUMENT; }
+/* Each set of events is of one card; the first wait for the second card's is over at once. */
+static device_t sets[16];
+static int set_count;
+int nvmlEventSetCreate(void **set) { *set = &sets[__sync_fetch_and_add(&set_count, 1)]; return OK; }
+int nvmlEventSetFree(void *set) { return set ? OK : INVALID_ARGUMENT; }
 int nvmlDeviceGetSupportedEventTypes(device_t device, unsigned long long *types) { *types = device->geforce ? 0x8 : 0x1f; return OK; }
 int nvmlDeviceRegisterEvents(device_t device, unsigned long long types, void *set) {
-    if (set != &waits) return INVALID_ARGUMENT;
+    *(device_t *)set = device;
     return types & ~(device->geforce ? 0x8ull : 0x1full) ? NOT_SUPPORTED : OK;
 }
 int nvmlEventSetWait_v2(void *set, event_t *event, unsigned timeout_ms) {
-    if (set != &waits) return INVALID_ARGUMENT;
-    if (waits++) { usleep(1000 * timeout_ms); return TIMEOUT; }
-    *event = (event_t){&cards[1], 8, 79, ~0u, ~0u};
+    device_t device = *(device_t *)set;
+    if (!device) return INVALID_ARGUMENT;
+    if (device != &cards[1] || waits++) { usleep(1000 * timeout_ms); return TIMEOUT; }
+    *event = (event_t){device, 8, 79, ~0u, ~0u};
     return OK;
 }
