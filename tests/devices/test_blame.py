@@ -9,8 +9,7 @@ from conftest import Box, Watched, begin, gpu, run_trial
 
 from gpusched.devices.base import Examined
 from gpusched.devices.cuda import EXAMINE_PATIENCE_S
-from gpusched.executors.local.blame import may_be_the_gpus, with_blame
-from gpusched.executors.local.endings import Ending
+from gpusched.executors.local.endings import Ending, may_be_the_gpus, with_blame
 
 MakeBox = Callable[..., Box]
 

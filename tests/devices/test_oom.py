@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.executors.local.endings import Ending, blame_memory
+from gpusched.executors.local.endings import Ending, blame_memory, memory_fault, memory_message
 from gpusched.executors.local.incarnation import Incarnation
-from gpusched.executors.local.oom import memory_fault, message
 from gpusched.folder.paths import ExperimentPaths
 
 TORCH = (
@@ -89,30 +88,32 @@ def test_anything_else(text: str) -> None:
 
 
 def test_the_message_has_its_size() -> None:
-    assert message("gpu", TORCH, atoms=2, hparams={"batch": 4096, "width": 12}) == (
+    assert memory_message("gpu", TORCH, atoms=2, hparams={"batch": 4096, "width": 12}) == (
         "out of GPU memory: 20.00 GiB wanted, 3.25 GiB free of 79.10 GiB on 2 atoms with batch=4096, width=12; this "
         "configuration is not tried again. Smaller batches or models in the search space avoid it"
     )
-    assert message("gpu", OLD_TORCH, atoms=1).startswith(
+    assert memory_message("gpu", OLD_TORCH, atoms=1).startswith(
         "out of GPU memory: 2.00 GiB wanted, 1.20 GiB free of 10.76 GiB on 1 atom;"
     )
 
 
 def test_the_message_of_the_machines_memory() -> None:
-    assert message("host", ON_CPU, atoms=1).startswith(
+    assert memory_message("host", ON_CPU, atoms=1).startswith(
         "out of the machine's memory: 8.00 GiB wanted of "
     )
-    assert message("host", KILLED, atoms=3).split(" (")[0] == "out of the machine's memory"
-    assert "on 3 atoms;" in message("host", KILLED, atoms=3)
+    assert memory_message("host", KILLED, atoms=3).split(" (")[0] == "out of the machine's memory"
+    assert "on 3 atoms;" in memory_message("host", KILLED, atoms=3)
 
 
 def test_company_is_named_since_the_memory_may_have_been_theirs() -> None:
-    said = message("gpu", "CUDA error: out of memory", atoms=1, strangers=["pid 9 (bob: x)"])
+    said = memory_message("gpu", "CUDA error: out of memory", atoms=1, strangers=["pid 9 (bob: x)"])
     assert said == "out of GPU memory on 1 atom; others were on its GPUs: pid 9 (bob: x)"
 
 
 def test_many_hyperparameters_are_cut() -> None:
-    assert message("gpu", "", atoms=1, hparams={f"h{i}": i for i in range(9)}).count("=") == 6
+    assert (
+        memory_message("gpu", "", atoms=1, hparams={f"h{i}": i for i in range(9)}).count("=") == 6
+    )
 
 
 # ---------------------------------------------------------------- endings

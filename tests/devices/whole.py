@@ -36,8 +36,7 @@ from gpusched.core.events import (
 from gpusched.devices.base import Device, DeviceEvent, require_sizes
 from gpusched.driver.loop import Driver
 from gpusched.executors.base import LiveTrial
-from gpusched.executors.local.blame import may_be_the_gpus, with_blame
-from gpusched.executors.local.endings import Ending
+from gpusched.executors.local.endings import Ending, may_be_the_gpus, with_blame
 from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.timers import Timers
 from gpusched.sim.physics import Delays, Faults

@@ -4,7 +4,6 @@
   ``server`` (the warm server that forks it), ``prestart`` (set up before it is due, for a resize)
 * who speaks: ``speakers`` (whose a connection is), ``intake`` (what rank 0 says, in order and once), ``reporting``
   (what may stand in a report)
-* how it ends: ``stopping`` (the ladder), ``strays`` (nobody else is left to end it), ``endings`` (in which words),
-  ``oom`` and ``blame`` (the cause)
+* how it ends: ``stopping`` (the ladder, and the hunt for what is left), ``endings`` (in which words, by whose fault)
 * beside it: ``inventory`` (its devices: released, gone bad, come back), ``timers``
 """

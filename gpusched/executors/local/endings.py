@@ -1,14 +1,25 @@
-"""How an incarnation ended, from what its shim said or left, or from the silence of a shim that died."""
+"""How an incarnation ended, in words and by whose fault: the trial's, a GPU's, or the machine's.
+
+* From what its shim said or left, or from the silence of a shim that died (``how_it_ended``).
+* A trial out of memory failed because of its configuration: the same one would fail again at the same size, so it is
+  barred, and no other trial suffers. The exception is company: where a stranger was on the GPU, the memory may have
+  been theirs, and the message says so. The machine's own memory is another matter than a GPU's, with other cures: all
+  trials that run at a time share it (``blame_memory``).
+* A GPU that is lost, or whose memory fails, ends its processes within milliseconds, and they say ``CUDA error: ...`` on
+  their way out. NVML is asked about GPUs once a second, so such a failure is not believed at once: the trial's GPUs are
+  examined anew, and only if they are whole has the trial failed by itself. Else it is lost, which is the
+  infrastructure's fault: it goes on elsewhere from its checkpoint, and nothing is counted against it (reliability F21).
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from gpusched.core.events import Outcome
-from gpusched.executors.local import oom
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.folder.files import read_json
 from gpusched.processes import outcome
@@ -16,7 +27,7 @@ from gpusched.processes import outcome
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What ``TrialExited`` says. ``barred``: its configuration is not tried again."""
+    """The content of ``TrialExited``. ``barred``: the trial's configuration is not tried again."""
 
     outcome: Outcome
     step: int | None = None
@@ -27,50 +38,151 @@ class Ending:
 
 
 def lost(error: str) -> Ending:
-    """The infrastructure's fault, not the trial's."""
+    """Return an ending that is the infrastructure's fault, not the trial's."""
     return Ending("lost", error=error)
 
 
 def how_it_ended(
-    it: Incarnation, record: Mapping[str, Any] | None, status: object = None
+    incarnation: Incarnation, record: Mapping[str, Any] | None, status: object = None
 ) -> Ending:
-    """From the shim's word, else from ``exit.json``, else from a committed last word; else killed if we asked for it.
+    """Judge from the shim's word, else from ``exit.json``, else from a last word; else killed if that was asked for.
 
     ``status``: the wait status of a shim that is known to have died.
     """
     if record is None:
-        record = it.exit_record()
+        record = incarnation.exit_record()
     if record is None:
-        word = outcome.last_word(it.paths, it.number)
+        word = outcome.last_word(incarnation.paths, incarnation.number)
         if word is not None:
             record = outcome.verdict(word=word, asked_to_stop=False, codes={}, error=None)
     if record is not None:
         error = outcome.error_text(record) or outcome.stuck_text(record)
         return Ending(record["outcome"], record["step"], record["saved_step"], error)
-    if it.stop_grace_s is not None:
+    if incarnation.stop_grace_s is not None:
         return Ending("killed")
-    return lost(_last_moments(it, status))
+    return lost(_last_moments(incarnation, status))
+
+
+def _last_moments(incarnation: Incarnation, status: object) -> str:
+    text = "its shim died"
+    if isinstance(status, int):
+        code = os.waitstatus_to_exitcode(status)
+        text += f" ({outcome.signal_name(-code) if code < 0 else f'exit code {code}'})"
+    log = incarnation.paths.logs(incarnation.number) / "shim.log"
+    lines = outcome.tail_of(log).splitlines()
+    last = next((line for line in reversed(lines) if line.strip()), "")
+    return f"{text}: {last.strip()}" if last else text
+
+
+def _told(error: str | None) -> str:
+    """Leave out indented lines: a traceback's source lines may handle an error that never came."""
+    lines = (error or "").splitlines()
+    return "\n".join(line for line in lines if not line.startswith((" ", "\t")))
+
+
+# ---------------------------------------------------------------- a GPU's fault
+
+_OF_A_GPU = re.compile(
+    r"""
+      CUDA\ (driver\ )?error | \bcuda[A-Z]\w*Error | cudaError[A-Z] | \bCUDA_ERROR_[A-Z]
+    | \bCU(DNN|BLAS|SPARSE|SOLVER)_STATUS_ | \bCUFFT_[A-Z] | Triton\ Error\ \[CUDA\]
+    | \bNCCL\b | \bnccl[A-Z] | Cuda\ failure | No\ CUDA\ GPUs\ are\ available
+    """,
+    re.VERBOSE,
+)
+_OF_THE_HARDWARE = re.compile(
+    r"""
+      uncorrectable\ (ECC|NVLink)\ error        # cudaErrorECCUncorrectable, cudaErrorNvlinkUncorrectable
+    | hardware\ error                           # cudaErrorContained
+    | CUDA-capable\ device\(s\)\ is/are\ busy\ or\ unavailable
+    | fallen\ off\ the\ bus
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def may_be_the_gpus(ending: Ending) -> bool:
+    """Whether a trial that ended so may have failed because of a GPU: ``Devices.examine`` finds out."""
+    failed = ending.outcome == "failed" and not ending.barred
+    return failed and _OF_A_GPU.search(_told(ending.error)) is not None
+
+
+def with_blame(ending: Ending, fault: str) -> Ending:
+    """Judge how a trial failed whose devices have been examined. ``fault``: what is wrong with one of them, if any."""
+    hardware = _OF_THE_HARDWARE.search(_told(ending.error))
+    if not fault and hardware is not None:
+        fault = f"the error says so itself: {hardware[0]}"
+    if not fault:
+        return ending
+    first = (ending.error or "").partition("\n")[0]
+    return replace(
+        ending, outcome="lost", error=f"its GPU is to blame, not the trial: {fault} ({first})"
+    )
+
+
+# ---------------------------------------------------------------- out of memory
+
+MemoryKind = Literal["gpu", "host"]
+
+_GPU_MEMORY = re.compile(
+    r"""
+      CUDA\ out\ of\ memory                          # torch's caching allocator
+    | torch\.(cuda\.)?OutOfMemoryError
+    | CUDA\ (driver\ )?error:\ out\ of\ memory       # any call, through torch
+    | Triton\ Error\ \[CUDA\]:\ out\ of\ memory      # a compiled kernel's launch
+    | cudaErrorMemoryAllocation
+    | CUDA_ERROR_OUT_OF_MEMORY                       # driver API: triton, cupy, numba
+    | CUBLAS_STATUS_ALLOC_FAILED
+    | CUDNN_STATUS_(INTERNAL_ERROR_DEVICE_)?ALLOC(ATION)?_FAILED    # before cuDNN 9, and since
+    | CUFFT_ALLOC_FAILED
+    | CUSPARSE_STATUS_ALLOC_FAILED
+    | CUSOLVER_STATUS_ALLOC_FAILED
+    | Cuda\ failure\ (2\ )?'out\ of\ memory'         # nccl,
+    | Failed\ to\ CUDA\ calloc                       # whose last word may be what it wanted the memory for
+    | RESOURCE_EXHAUSTED:\ Out\ of\ memory           # XLA
+    | cupy\.cuda\.memory\.OutOfMemoryError
+    | HIP\ out\ of\ memory
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_HOST_MEMORY = re.compile(
+    r"""
+      \(out-of-memory\ killer\)                      # our words for SIGKILL while the kernel was short of memory
+    | DefaultCPUAllocator                            # torch on the CPU
+    | (^|:\ )MemoryError\b
+    | _ArrayMemoryError\b                            # numpy
+    | \[Errno\ 12\]                                  # ENOMEM: fork, mmap
+    | CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED
+    | Failed\ to\ CUDA\ host\ alloc                  # nccl: memory that is pinned
+    """,
+    re.VERBOSE | re.MULTILINE,
+)
+
+_WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+ [KMGT]?i?B)|[Uu]nable to allocate ([\d.]+ \w+)")
+_WANTED_BYTES = re.compile(r"tried to allocate (\d+) bytes")
+_TOTAL = re.compile(r"(?:total capacity of|; ) ?([\d.]+ [KMGT]iB)(?: total capacity)?")
+_FREE = re.compile(r"of which ([\d.]+ [KMGT]?i?B) is free|([\d.]+ [KMGT]iB) free")
 
 
 def blame_memory(
-    it: Incarnation, ending: Ending, strangers: Callable[[Sequence[str]], Sequence[str]]
+    incarnation: Incarnation, ending: Ending, strangers: Callable[[Sequence[str]], Sequence[str]]
 ) -> Ending:
-    """A trial that failed for want of memory says so, with its size. Any other ending as it is.
+    """Say with its size that a trial failed for want of memory; return any other ending as it is.
 
     The same configuration would fail again, so it is barred; but where strangers were on its GPUs the memory may have
-    been theirs: then it is lost, and goes on elsewhere from its checkpoint (reliability F12).
+    been theirs: then the trial is lost, and goes on elsewhere from its checkpoint (reliability F12).
     """
     if ending.outcome != "failed" or not ending.error:
         return ending
-    kind = oom.memory_fault(ending.error)
+    kind = memory_fault(ending.error)
     if kind is None:
         return ending
-    company = tuple(strangers(it.devices)) if kind == "gpu" else ()
-    hparams = (read_json(it.paths.hparams) or {}).get("hparams")
-    message = oom.message(
+    company = tuple(strangers(incarnation.devices)) if kind == "gpu" else ()
+    hparams = (read_json(incarnation.paths.hparams) or {}).get("hparams")
+    message = memory_message(
         kind,
         ending.error,
-        atoms=len(it.devices),
+        atoms=len(incarnation.devices),
         hparams=hparams if isinstance(hparams, dict) else None,
         strangers=company,
     )
@@ -79,11 +191,65 @@ def blame_memory(
     return replace(ending, error=f"{message}\n{ending.error}", barred=True)
 
 
-def _last_moments(it: Incarnation, status: object) -> str:
-    text = "its shim died"
-    if isinstance(status, int):
-        code = os.waitstatus_to_exitcode(status)
-        text += f" ({outcome.signal_name(-code) if code < 0 else f'exit code {code}'})"
-    lines = outcome.tail_of(it.paths.logs(it.number) / "shim.log").splitlines()
-    last = next((line for line in reversed(lines) if line.strip()), "")
-    return f"{text}: {last.strip()}" if last else text
+def memory_fault(error_text: str) -> MemoryKind | None:
+    """Return which memory a rank's error is about, if any: the first that is named."""
+    told = _told(error_text)
+    gpu, host = _GPU_MEMORY.search(told), _HOST_MEMORY.search(told)
+    if gpu is not None and (host is None or gpu.start() < host.start()):
+        return "gpu"
+    return None if host is None else "host"
+
+
+def memory_message(
+    kind: MemoryKind,
+    error_text: str,
+    *,
+    atoms: int,
+    hparams: Mapping[str, object] | None = None,
+    strangers: Sequence[str] = (),
+) -> str:
+    """Say in one line what a trial wanted, what there was, at which size, and what to do.
+
+    ``strangers``: other people's processes on its devices.
+    """
+    at = f" with {_few(hparams)}" if hparams else ""
+    size = f"{atoms} {'atom' if atoms == 1 else 'atoms'}{at}"
+    if kind == "host":
+        return (
+            f"out of the machine's memory{_host_figures(error_text)} on {size}; this configuration is not tried again. "
+            f"Trials that run at a time share it: smaller data, fewer loader workers or fewer atoms avoid it"
+        )
+    if strangers:
+        return (
+            f"out of GPU memory{_gpu_figures(error_text)} on {size}; others were on its GPUs: "
+            f"{', '.join(strangers[:3])}"
+        )
+    return (
+        f"out of GPU memory{_gpu_figures(error_text)} on {size}; this configuration is not tried again. "
+        f"Smaller batches or models in the search space avoid it"
+    )
+
+
+def _gpu_figures(text: str) -> str:
+    sizes = []
+    if wanted := _WANTED.search(text):
+        sizes.append(f"{wanted[1] or wanted[2]} wanted")
+    if free := _FREE.search(text):
+        sizes.append(f"{free[1] or free[2]} free")
+    if total := _TOTAL.search(text):
+        sizes.append(f"of {total[1]}")
+    return f": {', '.join(sizes[:2])}{' ' + sizes[2] if len(sizes) > 2 else ''}" if sizes else ""
+
+
+def _host_figures(text: str) -> str:
+    there = f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / (1 << 30):.1f} GiB"
+    if found := _WANTED_BYTES.search(text):
+        return f": {int(found[1]) / (1 << 30):.2f} GiB wanted of {there}"
+    if found := _WANTED.search(text):
+        return f": {found[1] or found[2]} wanted of {there}"
+    return f" ({there})"
+
+
+def _few(hparams: Mapping[str, object], most: int = 6) -> str:
+    shown = [f"{name}={value}" for name, value in list(hparams.items())[:most]]
+    return ", ".join(shown) + (", …" if len(hparams) > most else "")

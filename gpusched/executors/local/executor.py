@@ -7,7 +7,7 @@ Rules:
 
 * Nothing here waits. What takes time comes back as an event of ``poll``.
 * An incarnation ends exactly once, with ``TrialExited``, and only when nothing of it is left: its shim says so; or its
-  shim died and the server (or, if that is gone too, ``strays.py``) has killed what was left. What even SIGKILL
+  shim died and the server (or, if that is gone too, ``stopping.py``) has killed what was left. What even SIGKILL
   does not end is reported as gone after ``unkillable_after_s`` with its devices marked as held by it.
 * Before an end is told, everything its rank 0 wrote has been told: frames first, then its own file.
 * Frames of an incarnation that is not the current one are refused.
@@ -30,8 +30,14 @@ from gpusched.errors import GpuschedError
 from gpusched.executors.base import LiveTrial, Setting
 from gpusched.executors.best import BestKeeper
 from gpusched.executors.hub import Hub
-from gpusched.executors.local.blame import may_be_the_gpus, with_blame
-from gpusched.executors.local.endings import Ending, blame_memory, how_it_ended, lost
+from gpusched.executors.local.endings import (
+    Ending,
+    blame_memory,
+    how_it_ended,
+    lost,
+    may_be_the_gpus,
+    with_blame,
+)
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.intake import Intake
 from gpusched.executors.local.inventory import Inventory

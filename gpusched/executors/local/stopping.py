@@ -1,17 +1,19 @@
-"""From "it is to go" to "nothing of it is left": the ladder, and who climbs it when others are dead.
+"""From the order to stop to an empty process tree: the ladder, and who climbs it when others are dead.
 
 1. The shim is told to stop: SIGTERM to its ranks, after the grace SIGKILL to the tree.
-2. ``kill_margin_s`` later the shim itself is killed if it still has not said that its tree is empty.
+2. ``kill_margin_s`` later the shim itself is killed, unless it has said that its tree is empty.
 3. Whatever the reason, when a shim has died the server that forked it kills what is left and says so; if that server
-   is gone (or silent), we hunt for it ourselves.
-4. What is still there ``unkillable_after_s`` later, even SIGKILL does not end (a driver that hangs): it ends on paper
-   without that, and its devices are not released while that holds them.
+   is gone (or silent), the daemon hunts for what is left (``Hunt``).
+4. Processes that are left ``unkillable_after_s`` later, even SIGKILL does not end (a driver that hangs): the
+   incarnation ends on paper without them, and its devices are not released while they hold them.
 """
 
 from __future__ import annotations
 
 import signal
+import time
 from functools import partial
+from pathlib import Path
 from typing import Protocol
 
 from gpusched.executors.hub import Hub
@@ -19,9 +21,16 @@ from gpusched.executors.local.endings import Ending, how_it_ended, lost
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.settings import LaunchSettings
-from gpusched.executors.local.strays import Hunt
 from gpusched.executors.local.timers import Timers
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.processes.identity import (
+    Identity,
+    command_of,
+    kill_each,
+    mark_of,
+    of_incarnation,
+)
+from gpusched.processes.segments import Segments
 
 _SERVER_PATIENCE_S = 5.0
 _HUNT_EVERY_S = 0.05
@@ -32,13 +41,13 @@ class Owner(Protocol):
 
     hub: Hub
 
-    def is_live(self, it: Incarnation) -> bool: ...
+    def is_live(self, incarnation: Incarnation) -> bool: ...
 
-    def withdraw(self, it: Incarnation) -> bool: ...
+    def withdraw(self, incarnation: Incarnation) -> bool: ...
 
-    def has_server(self, it: Incarnation) -> bool: ...
+    def has_server(self, incarnation: Incarnation) -> bool: ...
 
-    def end(self, it: Incarnation, ending: Ending) -> None: ...
+    def end(self, incarnation: Incarnation, ending: Ending) -> None: ...
 
 
 class Stopping:
@@ -58,64 +67,115 @@ class Stopping:
         self._timers = timers
         self._inventory = inventory
 
-    def kill(self, it: Incarnation, grace_s: float, *, stacks: bool = False) -> None:
-        """Again with a shorter grace is allowed; with a longer one nothing changes. ``stacks``: it hangs; where?"""
-        if it.stop_grace_s is not None and grace_s >= it.stop_grace_s:
+    def kill(self, incarnation: Incarnation, grace_s: float, *, stacks: bool = False) -> None:
+        """Begin to end an incarnation, or shorten its grace. ``stacks``: it hangs, and must say where."""
+        if incarnation.stop_grace_s is not None and grace_s >= incarnation.stop_grace_s:
             return
-        it.stop_grace_s, it.stacks = grace_s, stacks
-        if self._owner.withdraw(it):
-            self._owner.end(it, Ending("killed"))
+        incarnation.stop_grace_s, incarnation.stacks = grace_s, stacks
+        if self._owner.withdraw(incarnation):
+            self._owner.end(incarnation, Ending("killed"))
             return
-        it.ask_to_stop()
+        incarnation.ask_to_stop()
         patience_s = grace_s + self._settings.kill_margin_s
-        self._timers.after(patience_s, partial(self.kill_shim, it))
+        self._timers.after(patience_s, partial(self.kill_shim, incarnation))
         self._timers.after(
-            patience_s + self._settings.unkillable_after_s, partial(self._give_up, it)
+            patience_s + self._settings.unkillable_after_s, partial(self._give_up, incarnation)
         )
 
-    def limit_birth(self, it: Incarnation) -> None:
-        """Its shim has just been forked: one that then sleeps (stopped, say) must not hold devices until a start is
-        overdue, which takes minutes as ranks may import and load for long."""
-        self._timers.after(self._settings.birth_limit_s, partial(self._expect_ranks, it))
+    def limit_birth(self, incarnation: Incarnation) -> None:
+        """Limit the time from the fork of a shim to its ranks.
 
-    def _expect_ranks(self, it: Incarnation) -> None:
-        claim = it.claim()
-        if it.rank_peer is None and not (claim is not None and claim.ranks):
-            self.kill_shim(it)
+        One that sleeps (stopped, say) must not hold devices until a start is overdue, which takes minutes as ranks may
+        import and load for long.
+        """
+        self._timers.after(self._settings.birth_limit_s, partial(self._expect_ranks, incarnation))
 
-    def kill_shim(self, it: Incarnation) -> None:
-        """A shim that does not do as it was told is ended too; what it owned is then killed as strays are."""
-        if self._owner.is_live(it):
-            it.signal_shim(signal.SIGKILL)
+    def _expect_ranks(self, incarnation: Incarnation) -> None:
+        claim = incarnation.claim()
+        if incarnation.rank_peer is None and not (claim is not None and claim.ranks):
+            self.kill_shim(incarnation)
 
-    def shim_gone(self, it: Incarnation) -> None:
-        """Its process has ended."""
-        it.unwatch_shim(self._owner.hub)
-        if self._owner.has_server(it):
-            self._timers.after(_SERVER_PATIENCE_S, partial(self.hunt, it))
+    def kill_shim(self, incarnation: Incarnation) -> None:
+        """End a shim that does not do as it was told; the processes it owned are then hunted."""
+        if self._owner.is_live(incarnation):
+            incarnation.signal_shim(signal.SIGKILL)
+
+    def shim_gone(self, incarnation: Incarnation) -> None:
+        """Deal with the end of a shim: the server, or else the daemon, kills what is left."""
+        incarnation.unwatch_shim(self._owner.hub)
+        if self._owner.has_server(incarnation):
+            self._timers.after(_SERVER_PATIENCE_S, partial(self.hunt, incarnation))
         else:
-            self.hunt(it)
+            self.hunt(incarnation)
 
-    def hunt(self, it: Incarnation) -> None:
-        """Kill what it left behind, then end it."""
-        if self._owner.is_live(it):
-            self._round(it, Hunt(self._experiment, it))
+    def hunt(self, incarnation: Incarnation) -> None:
+        """Kill what an incarnation left behind, then end it."""
+        if self._owner.is_live(incarnation):
+            self._round(incarnation, Hunt(self._experiment, incarnation))
 
-    def _round(self, it: Incarnation, hunt: Hunt) -> None:
-        if not self._owner.is_live(it):
+    def _round(self, incarnation: Incarnation, hunt: Hunt) -> None:
+        if not self._owner.is_live(incarnation):
             return
         if not hunt.round():
-            self._owner.end(it, how_it_ended(it, None))
+            self._owner.end(incarnation, how_it_ended(incarnation, None))
         elif hunt.since_s > self._settings.unkillable_after_s:
-            self._give_up(it)
+            self._give_up(incarnation)
         else:
-            self._timers.after(_HUNT_EVERY_S, partial(self._round, it, hunt))
+            self._timers.after(_HUNT_EVERY_S, partial(self._round, incarnation, hunt))
 
-    def _give_up(self, it: Incarnation) -> None:
-        if not self._owner.is_live(it):
+    def _give_up(self, incarnation: Incarnation) -> None:
+        if not self._owner.is_live(incarnation):
             return
-        hunt = Hunt(self._experiment, it)
-        self._inventory.hold(it.devices, hunt)
+        hunt = Hunt(self._experiment, incarnation)
+        self._inventory.hold(incarnation.devices, hunt)
         error = f"{hunt.describe()} cannot be killed"
-        ending = lost(error) if it.stop_grace_s is None else Ending("killed", error=error)
-        self._owner.end(it, ending)
+        ending = lost(error) if incarnation.stop_grace_s is None else Ending("killed", error=error)
+        self._owner.end(incarnation, ending)
+
+
+class Hunt:
+    """The processes that an incarnation left behind, known even after the incarnation is forgotten elsewhere."""
+
+    def __init__(self, experiment: Path, incarnation: Incarnation) -> None:
+        self._mark = mark_of(experiment, incarnation.trial, incarnation.number)
+        claim = incarnation.claim()
+        self._leaders = claim.leaders if claim is not None else ()
+        self._left: list[Identity] = []
+        self._began_s = time.monotonic()
+        self._segments = Segments(began_s=_claimed_at(incarnation))
+        for leader in self._leaders:
+            self._segments.reaped(leader.pid)
+
+    @property
+    def since_s(self) -> float:
+        """Seconds since the hunt began."""
+        return time.monotonic() - self._began_s
+
+    def round(self) -> int:
+        """Kill every process that is left and return their number; 0: none is left."""
+        self._left = of_incarnation(self._mark, self._leaders)
+        if self._left:
+            self._segments.note_all(lambda: [who.pid for who in self._left])
+            for who in self._left:
+                self._segments.reaped(who.pid)
+            kill_each(self._left)
+        else:
+            self._segments.remove()
+        return len(self._left)
+
+    def describe(self) -> str:
+        """Name the processes that are left."""
+        left = self._left or of_incarnation(self._mark, self._leaders)
+        names = ", ".join(
+            f"{who.pid} ({command_of(who.pid)[:60] or 'no name'})" for who in left[:5]
+        )
+        more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+        return f"process{'es' * (len(left) > 1)} {names}{more}" if left else "its process tree"
+
+
+def _claimed_at(incarnation: Incarnation) -> float | None:
+    """Return when a shim claimed this incarnation, by the wall clock; None where no shim did."""
+    try:
+        return incarnation.paths.shim(incarnation.number).stat().st_ctime
+    except OSError:
+        return None
