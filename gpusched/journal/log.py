@@ -7,7 +7,7 @@ read it after the daemon is gone.
 * ``append`` only collects; ``commit`` writes and syncs. Nothing may be *done* about an event before it is committed;
   an answer of "go on" does nothing outside and need not wait.
 * Every row carries a CRC chained over all rows before it, so a changed, missing or swapped row is found; the mark
-  (``journal_mark``) finds a missing end. What is damaged is named, never skipped.
+  (``damage``) finds a missing end. What is damaged is named, never skipped.
 * ``FORMAT`` is raised with every change of events or commands. A newer journal is refused, with both versions named; an
   older one takes this number together with the first event that this version adds, so that older versions refuse it.
   An event whose checksum holds and that cannot be read is a newer version's, not damage: salvage would drop it.
@@ -27,12 +27,11 @@ from typing import Any
 from gpusched import failpoints
 from gpusched.core.decisions import Command
 from gpusched.core.events import Event
-from gpusched.errors import DamagedState, Fenced, GpuschedError, InputError, NewerFormat
+from gpusched.errors import DamagedState, Fenced, InputError, NewerFormat
 from gpusched.folder.files import sync_folder
 from gpusched.folder.reserve import is_full
-from gpusched.journal import salvage as journal_salvage
 from gpusched.journal.codec import commands_from, commands_text, event_body, event_from
-from gpusched.journal.mark import Mark
+from gpusched.journal.damage import Mark, damaged, explained, finish_salvage, replace_journal
 
 FORMAT = 5
 APPLICATION_ID = 0x67707363  # "gpsc"
@@ -98,7 +97,7 @@ class Journal:
     @classmethod
     def open(cls, path: Path) -> Journal:
         """An existing journal. Raises DamagedState if it is none, damaged, or from a newer version."""
-        journal_salvage.finish(path)
+        finish_salvage(path)
         if not path.is_file():
             raise DamagedState(f"{path}: no journal is here, so this folder is not an experiment")
         with explained(path):
@@ -216,7 +215,7 @@ class Journal:
                 yield entry
         marked = self._mark.read()
         if marked > seq:
-            raise _damaged(self._path, f"events {seq + 1} to {marked} are missing", seq)
+            raise damaged(self._path, f"events {seq + 1} to {marked} are missing", seq)
         self._at_end = True
 
     def drop_after_last_good(self) -> int:
@@ -238,7 +237,7 @@ class Journal:
             connection.close()
 
         with explained(self._path):
-            journal_salvage.replace(self._path, build)
+            replace_journal(self._path, build)
             self._connection.close()
             self._connection = _connect(self._path)
         self._mark.write(last)
@@ -274,7 +273,7 @@ def _checked(connection: sqlite3.Connection, path: Path) -> Iterator[_Row]:
         number, at, kind, body, commands, stored = row
         crc = _crc(crc, seq + 1, at, kind, body, commands)
         if number != seq + 1 or stored != crc:
-            raise _damaged(path, f"event {seq + 1} is damaged or missing", seq)
+            raise damaged(path, f"event {seq + 1} is damaged or missing", seq)
         seq = number
         yield row
 
@@ -355,50 +354,3 @@ def _wants_room(error: sqlite3.Error, folder: Path) -> bool:
     if code == sqlite3.SQLITE_FULL:
         return True
     return code in _MAY_BE_ROOM and is_full(folder)
-
-
-# ---------------------------------------------------------------- what is wrong, in words
-
-
-def _damaged(path: Path, what: str, good: int) -> DamagedState:
-    return DamagedState(
-        f"{path}: {what}; the {good} before it are good. 'gpusched resume --salvage' goes on from those "
-        "and from the trials' own files"
-    )
-
-
-class explained:
-    """Word an error of SQLite, or of the content, as one message for the user."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: object
-    ) -> None:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-            raise InputError(
-                f"{self._path}: the journal cannot be opened for writing ({error}); "
-                "look at the permissions of its folder"
-            ) from error
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            raise InputError(f"{self._path}: another process has the journal open") from error
-        if code == sqlite3.SQLITE_FULL:
-            raise GpuschedError(
-                f"{self._path}: the disk is full; make room and try again"
-            ) from error
-        if code == sqlite3.SQLITE_IOERR:
-            raise DamagedState(
-                f"{self._path}: the disk answers with an error ({error}); nothing was changed. See what the kernel "
-                "says of it (dmesg) and try again; where it stays so, 'gpusched resume --salvage' goes on from what "
-                "can be read"
-            ) from error
-        if isinstance(error, sqlite3.Error | ValueError | KeyError | TypeError):
-            raise DamagedState(
-                f"{self._path}: the journal is damaged ({error}). 'gpusched resume --salvage' goes on from what "
-                "can be read and from the trials' own files"
-            ) from error

@@ -27,7 +27,8 @@ from gpusched.core.events import (
     TrialExited,
 )
 from gpusched.errors import DamagedState
-from gpusched.journal.log import Entry, explained, read_rows
+from gpusched.journal.damage import explained
+from gpusched.journal.log import Entry, read_rows
 
 
 @dataclass(frozen=True, slots=True)
