@@ -75,7 +75,7 @@ def _is_own_class(module: ModuleType, value: object) -> bool:
 @cache
 def _module(path: Path) -> ModuleType:
     if not path.is_file():
-        raise InputError(f"{path}: there is no such file")
+        raise InputError(f"{path}: no such file")
     # Several files may have the same name; dataclasses look their module up by name.
     name = f"gpusched_file_{zlib.crc32(bytes(path)):08x}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)

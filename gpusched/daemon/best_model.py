@@ -100,7 +100,7 @@ def _undisturbed(paths: ExperimentPaths, read: Callable[[Path], T]) -> T:
 def _why_none(paths: ExperimentPaths) -> str:
     script = str((read_json(paths.resolved) or {}).get("script"))
     if script.startswith("simulated:"):
-        return "it was simulated, so there is no model; 'gpusched status' shows what its trials reached"
+        return "it was simulated and has no model; 'gpusched status' shows what its trials reached"
     return "no trial has saved a model yet; 'gpusched status' shows how they do"
 
 

@@ -26,7 +26,7 @@ class Options(base.Options):
         if not self.sizes or min(self.sizes) < 1:
             yield "sizes", "must be a list of at least one number of atoms, each at least 1"
         if any(a == b for a, b in zip(self.sizes, self.sizes[1:], strict=False)):
-            yield "sizes", "the same size twice in a row is no resize"
+            yield "sizes", "the same size twice in a row is not a resize"
         if self.steps < 1:
             yield "steps", f"must be at least 1, not {self.steps}"
 

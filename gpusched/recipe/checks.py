@@ -92,7 +92,7 @@ def check_python(
     path = absolute(folder, written)
     try:
         if not path.is_file() or not os.access(path, os.X_OK):
-            return None, [(("python",), f"{path} is no program that can be run")]
+            return None, [(("python",), f"{path} is not a program that can be run")]
     except (OSError, ValueError) as error:
         return None, [(("python",), f"{show(written)} cannot be looked at: {error}")]
     return path, []
@@ -123,5 +123,5 @@ def check_preload(modules: list[str], script: FilePath) -> Iterator[Finding]:
         if not found and not beside.is_dir() and not beside.with_suffix(".py").is_file():
             yield (
                 ("preload", place),
-                f"there is no module {show(top)} here; install it or leave it out",
+                f"module {show(top)} is not installed here; install it or leave it out",
             )

@@ -142,7 +142,9 @@ def _set(document: Document, path: Path, text: str, mark: Mark) -> None:
             inner = {shorthand: inner}
         if not isinstance(inner, dict):
             where = ".".join(map(str, path[:depth]))
-            document.problems.append(Problem(mark, path, f"{where} is no map; set it as a whole"))
+            document.problems.append(
+                Problem(mark, path, f"{where} is not a map; set it as a whole")
+            )
             return
         branch[str(name)] = inner
         document.marks.setdefault(path[:depth], mark)

@@ -160,7 +160,7 @@ def _quotes(kind: str, given: object) -> str:
 
 def _mismatch(key: str, given: object) -> str:
     if key == "name":
-        return f"{show(given)} is no name: letters, digits, . _ and -, a letter or digit first, up to 64"
+        return f"{show(given)} is not a name: letters, digits, . _ and -, a letter or digit first, up to 64"
     if isinstance(given, str) and any(not character.isprintable() for character in given):
         return f"{show(given)} has control characters"
-    return f"{show(given)} is no module name such as torchvision.models"
+    return f"{show(given)} is not a module name such as torchvision.models"

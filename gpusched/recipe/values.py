@@ -49,11 +49,11 @@ def duration(value: object) -> float:
         if re.fullmatch(r"\d{1,20}(\.\d{1,20})?", text, re.ASCII):
             seconds = float(text)
         elif not text or found is None or len(text) > 80:
-            raise ValueError(f"{show(value)} is no duration; write 90s, 10m, 1h30m or 2d")
+            raise ValueError(f"{show(value)} is not a duration; write 90s, 10m, 1h30m or 2d")
         else:
             seconds = sum(float(count or 0) * UNITS_S[unit] for unit, count in _parts(found))
     elif isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{show(value)} is no duration; write 90s, 10m, 1h30m or 2d")
+        raise ValueError(f"{show(value)} is not a duration; write 90s, 10m, 1h30m or 2d")
     else:
         seconds = float(value)
     if not seconds > 0:
@@ -70,11 +70,11 @@ def deadline(value: object, now: datetime | None = None) -> float:
         try:
             return duration(value)
         except ValueError as error:
-            also = ", or a time of day, 18:30" if "no duration" in str(error) else ""
+            also = ", or a time of day, 18:30" if "not a duration" in str(error) else ""
             raise ValueError(f"{error}{also}") from None
     found = _CLOCK.fullmatch(text)
     if found is None:
-        raise ValueError(f"{show(value)} is no time; write 18:30 or 2026-05-04 08:00")
+        raise ValueError(f"{show(value)} is not a time; write 18:30 or 2026-05-04 08:00")
     now = datetime.now().astimezone() if now is None else now
     try:
         clock = time(int(found["hour"]), int(found["minute"]))
@@ -116,7 +116,7 @@ def environment(value: object) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     for name, item in value.items():
         if not _ENV_NAME.fullmatch(name):
-            raise ValueError(f"{show(name)} is no name for an environment variable")
+            raise ValueError(f"{show(name)} is not a name for an environment variable")
         if name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIXES):
             raise ValueError(f"{name} is set by gpusched for each rank; leave it out")
         try:
@@ -163,7 +163,7 @@ def _uuids(value: list[object]) -> list[str]:
     for item in value:
         if not isinstance(item, str) or not _UUID.fullmatch(item):
             raise ValueError(
-                f"{show(item)} is no GPU UUID (nvidia-smi -L lists them); indices are cuda:0,2"
+                f"{show(item)} is not a GPU UUID (nvidia-smi -L lists them); indices are cuda:0,2"
             )
         if item in found:
             raise ValueError(f"{item} is there twice")
@@ -192,7 +192,7 @@ def scaling(value: object) -> str | dict[str, float]:
     table: dict[int, float] = {}
     for name, factor in value.items():
         if not re.fullmatch(r"[1-9][0-9]{0,4}", str(name)):
-            raise ValueError(f"{show(name)} in the table is no number of atoms")
+            raise ValueError(f"{show(name)} in the table is not a number of atoms")
         if isinstance(factor, bool) or not isinstance(factor, int | float) or not factor > 0:
             raise ValueError(f"s({name}) should be a number above 0, not {show(factor)}")
         table[int(name)] = float(factor)
@@ -209,7 +209,7 @@ def sizes(value: object) -> list[int]:
         raise ValueError(f"should be a list such as [1, 2, 4], not {show(value)}")
     for item in value:
         if isinstance(item, bool) or not isinstance(item, int) or not 1 <= item <= 65536:
-            raise ValueError(f"{show(item)} is no number of atoms")
+            raise ValueError(f"{show(item)} is not a number of atoms")
     if list(value) != sorted(set(value)):
         raise ValueError(f"should rise, as in {sorted(set(value))}")
     return list(value)

@@ -239,7 +239,7 @@ class _Builder:
     def _take_scalar(self, event: Any, line: int) -> None:
         value, problem = resolve(event.value) if not event.style else (event.value, "")
         if isinstance(value, str) and not _is_unicode(value):
-            value, problem = "", "half of a surrogate pair is no character"
+            value, problem = "", "half of a surrogate pair is not a character"
         path, _ = self._put(value, line)
         if problem:
             self.document.problems.append(Problem(Mark(self._origin, line), path, problem))

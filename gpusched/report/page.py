@@ -81,7 +81,7 @@ def _headline(view: Mapping[str, Any], told: Timeline) -> str:
 def _best(view: Mapping[str, Any]) -> str:
     best = view.get("best")
     if not best:
-        return "<p>There is no model yet.</p>"
+        return "<p>No model is saved yet.</p>"
     hparams = escape(show_hparams(best["hparams"]))
     return (
         f"<p>Best: <b>{escape(view['metric'])} {show_metric(best['metric'])}</b>, trial {best['trial']} at step "

@@ -51,7 +51,7 @@ class Function:
         if not callable(call):
             found = [n for n, value in vars(module).items() if inspect.isfunction(value)]
             raise InputError(
-                f"{self.name}: there is no function '{function}' in this file; "
+                f"{self.name}: this file has no function '{function}'; "
                 f"there are {', '.join(found) or 'none'}"
             )
         count = len(inspect.signature(call).parameters)

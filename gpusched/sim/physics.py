@@ -156,7 +156,7 @@ def _table(text: str) -> dict[int, float]:
             number, value = int(atoms), float(throughput)
         except ValueError:
             known = ", ".join([*speed.NAMED, *TABLE_3])
-            what = f"'{part}' is no atoms:throughput" if colon else "unknown"
+            what = f"'{part}' is not atoms:throughput" if colon else "unknown"
             raise InputError(
                 f"scaling {text}: {what}; one of {known}, or a table such as 2:1.9,4:3.6"
             ) from None

@@ -192,7 +192,7 @@ def _override(text: str, wanted: Mapping[str, dict[str, Any]], problems: Problem
 
 def _atoms(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MAX_ATOMS:
-        raise ValueError(f"'{text}' is no number of atoms from 1 to {MAX_ATOMS}")
+        raise ValueError(f"'{text}' is not a number of atoms from 1 to {MAX_ATOMS}")
     return int(text)
 
 
@@ -222,7 +222,7 @@ def _delay(text: str) -> tuple[float, bool] | None:
     try:
         value = float(number)
     except ValueError:
-        raise ValueError(f"'{text}' is no delay; write seconds (0.5) or a share (5%)") from None
+        raise ValueError(f"'{text}' is not a delay; write seconds (0.5) or a share (5%)") from None
     if not 0 <= value < float("inf"):
         raise ValueError(f"must be 0 or more, not {text}")
     return (value / 100, True) if text.endswith("%") else (value, False)

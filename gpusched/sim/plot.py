@@ -33,7 +33,7 @@ def check(file: Path) -> None:
     if file.suffix.lower() not in SUFFIXES:
         raise InputError(f"--plot {file}: the file's name must end in {', '.join(SUFFIXES)}")
     if not file.absolute().parent.is_dir():
-        raise InputError(f"--plot {file}: there is no folder {file.absolute().parent}")
+        raise InputError(f"--plot {file}: the folder {file.absolute().parent} does not exist")
     pyplot()
 
 

@@ -43,7 +43,7 @@ def bounds(value: Mapping[str, object]) -> str:
                 )
     for name in _LISTS:
         if isinstance(value.get(name), list | tuple) and set(value) <= {name, "_type", *_BESIDE}:
-            return f"{name} is no form; write {{choice: {show(value[name])}}}"
+            return f"{name} is not a form; write {{choice: {show(value[name])}}}"
     return ""
 
 

@@ -41,7 +41,7 @@ def _problems(
             inside = next((other for other in known if other.startswith(f"{name}.")), None)
             meant = inside or nearest(name, known)
             hint = f"; did you mean {meant}?" if meant else f"; there are {', '.join(known[:20])}"
-            yield path, f"is no key of the space{hint}"
+            yield path, f"is not a key of the space{hint}"
         elif leaf.form is not None and not _lies_in(leaf.form, value):
             yield path, f"{show(value)} is outside the space ({leaf.form})"
 

@@ -242,7 +242,7 @@ def plain(value: object) -> object:
         raise FormError("a whole number of more than 64 bits")
     if value is None or isinstance(value, str | int | float):
         return value
-    raise FormError(f"a {type(value).__name__} is no value for a hyperparameter")
+    raise FormError(f"a {type(value).__name__} is not a value for a hyperparameter")
 
 
 def _read_options(name: str, argument: object) -> Form:

@@ -92,7 +92,7 @@ class Reader:
             meant = nearest(path[-1], forms.NAMES)
             hint = f"did you mean the form {meant}? " if meant else ""
             choices = "{choice: [..]} to draw one of it or {const: [..]} to pass it on"
-            self.complain(path, f"a list is no value; {hint}write {choices}")
+            self.complain(path, f"a list is not a value; {hint}write {choices}")
         elif meant := space_elsewhere.call(value):
             self.complain(path, meant)
         else:
@@ -191,7 +191,9 @@ class Reader:
                 self._once(where, f"{name} is a group of keys; name one of them")
                 return None
         meant = nearest(name, self._names(place)) if len(self.problems) < HINTS else None
-        self._once(where, f"there is no key {name}" + (f"; did you mean {meant}?" if meant else ""))
+        self._once(
+            where, f"the space has no key {name}" + (f"; did you mean {meant}?" if meant else "")
+        )
         return None
 
     def _names(self, place: Path) -> list[str]:

@@ -68,7 +68,7 @@ def test_the_command_lines_path_is_relative_to_here(
         ("{name: mine.py:Median, pace: 2}", "pace: unknown option of "),
         ("mine.py:Mean", "mine.py has no class Mean; it has MedianOptions, Median"),
         ("mine.py:MedianOptions", "is not a subclass of gpusched.core.policy.Policy"),
-        ("theirs.py:Median", "theirs.py: there is no such file"),
+        ("theirs.py:Median", "theirs.py: no such file"),
         ("broken.py:Median", "broken.py:2: cannot be imported: ZeroDivisionError"),
         ("typo.py:Median", "typo.py:1: cannot be imported: SyntaxError"),
         ("medial", "unknown policy 'medial'"),

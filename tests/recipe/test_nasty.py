@@ -104,10 +104,10 @@ KEYS = [
     more("null", "seed:\n", "5: seed: no value; should be a whole number"),
     more("max_trials 0", "max_trials: 0\n", "5: max_trials: must be at least 1, not 0"),
     more("target text", "target: high\n", "5: target: should be a number, not 'high'"),
-    more("name path", "name: ../../etc\n", "5: name: '../../etc' is no name"),
-    more("name dot", "name: .hidden\n", "5: name: '.hidden' is no name"),
+    more("name path", "name: ../../etc\n", "5: name: '../../etc' is not a name"),
+    more("name dot", "name: .hidden\n", "5: name: '.hidden' is not a name"),
     more("name long", f"name: {'n' * 65}\n", "5: name: 'nnn"),
-    more("name newline", 'name: "a\\n"\n', "5: name: 'a\\n' is no name"),
+    more("name newline", 'name: "a\\n"\n', "5: name: 'a\\n' is not a name"),
     more("name number", "name: 5\n", "5: name: should be text, not 5; put it in quotes"),
     more("args text", "args: --fast\n", "5: args: should be a list such as [a, b], not '--fast'"),
     more("args nested", "args: [[1]]\n", "5: args[0]: should be text or a number"),
@@ -121,9 +121,9 @@ KEYS = [
         "5: batch: should be per_atom or global, not 'Global'; did you mean",
     ),
     more("grace", "grace: 0\n", "5: grace: must be more than 0 seconds, not 0"),
-    more("hang", "hang_limit: soon\n", "5: hang_limit: 'soon' is no duration"),
+    more("hang", "hang_limit: soon\n", "5: hang_limit: 'soon' is not a duration"),
     more("sizes", "sizes: [2, 1]\n", "5: sizes: should rise, as in [1, 2]"),
-    more("sizes 0", "sizes: [0, 1]\n", "5: sizes: 0 is no number of atoms"),
+    more("sizes 0", "sizes: [0, 1]\n", "5: sizes: 0 is not a number of atoms"),
     more("sizes text", "sizes: all\n", "5: sizes: should be a list such as [1, 2, 4]"),
     more(
         "lr_scaling key",
@@ -141,10 +141,12 @@ KEYS = [
         "scaling", "scaling: liner\n", "5: scaling: should be auto, linear, sqrt, none or a table"
     ),
     more("scaling s1", "scaling: {1: 2}\n", "5: scaling: s(1) is 1 by definition, not 2"),
-    more("scaling key", "scaling: {x: 2}\n", "5: scaling: 'x' in the table is no number of atoms"),
+    more(
+        "scaling key", "scaling: {x: 2}\n", "5: scaling: 'x' in the table is not a number of atoms"
+    ),
     more("scaling negative", "scaling: {2: -1}\n", "5: scaling: s(2) should be a number above 0"),
     more("env list", "env: [A=1]\n", "5: env: should be a map such as"),
-    more("env name", "env: {A B: 1}\n", "5: env: 'A B' is no name for an environment variable"),
+    more("env name", "env: {A B: 1}\n", "5: env: 'A B' is not a name for an environment variable"),
     more("env reserved", "env: {RANK: 0}\n", "5: env: RANK is set by gpusched"),
     more("env ours", "env: {GPUSCHED_DIR: /}\n", "5: env: GPUSCHED_DIR is set by gpusched"),
     more("env bool", "env: {A: true}\n", "5: env: A should be text or a number, not true"),
@@ -157,14 +159,16 @@ KEYS = [
         "python unknown", "launch: cold\npython: nopython9\n", "6: python: no program 'nopython9'"
     ),
     more(
-        "preload", "preload: [nosuchmodule.x]\n", "5: preload[0]: there is no module 'nosuchmodule'"
+        "preload",
+        "preload: [nosuchmodule.x]\n",
+        "5: preload[0]: module 'nosuchmodule' is not installed",
     ),
-    more("preload path", "preload: [../x]\n", "5: preload[0]: '../x' is no module name"),
+    more("preload path", "preload: [../x]\n", "5: preload[0]: '../x' is not a module name"),
     more("cwd", "cwd: nowhere\n", "5: cwd: no such folder"),
     more("devices", "devices: gpu:0\n", "5: devices: 'gpu:0' is not auto, cpu"),
     more("devices twice", "devices: cuda:0,0\n", "5: devices: cuda:0,0 names a GPU twice"),
     more("devices none", "devices: []\n", "5: devices: an empty list"),
-    more("devices indices", "devices: [0, 1]\n", "5: devices: 0 is no GPU UUID"),
+    more("devices indices", "devices: [0, 1]\n", "5: devices: 0 is not a GPU UUID"),
     more("devices map", "devices: {cpu: 4}\n", "5: devices: should be auto, cpu"),
     more("cpu:0", "devices: cpu:0\n", "5: devices: cpu:0: the number of slots is from 1 to 1024"),
     more(
@@ -192,14 +196,16 @@ KEYS = [
     Nasty(
         "deadline 0", GOOD.replace("10m", "0"), ("2: deadline: must be more than 0 seconds, not 0",)
     ),
-    Nasty("deadline past", GOOD.replace("10m", "-1h"), ("2: deadline: '-1h' is no duration",)),
+    Nasty("deadline past", GOOD.replace("10m", "-1h"), ("2: deadline: '-1h' is not a duration",)),
     Nasty(
         "deadline words", GOOD.replace("10m", "ten minutes"), ("2: deadline: 'ten minutes' is no",)
     ),
     Nasty(
-        "deadline clock", GOOD.replace("10m", "0:10:00"), ("2: deadline: '0:10:00' is no duration",)
+        "deadline clock",
+        GOOD.replace("10m", "0:10:00"),
+        ("2: deadline: '0:10:00' is not a duration",),
     ),
-    Nasty("deadline true", GOOD.replace("10m", "true"), ("2: deadline: true is no duration",)),
+    Nasty("deadline true", GOOD.replace("10m", "true"), ("2: deadline: true is not a duration",)),
     Nasty("deadline none", GOOD.replace("10m", ""), ("2: deadline: no value; write a duration",)),
     Nasty(
         "deadline years", GOOD.replace("10m", "5000d"), ("2: deadline: '5000d' is more than ten",)
@@ -289,15 +295,17 @@ SPACES = [
     ),
     space("bounds equal", "{n: {int: [3, 3]}}", "4: space.n: empty: both bounds are 3"),
     space("no choice", "{n: {choice: []}}", "4: space.n: choice is empty"),
-    space("plain list", "{n: [1, 2]}", "4: space.n: a list is no value"),
+    space("plain list", "{n: [1, 2]}", "4: space.n: a list is not a value"),
     space(
         "misspelt form",
         "\n  n:\n    chioce: [1]",
-        "6: space.n.chioce: a list is no value; did you mean the form choice?",
+        "6: space.n.chioce: a list is not a value; did you mean the form choice?",
     ),
     space("q too big", "{n: {int: [1, 4], q: 9}}", "4: space.n: q is too big"),
     space(
-        "unknown condition", "{n: {const: 1, when: {m: 1}}}", "4: space.n.when.m: there is no key m"
+        "unknown condition",
+        "{n: {const: 1, when: {m: 1}}}",
+        "4: space.n.when.m: the space has no key m",
     ),
     space(
         "circle",

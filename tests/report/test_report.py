@@ -89,7 +89,7 @@ def test_an_experiment_that_has_only_begun() -> None:
     view = {**VIEW, "best": None, "rungs": [], "trials": [], "decisions": [], "trial_counts": {}}
     text = page.html(view, Timeline())
     checked(text)
-    assert "There is no model yet." in text
+    assert "No model is saved yet." in text
     assert text.count("nothing to draw yet") == 2
 
 

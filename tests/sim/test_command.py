@@ -80,7 +80,7 @@ def test_kept_runs_can_be_read_and_replayed(capsys, tmp_path):
     assert "is over" in said
     assert "checkpoint" not in said
     assert main(["best", str(folder)]) == 3
-    assert "it was simulated, so there is no model" in capsys.readouterr().err
+    assert "it was simulated and has no model" in capsys.readouterr().err
     journal.close()
     code, out, err = simulate(capsys, f"trace:{folder}", "--policy", "fifo", *SHORT)
     assert code == 0
@@ -105,7 +105,7 @@ def test_a_running_experiment_is_not_replayed(capsys, tmp_path):
         (["--polcy", "asha"], "--polcy; did you mean --policy?"),
         (["--nothing-like-it"], "unknown option --nothing-like-it\n"),
         (["--plot", "picture.bmp"], "must end in"),
-        (["--plot", "/nowhere/picture.png"], "there is no folder"),
+        (["--plot", "/nowhere/picture.png"], "does not exist"),
         (["--jobs", "0"], "--jobs must be at least 1"),
         (["--sizes", "1,x"], "write numbers of atoms"),
         (["--seeds", "many"], "is not a whole number"),

@@ -189,7 +189,7 @@ def f(hp, step, random):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("def g(hp, step): return 1", "there is no function 'f' in this file; there are g"),
+        ("def g(hp, step): return 1", "this file has no function 'f'; there are g"),
         ("def f(hp): return 1", "must take"),
         ("def f(hp, step): return 1\nSTEP_TIME = 0", "STEP_TIME must be more than 0"),
         ("def f(hp, step): return 1\nMODE = 'up'", "MODE must be"),
