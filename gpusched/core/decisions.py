@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 # ---------------------------------------------------------------- decisions: policy -> core, in atoms
 
@@ -163,6 +163,13 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
+class Suggest:
+    """Have the sampler suggest configuration ``n`` of the sequence; answer with ``Suggested``."""
+
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
 class KeepBest:
     """Make ``best/`` this checkpoint."""
 
@@ -178,9 +185,17 @@ class Finish:
     reason: str
 
 
-Command = Launch | Yield | Save | Kill | ConfirmRelease | SetTimer | Forecast | KeepBest | Finish
+Command = (
+    Launch
+    | Yield
+    | Save
+    | Kill
+    | ConfirmRelease
+    | SetTimer
+    | Forecast
+    | Suggest
+    | KeepBest
+    | Finish
+)
 
-COMMAND_TYPES: dict[str, type] = {
-    kind.__name__: kind
-    for kind in (Launch, Yield, Save, Kill, ConfirmRelease, SetTimer, Forecast, KeepBest, Finish)
-}
+COMMAND_TYPES: dict[str, type] = {kind.__name__: kind for kind in get_args(Command)}

@@ -143,6 +143,19 @@ class Forecasted(Event):
 
 
 @dataclass(slots=True, kw_only=True)
+class Suggested(Event):
+    """The answer to ``Suggest``: a configuration (None: there are no more), and the sampler that it is ``by``.
+
+    ``why``: the reason where another sampler than the recipe's has made it.
+    """
+
+    n: int
+    hparams: Mapping[str, object] | None
+    by: str
+    why: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
 class DaemonResumed(Event):
     """A new daemon has taken over; ``epoch`` counts daemons.
 
@@ -183,6 +196,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
         StorageChanged,
         TimerFired,
         Forecasted,
+        Suggested,
         DaemonResumed,
         UserAsked,
         DeadlineMoved,

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpusched.core import invariants
 from gpusched.core.allocation import Devices, DeviceState
-from gpusched.core.decisions import Command, Decision, Finish, Resume, Start
+from gpusched.core.decisions import Command, Decision, Finish, Resume, Start, Suggest
 from gpusched.core.events import (
     CheckpointSaved,
     DaemonResumed,
@@ -27,6 +27,7 @@ from gpusched.core.events import (
     Forecasted,
     Reported,
     StorageChanged,
+    Suggested,
     TimerFired,
     TrialExited,
     TrialUp,
@@ -46,7 +47,8 @@ DEADLINE, LAST_CALL = "deadline", "last call"
 class Experiment:
     """One search: its state, its policy, and what follows from each event."""
 
-    def __init__(self, rules: Rules, policy: Policy, draw: Draw) -> None:
+    def __init__(self, rules: Rules, policy: Policy, draw: Draw | None) -> None:
+        """``draw``: the sequence of configurations; None: a sampler with a memory is asked by ``Suggest``."""
         self.state = State(rules, draw)
         self.policy = policy
         self._do = Transitions(self.state)
@@ -63,6 +65,7 @@ class Experiment:
             StorageChanged: self._storage_changed,
             TimerFired: self._timer_fired,
             Forecasted: self._forecasted,
+            Suggested: self._suggested,
             UserAsked: self._user_asked,
             ExperimentStarted: self._started,
             DaemonResumed: self._resumed,
@@ -88,6 +91,9 @@ class Experiment:
         self._tell_of_rest()
         if state.devices.free and state.stopping is None and not state.storage_low:
             self._fill()
+        if state.stopping is None and (n := state.next_to_suggest) is not None:
+            state.asked_for = n
+            self._do.add(Suggest(n))
         if not state.live:
             self._finish_if_over()
         self._checks.after_event(state, self._touched)
@@ -285,6 +291,15 @@ class Experiment:
             trial_view = view.trials[trial.id]
             self._enact(self.policy.on_forecast(view, trial_view, event.step, event.forecast))
 
+    def _suggested(self, event: Suggested) -> None:
+        state = self.state
+        if event.n != state.asked_for:
+            return  # asked again after a resume, and answered twice
+        state.asked_for = None
+        state.suggested[event.n] = event.hparams
+        if event.why:
+            state.say(None, f"configuration {event.n} is by {event.by}: {event.why}")
+
     def _user_asked(self, event: UserAsked) -> None:
         state = self.state
         trial = state.trials.get(event.trial) if event.trial is not None else None
@@ -369,6 +384,8 @@ class Experiment:
         if state.stopping is None:
             if state.devices.draining or WAKE in state.timers or state.forecasts:
                 return
+            if state.awaits_configuration:
+                return  # a configuration may come
             if state.storage_low:
                 return  # there may be room again
             if state.atoms_total < state.rules.smallest:

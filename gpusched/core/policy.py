@@ -115,6 +115,8 @@ class View:
     atoms_free: Final[int] = _shown("_state.atoms_free")
     #: Whether there is another configuration to start.
     can_draw: Final[bool] = _shown("_state.can_draw")
+    #: Whether one may come that cannot be started yet.
+    awaits_configuration: Final[bool] = _shown("_state.awaits_configuration")
     #: Training time of the trial that has had most of it.
     longest_training_s: Final[float] = _shown("_state.longest_training_s")
 

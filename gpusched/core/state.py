@@ -92,7 +92,7 @@ class Ranking:
 class State:
     """The standing of one experiment."""
 
-    def __init__(self, rules: Rules, draw: Draw) -> None:
+    def __init__(self, rules: Rules, draw: Draw | None) -> None:
         self.rules = rules
         #: What policies get to see of this state.
         self.view = View(self)
@@ -119,6 +119,9 @@ class State:
         self.rested: deque[Trial] = deque()
         #: Forecasts asked for and not answered yet, by trial and step.
         self.forecasts: dict[tuple[int, int], Forecast] = {}
+        #: The sampler's answers that are not used yet, and the number it has been asked for.
+        self.suggested: dict[int, Mapping[str, object] | None] = {}
+        self.asked_for: int | None = None
         #: Why the experiment is ending; None while it goes on.
         self.stopping: str | None = None
         #: The disk has too little room for checkpoints: nothing is begun.
@@ -168,6 +171,20 @@ class State:
         """Tell whether the trial's latest step is better than every checkpoint kept so far."""
         return trial.score > NEVER and (self.best is None or trial.score > self.best.score)
 
+    @property
+    def awaits_configuration(self) -> bool:
+        """Whether the sampler has been asked for another configuration and has not answered."""
+        return self.asked_for is not None
+
+    @property
+    def next_to_suggest(self) -> int | None:
+        """The configuration to ask a sampler with a memory for now, one ahead of the trials; None: none yet."""
+        if self._draw is not None or self.asked_for is not None or self._next_hparams is not None:
+            return None
+        if self.rules.max_trials is not None and len(self.trials) >= self.rules.max_trials:
+            return None
+        return None if self._drawn in self.suggested else self._drawn
+
     def rank_among_live(self, trial: Trial) -> int:
         """0 for the live trial with the best latest score; equal scores by age."""
         return self._ranking.rank(trial)
@@ -189,7 +206,8 @@ class State:
     def _next_that_may_work(self) -> Mapping[str, object] | None:
         """The next of the sequence that is not barred; None at its end, or where only barred ones seem to be left."""
         while self._drawn - self._used < _PASSED_OVER_MAX:
-            hparams = self._draw(self._drawn)
+            draw = self.suggested.get if self._draw is None else self._draw
+            hparams = draw(self._drawn)
             if hparams is None:
                 return None
             self._drawn += 1

@@ -33,6 +33,7 @@ from gpusched.driver.assemble import Assembled, assemble, read_recipe
 from gpusched.driver.clock import Beginning, Clock
 from gpusched.driver.forecaster import make_forecaster
 from gpusched.driver.loop import Driver, replay
+from gpusched.driver.suggester import make_suggester
 from gpusched.errors import (
     DamagedState,
     DeviceError,
@@ -115,11 +116,13 @@ class Daemon:
             paths.journal, {"epoch": self.epoch.number, "checksums": checksums(paths)}
         )
         self._forecaster = make_forecaster(recipe)
+        self._suggester = make_suggester(recipe)
         self.driver = Driver(
             self.experiment,
             self.executor,
             self.journal,
             forecaster=self._forecaster,
+            suggester=self._suggester,
             observer=self.people.observe,
             fence=self.epoch.check,
             spare=self.storage.reserve,
@@ -293,9 +296,9 @@ class Daemon:
             return
         self._next_look_at = now + FENCE_EVERY_S
         self.epoch.check()
-        complaints = self._forecaster.complaints if self._forecaster is not None else ()
-        while complaints:
-            self._say(complaints.popleft())
+        for helper in (self._forecaster, self._suggester):
+            while helper is not None and helper.complaints:
+                self._say(helper.complaints.popleft())
 
 
 # ---------------------------------------------------------------- start

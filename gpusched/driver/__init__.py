@@ -3,5 +3,6 @@
 * ``loop``: event -> journal -> sync -> commands, the same live and simulated
 * ``assemble``: from a recipe to the parts; ``clock``: seconds since the search began; ``profiles``: earlier
   measurements
-* ``forecaster``: learning-curve forecasts, away from the loop
+* ``child``: a process that answers questions beside the loop; ``forecaster``: of learning curves; ``suggester``: of a
+  sampler that learns
 """

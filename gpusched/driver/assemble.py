@@ -14,6 +14,7 @@ from typing import Any
 from gpusched import policies
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
+from gpusched.core.state import Draw
 from gpusched.dashboard import view as views
 from gpusched.driver import profiles
 from gpusched.driver.loop import replay
@@ -110,13 +111,18 @@ def rules(recipe: Recipe, profile: Profile | None = None) -> Rules:
     return replace(known, startup_limit_s=recipe.startup_limit_s)
 
 
+def configurations(recipe: Recipe) -> Draw | None:
+    """Return the sequence of configurations; None where a sampler with a memory suggests them (``suggester``)."""
+    return None if recipe.has_memory else recipe.configurations().sample
+
+
 def assemble(
     recipe: Recipe, paths: ExperimentPaths, simulated: Mapping[str, Any] | None = None
 ) -> Assembled:
     """A fresh experiment of this recipe. ``simulated``: rules in which a simulated one differs from a live one."""
     policy = policies.make(recipe.policy_name, recipe.policy_options)
     obeyed = replace(rules(recipe, profiles.read(paths.profile)), **(simulated or {}))
-    experiment = Experiment(obeyed, policy, recipe.configurations().sample)
+    experiment = Experiment(obeyed, policy, configurations(recipe))
     return Assembled(experiment, policy, recipe, paths)
 
 

@@ -1,9 +1,6 @@
 """Learning-curve forecasts away from the daemon's loop: ``Forecast`` commands in, ``Forecasted`` events out.
 
-* ``PooledForecaster``, for live runs: processes of our own (``python -m gpusched.driver.forecaster NAME SEED``) that
-  speak
-  newline-delimited JSON over pipes. The daemon never waits, never imports NumPy, and keeps no threads for it. The
-  processes are started on first use, run at low priority, and end with the daemon, however it ends.
+* ``PooledForecaster``, for live runs: child processes (``child``) that answer one curve at a time.
 * ``InlineForecaster``, for simulations: the same numbers, at once, optionally late by a simulated delay.
 
 What a fit says depends on the curve, the seed, the trial and the step alone. It is journaled and never made again. Of a
@@ -13,25 +10,19 @@ was overtaken, could not be fitted, or if its process died.
 
 from __future__ import annotations
 
-import json
+import functools
 import os
-import signal
-import subprocess
 import sys
-import traceback
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpusched.core.decisions import Forecast
 from gpusched.core.events import Event, Forecasted
+from gpusched.driver.child import Answer, Child, serve
 
 if TYPE_CHECKING:
     from gpusched.policies.curves.predictor import CurvePredictor
-
-#: A process that dies this often without an answer in between is not started again.
-MAX_DEATHS = 3
-_CHUNK_BYTES = 1 << 16
 
 
 class Recipe(Protocol):
@@ -60,7 +51,10 @@ class PooledForecaster:
     """Implements ``driver.Forecaster`` with up to ``workers`` processes."""
 
     def __init__(self, predictor: str, seed: int, workers: int = 1) -> None:
-        self._workers = [_Worker(predictor, seed) for _ in range(max(1, workers))]
+        module = "gpusched.driver.forecaster"
+        self._workers = [
+            Child[Forecast]("forecasts", module, predictor, str(seed)) for _ in range(workers)
+        ]
         self._waiting: dict[int, Forecast] = {}
         self._given_up: list[Forecast] = []
         #: What happened that a person should know; for the daemon's log.
@@ -85,7 +79,7 @@ class PooledForecaster:
         done: list[Event] = []
         for worker in self._workers:
             for command, forecast in worker.answers():
-                done.append(_event(command, forecast, now))
+                done.append(_event(command, forecast or {}, now))
             self.complaints.extend(worker.complaints)
             worker.complaints.clear()
         if self._waiting:
@@ -98,10 +92,10 @@ class PooledForecaster:
         for worker in self._workers:
             if not self._waiting:
                 return
-            if worker.job is None and worker.usable:
-                trial = next(iter(self._waiting))
-                worker.give(self._waiting.pop(trial))
-        if self._waiting and not any(worker.usable for worker in self._workers):
+            if worker.job is None and worker.is_usable:
+                command = self._waiting.pop(next(iter(self._waiting)))
+                worker.ask(command, _question(command))
+        if self._waiting and not any(worker.is_usable for worker in self._workers):
             self._given_up += self._waiting.values()
             self._waiting.clear()
 
@@ -111,113 +105,14 @@ class PooledForecaster:
             worker.close()
 
 
-class _Worker:
-    """One process that fits one curve at a time."""
-
-    def __init__(self, predictor: str, seed: int) -> None:
-        self._arguments = [sys.executable, "-m", "gpusched.driver.forecaster", predictor, str(seed)]
-        self._process: subprocess.Popen[bytes] | None = None
-        self._read = b""
-        self._deaths = 0
-        self.job: Forecast | None = None
-        self._lost: list[Forecast] = []
-        self.complaints: list[str] = []
-
-    @property
-    def usable(self) -> bool:
-        return self._deaths < MAX_DEATHS
-
-    def give(self, job: Forecast) -> None:
-        self.job = job
-        process = self._process or self._start()
-        if process is None or process.stdin is None:
-            self._died("could not be started")
-            return
-        try:
-            # One job at a time and curves are thinned: a line always fits into the empty pipe.
-            process.stdin.write(_line(job))
-        except (BrokenPipeError, BlockingIOError):
-            self._died("did not take a curve")
-
-    def answers(self) -> list[tuple[Forecast, Mapping[str, float]]]:
-        """What is done since the last call; empty forecasts for what a dead process took along."""
-        answer = self._receive()
-        found: list[tuple[Forecast, Mapping[str, float]]] = [(job, {}) for job in self._lost]
-        self._lost.clear()
-        if answer is not None and self.job is not None:
-            job, self.job, self._deaths = self.job, None, 0
-            if "failed" in answer:
-                self.complaints.append(f"forecast of trial {job.trial}: {answer['failed']}")
-                answer = {}
-            found.append((job, answer))
-        return found
-
-    def _receive(self) -> dict[str, Any] | None:
-        process = self._process
-        if process is None or process.stdout is None:
-            return None
-        try:
-            chunk = os.read(process.stdout.fileno(), _CHUNK_BYTES)
-        except BlockingIOError:
-            return None
-        if not chunk:
-            self._died("ended")
-            return None
-        self._read += chunk
-        if not self._read.endswith(b"\n"):
-            return None
-        line, self._read = self._read, b""
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def _start(self) -> subprocess.Popen[bytes] | None:
-        threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-        try:
-            process = subprocess.Popen(
-                self._arguments,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                bufsize=0,
-                env={**os.environ, **threads},
-                start_new_session=True,
-            )
-        except OSError as error:
-            self.complaints.append(f"no process for forecasts: {error}")
-            return None
-        for pipe in (process.stdin, process.stdout):
-            assert pipe is not None
-            os.set_blocking(pipe.fileno(), False)
-        self._process = process
-        return process
-
-    def _died(self, how: str) -> None:
-        self._deaths += 1
-        if self.job is not None:
-            self._lost.append(self.job)
-        self.job, self._read = None, b""
-        status = self.close()
-        self.complaints.append(f"the process for forecasts {how} (status {status})")
-
-    def close(self) -> int | None:
-        process, self._process = self._process, None
-        if process is None:
-            return None
-        process.kill()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
-        return process.wait()
-
-
-def _line(command: Forecast) -> bytes:
-    fields = {
+def _question(command: Forecast) -> dict[str, object]:
+    return {
         "trial": command.trial,
         "step": command.step,
         "curve": command.curve,
         "horizon": command.horizon,
         "target": command.target,
     }
-    return json.dumps(fields).encode() + b"\n"
 
 
 def _event(command: Forecast, forecast: Mapping[str, float], now: float) -> Forecasted:
@@ -259,36 +154,18 @@ class InlineForecaster:
 # ---------------------------------------------------------------- the process
 
 
-def serve(predictor_name: str, seed: int) -> None:
-    """Answer one line for each line of the standard input, until it ends."""
-    _die_with_the_parent()
-    answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # whatever a library prints must not get between the answers
-    os.nice(10)
+def _fitter(predictor_name: str, seed: int) -> Callable[[Answer], Mapping[str, object]]:
     from gpusched.policies.curves.forecast import forecast
     from gpusched.policies.curves.predictor import make_predictor
 
     predictor = make_predictor(predictor_name)
-    for line in sys.stdin.buffer:
-        fields = json.loads(line)
+
+    def answer(fields: Answer) -> Mapping[str, object]:
         fields["curve"] = tuple(fields["curve"])
-        try:
-            answer: Mapping[str, object] = forecast(Forecast(**fields), predictor, seed)
-        except Exception as error:
-            traceback.print_exc()
-            answer = {"failed": f"{type(error).__name__}: {error}"}
-        answers.write(json.dumps(answer).encode() + b"\n")
+        return forecast(Forecast(**fields), predictor, seed)
 
-
-def _die_with_the_parent() -> None:
-    """The end of the pipe is noticed only between two fits, and a fit may take long; the kernel does not wait."""
-    import ctypes
-
-    pr_set_pdeathsig = 1
-    prctl = getattr(ctypes.CDLL(None, use_errno=True), "prctl", None)
-    if prctl is not None:
-        prctl(pr_set_pdeathsig, signal.SIGKILL)
+    return answer
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], int(sys.argv[2]))
+    serve(functools.partial(_fitter, sys.argv[1], int(sys.argv[2])))

@@ -10,7 +10,7 @@ out; the trials train on, and the sync is tried again until it succeeds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from gpusched import failpoints
@@ -22,12 +22,13 @@ from gpusched.core.decisions import (
     Kill,
     Launch,
     SetTimer,
+    Suggest,
     Yield,
 )
 from gpusched.core.events import DaemonResumed, Event, Reported, TimerFired
 from gpusched.core.experiment import Experiment
 from gpusched.core.transitions import expected_launch
-from gpusched.core.trial import InvalidTransition
+from gpusched.core.trial import InvalidTransition, Trial
 from gpusched.errors import ReplayDiverged
 from gpusched.executors.base import FOREVER, Executor, LiveTrial
 from gpusched.journal.log import DiskFull, Entry, Journal
@@ -48,6 +49,18 @@ class Forecaster(Protocol):
     def poll(self, now: float) -> Sequence[Event]: ...
 
 
+class Suggester(Protocol):
+    """Carries out ``Suggest`` commands somewhere else, from what is known of the trials when one is submitted."""
+
+    def submit(self, command: Suggest, trials: Iterable[Trial]) -> None: ...
+
+    def poll(self, now: float) -> Sequence[Event]: ...
+
+    def next_look_at(self, now: float) -> float:
+        """When there may be something to poll; never if nothing was asked."""
+        ...
+
+
 class Spare(Protocol):
     """Room on the disk that can be had for the journal (``folder/reserve.py``)."""
 
@@ -64,6 +77,7 @@ class Driver:
         journal: Journal | None = None,
         *,
         forecaster: Forecaster | None = None,
+        suggester: Suggester | None = None,
         observer: Observer | None = None,
         check: bool = False,
         spare: Spare | None = None,
@@ -73,6 +87,7 @@ class Driver:
         self.executor = executor
         self.journal = journal
         self._forecaster = forecaster
+        self._suggester = suggester
         self._observer = observer
         self._check = check
         self._spare = spare
@@ -100,9 +115,13 @@ class Driver:
         until = min(at_most, min(self._timers.values(), default=FOREVER))
         if self._uncommitted_since is not None:
             until = min(until, self._uncommitted_since + COMMIT_EVERY_S)
+        if self._suggester is not None:
+            until = min(until, self._suggester.next_look_at(self.executor.now()))
         events: list[Event] = list(self.executor.poll(until))
         if self._forecaster is not None:
             events += self._forecaster.poll(self.executor.now())
+        if self._suggester is not None:
+            events += self._suggester.poll(self.executor.now())
         self.handle(events)
         now = self.executor.now()
         if now >= min(self._timers.values(), default=FOREVER):
@@ -180,6 +199,9 @@ class Driver:
         elif type(command) is Forecast:
             if self._forecaster is not None:
                 self._forecaster.submit(command)
+        elif type(command) is Suggest:
+            if self._suggester is not None:
+                self._suggester.submit(command, self.experiment.state.trials.values())
         else:
             if type(command) is Yield:
                 self._expect(command.trial)
@@ -294,3 +316,5 @@ def outstanding(experiment: Experiment) -> Iterator[Command]:
     if state.best is not None:
         yield KeepBest(state.best.trial, state.best.step, state.best.metric)
     yield from state.forecasts.values()
+    if state.asked_for is not None and state.stopping is None:
+        yield Suggest(state.asked_for)

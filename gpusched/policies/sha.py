@@ -137,7 +137,7 @@ class Synchronous(base.Policy):
         if bracket.wants_new:
             if view.can_draw:
                 return self._start(bracket)
-            bracket.is_full = True
+            bracket.is_full = not view.awaits_configuration
         return None
 
     def _start(self, bracket: Bracket) -> Decision:

@@ -21,16 +21,16 @@ from gpusched.recipe import mode as config_mode
 from gpusched.recipe.document import Document, Finding, Mark, Path, Problem
 from gpusched.recipe.policy import check_policy, option_names
 from gpusched.recipe.recipe import DEFAULT_POLICY, Recipe
+from gpusched.recipe.sampler import check_sampler
 from gpusched.recipe.schema import RecipeModel
 from gpusched.recipe.yaml import Unreadable, read_text, read_yaml
-from gpusched.samplers import sequence
 from gpusched.space import arguments
 from gpusched.space import first as space_first
 from gpusched.space.space import Space, SpaceError, parse_space
 from gpusched.text import nearest, show
 
 MAX_PROBLEMS = 50
-SHORTHANDS = {"policy": "name", "lr_scaling": "power"}
+SHORTHANDS = {"policy": "name", "sampler": "name", "lr_scaling": "power"}
 """Maps for which a plain value will do, and the key that it stands for."""
 
 _MEANT = re.compile(r"^unknown key; (?:did you mean|here it is) (\w+)")
@@ -227,14 +227,19 @@ def _check_values(good: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list
         resolved["python"] = str(python) if python else None
         findings += found
     findings += checks.check_preload(model.preload, script)
+    space = None
     if "space" in good:
-        findings += _check_space(model, has_first="try_first" in good)
+        space, found = _check_space(model, has_first="try_first" in good)
+        findings += found
+    sampler, sampler_options, found = check_sampler(model.sampler, folder, space, model.repeats)
+    findings += found
     if "mode" not in good and "metric" in good and (why := config_mode.not_said(model.metric)):
         findings.append((("metric",), why))
     name, options, found = check_policy(_aimed(model.policy, model.target, folder), folder)
     findings += found
     resolved |= {"script": str(script), "cwd": str(cwd), "name": model.name or _name_of(file)}
     resolved["policy"] = {"name": name, **options}
+    resolved["sampler"] = {"name": sampler, **sampler_options}
     recipe = Recipe.from_resolved(resolved)
     return recipe, [*findings, *_check_together(recipe)]
 
@@ -261,20 +266,17 @@ def _name_of(file: FilePath) -> str:
     return name[:64] or "experiment"
 
 
-def _check_space(model: Any, *, has_first: bool) -> Iterator[Finding]:
-    """Yield problems of the space; if it has none, of the keys that depend on it."""
+def _check_space(model: Any, *, has_first: bool) -> tuple[Space | None, list[Finding]]:
+    """Return the space, and its problems, or those of keys that depend on it."""
     try:
         space = parse_space(model.space)
     except SpaceError as error:
-        for problem in error.problems:
-            yield ("space", *problem.path), problem.message
-        return
-    yield from _check_arguments(model.args, space)
-    for key, message in sequence.problems(model.sampler, space, model.repeats):
-        yield (key,), message
+        return None, [(("space", *found.path), found.message) for found in error.problems]
+    findings = list(_check_arguments(model.args, space))
     if has_first:
-        for path, message in space_first.check(space, model.seed, model.try_first):
-            yield ("try_first", *path), message
+        first = space_first.check(space, model.seed, model.try_first)
+        findings += [(("try_first", *path), message) for path, message in first]
+    return space, findings
 
 
 def _check_arguments(args: Sequence[str], space: Space) -> Iterator[Finding]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpusched.samplers.sequence import Sampler
 
 DEFAULT_POLICY = "hypersched"
+DEFAULT_SAMPLER = "random"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +159,15 @@ class Recipe:
         "Environment variables for the script.", {}, read="environment"
     )
     seed: int = key("Seed of the configurations and of training.", 0, limits={"ge": 0, "lt": 2**63})
-    sampler: Literal["random", "grid", "independent"] = key(
-        "Where configurations come from: drawn, each once; listed; or drawn independently.",
-        "random",
+    sampler_name: str = key(
+        "Where configurations come from: a sampler's name, or a map of its name and options.",
+        DEFAULT_SAMPLER,
+        path="sampler.name",
+        read="anything",
         older="independent",
+    )
+    sampler_options: Mapping[str, Any] = key(
+        "The options of the sampler.", {}, path="sampler.*", older={}
     )
     repeats: int = key(
         "How often each configuration of a finite space is tried, each time with another seed.",
@@ -225,7 +231,7 @@ class Recipe:
             left = {name: dict(v) if name in _BRANCHES else v for name, v in resolved.items()}
             values: dict[str, Any] = {}
             for name, (path, hint, about) in _places().items():
-                branch = left if len(path) == 1 else left[path[0]]
+                branch = left if len(path) == 1 else left.get(path[0], {})
                 if path[-1] == "*":
                     value = {key: _tuples(option) for key, option in branch.items()}
                     branch.clear()
@@ -263,13 +269,21 @@ class Recipe:
             "keep_checkpoints": self.keep_checkpoints,
         }
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether the sampler is asked for one configuration after the other, as trials go."""
+        from gpusched.samplers import sequence
+
+        return self.sampler_name not in sequence.NAMES
+
     def configurations(self) -> Sampler:
-        """Return the sequence of this recipe's configurations."""
+        """Return the sequence of this recipe's configurations; at random in the place of a sampler with a memory."""
         from gpusched.samplers import sequence
         from gpusched.space.space import parse_space
 
+        name = DEFAULT_SAMPLER if self.has_memory else self.sampler_name
         space = parse_space(self.space)
-        return sequence.make(self.sampler, space, self.seed, self.try_first, self.repeats)
+        return sequence.make(name, space, self.seed, self.try_first, self.repeats)
 
     @property
     def atoms_named(self) -> int | None:
@@ -307,7 +321,7 @@ class Recipe:
 
 
 #: Keys whose value is a map of keys.
-_BRANCHES = ("policy", "lr_scaling")
+_BRANCHES = ("policy", "sampler", "lr_scaling")
 
 
 @functools.cache

@@ -25,6 +25,7 @@ from pydantic import (
 from gpusched import policies
 from gpusched.recipe import values
 from gpusched.recipe.recipe import DEFAULT_POLICY, Key, Recipe
+from gpusched.samplers import memory
 
 ID = "https://json-schema.org/draft/2020-12/schema"
 
@@ -112,7 +113,7 @@ def _model() -> type[BaseModel]:
     for item in dataclasses.fields(Recipe):
         about: Key = item.metadata["key"]
         group, _, name = (about.path or item.name).rpartition(".")
-        if group == "policy":
+        if group in ("policy", "sampler"):
             group, name = "", group
         if name in keys.setdefault(group, {}):
             continue
@@ -154,16 +155,6 @@ _WHEN = {
     "minProperties": 1,
     "description": "Only if each of these keys has (one of) these values.",
 }
-#: A policy of the user's own: its options are known when its file is loaded.
-_OWN_POLICY: list[dict[str, Any]] = [
-    {"type": "string", "pattern": r"\.py:\w+$"},
-    {
-        "type": "object",
-        "title": "a policy of your own",
-        "properties": {"name": {"type": "string", "pattern": r"\.py:\w+$"}},
-        "required": ["name"],
-    },
-]
 _QUANTUM = {"type": "number", "exclusiveMinimum": 0, "description": "Only multiples of this."}
 
 
@@ -173,8 +164,14 @@ def json_schema() -> dict[str, Any]:
     properties, groups = model["properties"], model["$defs"]
     properties["space"] |= {"$ref": "#/$defs/Space"}
     properties["policy"] |= {
-        "anyOf": [{"enum": list(policies.names())}, *map(_policy, policies.names()), *_OWN_POLICY]
+        "anyOf": [
+            {"enum": list(policies.names())},
+            *map(_policy, policies.names()),
+            *_own("a policy of your own"),
+        ]
     }
+    samplers = {"enum": memory.names()}
+    properties["sampler"] |= {"anyOf": [samplers, _map(samplers), *_own("a sampler of your own")]}
     properties["lr_scaling"] = {
         "description": properties["lr_scaling"]["description"],
         "anyOf": [groups["LrScaling"]["properties"]["power"], {"$ref": "#/$defs/LrScaling"}],
@@ -183,6 +180,16 @@ def json_schema() -> dict[str, Any]:
         described.pop("title", None)
     groups |= _space()
     return {"$schema": ID, **model, "title": "gpusched recipe"}
+
+
+def _own(title: str) -> list[dict[str, Any]]:
+    """A class in a file of the user's: its options are known when the file is loaded."""
+    name = {"type": "string", "pattern": r"\.py:\w+$"}
+    return [name, {"title": title, **_map(name)}]
+
+
+def _map(name: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {"name": name}, "required": ["name"]}
 
 
 def _policy(name: str) -> dict[str, Any]:

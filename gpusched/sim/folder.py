@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,15 +18,14 @@ from gpusched.core.events import Event, Reported
 from gpusched.dashboard import view as views
 from gpusched.driver.assemble import Assembled
 from gpusched.driver.clock import Beginning
-from gpusched.driver.loop import Driver
 from gpusched.errors import InputError
 from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from gpusched.policies import label
 from gpusched.recipe.recipe import Recipe
-from gpusched.sim.setup import Setup, experiment, machine, quiet, recipe
-from gpusched.sim.single import Result, forecaster, result, start
+from gpusched.sim.setup import Setup, quiet, recipe
+from gpusched.sim.single import Result, run
 
 #: Events are written to the journal in batches of this size.
 _BATCH = 5000
@@ -79,27 +77,18 @@ def _write(path: Path, text: str) -> None:
 
 def simulate_into(runs: Path, setup: Setup) -> tuple[Result, Path]:
     """Run it and keep everything in a new folder in ``runs``. Raises InputError if that cannot be written."""
-    began, of = time.perf_counter(), recipe(setup)
+    of = recipe(setup)
     paths = _make_folder(runs, dataclasses.replace(of, name=_name(setup)))
     files = _TrialFiles(paths, setup.seed)
     journal = _LazyJournal.create(paths.journal, _meta(setup, paths))
-    search, executor = experiment(setup, of), machine(setup)
-    driver = Driver(
-        search,
-        executor,
-        journal,
-        forecaster=forecaster(setup, of.policy_options),
-        observer=files,
-    )
     try:
-        start(driver, executor)
-        driver.run()
+        search, found = run(setup, of, journal=journal, observer=files)
     finally:
         journal.close()
         files.write()
     view = Assembled(search, search.policy, of, paths).view(daemon_pid=None)
     _write(paths.final_view, json.dumps(views.to_json(view)))
-    return result(setup, search, executor, time.perf_counter() - began), paths.root
+    return found, paths.root
 
 
 def _name(setup: Setup) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from gpusched import policies
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
-from gpusched.driver.assemble import rules
+from gpusched.driver.assemble import configurations, rules
 from gpusched.recipe.recipe import Recipe
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Delays, Faults, Incident, Noise, parse_scaling
@@ -50,6 +50,8 @@ class Setup:
     max_atoms: int | None = None
     sizes: tuple[int, ...] = ()
     max_trials: int | None = None
+    sampler: str = "random"
+    sampler_options: Mapping[str, Any] = field(default_factory=dict)
     target: float | None = None
     #: The pool is paid for by use, and ``atoms`` is only its ceiling; else all atoms are paid for till the end.
     elastic: bool = False
@@ -79,6 +81,8 @@ def recipe(setup: Setup) -> Recipe:
         sizes=setup.sizes,
         scaling=assumed if assumed == "auto" else parse_scaling(assumed)[0],
         seed=setup.seed,
+        sampler_name=setup.sampler,
+        sampler_options=setup.sampler_options,
         max_trials=setup.max_trials,
         max_failures=1_000_000 if setup.faults.crash else 3,
         target=setup.target,
@@ -104,7 +108,7 @@ def rules_of(setup: Setup, of: Recipe) -> Rules:
 
 def experiment(setup: Setup, of: Recipe) -> Experiment:
     policy = policies.make(of.policy_name, of.policy_options)
-    return Experiment(rules_of(setup, of), policy, of.configurations().sample)
+    return Experiment(rules_of(setup, of), policy, configurations(of))
 
 
 def policy_problems(setup: Setup, of: Recipe) -> Iterator[tuple[str, str]]:

@@ -13,6 +13,9 @@ from gpusched import policies
 from gpusched.core.events import ExperimentStarted
 from gpusched.core.experiment import Experiment
 from gpusched.driver.loop import Driver, Forecaster, Observer
+from gpusched.driver.suggester import make_suggester
+from gpusched.journal.log import Journal
+from gpusched.recipe.recipe import Recipe
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.setup import Setup, experiment, machine, recipe
 
@@ -64,20 +67,38 @@ def start(driver: Driver, executor: SimExecutor) -> None:
 
 def simulate(setup: Setup, *, observer: Observer | None = None, check: bool = False) -> Result:
     """Run it to its end. ``check``: assert every invariant after every event (slow)."""
+    return run(setup, recipe(setup), observer=observer, check=check)[1]
+
+
+def run(
+    setup: Setup,
+    of: Recipe,
+    *,
+    journal: Journal | None = None,
+    observer: Observer | None = None,
+    check: bool = False,
+) -> tuple[Experiment, Result]:
+    """Run the search of this recipe to its end."""
     began = time.perf_counter()
-    of = recipe(setup)
     search, executor = experiment(setup, of), machine(setup)
+    suggester = make_suggester(of, is_patient=True)
     driver = Driver(
         search,
         executor,
+        journal,
         forecaster=forecaster(setup, of.policy_options),
+        suggester=suggester,
         observer=observer,
         check=check,
     )
-    with without_collector():
-        start(driver, executor)
-        driver.run()
-    return result(setup, search, executor, time.perf_counter() - began)
+    try:
+        with without_collector():
+            start(driver, executor)
+            driver.run()
+    finally:
+        if suggester is not None:
+            suggester.close()
+    return search, result(setup, search, executor, time.perf_counter() - began)
 
 
 @contextlib.contextmanager

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from gpusched.errors import InputError
 from gpusched.space import forms
-from gpusched.space.forms import Const, Grid, same
+from gpusched.space.forms import Const, Form, Grid, same
 from gpusched.space.reader import MAX_GRID, Leaf, Path, Problem, Reader
 from gpusched.text import show
 
@@ -38,14 +38,22 @@ class Space:
 
     def draw(self, seed: int, name: str, given: Mapping[Path, object]) -> dict[str, object]:
         """Return the configuration of this name as nested maps: values that are ``given``, all others drawn."""
+
+        def choose(path: Path, form: Form) -> object:
+            form = Const(given[path]) if path in given else form
+            return form.draw(_bits(seed, name, path))
+
+        return self.fill(choose)
+
+    def fill(self, choose: Callable[[Path, Form], object]) -> dict[str, object]:
+        """Return a configuration as nested maps: ``choose`` gives the value of each key whose condition holds."""
         values: Values = {}
         for path in self._order:
             leaf = self.leaves[path]
             if _holds(leaf, values):
                 assert leaf.form is not None
-                form = Const(given[path]) if path in given else leaf.form
-                values[path] = form.draw(_bits(seed, name, path))
-        return self._nested(values)
+                values[path] = choose(path, leaf.form)
+        return self.nested(values)
 
     @functools.cached_property
     def grid(self) -> list[Values] | None:
@@ -57,7 +65,7 @@ class Space:
     def configurations(self) -> list[dict[str, object]] | None:
         """Every configuration; None if there are more than ``MAX_GRID``, or no end of them."""
         found = self._combine(self.leaves)
-        return None if found is None else [self._nested(values) for values in found]
+        return None if found is None else [self.nested(values) for values in found]
 
     def _combine(self, keys: Collection[Path]) -> list[Values] | None:
         """Every combination of ``keys`` and constants, ordered by the keys' names, the last one fastest."""
@@ -83,8 +91,8 @@ class Space:
         found.sort(key=lambda pair: [pair[0].get(path, 0) for path in names])
         return [values for _, values in found]
 
-    def _nested(self, values: Mapping[Path, object]) -> dict[str, object]:
-        """Values as nested maps, in the order of the recipe."""
+    def nested(self, values: Mapping[Path, object]) -> dict[str, object]:
+        """Return values as nested maps, in the order of the recipe."""
         tree: dict[str, object] = {}
         for path in self.leaves:
             if path not in values:

@@ -79,6 +79,7 @@ def test_complaints_of_the_forecaster_reach_the_log(capsys: pytest.CaptureFixtur
     daemon._next_look_at, daemon.clock, daemon._notes = 0.0, lambda: 5.0, []
     daemon.epoch = type("Epoch", (), {"check": staticmethod(lambda: None)})
     daemon._forecaster = forecaster = Complainer()
+    daemon._suggester = None
     daemon._look_around()
     assert "the process for forecasts ended (status 1)" in capsys.readouterr().out
     assert not forecaster.complaints

@@ -17,12 +17,8 @@ import pytest
 
 from gpusched.core.decisions import Forecast
 from gpusched.core.events import Forecasted
-from gpusched.driver.forecaster import (
-    MAX_DEATHS,
-    InlineForecaster,
-    PooledForecaster,
-    make_forecaster,
-)
+from gpusched.driver.child import MAX_DEATHS
+from gpusched.driver.forecaster import InlineForecaster, PooledForecaster, make_forecaster
 from gpusched.processes.identity import Identity, is_alive, send_signal
 
 CURVE = tuple(0.8 - 0.7 * 0.9**step for step in range(20))

@@ -28,6 +28,9 @@ json_values = st.recursive(
 FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "at": floats,
     "atoms": numbers,
+    "n": numbers,
+    "by": text,
+    "why": text,
     "barred": st.booleans(),
     "curve": st.lists(floats, max_size=5).map(tuple),
     "device": text,
@@ -69,6 +72,7 @@ OF_ONE_TYPE = {
     ("KeepBest", "metric"): floats,
     ("TrialExited", "step"): st.none() | numbers,
     ("UserAsked", "trial"): st.none() | numbers,
+    ("Suggested", "hparams"): st.none() | FIELDS["hparams"],
 }
 
 

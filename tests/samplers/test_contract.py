@@ -200,6 +200,6 @@ def test_an_experiment_of_a_version_that_repeated_itself_resumes(tmp_path: Path)
     assert len(drawn) == 20
     assert len({identity(values) for values in drawn}) == 5, "of the six there are"
     recipe = read_recipe(paths)
-    assert recipe.sampler == "independent"
+    assert recipe.sampler_name == "independent"
     assert taken(recipe.configurations(), 20) == drawn
-    assert recipe.resolved()["sampler"] == "independent", "and stays so"
+    assert recipe.resolved()["sampler"] == {"name": "independent"}, "and stays so"

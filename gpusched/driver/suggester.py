@@ -1,0 +1,149 @@
+"""Suggestions of a sampler with a memory: ``Suggest`` commands in, ``Suggested`` events out; the daemon never waits.
+
+A child process is told every trial so far with every question (``samplers.memory``). Nothing ever waits for it: each
+configuration is asked for one trial ahead; the first ``startup`` ones are drawn at random, and so is one that is not
+suggested in time, cannot be made, or has been tried before. What was suggested is journaled, so that replay is exact.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from gpusched.core.decisions import Suggest
+from gpusched.core.events import Event, Suggested
+from gpusched.core.trial import Trial
+from gpusched.driver.child import Answer, Child, serve
+from gpusched.executors.base import FOREVER
+from gpusched.policies import label
+from gpusched.recipe.recipe import Recipe
+from gpusched.space.forms import identity
+
+#: A suggestion that takes longer is not waited for.
+LIMIT_S = 20.0
+#: How often a question without an answer is looked at.
+_LOOK_EVERY_S = 0.05
+#: Points of a curve that the sampler gets to see.
+_POINTS = 64
+
+
+class ChildSuggester:
+    """Implements ``driver.Suggester``. ``is_patient``: wait for answers, as virtual time stands still meanwhile."""
+
+    def __init__(
+        self, recipe: Recipe, *, is_patient: bool = False, limit_s: float = LIMIT_S
+    ) -> None:
+        options = dict(recipe.sampler_options)
+        self._startup = max(int(options.pop("startup", 0)), len(recipe.try_first))
+        self._name = label(recipe.sampler_name)
+        about = {"name": recipe.sampler_name, "options": options, "space": recipe.space}
+        self._child = Child[int]("suggestions", "gpusched.driver.suggester", json.dumps(about))
+        self._drawn = recipe.configurations()
+        self._seed = recipe.seed
+        self._sign = 1.0 if recipe.mode == "max" else -1.0
+        self._is_patient = is_patient
+        self._limit_s = limit_s
+        self._asked_at_s = 0.0
+        self._tried: set[str] = set()
+        self._done: deque[Suggested] = deque()
+        #: What went wrong; for the daemon's log.
+        self.complaints: deque[str] = deque(maxlen=20)
+
+    def submit(self, command: Suggest, trials: Iterable[Trial]) -> None:
+        """Have configuration ``command.n`` suggested; never waits."""
+        trials = list(trials)
+        self._tried = {identity(trial.hparams) for trial in trials}
+        if command.n < self._startup:
+            self._draw(command.n)
+        elif not self._child.is_usable:
+            self._draw(command.n, f"the process of {self._name} died too often")
+        else:
+            self._asked_at_s = time.monotonic()
+            seen = [_seen(trial, self._sign) for trial in trials]
+            question = {"n": command.n, "seed": self._seed, "seen": seen}
+            self._child.ask(command.n, question)
+
+    def poll(self, now: float) -> Sequence[Event]:
+        """Return the suggestions that are done."""
+        self._look()
+        while self._is_patient and self._child.job is not None:
+            time.sleep(0.001)
+            self._look()
+        done = list(self._done)
+        self._done.clear()
+        for event in done:
+            event.at = now
+        return done
+
+    def next_look_at(self, now: float) -> float:
+        if self._done or (self._is_patient and self._child.job is not None):
+            return now
+        return FOREVER if self._child.job is None else now + _LOOK_EVERY_S
+
+    def close(self) -> None:
+        """End the process; a suggestion that is not done is lost."""
+        self._child.close()
+
+    def _look(self) -> None:
+        late = self._child.job is not None and time.monotonic() > self._asked_at_s + self._limit_s
+        if late:
+            self._child.give_up(f"did not answer in {self._limit_s:g} s")
+        for n, answer in self._child.answers():
+            if answer is None:
+                self._draw(n, f"{self._name} {'was too late' if late else 'failed'}")
+            elif answer["hparams"] is not None and identity(answer["hparams"]) in self._tried:
+                self._draw(n, f"{self._name} suggested one that was tried before")
+            else:
+                self._done.append(Suggested(at=0.0, n=n, hparams=answer["hparams"], by=self._name))
+        self.complaints.extend(self._child.complaints)
+        self._child.complaints.clear()
+
+    def _draw(self, n: int, why: str = "") -> None:
+        """Take the random n-th, or the next that has not been tried."""
+        later = itertools.takewhile(bool, map(self._drawn.sample, itertools.count(n)))
+        earlier = map(self._drawn.sample, range(n))
+        fresh = (found for found in itertools.chain(later, earlier) if self._is_fresh(found))
+        self._done.append(Suggested(at=0.0, n=n, hparams=next(fresh, None), by="random", why=why))
+
+    def _is_fresh(self, hparams: Mapping[str, object] | None) -> bool:
+        return hparams is not None and identity(hparams) not in self._tried
+
+
+def make_suggester(recipe: Recipe, *, is_patient: bool = False) -> ChildSuggester | None:
+    """Return the suggester of the recipe's sampler; None if the sampler is a function of (seed, n)."""
+    return ChildSuggester(recipe, is_patient=is_patient) if recipe.has_memory else None
+
+
+def _seen(trial: Trial, sign: float) -> dict[str, object]:
+    points = [(step, metric * sign) for step, metric in trial.curve if metric == metric]
+    if len(points) > _POINTS:
+        best = max(points, key=lambda point: point[1])
+        thinned = {*points[:: len(points) // _POINTS + 1], best, points[-1]}
+        points = sorted(thinned)
+    return {
+        "trial": trial.id,
+        "hparams": dict(trial.hparams),
+        "state": trial.state.value,
+        "curve": points,
+    }
+
+
+# ---------------------------------------------------------------- the process
+
+
+def _sampler(about: Mapping[str, Any]) -> Callable[[Answer], Mapping[str, object]]:
+    from gpusched.samplers import memory
+    from gpusched.space.space import parse_space
+
+    made = memory.load(about["name"])(parse_space(about["space"]), **about["options"])
+    return functools.partial(memory.answer, made)
+
+
+if __name__ == "__main__":
+    serve(functools.partial(_sampler, json.loads(sys.argv[1])))

@@ -1,0 +1,115 @@
+"""Samplers with a memory: what they suggest depends on how earlier trials went.
+
+They run in a child process of the daemon (``driver.suggester``), which is told everything with every question and keeps
+nothing, so that it may die at any time. A sampler of your own is a class in a file of yours, named
+in the recipe as ``sampler: mine.py:MySampler``, or an entry point of a package in the group ``gpusched.samplers``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from gpusched import plugins
+from gpusched.errors import InputError
+from gpusched.samplers import sequence
+from gpusched.space import first
+from gpusched.space.space import Space, flat
+
+GROUP = "gpusched.samplers"
+#: Samplers of Optuna, by name in a recipe: the class in ``samplers.optuna``.
+OPTUNA = {"tpe": "Tpe", "gp": "Gp", "cmaes": "CmaEs"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A trial so far. More ``score`` is better whatever the recipe's ``mode``."""
+
+    trial: int
+    hparams: Mapping[str, Any]
+    #: pending, starting, running, yielding, paused, completed, stopped or failed.
+    state: str
+    #: (step, score) of the reports; a long curve is thinned.
+    curve: Sequence[tuple[int, float]]
+
+    @property
+    def score(self) -> float | None:
+        """The best score; None without a report."""
+        return max((score for _, score in self.curve), default=None)
+
+
+class Suggester(ABC):
+    """A sampler with a memory: derive from it, and write ``suggest``.
+
+    ``startup``: so many configurations are drawn at random before the first question.
+    """
+
+    startup = 0
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+
+    @abstractmethod
+    def suggest(
+        self, n: int, seen: Sequence[Seen], random: random.Random
+    ) -> Mapping[str, object] | None:
+        """Return configuration ``n``, or a part of it: the rest is drawn. None ends the sequence.
+
+        ``random`` is seeded by the recipe's seed and ``n``: the same question gets the same answer.
+        """
+
+
+def names() -> list[str]:
+    """Names of all samplers, those of installed packages last."""
+    return [*sequence.NAMES, *OPTUNA, *plugins.installed(GROUP)]
+
+
+def load(name: str) -> type[Suggester]:
+    """Return the class of a sampler with a memory.
+
+    Raises KeyError for an unknown name, InputError for a class that cannot be used.
+    """
+    if name not in OPTUNA:
+        return plugins.load(name, GROUP, Suggester)
+    if find_spec("optuna") is None:
+        raise InputError(f"{name} needs Optuna; install it with: pip install 'gpusched[optuna]'")
+    found: type[Suggester] = getattr(import_module("gpusched.samplers.optuna"), OPTUNA[name])
+    return found
+
+
+def option_problems(kind: type[Suggester], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield options that the class does not take, or that it needs, each with what to do."""
+    parameters = dict(list(inspect.signature(kind).parameters.items())[1:])
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    known = [
+        n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    for option in options:
+        if option not in known and not takes_any:
+            yield option, f"unknown option; there are {', '.join(known) or 'none'}"
+    for name in known:
+        if parameters[name].default is inspect.Parameter.empty and name not in options:
+            yield name, "is needed"
+
+
+def answer(sampler: Suggester, question: Mapping[str, Any]) -> dict[str, object]:
+    """Answer one question: complete the suggestion by drawing what it leaves out, and check it against the space."""
+    n, seed, space = question["n"], question["seed"], sampler.space
+    seen = [
+        Seen(**{**trial, "curve": [(step, score) for step, score in trial["curve"]]})
+        for trial in question["seen"]
+    ]
+    found = sampler.suggest(n, seen, random.Random(f"{seed}/suggest/{n}"))
+    if found is None:
+        return {"hparams": None}
+    problems = first.check(space, seed, [found]) if found else ()
+    wrong = [f"{'.'.join(map(str, path[1:]))} {why}" for path, why in problems]
+    if wrong:
+        raise InputError(f"suggested {dict(found)}: {'; '.join(wrong)}")
+    return {"hparams": space.draw(seed, f"suggested {n}", flat(found, space.leaves))}

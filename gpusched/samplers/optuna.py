@@ -1,0 +1,173 @@
+"""Samplers of Optuna's kind: ``tpe`` and ``gp`` are Optuna's own, ``cmaes`` is the optimizer that Optuna uses.
+
+Imported in the child process alone. Optuna is given every numeric key as its quantile, a number from 0 to 1, so that
+whole numbers, steps and logarithms are this package's own; and the history, as its samplers are asked without a memory
+of theirs.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.trial import FrozenTrial, TrialState, create_trial
+
+from gpusched.samplers.memory import Seen, Suggester
+from gpusched.space.forms import BITS, Choice, Const, Form, LogUniform, Steps, Uniform, same
+from gpusched.space.space import Space, flat
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+_QUANTILE = FloatDistribution(0.0, 1.0)
+
+
+class _FromOptuna(Suggester):
+    """A sampler that is asked through a study made anew from what was seen."""
+
+    startup = 10
+
+    def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        raise NotImplementedError
+
+    def known(self, seen: Seen, params: dict[str, object]) -> FrozenTrial | None:
+        raise NotImplementedError
+
+    def suggest(self, n: int, seen: Sequence[Seen], random: Random) -> Mapping[str, object]:
+        study = optuna.create_study(
+            sampler=self.sampler(random.getrandbits(32)), direction="maximize"
+        )
+        for trial in seen:
+            known = self.known(trial, _params(self.space, trial.hparams))
+            if known is not None:
+                study.add_trial(known)
+        asked = study.ask()
+
+        def choose(path: tuple[str, ...], form: Form) -> object:
+            name = ".".join(path)
+            if isinstance(form, Const):
+                return form.value
+            if isinstance(form, Choice):
+                place: int = asked.suggest_categorical(name, range(len(form.values)))
+                return form.values[place]
+            return _at(form, asked.suggest_float(name, 0.0, 1.0))
+
+        return self.space.fill(choose)
+
+    def frozen(self, params: dict[str, object], **about: object) -> FrozenTrial:
+        return create_trial(
+            params=params, distributions=_distributions(self.space, params), **about
+        )
+
+
+class Tpe(_FromOptuna):
+    """Tree-structured Parzen estimators. A trial that was ended early counts as a pruned one, by how far it came."""
+
+    def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        return optuna.samplers.TPESampler(
+            seed=seed, n_startup_trials=0, multivariate=True, group=True, constant_liar=True
+        )
+
+    def known(self, seen: Seen, params: dict[str, object]) -> FrozenTrial | None:
+        if seen.state == "completed":
+            return self.frozen(params, state=TrialState.COMPLETE, value=seen.score)
+        if seen.curve:
+            return self.frozen(
+                params, state=TrialState.PRUNED, intermediate_values=dict(seen.curve)
+            )
+        return self.frozen(params, state=TrialState.RUNNING) if seen.state != "failed" else None
+
+
+class Gp(_FromOptuna):
+    """A Gaussian process over the best score of every trial."""
+
+    def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
+        return optuna.samplers.GPSampler(
+            seed=seed, n_startup_trials=1, deterministic_objective=False
+        )
+
+    def known(self, seen: Seen, params: dict[str, object]) -> FrozenTrial | None:
+        if seen.score is None:
+            return None
+        return self.frozen(params, state=TrialState.COMPLETE, value=seen.score)
+
+
+class CmaEs(Suggester):
+    """CMA-ES over the numeric keys that every configuration has; the others are drawn."""
+
+    def suggest(self, n: int, seen: Sequence[Seen], random: Random) -> Mapping[str, object]:
+        import numpy
+        from cmaes import CMA
+
+        paths = [
+            path
+            for path, leaf in self.space.leaves.items()
+            if isinstance(leaf.form, Uniform | LogUniform | Steps) and not leaf.conditions
+        ]
+        forms = {
+            path: leaf.form for path, leaf in self.space.leaves.items() if leaf.form is not None
+        }
+        if len(paths) < 2:
+            raise ValueError("cmaes needs at least two numeric keys without a condition; use tpe")
+        optimizer = CMA(
+            mean=numpy.full(len(paths), 0.5),
+            sigma=1 / 6,
+            bounds=numpy.array([[0.0, 1.0]] * len(paths)),
+            seed=random.getrandbits(32),
+        )
+        told = []
+        for trial in seen:
+            if trial.score is not None:
+                values = flat(trial.hparams, self.space.leaves)
+                place = numpy.array([_quantile(forms[path], values[path]) for path in paths])
+                told.append((place, -trial.score))
+            if len(told) == optimizer.population_size:
+                optimizer.tell(told)
+                told = []
+        asked = zip(paths, optimizer.ask(), strict=True)
+        return self.space.nested({path: _at(forms[path], float(x)) for path, x in asked})
+
+
+def _params(space: Space, hparams: Mapping[str, object]) -> dict[str, object]:
+    """A configuration as Optuna's parameters."""
+    found: dict[str, object] = {}
+    for path, value in flat(hparams, space.leaves).items():
+        form = space.leaves[path].form
+        if isinstance(form, Choice):
+            places = (place for place, option in enumerate(form.values) if same(option, value))
+            found[".".join(path)] = next(places)
+        elif form is not None and not isinstance(form, Const):
+            found[".".join(path)] = _quantile(form, value)
+    return found
+
+
+def _distributions(space: Space, params: Mapping[str, object]) -> dict[str, BaseDistribution]:
+    found: dict[str, BaseDistribution] = {}
+    for path, leaf in space.leaves.items():
+        name = ".".join(path)
+        if name in params and isinstance(leaf.form, Choice):
+            found[name] = CategoricalDistribution(range(len(leaf.form.values)))
+        elif name in params:
+            found[name] = _QUANTILE
+    return found
+
+
+def _at(form: Form, quantile: float) -> object:
+    return form.draw(min(int(quantile * (1 << BITS)), (1 << BITS) - 1))
+
+
+def _quantile(form: Form, value: object) -> float:
+    """Where a value lies in its range, from 0 to 1, as ``draw`` spreads it."""
+    assert isinstance(value, int | float)
+    if isinstance(form, Steps):
+        count = float(value) / float(form.step)
+        low, high = form.first - 0.5, form.last + 0.5
+    else:
+        assert isinstance(form, Uniform | LogUniform)
+        count, low, high = float(value), form.low, form.high
+    if isinstance(form, LogUniform) or (isinstance(form, Steps) and form.logarithmic):
+        count, low, high = math.log(count), math.log(low), math.log(high)
+    return min(max((count - low) / (high - low), 0.0), 1.0)

@@ -1,0 +1,317 @@
+"""Samplers with a memory: asked one ahead, never waited for, journaled; the example of docs/recipe.md; Optuna's."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gpusched.core.decisions import Suggest
+from gpusched.core.events import Suggested
+from gpusched.driver.assemble import from_journal
+from gpusched.driver.suggester import ChildSuggester
+from gpusched.errors import RecipeError
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.log import Journal
+from gpusched.recipe.load import load_recipe
+from gpusched.recipe.recipe import Recipe
+from gpusched.samplers import memory
+from gpusched.samplers.memory import Seen
+from gpusched.sim.folder import simulate_into
+from gpusched.sim.setup import Setup
+from gpusched.sim.single import simulate
+from gpusched.space.space import parse_space
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "recipe.md").read_text()
+SECTION = PAGE.partition("##### A sampler of your own\n")[2]
+EXAMPLE = re.search(r"^```python\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)[1]  # type: ignore[index]
+ODD = """
+import time
+from gpusched.samplers.memory import Suggester
+
+class Slow(Suggester):
+    def suggest(self, n, seen, random):
+        time.sleep(600)
+
+class Outside(Suggester):
+    def suggest(self, n, seen, random):
+        return {"lr": 5}
+
+class Same(Suggester):
+    def suggest(self, n, seen, random):
+        return {"lr": 0.5, "opt": "sgd"}
+
+class Short(Suggester):
+    def suggest(self, n, seen, random):
+        return {"lr": 1 / (n + 2)} if n < 6 else None
+
+class Broken(Suggester):
+    def __init__(self, space):
+        raise RuntimeError("no licence")
+
+class Needy(Suggester):
+    def __init__(self, space, *, licence):
+        super().__init__(space)
+"""
+RECIPE = """\
+script: train.py
+deadline: 10m
+metric: loss
+mode: min
+space: {lr: {loguniform: [1e-4, 1]}, opt: {choice: [sgd, adam]}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(EXAMPLE)
+    (tmp_path / "odd.py").write_text(ODD)
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    return tmp_path
+
+
+def load(folder: Path, sampler: str, more: str = "") -> Recipe:
+    (folder / "recipe.yaml").write_text(f"{RECIPE}sampler: {sampler}\n{more}")
+    return load_recipe(folder / "recipe.yaml")
+
+
+def setup(folder: Path, sampler: str, **more: Any) -> Setup:
+    file = folder / "workload.py"
+    file.write_text(
+        'SPACE = {"lr": {"loguniform": [1e-4, 1]}, "opt": {"choice": ["sgd", "adam"]}}\n'
+        "def train(hp, step):\n    return step * hp['lr'] / 100\n"
+    )
+    return Setup(
+        policy="fifo",
+        options={"R": 4},
+        workload=f"{file}:train",
+        atoms=2,
+        deadline_s=60.0,
+        sampler=sampler if ".py" not in sampler else f"{folder}/{sampler}",
+        **more,
+    )
+
+
+# ------------------------------------------------------------ in a recipe
+
+
+def test_the_example_is_short_and_a_recipe_names_it(folder: Path) -> None:
+    assert len(EXAMPLE.splitlines()) <= 40
+    recipe = load(folder, "{name: mine.py:NearTheBest, chance: 0.5}")
+    assert recipe.sampler_name == f"{folder}/mine.py:NearTheBest"
+    assert recipe.sampler_options == {"startup": 8, "chance": 0.5}
+    through_json = json.loads(json.dumps(recipe.resolved()))
+    assert Recipe.from_resolved(through_json) == recipe
+    assert recipe.configurations().size is None
+
+
+@pytest.mark.parametrize(
+    ("sampler", "more", "told"),
+    [
+        ("tpee", "", "sampler: unknown sampler 'tpee'; did you mean tpe?"),
+        ("{name: mine.py:NearTheBest, chanc: 1}", "", "unknown option; there are chance"),
+        ("{name: mine.py:NearTheBest, startup: -1}", "", "sampler.startup: should be a number"),
+        ("mine.py:NearTheBest", "repeats: 2\n", "repeats: goes with sampler: random or grid only"),
+        ("mine.py:Nearest", "", "has no class Nearest; it has NearTheBest"),
+        ("train.py:X", "", "train.py has no class X"),
+        ("odd.py:Needy", "", "sampler.licence: is needed"),
+        ("{name: random, startup: 3}", "", "sampler.startup: random has no options"),
+        ("[tpe]", "", "sampler: should be one of random, grid"),
+    ],
+)
+def test_what_a_recipe_may_not_say(folder: Path, sampler: str, more: str, told: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        load(folder, sampler, more)
+    (problem,) = caught.value.problems
+    assert told in problem
+
+
+# ------------------------------------------------------------ a search
+
+
+def suggested(paths: ExperimentPaths) -> list[Suggested]:
+    journal = Journal.open(paths.journal)
+    try:
+        return [e.event for e in journal.entries() if isinstance(e.event, Suggested)]
+    finally:
+        journal.close()
+
+
+def test_a_search_with_a_sampler_of_ones_own_learns_and_replays(folder: Path) -> None:
+    options = {"startup": 8, "chance": 0.1}
+    of = setup(folder, "mine.py:NearTheBest", sampler_options=options)
+    result, root = simulate_into(folder / "runs", of)
+    paths = ExperimentPaths(root)
+    trials = from_journal(paths).experiment.state.trials
+    answers = suggested(paths)
+    assert result.trials == len(trials) > 20
+    assert [answer.by for answer in answers[:8]] == ["random"] * 8
+    assert Counter(answer.by for answer in answers)["NearTheBest"] > 8
+    assert [dict(trial.hparams) for trial in trials.values()] == [
+        answer.hparams for answer in answers[: len(trials)]
+    ]
+    assert len(trials) <= len(answers) <= len(trials) + 1, "one ahead, and no more"
+    plain = simulate(setup(folder, "random"))
+    assert (result.best or 0) >= (plain.best or 0)
+    again, _ = simulate_into(folder / "again", of)
+    assert again.history == result.history, "the same questions get the same answers"
+
+
+def test_a_bracket_waits_for_its_configurations(folder: Path) -> None:
+    """Policies that begin several trials at once are not told that there are no more."""
+    of = setup(folder, "mine.py:NearTheBest", sampler_options={"startup": 3})
+    of = replace(of, policy="sha", options={"n": 9, "R": 9, "eta": 3.0}, deadline_s=400.0)
+    plain = simulate(replace(of, sampler="random", sampler_options={}))
+    assert 0.95 <= simulate(of).trials / plain.trials <= 1.05
+
+
+def test_a_sampler_may_end_the_sequence(folder: Path) -> None:
+    result, root = simulate_into(folder / "runs", setup(folder, "odd.py:Short"))
+    assert result.trials == 6
+    assert suggested(ExperimentPaths(root))[-1].hparams is None
+
+
+@pytest.mark.parametrize(
+    ("sampler", "told"),
+    [
+        ("odd.py:Outside", "Outside failed"),
+        ("odd.py:Same", "Same suggested one that was tried before"),
+        ("odd.py:Broken", "Broken failed"),
+    ],
+)
+def test_what_is_no_suggestion_is_drawn_and_said(folder: Path, sampler: str, told: str) -> None:
+    result, root = simulate_into(folder / "runs", setup(folder, sampler, max_trials=9))
+    assert result.trials == 9
+    answers = suggested(ExperimentPaths(root))
+    assert all(answer.hparams is not None for answer in answers)
+    assert told in {answer.why for answer in answers}
+    state = from_journal(ExperimentPaths(root)).experiment.state
+    assert any(told in text for _, _, text in state.decisions)
+
+
+# ------------------------------------------------------------ the process
+
+
+def ask(suggester: ChildSuggester, n: int, until_s: float = 30.0) -> Suggested:
+    """Ask and wait, as the daemon's loop does: it polls, and looks again when it is told to."""
+    suggester.submit(Suggest(n), [])
+    until = time.monotonic() + until_s
+    while not (found := suggester.poll(7.0)):
+        assert suggester.next_look_at(7.0) <= 7.05
+        assert time.monotonic() < until
+        time.sleep(0.002)
+    (event,) = found
+    assert suggester.next_look_at(7.0) > 1e9, "nothing is expected now"
+    assert isinstance(event, Suggested)
+    assert (event.at, event.n) == (7.0, n)
+    return event
+
+
+def test_a_sampler_that_takes_too_long_is_not_waited_for(folder: Path) -> None:
+    recipe = load(folder, "odd.py:Slow")
+    suggester = ChildSuggester(recipe, limit_s=0.3)
+    event = ask(suggester, 3)
+    assert (event.by, event.why) == ("random", "Slow was too late")
+    assert event.hparams == recipe.configurations().sample(3)
+    assert "did not answer in 0.3 s" in suggester.complaints[0]
+    suggester.close()
+    assert not psutil.Process().children()
+
+
+def test_a_process_that_dies_is_replaced_and_in_the_end_given_up(folder: Path) -> None:
+    suggester = ChildSuggester(load(folder, "odd.py:Slow"))
+    for n in range(3):
+        suggester.submit(Suggest(n), [])
+        (process,) = psutil.Process().children()
+        os.kill(process.pid, signal.SIGKILL)
+        while not (found := suggester.poll(0.0)):
+            time.sleep(0.002)
+        assert [(e.by, e.why) for e in found if isinstance(e, Suggested)] == [
+            ("random", "Slow failed")
+        ]
+        assert "status -9" in suggester.complaints[n]
+    event = ask(suggester, 3)
+    assert (event.by, event.why) == ("random", "the process of Slow died too often")
+    assert not psutil.Process().children()
+
+
+def test_a_long_history_goes_through_the_pipe(folder: Path) -> None:
+    from tests.core import stages
+
+    suggester = ChildSuggester(load(folder, "mine.py:NearTheBest"))
+    trials = list(stages.running().state.trials.values()) * 3000
+    suggester.submit(Suggest(8), trials)
+    until = time.monotonic() + 30
+    while not (found := suggester.poll(0.0)):
+        assert time.monotonic() < until
+        time.sleep(0.002)
+    assert isinstance(found[0], Suggested)
+    suggester.close()
+
+
+# ------------------------------------------------------------ Optuna
+
+needs_optuna = pytest.mark.skipif(
+    find_spec("optuna") is None or find_spec("cmaes") is None,
+    reason="optuna and cmaes are not installed: pip install 'gpusched[optuna]'",
+)
+SPACE = {
+    "lr": {"loguniform": [1e-4, 1]},
+    "width": {"logint": [8, 512]},
+    "drop": {"uniform": [0, 0.5], "q": 0.05},
+    "opt": {"choice": ["sgd", "adam"]},
+    "momentum": {"uniform": [0, 0.9], "when": {"opt": "sgd"}},
+    "layers": {"const": [1, 2]},
+}
+
+
+def score(hparams: Mapping[str, Any]) -> float:
+    """Best at lr 0.1, width 64 and adam."""
+    import math
+
+    off = abs(math.log10(hparams["lr"]) + 1) + abs(math.log2(hparams["width"]) - 6)
+    return -off - (hparams["opt"] == "sgd")
+
+
+@needs_optuna
+@pytest.mark.parametrize("name", list(memory.OPTUNA))
+def test_optuna_s_samplers_stay_in_the_space_repeat_and_learn(name: str) -> None:
+    space = parse_space(SPACE)
+    sampler = memory.load(name)(space)
+    seen: list[Seen] = []
+    for n in range(30):
+        values = space.draw(1, str(n), {}) if n < 10 else None
+        if values is None:
+            question = {"n": n, "seed": 3, "seen": [vars_of(trial) for trial in seen]}
+            values = memory.answer(sampler, question)["hparams"]  # type: ignore[assignment]
+            assert isinstance(values, dict)
+            if n == 10:
+                assert memory.answer(sampler, question)["hparams"] == values
+        assert ("momentum" in values) == (values["opt"] == "sgd")
+        state = ("completed", "stopped", "running")[n % 3]
+        seen.append(Seen(trial=n, hparams=values, state=state, curve=[(1, score(values))]))
+    drawn = sum(score(trial.hparams) for trial in seen[:10]) / 10
+    learnt = sum(score(trial.hparams) for trial in seen[20:]) / 10
+    assert learnt > drawn
+
+
+def vars_of(trial: Seen) -> dict[str, object]:
+    about = {name: getattr(trial, name) for name in Seen.__dataclass_fields__}
+    return json.loads(json.dumps(about))  # type: ignore[no-any-return]
+
+
+@pytest.mark.skipif(find_spec("optuna") is not None, reason="Optuna is installed")
+def test_without_optuna_a_recipe_says_what_to_install(folder: Path) -> None:
+    with pytest.raises(RecipeError, match=r"tpe needs Optuna; install it with: pip install"):
+        load(folder, "tpe")
