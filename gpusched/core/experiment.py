@@ -85,10 +85,12 @@ class Experiment:
         if state.finished:
             self._after_the_end(event)
             return []
-        state.now = max(state.now, event.at)
+        if event.at > state.now:
+            state.now = event.at
         self._touched = None
         self._handlers[type(event)](event)
-        self._tell_of_rest()
+        if state.rested:
+            self._tell_of_rest()
         if state.devices.free and state.stopping is None and not state.storage_low:
             self._fill()
         if state.stopping is None and (n := state.next_to_suggest) is not None:
@@ -140,6 +142,21 @@ class Experiment:
             if trial.state is S.STARTING:
                 state.move(trial, S.RUNNING, f"up on {trial.size_in_words}")
         self._measure(trial, event)
+        self._record(trial, event)
+        stays = event.stays and trial.is_resizing
+        if (trial.state is S.RUNNING or stays) and not trial.is_doomed:
+            decisions = self.policy.on_report(state.view, trial.view)
+            if decisions:
+                self._enact(decisions)
+            if state.rules.target is not None and state.stopping is None:
+                self._end_at_target(trial)
+        if stays:
+            trial.decided_at = state.now  # it trained until now: that is no overhead
+        if state.best is None or trial.score > state.best.score:
+            self._do.save_if_better(trial, trains_on=stays and event.can_save)
+
+    def _record(self, trial: Trial, event: Reported) -> None:
+        state, metric = self.state, event.metric
         if trial.steps_of_incarnation and trial.last_report_at is not None:
             trial.intervals_s.append(state.now - trial.last_report_at)
         trial.seq, trial.step, trial.metrics = event.seq, event.step, event.metrics
@@ -148,25 +165,15 @@ class Experiment:
         trial.steps_of_incarnation += 1
         if event.step > trial.furthest_step:
             trial.furthest_step, trial.infrastructure_faults = event.step, 0
-        trial.metric = event.metric
+        trial.metric = metric
         state.has_reports = True
-        if event.metric is None:
-            state.set_score(trial, NEVER)
-            trial.curve.add(event.step, math.nan)
-        else:
-            state.set_score(trial, event.metric * state.rules.sign)
-            trial.curve.add(event.step, event.metric)
-        stays = event.stays and trial.is_resizing
-        if (trial.state is S.RUNNING or stays) and not trial.is_doomed:
-            self._enact(self.policy.on_report(state.view, state.view.trials[trial.id]))
-            if state.stopping is None and state.rules.is_reached_by(trial.score):
-                self._end_at_target(trial)
-        if stays:
-            trial.decided_at = state.now  # it trained until now: that is no overhead
-        self._do.save_if_better(trial, trains_on=stays and event.can_save)
+        state.set_score(trial, NEVER if metric is None else metric * state.rules.sign)
+        trial.curve.add(event.step, math.nan if metric is None else metric)
 
     def _end_at_target(self, trial: Trial) -> None:
-        """This step is good enough: it is saved as its trial leaves, and nothing else goes on."""
+        """Save this step as its trial leaves and end the search, if the step is good enough."""
+        if not self.state.rules.is_reached_by(trial.score):
+            return
         reached = f"reached the target {self.state.rules.target:g}"
         self._do.leave(trial.id, After(S.COMPLETED, reached))
         self._stop_all(f"trial {trial.id} {reached}")
@@ -288,8 +295,7 @@ class Experiment:
         self.state.forecasts.pop((event.trial, event.step), None)
         if trial is not None and self.state.stopping is None:
             view = self.state.view
-            trial_view = view.trials[trial.id]
-            self._enact(self.policy.on_forecast(view, trial_view, event.step, event.forecast))
+            self._enact(self.policy.on_forecast(view, trial.view, event.step, event.forecast))
 
     def _suggested(self, event: Suggested) -> None:
         state = self.state
@@ -365,7 +371,7 @@ class Experiment:
         while state.rested:
             trial = state.rested.popleft()
             if state.stopping is None:
-                self._enact(self.policy.on_exit(state.view, state.view.trials[trial.id]))
+                self._enact(self.policy.on_exit(state.view, trial.view))
 
     def _give_up_if_hopeless(self) -> None:
         state = self.state

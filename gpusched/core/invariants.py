@@ -46,13 +46,13 @@ class Checks:
             self._check_changed(state)
         if trial is None:
             return
-        check_trial(trial)
+        has_processes = check_trial(trial)
         seen = self._seen.get(trial.id)
         if (
             seen is None
             or seen[0] is not trial.devices
             or seen[1] is not trial.reserved
-            or seen[2] != trial.has_processes
+            or seen[2] != has_processes
         ):
             self._check_allocation(state, trial)
 
@@ -79,8 +79,8 @@ class Checks:
         self._seen[trial.id] = (trial.devices, trial.reserved, trial.has_processes)
 
 
-def check_trial(trial: Trial) -> None:
-    """Assert what concerns one trial, but for its devices."""
+def check_trial(trial: Trial) -> bool:
+    """Assert what concerns one trial but for its devices; return whether it has processes."""
     yields = trial.state is S.YIELDING
     assert (trial.after is not None) == yields, f"{_who(trial)}: after={trial.after}"
     assert trial.score >= NEVER, f"{_who(trial)} has the score NaN"
@@ -88,11 +88,12 @@ def check_trial(trial: Trial) -> None:
     assert yields or not trial.reserved, f"{_who(trial)} has reserved devices"
     if trial.has_processes:
         assert trial.state.is_live, f"{_who(trial)} has processes"
-        return
+        return True
     assert trial.up_at is None, f"{_who(trial)} trains without processes"
     assert not trial.is_doomed, f"{_who(trial)} is to die and has no processes"
     if trial.state.is_live:
         assert trial.state is S.STARTING, f"{_who(trial)} has no processes"
+    return False
 
 
 def check_allocation(state: State, trial: Trial) -> None:

@@ -86,25 +86,35 @@ class TrialView:
 class View:
     """One experiment, to be read: its rules, its trials, and what is free."""
 
-    __slots__ = ("_made", "_state", "trials")
-
-    #: Every trial so far by number, also those that have ended.
-    trials: Mapping[int, TrialView]
-
-    def __init__(self, state: State) -> None:
-        object.__setattr__(self, "_state", state)
-        object.__setattr__(self, "_made", {})
-        object.__setattr__(self, "trials", MappingProxyType(self._made))
+    __slots__ = ("_made", "_state", "live", "paused", "trials")
 
     _state: State
     _made: dict[int, TrialView]
+    #: Every trial so far by number, also those that have ended.
+    trials: Mapping[int, TrialView]
+    #: Numbers of the trials that are starting, running or leaving, and of those that are paused.
+    live: Set[int]
+    paused: Set[int]
+
+    def __init__(self, state: State) -> None:
+        made: dict[int, TrialView] = {}
+        attributes = {
+            "_state": state,
+            "_made": made,
+            "trials": MappingProxyType(made),
+            "live": state.live.keys(),
+            "paused": state.paused.keys(),
+        }
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a policy may not set {name}: the view is to be read")
 
-    def add(self, trial: Trial) -> None:
+    def add(self, trial: Trial) -> TrialView:
         """Show one more trial. For ``State`` alone."""
-        self._made[trial.id] = TrialView(trial)
+        view = self._made[trial.id] = TrialView(trial)
+        return view
 
     rules: Final[Rules] = _shown("_state.rules")
     #: Seconds since the experiment began, and until its deadline.
@@ -119,6 +129,10 @@ class View:
     awaits_configuration: Final[bool] = _shown("_state.awaits_configuration")
     #: Training time of the trial that has had most of it.
     longest_training_s: Final[float] = _shown("_state.longest_training_s")
+    #: Ta, the median time of a step on one atom; None before the first step.
+    step_on_one_atom_s: Final[float | None] = _shown("_state.speed.step_on_one_atom_s")
+    #: To, the median time from a launch or resize to its first step; 0 while unknown.
+    overhead_s: Final[float] = _shown("_state.speed.overhead")
 
     @property
     def draws_left(self) -> float:
@@ -127,16 +141,6 @@ class View:
             return 0
         most = self.rules.max_trials
         return math.inf if most is None else most - len(self.trials)
-
-    @property
-    def live(self) -> Set[int]:
-        """Numbers of the trials that are starting, running or leaving."""
-        return self._state.live.keys()
-
-    @property
-    def paused(self) -> Set[int]:
-        """Numbers of the paused trials."""
-        return self._state.paused.keys()
 
     @property
     def wake_at(self) -> float | None:
@@ -170,16 +174,6 @@ class View:
     def speedup(self, atoms: int) -> float:
         """Return s(a), the throughput of a trial on so many atoms relative to one atom."""
         return self._state.speed.s(atoms)
-
-    @property
-    def step_on_one_atom_s(self) -> float | None:
-        """Ta, the median time of a step on one atom; None before the first step."""
-        return self._state.speed.step_on_one_atom_s
-
-    @property
-    def overhead_s(self) -> float:
-        """To, the median time from a launch or resize to its first step; 0 while unknown."""
-        return self._state.speed.overhead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 #: Version of the decision rules. A mended rule would let an older journal diverge, so the resolved recipe records the
 #: version that the experiment began with (``rules_version``; none: 1), and a resumed experiment keeps it.
@@ -50,10 +50,11 @@ class Rules:
     save_share: float = 0.03
     best_every_s: float = 1.0
 
-    @property
-    def sign(self) -> float:
-        """Turns a metric into a score (more is better)."""
-        return 1.0 if self.mode == "max" else -1.0
+    #: Factor that turns a metric into a score (more is better); a field, as every report needs it.
+    sign: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sign", 1.0 if self.mode == "max" else -1.0)
 
     def is_reached_by(self, score: float) -> bool:
         """Whether this score is good enough to end the search."""

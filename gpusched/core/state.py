@@ -94,8 +94,6 @@ class State:
 
     def __init__(self, rules: Rules, draw: Draw | None) -> None:
         self.rules = rules
-        #: What policies get to see of this state.
-        self.view = View(self)
         self.now = 0.0
         self.devices = Devices((), {})
         self.speed = Speed(
@@ -107,6 +105,8 @@ class State:
         self.trials: dict[int, Trial] = {}
         self.live: dict[int, Trial] = {}
         self.paused: dict[int, Trial] = {}
+        #: What policies get to see of this state.
+        self.view = View(self)
         self.best: Best | None = None
         #: When a trial was last asked to save because it had become the best.
         self.best_asked_at = NEVER
@@ -237,7 +237,7 @@ class State:
         trial = Trial(len(self.trials), self._next_hparams, tag)
         self._next_hparams, self._used = None, self._drawn
         self.trials[trial.id] = trial
-        self.view.add(trial)
+        trial.view = self.view.add(trial)
         return trial
 
     def move(self, trial: Trial, to: TrialState, why: str) -> None:

@@ -61,6 +61,11 @@ class Transitions:
     def __init__(self, state: State) -> None:
         self._state = state
         self._commands: list[Command] = []
+        share, every_s = state.rules.save_share, state.rules.best_every_s
+        self._why_not_again = (
+            f"saving may take {share:.0%} of a trial's time, and it had just saved"
+        )
+        self._why_not_yet = f"the best model is replaced every {every_s:g} s at most"
 
     def take(self) -> list[Command]:
         """Return the commands since the last ``take``, in order."""
@@ -345,9 +350,9 @@ class Transitions:
                 trial.after = replace(trial.after, save=True)
                 self.add(Save(trial.id, trial.incarnation))
         elif state.now - trial.last_saved_at < trial.save_s / rules.save_share:
-            why = f"saving may take {rules.save_share:.0%} of a trial's time, and it had just saved"
+            why = self._why_not_again
         elif state.best is not None and state.now - state.best_asked_at < rules.best_every_s:
-            why = f"the best model is replaced every {rules.best_every_s:g} s at most"
+            why = self._why_not_yet
         else:
             why = "the trial was asked to save it, and has not committed it"
             state.best_asked_at = state.now

@@ -207,6 +207,8 @@ class Trial:
     #: What happened to it, for ``explain`` and for error messages: (at, text).
     story: list[tuple[float, str]] = field(default_factory=list)
     curve: Curve = field(default_factory=Curve)
+    #: What policies get to see of this trial.
+    view: Any = field(default=None, repr=False, compare=False)
 
     @property
     def atoms(self) -> int:

@@ -129,14 +129,14 @@ class HyperSched(base.Policy):
 
     def _failed_rung(self, trial: TrialView) -> Rung | None:
         """Lines 14 to 20, at every report: the rungs at or below the trial's step, for early birds too."""
-        eta = self.options.eta
-        judged_above = self._woken_at.get(trial.id, 0)
+        eta, number, step = self.options.eta, trial.id, trial.step
+        judged_above = self._woken_at.get(number, 0)
         for rung in self.ladder.rungs:
-            if rung.milestone > trial.step:
+            if rung.milestone > step:
                 break
-            if rung.milestone <= judged_above or trial.id not in rung:
+            if rung.milestone <= judged_above or number not in rung:
                 continue
-            if not rung.keeps(trial.id, eta):
+            if not rung.keeps(number, eta):
                 return rung
         return None
 
@@ -148,7 +148,8 @@ class HyperSched(base.Policy):
         return f"{rung.cutoff(self.options.eta) * view.rules.sign:.4g}"
 
     def _too_late(self, view: View, trial: TrialView) -> bool:
-        return trial.step_time_s is not None and trial.step_time_s > view.time_left_s
+        step_time_s = trial.step_time_s
+        return step_time_s is not None and step_time_s > view.time_left_s
 
     # ------------------------------------------------------------ lines 21 to 25: resize
 
