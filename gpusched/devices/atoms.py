@@ -32,17 +32,17 @@ class Atom:
 
     @property
     def is_held(self) -> bool:
-        """A trial is on it."""
+        """A trial has the atom."""
         return any(unit.doing is Doing.HELD for unit in self.units)
 
     @property
     def order(self) -> int:
-        """Free ones first, then those that drain, then those in use."""
+        """A sort key: free atoms first, then draining ones, then those in use."""
         order = (Doing.FREE, Doing.DRAINING, Doing.HELD)
         return max((order.index(unit.doing) for unit in self.units), default=0)
 
     def why_not(self) -> str:
-        """Why it may not be used; empty if it may."""
+        """Say why the atom may not be used; empty if it may."""
         reasons = [f"{uuid} is not there any more" for uuid in self.missing]
         for unit in self.units:
             if unit.out is not None:
@@ -55,7 +55,7 @@ class Atom:
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """What a unit needs besides its GPU."""
+    """Makes atoms and units: the machine, the threads and the baselines they share."""
 
     machine: Machine
     threads: Threads
@@ -66,7 +66,7 @@ class Maker:
         return Unit(gpu, watch, self.threads, self.baselines.read(gpu))
 
     def of_unit(self, unit: Unit) -> Atom:
-        """An atom of one, around a unit that there is already."""
+        """Make an atom of one existing unit."""
         island = self.machine.islands.get(unit.gpu.board, 0)
         return Atom(unit.gpu.uuid, unit.gpu.label, (unit,), island)
 
@@ -85,7 +85,7 @@ class Maker:
 def chosen_atoms(
     maker: Maker, spec: str, gpus_per_atom: int, environ: Mapping[str, str]
 ) -> tuple[list[Atom], list[str]]:
-    """The atoms that a recipe's ``devices:`` names, and what must be said about it. Raises DeviceError."""
+    """Return the atoms that a recipe's ``devices:`` names, and remarks on that choice. Raises DeviceError."""
     machine = maker.machine
     variable = environ.get("CUDA_VISIBLE_DEVICES")
     pool, notes = visible(machine.entries, variable)
@@ -123,7 +123,7 @@ def chosen_atoms(
 
 
 def known_atoms(maker: Maker, ids: Sequence[str]) -> list[Atom]:
-    """The atoms of an experiment that goes on, in its journal's order, whatever is left of them."""
+    """Return the atoms of an experiment that goes on, in the journal's order, with the GPUs that are left of each."""
     units = {unit.uuid: unit for entry in maker.machine.entries for unit in entry.units}
     atoms = []
     for name in ids:
@@ -152,7 +152,7 @@ def check_mig(atoms: Sequence[Atom], gpus_per_atom: int, gpu_ids: str) -> None:
 def bundle(
     gpus: Sequence[Gpu], island: Mapping[str, int], size: int
 ) -> tuple[list[tuple[Gpu, ...]], list[Gpu]]:
-    """Atoms of ``size`` GPUs: within an island and a NUMA node first, then within an island, then from what is left.
+    """Make atoms of ``size`` GPUs: within an island and a NUMA node, then within an island, then from what is left.
 
     Also returns the GPUs that no atom needs. The order of ``gpus`` is kept within each step.
     """

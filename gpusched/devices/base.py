@@ -14,7 +14,7 @@ from gpusched.errors import DeviceError
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One atom. ``island`` numbers groups of devices that talk to each other fast.
+    """An atom. ``island`` numbers groups of devices that talk to each other fast.
 
     ``alone``: why no trial can have this device together with another; empty where it can.
     """
@@ -29,7 +29,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How the ranks of a trial use its devices; one entry of ``rank_env`` and ``rank_cpus`` a rank."""
+    """The ranks' use of a trial's devices; one entry of ``rank_env`` and ``rank_cpus`` a rank."""
 
     kind: Literal["cpu", "cuda"]
     rank_env: tuple[Mapping[str, str], ...]
@@ -130,7 +130,7 @@ class Host(Protocol):
 
 
 class NoHost:
-    """A host for whoever wants the list of devices alone."""
+    """A host for callers that want the list of devices alone."""
 
     def after(self, delay_s: float, action: Callable[[], None]) -> None:
         """Drop the action."""
@@ -140,7 +140,7 @@ class NoHost:
 
 
 class Devices(Protocol):
-    """One kind of device: requests in, events out through the host, so nobody has to ask twice.
+    """A kind of device: requests in, events out through the host; no request is made twice.
 
     Every method but ``open`` and ``close`` returns within a few milliseconds, whatever a driver does.
     """

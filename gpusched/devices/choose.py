@@ -56,7 +56,7 @@ class CpuDevices:
 
     @property
     def is_oversubscribed(self) -> bool:
-        """Whether there are more slots than cores."""
+        """There are more slots than cores."""
         return len(self._core_of) > len(self._cores)
 
     @property
@@ -80,7 +80,7 @@ class CpuDevices:
         return f"core {core}" if self._sharers[core] == 1 else f"core {core} (shared)"
 
     def take(self, devices: Sequence[str]) -> Placement:
-        """One rank a slot, pinned to its core, with one thread."""
+        """Give each slot one rank, pinned to the slot's core, with one thread."""
         unknown = [device for device in devices if device not in self._core_of]
         if unknown or not devices:
             raise DeviceError(f"no such CPU slot: {', '.join(unknown) or 'none was named'}")
@@ -101,7 +101,7 @@ class CpuDevices:
         )
 
     def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:
-        """A slot is free as soon as the process tree on it is empty, which the caller has made sure of."""
+        """Release at once: a slot is free when the process tree on it is empty, as the caller has made sure."""
         self._host.emit(Released(tuple(devices)))
 
     def readmit(self, device: str) -> None:
@@ -111,14 +111,14 @@ class CpuDevices:
         """Do nothing: no core is ever out of use for a passing reason."""
 
     def examine(self, devices: Sequence[str]) -> None:
-        """A core is never to blame."""
+        """Answer that no core is to blame."""
         self._host.emit(Examined(tuple(devices), ""))
 
     def readings(self) -> tuple[Reading, ...]:
         return tuple(Reading(device=slot, label=self._label(slot)) for slot in self._core_of)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: slots are not leased."""
 
 
 def parse_devices(
@@ -128,7 +128,7 @@ def parse_devices(
     why_no_gpu: Callable[[], str] = lambda: "",
     **cuda_options: Any,
 ) -> Devices:
-    """The devices that ``devices:`` of a recipe or ``--devices`` names.
+    """Return the devices that ``devices:`` of a recipe or ``--devices`` names.
 
     ``auto`` means the GPUs where the driver shows any, else CPU slots; so it does where ``why_no_gpu`` says why the
     script could not use them. ``cuda_options``: for ``CudaDevices.from_spec``.
@@ -141,7 +141,9 @@ def parse_devices(
         spec = "cuda" if gpus_here() else "cpu"
         if spec == "cuda" and (why := why_no_gpu()):
             spec = "cpu"
-            note = f"the GPUs here are not used: {why}. Trials run on CPU slots (devices: cuda insists)"
+            note = (
+                f"no GPU is used: {why}. Trials run on CPU slots (`devices: cuda` insists on GPUs)"
+            )
         kind, rest = spec, ""
     if kind == "cpu":
         if gpus_per_atom != 1:
@@ -162,10 +164,10 @@ def parse_devices(
 
 
 def gpus_here(patience_s: float = 20.0) -> bool:
-    """Whether the driver shows any GPU we may use: for ``devices: auto``. One that does not answer shows none.
+    """Tell whether the driver shows a GPU we may use, for ``devices: auto``. A driver that does not answer shows none.
 
     The driver itself is asked: a GPU library that is installed says nothing about this machine. In a thread, since a
-    driver that hangs hangs whoever calls it.
+    driver that hangs hangs its caller.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip() in ("", "-1", "NoDevFiles"):
         return False

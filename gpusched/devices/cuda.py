@@ -48,7 +48,7 @@ PAUSE_MIN_S, PAUSE_MAX_S, PAUSE_GROWTH = 0.02, 0.5, 1.5
 """Between two looks at a release: at first often, at last as often as a GPU is read."""
 READMIT_EVERY_S = 0.1
 READMIT_PATIENCE_S = 4.0
-"""How long a device that somebody wants back may take to prove that it is clean and well."""
+"""How long a device that is asked for may take to prove that it is clean and well."""
 EXAMINE_EVERY_S = 0.05
 EXAMINE_PATIENCE_S = 5.0
 """Vitals are read every two seconds, and a reading that takes longer than 3 s is thrown away."""
@@ -105,7 +105,7 @@ class CudaDevices:
         processes: Processes | None = None,
         start_context: StartContext | None = None,
     ) -> CudaDevices:
-        """The GPUs that ``spec`` (``auto``, ``cuda``, ``cuda:0,2``, UUIDs) names within CUDA_VISIBLE_DEVICES.
+        """Find the GPUs that ``spec`` (``auto``, ``cuda``, ``cuda:0,2``, UUIDs) names within CUDA_VISIBLE_DEVICES.
 
         ``experiment``: its folder; processes whose GPUSCHED_DIR is that folder are ours. ``known``: the device ids of
         an experiment that goes on, which then replace ``spec``; those that are gone are listed as unusable.
@@ -213,7 +213,7 @@ class CudaDevices:
     # ---------------------------------------------------------------- requests
 
     def take(self, devices: Sequence[str]) -> Placement:
-        """Environment and cores of each rank, one rank a GPU. From now on the devices are HELD."""
+        """Hold the devices and return environment and cores of each rank, one rank a GPU."""
         units = self._units_of(devices)
         if len(units) > 1 and any(unit.gpu.parent for unit in units):
             raise DeviceError(
@@ -265,7 +265,7 @@ class CudaDevices:
     # ---------------------------------------------------------------- what becomes of them
 
     def _look(self) -> None:
-        """Once a second: which devices went bad, which are well again, who has come to those in use."""
+        """Tell, once a second, which devices went bad, which are well again, and which strangers have come."""
         if self._closed:
             return
         for fault in self._faults():
@@ -319,7 +319,7 @@ class CudaDevices:
 
     def _why_not_readmit(self, atom: Atom) -> str:
         if atom.is_held and not any(unit.out for unit in atom.units):
-            return "it is in use"
+            return "a trial is using it"
         self._hear()
         leased = [unit for unit in atom.units if unit.out is not None and unit.out.leased]
         self._take_leases(leased)
@@ -329,7 +329,7 @@ class CudaDevices:
         return _why(atom, [unit.can_readmit() for unit in atom.units])
 
     def _examine(self, devices: tuple[str, ...], until: float) -> None:
-        """By readings begun after it was asked for."""
+        """Judge by readings begun after the request; look again until all are in."""
         if self._closed:
             return
         self._hear()
@@ -343,7 +343,7 @@ class CudaDevices:
         self._host.emit(Examined(devices, "; ".join(ill)))
 
     def _faults(self) -> list[Quarantined]:
-        """Devices that went bad since the last look: broken, lost or, while they should be free, in use by others.
+        """Return what went bad since the last look: broken, lost or, while they should be free, in use by others.
 
         The free ones first, then those that drain: who has to leave another one must not be sent there.
         """
@@ -363,7 +363,7 @@ class CudaDevices:
         return found
 
     def _recovered(self) -> list[Atom]:
-        """Devices out of use for a reason that has passed (a stranger left, a lease was given back), proven clean."""
+        """Return atoms whose reason has passed (a stranger left, a lease was given back), proven clean."""
         now = self._threads.now()
         if now - self._leases_tried_at >= LEASE_RETRY_S:
             self._leases_tried_at = now
@@ -406,7 +406,7 @@ class CudaDevices:
         return atom
 
     def _keep_baseline(self, unit: Unit) -> None:
-        """On disk. Losing it only means learning it again."""
+        """Write a baseline to disk. Losing one only means learning it again."""
         if unit.baseline is not None:
             with contextlib.suppress(OSError):
                 self._baselines.write(unit.gpu, unit.baseline)
@@ -422,7 +422,7 @@ class CudaDevices:
                     unit.xid(number)
 
     def _say(self, note: str) -> None:
-        """Once."""
+        """Emit a remark, once."""
         if note not in self._said:
             self._said.add(note)
             self._host.emit(Remark(note))
@@ -438,7 +438,7 @@ class _Wait:
 
 
 def _why(atom: Atom, verdicts: Sequence[Verdict]) -> str:
-    """Why an atom is not free; empty if it is."""
+    """Say why an atom is not free; empty if it is."""
     if atom.missing:
         return atom.why_not()
     return "; ".join(verdict.why for verdict in verdicts if not verdict.clean)

@@ -1,4 +1,4 @@
-"""What NVML says about one GPU or MIG slice, as plain values: facts (once), usage (often), vitals (now and then).
+"""NVML's answers about one GPU or MIG slice, as plain values: facts (once), usage (often), vitals (now and then).
 
 A reading is immutable once taken; what a driver cannot say is None, never a guess. Only ``NvmlLost`` gets out of the
 ``read_...`` functions as an exception; an error that leaves a reading incomplete is written into the reading.
@@ -47,7 +47,7 @@ class Gpu:
 
     @property
     def label(self) -> str:
-        """As short as it can be: ``GPU 3``, or ``GPU 3/1`` for a MIG slice."""
+        """A short name: ``GPU 3``, or ``GPU 3/1`` for a MIG slice."""
         return f"GPU {self.index}" if self.slice is None else f"GPU {self.index}/{self.slice}"
 
     @property
@@ -71,7 +71,7 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Who and how much, at one moment.
+    """Processes on a GPU and memory in use, at one moment.
 
     ``ticket``: the latest request that had been made when this reading was *begun*; a release is judged by readings
     begun after it was asked for. ``memory_v2_bytes`` leaves out what the driver reserves for itself,
@@ -92,13 +92,13 @@ class Usage:
 
     @property
     def graphics_bytes(self) -> int:
-        """What processes that draw hold: it comes and goes with windows and is nobody's leak."""
+        """Memory of processes that draw: comes and goes with windows, and is no leak."""
         return sum(p.memory_bytes or 0 for p in self.processes or () if p.draws)
 
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """How a GPU is. ``throttle`` is NVML's bit mask of what slows its clocks, ``recovery`` the action it asks for.
+    """Health and load of a GPU. ``throttle``: NVML's bits of what slows the clocks; ``recovery``: the action wanted.
 
     ``prohibited``: its compute mode allows no context. ``error``: what could be read before and cannot now.
     """
@@ -118,7 +118,7 @@ class Vitals:
 
 
 def read_gpu(index: int) -> tuple[Gpu, tuple[Gpu, ...]]:
-    """The GPU at NVML's ``index`` and, if it is cut by MIG, its slices."""
+    """Read the GPU at NVML's ``index`` and, if it is cut by MIG, its slices."""
     handle = ask("nvmlDeviceGetHandleByIndex", index)
     pci = ask_if_supported("nvmlDeviceGetPciInfo", handle)
     bus_id = str(pci.busId) if pci else ""
@@ -172,7 +172,7 @@ def _total(handle: Any) -> int | None:
 
 
 def _cpus(handle: Any) -> frozenset[int]:
-    """The cores next to the GPU; empty where the driver does not say."""
+    """Return the cores next to the GPU; empty where the driver does not say."""
     words = (max(os.cpu_count() or 1, 64) + 63) // 64
     mask = ask_if_supported("nvmlDeviceGetCpuAffinity", handle, words)
     if mask is None:
@@ -181,7 +181,7 @@ def _cpus(handle: Any) -> frozenset[int]:
 
 
 def _numa_node(bus_id: str) -> int | None:
-    """From sysfs. (``nvmlDeviceGetNumaNodeId`` is something else: the node that a GPU's own memory forms.)"""
+    """Read the GPU's node from sysfs. (``nvmlDeviceGetNumaNodeId`` is the node that a GPU's own memory forms.)"""
     domain, _, rest = bus_id.lower().partition(":")
     path = SYS / "bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node"
     with contextlib.suppress(OSError, ValueError):
@@ -191,7 +191,7 @@ def _numa_node(bus_id: str) -> int | None:
 
 
 def read_usage(gpu: Gpu, ticket: int, at: float, *, both_versions: bool = False) -> Usage:
-    """Processes, then memory. ``both_versions``: also the v1 figure where v2 is to be had (for the baseline)."""
+    """Read processes, then memory. ``both_versions``: also the v1 figure where v2 is to be had (for the baseline)."""
     errors: list[str] = []
     processes = _processes(gpu.handle, errors)
     memory_errors: list[str] = []
@@ -222,7 +222,7 @@ _LISTS = (
 
 
 def _processes(handle: Any, errors: list[str]) -> tuple[GpuProcess, ...] | None:
-    """Every process with a context; None where the list of compute processes is not to be had (``errors``: just now).
+    """Return every process with a context; None where compute processes are not listed (``errors``: just now).
 
     Clients of an MPS server have a list of their own.
     """
@@ -261,7 +261,7 @@ def _first_supported(
 
 
 def read_vitals(handle: Any, at: float, answered: set[str]) -> Vitals:
-    """Everything about a GPU's health and load that its driver gives. ``handle``: of the GPU, not of a slice.
+    """Read all that the driver gives about a GPU's health and load. ``handle``: of the GPU, not of a slice.
 
     ``answered``: the questions about its health that were answered before, which this adds to. One of them that fails
     now makes the reading incomplete; one that never was answered is not to be had here.

@@ -24,10 +24,10 @@ READING_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
-    """One GPU or MIG slice.
+    """A GPU or MIG slice, for people.
 
-    ``place``: as ``--readmit`` takes it, ``3`` or ``3/1``. ``leased_by``: the experiment that has it, in words;
-    ``experiment``: its folder, if known; ``busy``: why nobody else could use it now.
+    ``place``: as ``--readmit`` takes it, ``3`` or ``3/1``. ``leased_by``: the experiment that has the lease, in words;
+    ``experiment``: that experiment's folder, if known; ``busy``: why no other experiment could use the GPU now.
     """
 
     uuid: str
@@ -69,7 +69,7 @@ def gpu_states(
     threads: Threads | None = None,
     processes: Processes | None = None,
 ) -> tuple[list[GpuState], list[str]]:
-    """Every GPU of the machine, and what must be said about them. Takes seconds at most; raises DeviceError."""
+    """Return every GPU of the machine, and remarks about them. Takes seconds at most; raises DeviceError."""
     threads = threads or RealThreads()
     if processes is None:
         processes = Processes()
@@ -115,7 +115,7 @@ def _lease(uuid: str, environ: Mapping[str, str] | None) -> LeaseHolder | None:
 
 
 def read_atom(atom: Atom) -> Reading:
-    """A bundle shows its mean utilisation, summed memory and power, and its hottest GPU."""
+    """Read an atom: a bundle shows its mean utilisation, summed memory and power, and its hottest GPU."""
     units = atom.units
     vitals = [unit.watch.vitals for unit in units]
     used = _all(_used(unit) for unit in units)
@@ -142,13 +142,13 @@ def read_atom(atom: Atom) -> Reading:
 
 
 def _all(figures: Iterable[float | int | None]) -> list[float]:
-    """The figures if every one is known, else none of them."""
+    """Return the figures if every one is known, else none of them."""
     listed = list(figures)
     return [f for f in listed if f is not None] if None not in listed else []
 
 
 def _history(units: Sequence[Unit]) -> tuple[float | None, ...]:
-    """Of a bundle the mean of its GPUs, as far back as all of them were read."""
+    """Return an atom's mean load, as far back as all of its GPUs were read."""
     histories = [list(unit.watch.loads) for unit in units]
     length = min(map(len, histories), default=0)
     recent = [history[len(history) - length :] for history in histories]

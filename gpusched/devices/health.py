@@ -1,4 +1,4 @@
-"""Whether a GPU may go on being used: XIDs, the driver's own recovery action, row remapping, ECC, throttling.
+"""Health of a GPU, and whether it may be used: XIDs, the driver's recovery action, row remapping, ECC, throttling.
 
 Rules: the driver's recovery action, where it gives one, is the last word on a GPU that still answers; XIDs that come
 from the application's own faults are ignored; a GPU that asks for a reset *once it is empty* may finish its trial
@@ -54,12 +54,12 @@ FATAL_XIDS = {
 _RECOVERY = {
     pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "a reset of the GPU (`sudo nvidia-smi --gpu-reset -i {index}`)",
     pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "a reboot",
-    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "an end to all work that uses it over NVLink or PCIe peers",
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "an end to all work that uses the GPU over NVLink or PCIe peers",
     pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: (
-        "a reset once it is empty (`sudo nvidia-smi --gpu-reset -i {index}`)"
+        "a reset once the GPU is empty (`sudo nvidia-smi --gpu-reset -i {index}`)"
     ),
-    pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: "a recovery of its IMEX domain",
-    pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET: "a reset of its bus",
+    pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: "a recovery of the IMEX domain",
+    pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET: "a reset of the GPU's bus",
     pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT: "a reboot of the machine",
 }
 
@@ -70,24 +70,24 @@ _HEAT = (
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a GPU must not be used. ``at_once``: even a trial on it cannot go on; else it may finish first."""
+    """A reason not to use a GPU. ``at_once``: even a trial on the GPU cannot go on; else the trial may finish first."""
 
     reason: str
     at_once: bool = True
 
 
 def trouble(index: int, now: Vitals, first: Vitals | None) -> Trouble | None:
-    """What the vitals say. ``first``: those at the start, for counters that only matter when they grow."""
+    """Judge the vitals. ``first``: the vitals at the start, for counters that only matter when they grow."""
     if now.recovery:
         wish = _RECOVERY.get(now.recovery, f"recovery action {now.recovery}").format(index=index)
         later = now.recovery == pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET
-        return Trouble(f"its driver asks for {wish}", at_once=not later)
+        return Trouble(f"the driver asks for {wish}", at_once=not later)
     if now.prohibited:
         return Trouble(
-            "its compute mode prohibits contexts (`sudo nvidia-smi -c DEFAULT` changes it)"
+            "the compute mode prohibits contexts (`sudo nvidia-smi -c DEFAULT` allows them)"
         )
     if now.rows_failed:
-        return Trouble("its memory has more bad rows than it can replace (row remapping failed)")
+        return Trouble("the memory has more bad rows than can be replaced (row remapping failed)")
     if now.recovery is None and first is not None:
         before, after = first.ecc_uncorrected, now.ecc_uncorrected
         if before is not None and after is not None and after > before:
@@ -99,7 +99,7 @@ def trouble(index: int, now: Vitals, first: Vitals | None) -> Trouble | None:
 
 
 def xid_trouble(xid: int, index: int, now: Vitals | None, first: Vitals | None) -> Trouble | None:
-    """What an XID means. ``now``: vitals read after it came, or None if there are none."""
+    """Judge an XID. ``now``: vitals read after it came, or None if there are none."""
     if xid in IGNORED_XIDS:
         return None
     if xid in RECORDED_XIDS and now is not None:
@@ -109,14 +109,14 @@ def xid_trouble(xid: int, index: int, now: Vitals | None, first: Vitals | None) 
 
 
 def notes(now: Vitals) -> tuple[str, ...]:
-    """What slows a GPU or will matter later, for people."""
+    """Say what slows a GPU or will matter later, for people."""
     said = []
     if now.throttle & _HEAT:
         said.append("slowed by heat")
     if now.throttle & pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown:
         said.append("slowed by the power supply (power brake)")
     elif now.throttle & pynvml.nvmlClocksEventReasonHwSlowdown and not now.throttle & _HEAT:
-        said.append("slowed by its hardware")
+        said.append("slowed by a limit of the hardware")
     if now.throttle & pynvml.nvmlClocksEventReasonSwPowerCap:
         said.append("at its power limit")
     if now.ecc_uncorrected:
@@ -124,5 +124,5 @@ def notes(now: Vitals) -> tuple[str, ...]:
             f"{now.ecc_uncorrected} uncorrectable memory errors since the driver was loaded"
         )
     if now.rows_pending or now.pages_pending:
-        said.append("memory rows are replaced at its next reset")
+        said.append("bad memory rows are replaced at the next reset")
     return tuple(said)

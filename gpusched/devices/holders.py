@@ -1,11 +1,11 @@
-"""Who a process is: alive or gone, whose, and in which words to name it.
+"""Processes on a GPU: alive or gone, whose, and in which words to name them.
 
 NVML gives pids; this turns them into people. A process of *ours* carries this experiment's folder in its environment
-(the warm server's, which its forks inherit), or descends from this daemon. A process of anybody else is foreign: it is
-named, never touched. Text that comes from other processes is cut short and stripped of control characters before it
+(the warm server's, which its forks inherit), or descends from this daemon. Any other process is foreign: it is named,
+never touched. Text that comes from other processes is cut short and stripped of control characters before it
 reaches a terminal.
 
-A process that is stuck in the kernel may keep whoever asks about it waiting (``processes/identity.py``: ``read_each``);
+A process that is stuck in the kernel may keep a reader waiting (``processes/identity.py``: ``read_each``);
 naming takes a moment in any case, so the threads of ``watch.py`` do it.
 """
 
@@ -106,14 +106,14 @@ class Processes:
             return replace(last, whose="gone") if last else Holder(pid, "gone")
         known = self._known.get((pid, began))
         if known is None:
-            if len(self._known) > 4096:  # years of somebody else's jobs
+            if len(self._known) > 4096:  # years of other people's jobs
                 self._known.clear()
                 self._last.clear()
             known = self._known[pid, began] = self._last[pid] = self._look_at(pid)
         return known
 
     def looks_ours(self, pid: int) -> bool:
-        """Whether a process of ours has this pid here, whether or not NVML means it by that number."""
+        """Tell whether a process of ours has this pid here, whether or not NVML means that process by the number."""
         return _exists(pid) and self._is_ours(pid)
 
     def _look_at(self, pid: int) -> Holder:
@@ -126,7 +126,7 @@ class Processes:
         return Holder(pid, "ours" if self._is_ours(pid) else "foreign", user, command)
 
     def _is_ours(self, pid: int) -> bool:
-        """By the mark in the environment of it or of an ancestor, or by descent from this process."""
+        """Look for the mark in the environment of the process or of an ancestor, or for this process among those."""
         ancestors = [process.pid for process in _ask(pid, psutil.Process.parents) or ()]
         line = [one for one in (pid, *ancestors) if one > 1]
         return os.getpid() in line or any(self._is_marked(one) for one in line)
@@ -136,9 +136,9 @@ class Processes:
         return folder is not None and self._experiment in (None, folder)
 
     def openers(self, path: Path, limit: int = 4, *, proc: Path = PROC) -> tuple[Holder, ...]:
-        """Processes that have ``path`` open, without this one: who may hold memory when NVML names nobody.
+        """Name the processes that have ``path`` open, without this one: holders of memory that NVML does not name.
 
-        Those that compute, if there are any: monitors have a GPU's file open all the time, and CUDA its memory
+        Only those that compute, if there are any: monitors have a GPU's file open all the time, and CUDA its memory
         manager's as well. Slow (looks at every descriptor we may look at) and incomplete for other users' processes.
         By hand: psutil lists open regular files alone.
         """
@@ -159,7 +159,7 @@ class Processes:
 
 
 def _exists(pid: int) -> bool:
-    """Also true of a process that ``hidepid`` hides from us."""
+    """Tell whether there is such a process, also one that ``hidepid`` hides from us."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -182,7 +182,7 @@ def _ask(pid: int, question: Callable[[psutil.Process], T]) -> T | None:
 
 
 def _target(link: Path) -> Path | None:
-    """None for one that cannot be read, closed since it was listed, say: it must not hide the process's others."""
+    """Read a link; None for a descriptor closed since it was listed, which must not hide the process's others."""
     try:
         return link.readlink()
     except OSError:
@@ -190,14 +190,14 @@ def _target(link: Path) -> Path | None:
 
 
 def printable(text: str) -> str:
-    """A command line as one short printable line."""
+    """Make a command line one short printable line."""
     line = " ".join(text.split())
     line = "".join(c if c.isprintable() else "?" for c in line)
     return line if len(line) <= COMMAND_LENGTH_MAX else line[: COMMAND_LENGTH_MAX - 1] + "…"
 
 
 def in_initial_pid_namespace() -> bool:
-    """Whether pids here are the kernel's own, so that NVML's mean the same."""
+    """Tell whether pids here are the kernel's own, so that NVML's mean the same."""
     try:
         return (PROC / "self/ns/pid").stat().st_ino == INITIAL_PID_NAMESPACE
     except OSError:

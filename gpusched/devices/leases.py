@@ -1,4 +1,4 @@
-"""One experiment a GPU: a lock per UUID that dies with its holder.
+"""Leases keep a GPU to one experiment: a lock per UUID that dies with its holder.
 
 ``flock`` on ``<folder>/<uuid>.lock``: the kernel drops it when the holder ends, however it ends, so there is nothing
 stale to break. The file is never deleted (a second file under the same name would be a second lock), is opened
@@ -38,7 +38,7 @@ NETWORK_FILE_SYSTEMS = {
 
 @dataclass(frozen=True, slots=True)
 class LeaseHolder:
-    """Who has a lease, as it wrote itself down."""
+    """The experiment that has a lease, as written by itself."""
 
     pid: int
     experiment: str
@@ -50,14 +50,14 @@ class LeaseHolder:
 
 
 def state_home(environ: Mapping[str, str] | None = None) -> Path:
-    """Where gpusched keeps what outlives an experiment: ``$XDG_STATE_HOME/gpusched`` or ``~/.local/state/gpusched``."""
+    """Return the folder of what outlives an experiment: ``$XDG_STATE_HOME/gpusched`` or ``~/.local/state/gpusched``."""
     environ = os.environ if environ is None else environ
     base = environ.get("XDG_STATE_HOME", "")
     return (Path(base) if base.startswith("/") else Path.home() / ".local/state") / "gpusched"
 
 
 def lease_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """The private folder of the leases, made if need be. Raises DeviceError where there is none to be had."""
+    """Return the private folder of the leases, made if need be. Raises DeviceError where there is none to be had."""
     environ = os.environ if environ is None else environ
     home = state_home(environ)
     runtime = environ.get("XDG_RUNTIME_DIR", "")
@@ -94,7 +94,7 @@ def _not_private(folder: Path) -> str:
 
 
 def _on_network(path: Path) -> bool:
-    """Whether the file system below ``path`` is one of a network's. Unknown counts as local."""
+    """Tell whether ``path`` is on a network's file system. Unknown counts as local."""
     try:
         partitions = psutil.disk_partitions(all=True)
     except OSError:
@@ -144,7 +144,7 @@ class Leases:
         return None
 
     def give_back(self, uuid: str) -> None:
-        """Closing drops the lock. Harmless if we do not have it."""
+        """Drop a lock by closing its file. Harmless if we do not have it."""
         descriptor = self._held.pop(uuid, None)
         if descriptor is not None:
             os.close(descriptor)
@@ -163,13 +163,13 @@ class Leases:
 
 
 def lock_path(folder: Path, uuid: str) -> Path:
-    """The lock file of a GPU. Its name comes from the driver, but is not trusted for that."""
+    """Return the lock file of a GPU. The name comes from the driver, but is not trusted for that."""
     safe = "".join(c if c.isalnum() or c in "-." else "_" for c in uuid)
     return folder / f"{safe}.lock"
 
 
 def _lock(descriptor: int, patient: bool) -> None:
-    """Raises BlockingIOError if somebody has it."""
+    """Lock the file. Raises BlockingIOError if another process has the lock."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -180,7 +180,7 @@ def _lock(descriptor: int, patient: bool) -> None:
 
 
 def lease_holder(folder: Path, uuid: str) -> LeaseHolder | None:
-    """Who has the lease of a GPU; None if nobody has. Looks without taking."""
+    """Return the holder of a GPU's lease, if there is one. Looks without taking."""
     try:
         descriptor = os.open(lock_path(folder, uuid), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -197,7 +197,7 @@ def lease_holder(folder: Path, uuid: str) -> LeaseHolder | None:
 
 
 def _read_holder(descriptor: int) -> LeaseHolder:
-    """What the holder wrote; it may be about to write it."""
+    """Read what the holder wrote; the holder may be about to write it."""
     try:
         note = json.loads(os.pread(descriptor, 4096, 0))
         return LeaseHolder(int(note["pid"]), str(note["experiment"]))

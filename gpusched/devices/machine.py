@@ -51,7 +51,7 @@ def find_machine(processes: Processes, threads: Threads, *, topology: bool = Tru
     deadline = threads.now() + FIND_TIMEOUT_S
     for watch in watches:
         if not threads.wait(watch.found, max(0.0, deadline - threads.now())):
-            machine.notes.append(f"GPU {watch.index} is left out: NVML did not answer about it")
+            machine.notes.append(f"GPU {watch.index} is left out: NVML did not answer")
         elif watch.gpu is None:
             machine.notes.append(f"GPU {watch.index} is left out: {watch.failure}")
         else:
@@ -70,7 +70,7 @@ def find_machine(processes: Processes, threads: Threads, *, topology: bool = Tru
 
 
 def _count(machine: Machine, threads: Threads) -> int:
-    """How many GPUs the driver has. Raises what ``start`` raises, and DeviceError if it hangs."""
+    """Ask how many GPUs the driver has. Raises what ``start`` raises, and DeviceError if it hangs."""
     answer: list[int] = []
     failure: list[NvmlError] = []
 
@@ -109,11 +109,13 @@ def _join(machine: Machine, gpus: Sequence[Gpu], threads: Threads) -> None:
     if run_in_thread(threads, work, "gpusched-topology", TOPOLOGY_TIMEOUT_S) and answer:
         machine.islands = answer[0]
     else:
-        machine.notes.append("how the GPUs are joined is unknown: NVML did not say")
+        machine.notes.append(
+            "NVML did not say how the GPUs are joined: each counts as a neighbour of all others"
+        )
 
 
 def read_links(gpus: Sequence[Gpu]) -> dict[tuple[str, str], bool]:
-    """For each pair of boards, in both orders: whether NVLink joins them. May block."""
+    """Ask for each pair of boards, in both orders, whether NVLink joins them. May block."""
     links = {}
     for place, a in enumerate(gpus):
         for b in gpus[place + 1 :]:
@@ -125,7 +127,7 @@ def read_links(gpus: Sequence[Gpu]) -> dict[tuple[str, str], bool]:
 
 
 def read_same_node(gpus: Sequence[Gpu]) -> dict[tuple[str, str], bool]:
-    """For each pair, in both orders: whether they need not cross between sockets. May block."""
+    """Ask for each pair, in both orders, whether the two are on one socket. May block."""
     near = {}
     for place, a in enumerate(gpus):
         for b in gpus[place + 1 :]:
@@ -156,7 +158,7 @@ def islands(
 
 
 def _groups(names: Sequence[str], joined: Callable[[str, str], bool]) -> list[list[str]]:
-    """Connected components, members in the order given."""
+    """Return connected components, members in the order given."""
     left = list(names)
     groups = []
     while left:

@@ -29,27 +29,27 @@ class NvmlError(DeviceError):
 
 
 class NvmlUnsupported(NvmlError):
-    """This driver or this GPU cannot answer that, today or tomorrow."""
+    """A question that this driver or this GPU never answers."""
 
 
 class NvmlDenied(NvmlError):
-    """It could, but not to this user."""
+    """A question that is not answered to this user."""
 
 
 class NvmlNotFound(NvmlError):
-    """There is nothing at that index or under that name."""
+    """No GPU at that index or under that name."""
 
 
 class NvmlLost(NvmlError):
-    """The GPU is gone from the bus, or must be reset before anything else."""
+    """A GPU that is gone from the bus, or must be reset before anything else."""
 
 
 class NvmlTimeout(NvmlError):
-    """The time given to a waiting call is over. Nothing is wrong."""
+    """The end of the time given to a waiting call. Nothing is wrong."""
 
 
 class NvmlAbsent(NvmlError):
-    """There is no driver, it is not loaded, or its halves do not fit together."""
+    """A driver that is missing, not loaded, or whose halves do not fit together."""
 
 
 _KINDS: dict[int, type[NvmlError]] = {
@@ -116,7 +116,7 @@ def ask(function: str, *arguments: object) -> Any:
 
 
 def ask_if_supported(function: str, *arguments: object) -> Any | None:
-    """As ``ask``, but None where the driver, the GPU or our rights do not give it; a lost GPU still raises."""
+    """Call as ``ask`` does, but return None where driver, GPU or rights give no answer; a lost GPU still raises."""
     try:
         return ask(function, *arguments)
     except NvmlLost:

@@ -1,6 +1,6 @@
-"""How the ranks of a trial use its GPUs: environment, cores, threads. One rank a GPU, in the order of LOCAL_RANK.
+"""Placement of a trial's ranks on its GPUs: environment, cores, threads. One rank a GPU, in the order of LOCAL_RANK.
 
-Every rank sees all GPUs of its trial (nccl wants to), by UUID, which stays right whatever order anybody counts in;
+Every rank sees all GPUs of its trial (nccl wants to), by UUID, which stays right in any order of counting;
 ``gpu_ids: index`` gives indices in PCI order, for scripts that parse the variable.
 
 The cores of a GPU's NUMA node are shared out evenly over *all* GPUs of that node, not just over ours, so that two
@@ -36,7 +36,7 @@ COMMON = {
 
 @functools.cache
 def core_siblings(cpu: int, folder: Path = CPU_FOLDER) -> tuple[int, ...]:
-    """The hyperthreads of a core, itself included."""
+    """Return the hyperthreads of a core, the core itself included."""
     try:
         text = (folder / f"cpu{cpu}/topology/thread_siblings_list").read_text()
     except OSError:
@@ -50,7 +50,7 @@ def place(
     gpu_ids: GpuIds,
     siblings: Callable[[int], tuple[int, ...]] = core_siblings,
 ) -> Placement:
-    """One entry a rank, in the order of ``units``."""
+    """Return one entry a rank, in the order of ``units``."""
     if not machine.cores:
         machine.cores = _cores(machine, siblings)
     shares = [machine.cores[unit.gpu.uuid] for unit in units]
@@ -72,7 +72,7 @@ def place(
 def _cores(
     machine: Machine, siblings: Callable[[int], tuple[int, ...]]
 ) -> dict[str, tuple[int, ...]]:
-    """By UUID, for GPUs and slices. The slices of a board split its share."""
+    """Share out the cores by UUID, for GPUs and slices. The slices of a board split the board's share."""
     boards = [entry.gpu for entry in machine.entries]
     shares = share_cores(boards, os.sched_getaffinity(0), siblings)
     for entry in machine.entries:
@@ -83,7 +83,7 @@ def _cores(
 
 
 def _name(gpu: Gpu, machine: Machine, gpu_ids: GpuIds) -> str:
-    """NVML counts in PCI order too; should it ever not, the place in PCI order is what CUDA goes by."""
+    """Name a GPU for CUDA. NVML counts in PCI order too; should it ever not, CUDA goes by the place in PCI order."""
     if gpu_ids == "uuid":
         return gpu.uuid
     indices = [entry.gpu.index for entry in machine.entries]
@@ -94,7 +94,7 @@ def _name(gpu: Gpu, machine: Machine, gpu_ids: GpuIds) -> str:
 def share_cores(
     boards: Iterable[Gpu], allowed: Iterable[int], siblings: Callable[[int], tuple[int, ...]]
 ) -> dict[str, tuple[int, ...]]:
-    """The cores of each board (by UUID) among ``allowed``: even, contiguous shares of its node's cores.
+    """Share out the cores of each board (by UUID) among ``allowed``: even, contiguous shares of its node's cores.
 
     Hyperthreads of one core stay together. Boards without known cores share all; where a node has fewer cores than
     boards, they double up.
@@ -115,13 +115,13 @@ def share_cores(
 
 
 def split(cores: Sequence[int], parts: int, part: int) -> tuple[int, ...]:
-    """The share of one of ``parts`` MIG slices in its board's cores; never empty if there are cores."""
+    """Return the share of one of ``parts`` MIG slices in its board's cores; never empty if there are cores."""
     share = cores[part * len(cores) // parts : (part + 1) * len(cores) // parts]
     return tuple(share or cores[part % len(cores) :][:1]) if cores else ()
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """``0-2,8`` -> (0, 1, 2, 8)."""
+    """Read ``0-2,8`` as (0, 1, 2, 8)."""
     found: list[int] = []
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
@@ -131,10 +131,10 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
 
 
 def threads_of(cores: Sequence[int], siblings: Callable[[int], tuple[int, ...]]) -> int:
-    """How many threads of arithmetic these cores carry: one a physical core."""
+    """Count the threads of arithmetic these cores carry: one a physical core."""
     return max(1, len({siblings(cpu)[0] for cpu in cores}))
 
 
 def loader_workers(cores: Sequence[int]) -> int:
-    """A hint for ``DataLoader(num_workers=...)``: all cores of the rank but the one its main thread runs on."""
+    """Return a hint for ``DataLoader(num_workers=...)``: all cores of the rank but the one its main thread runs on."""
     return max(1, min(LOADER_WORKERS_MAX, len(cores) - 1))

@@ -1,6 +1,6 @@
-"""Whether a GPU is really free: the rule, on plain values.
+"""The rule whether a GPU is really free, on plain values.
 
-Free means all three: the trial's process tree is empty (whoever asks has made sure of that), no compute process is on
+Free means all three: the trial's process tree is empty (the caller has made sure of that), no compute process is on
 the GPU but those that live on an idle one (an MPS server), and memory is back at the idle baseline plus a tolerance.
 Killing a process only queues the driver's clean-up: its pid may leave NVML's list long before its memory comes back,
 or the other way round, so neither alone proves anything. What is not known is not free.
@@ -27,7 +27,7 @@ from gpusched.text import show_bytes
 
 MIB = 1 << 20
 IDLE_LIMIT_V2_BYTES = 1024 * MIB
-"""More than this on a GPU without processes is not an idle driver's: somebody is there whom NVML does not name."""
+"""More than this on a GPU without processes is not an idle driver's: a process is there that NVML does not name."""
 IDLE_LIMIT_V1_BYTES = 2048 * MIB
 """v1 counts what the driver reserves for itself too: 0.9 GiB on an idle A100, about 1 GiB on a B200."""
 
@@ -41,7 +41,7 @@ class Baseline:
     residents: tuple[int, ...] = ()
 
     def excess_bytes(self, usage: Usage) -> int | None:
-        """How much more is in use than when idle; None if that cannot be said."""
+        """Return how much more is in use than when idle; None if that cannot be said."""
         if usage.memory_v2_bytes is not None and self.v2_bytes is not None:
             return usage.memory_v2_bytes - usage.graphics_bytes - self.v2_bytes
         if usage.memory_v1_bytes is not None and self.v1_bytes is not None:
@@ -50,7 +50,7 @@ class Baseline:
 
 
 def tolerance_bytes(total_bytes: int | None) -> int:
-    """2% of the GPU, at least 64 MiB and at most the 512 MiB that NVIDIA's own launcher tolerates.
+    """Allow 2% of the GPU, at least 64 MiB and at most the 512 MiB that NVIDIA's own launcher tolerates.
 
     A CUDA context alone takes 300 MiB and more on the large GPUs.
     """
@@ -60,7 +60,7 @@ def tolerance_bytes(total_bytes: int | None) -> int:
 
 
 def assumed(*, lenient: bool) -> Baseline:
-    """For a GPU that was never seen idle. ``lenient``: all that an idle driver may take, for a GPU that strangers left.
+    """Assume a baseline for a GPU never seen idle. ``lenient``: all that an idle driver may take, after strangers.
 
     Otherwise what it usually takes, for a GPU that a trial of ours has just left.
     """
@@ -70,7 +70,7 @@ def assumed(*, lenient: bool) -> Baseline:
 
 
 def looks_idle(usage: Usage, known: Baseline | None, total_bytes: int | None) -> bool:
-    """Whether a GPU without compute processes may be learnt from: near what is known, else plausible."""
+    """Tell whether a GPU without compute processes may be learnt from: near what is known, else plausible."""
     if known is not None:
         excess = known.excess_bytes(usage)
         return excess is not None and excess <= tolerance_bytes(total_bytes)
@@ -82,7 +82,7 @@ def looks_idle(usage: Usage, known: Baseline | None, total_bytes: int | None) ->
 
 
 def learn(usage: Usage, known: Baseline | None, residents: tuple[int, ...] = ()) -> Baseline:
-    """``usage`` is that of an idle GPU. Each figure falls or stays."""
+    """Take the usage of an idle GPU into a baseline. Each figure falls or stays."""
 
     def lower(now: int | None, before: int | None) -> int | None:
         if now is None:
@@ -136,7 +136,7 @@ class BaselineFile:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What NVML has been seen to give for a GPU. What it gave once and does not give now is unknown, not absent."""
+    """The signals that NVML has been seen to give for a GPU. One given before and not now is unknown, not absent."""
 
     processes: bool = False
     memory: bool = False
@@ -150,11 +150,11 @@ class Means:
         return self.processes or self.memory
 
     def shortfall(self, gpu: Gpu) -> str:
-        """What cannot be checked on this GPU, to be said once; empty if all can."""
+        """Say what cannot be checked on this GPU; empty if all can."""
         if not self.enough:
             return (
-                f"{gpu.label} is not used: NVML gives neither its processes nor its memory, so nobody could confirm "
-                f"that it is free again"
+                f"{gpu.label} is not used: NVML gives neither processes nor memory, so no release "
+                f"could be confirmed"
             )
         if not self.processes:
             return (
@@ -171,7 +171,7 @@ class Means:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``clean``: nobody is on the GPU. Else ``why`` in words, and whether strangers alone are in the way."""
+    """A judgement. ``clean``: the GPU is free; else ``why`` in words, and whether strangers alone are in the way."""
 
     clean: bool
     why: str = ""
@@ -184,11 +184,11 @@ def judge(
 ) -> Verdict:
     """Judge one reading. ``who`` names a pid (from a cache: it must not block)."""
     if usage.error:
-        return Verdict(False, f"it cannot be read: {usage.error}")
+        return Verdict(False, f"the GPU cannot be read: {usage.error}")
     if not means.enough:
         return Verdict(False, means.shortfall(gpu))
     if means.processes and usage.processes is None:
-        return Verdict(False, "NVML does not list its processes any more")
+        return Verdict(False, "NVML no longer lists the GPU's processes")
     holders = _holders(usage, known, who)
     if holders:
         # One stranger explains any amount of memory: it leaves with them, or is judged then.
@@ -198,11 +198,11 @@ def judge(
         return Verdict(False, f"held by {names}{more}", holders, foreign_only)
     excess = known.excess_bytes(usage)
     if means.memory and excess is None:
-        return Verdict(False, "NVML gives no memory figure that compares with its idle baseline")
+        return Verdict(False, "NVML gives no memory figure to compare with the idle baseline")
     if excess is not None and excess > tolerance_bytes(gpu.memory_total_bytes):
         return Verdict(
             False,
-            f"{show_bytes(excess)} more in use than when idle, held by nobody that NVML names",
+            f"{show_bytes(excess)} more memory in use than when idle, and NVML names no process that holds it",
         )
     return Verdict(True)
 

@@ -1,10 +1,10 @@
-"""One GPU or MIG slice in use by this experiment: what it is doing, and whether it may be used.
+"""A GPU or MIG slice of this experiment: what it is doing, and whether it may be used.
 
     FREE ──hold──▶ HELD ──released()──▶ DRAINING ──all signals agree──▶ FREE
 
 and, whatever it is doing, it may be *out*: taken out of use, with a reason. ``passing`` reasons (a stranger on it,
 another experiment's lease, a driver that does not answer) end by themselves (``can_recover``); the others (a lost GPU,
-a fatal XID, a pending reset) end only when somebody asks for it (``can_readmit``). Nothing here blocks: it looks at
+a fatal XID, a pending reset) end only on request (``can_readmit``). Nothing here blocks: it looks at
 readings that ``watch.py`` left.
 """
 
@@ -45,7 +45,7 @@ class Doing(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """Why a GPU is out of use, since when, and whether that can pass by itself."""
+    """A reason why a GPU is out of use, since when, and whether that can pass by itself."""
 
     reason: str
     since: float
@@ -54,7 +54,7 @@ class Out:
 
 
 class Unit:
-    """See the module."""
+    """The state of one GPU. Readings come from ``watch``; see the module for the states."""
 
     def __init__(self, gpu: Gpu, watch: Watch, threads: Threads, baseline: Baseline | None) -> None:
         self.gpu = gpu
@@ -90,7 +90,7 @@ class Unit:
         return self.watch.usage.get(self.gpu.uuid)
 
     def verdict(self, ticket: int = 0, *, lenient: bool = True) -> Verdict:
-        """On the newest reading, if it was begun after ``ticket`` was handed out. ``lenient``: see ``assumed``."""
+        """Judge the newest reading, if it was begun after ``ticket`` was handed out. ``lenient``: see ``assumed``."""
         if self.watch.lost is not None:
             return Verdict(False, f"the GPU is lost: {self.watch.lost.why}")
         usage = self.usage
@@ -102,7 +102,7 @@ class Unit:
         return judge(self.gpu, usage, known, self.means, self.watch.who)
 
     def silent_s(self) -> float:
-        """How old the newest reading is: the driver hangs, or it would be about a second at most."""
+        """Return the age of the newest reading: about a second at most unless the driver hangs."""
         usage = self.usage
         return self._threads.now() - (self._born if usage is None else usage.at)
 
@@ -129,13 +129,13 @@ class Unit:
         return changed
 
     def _may_be_resident(self, memory_bytes: int | None) -> bool:
-        """In a container, a small process that was there before we came is taken for the machine's own (MPS)."""
+        """Take a small process that was in a container before we came for the machine's own (MPS)."""
         return self.baseline is None and memory_bytes is not None and memory_bytes <= 64 << 20
 
     # ---------------------------------------------------------------- the executor's questions
 
     def hold(self) -> None:
-        """A trial gets it."""
+        """Give the GPU to a trial."""
         self.doing, self._used = Doing.HELD, True
         self.strangers = {}
         self._blame_ticket, self._hurt = None, ""
@@ -170,7 +170,7 @@ class Unit:
         return verdict
 
     def _with_openers(self, verdict: Verdict) -> Verdict:
-        """When a release is overdue and NVML names nobody: who has the GPU's device file open."""
+        """Add the processes that have the GPU's device file open, when a release is overdue and NVML names none."""
         overdue = (
             self._asked_at is not None and self._threads.now() - self._asked_at > OPENERS_AFTER_S
         )
@@ -185,15 +185,15 @@ class Unit:
         return replace(verdict, why=f"{verdict.why} (its device file is open in {names})")
 
     def xid(self, number: int) -> None:
-        """The driver reported this XID."""
+        """Take note of an XID that the driver reported."""
         self._xids.append((number, self._threads.now()))
         if number in health.HURTING_XIDS:
             self._hurt = f"XID {number}: {health.RECORDED_XIDS[number]}"
 
     def blamed(self) -> str | None:
-        """Asked again and again after its trial failed: why it is to blame; empty: it is not; None: not known yet.
+        """Say why the GPU is to blame for its trial's failure; empty: it is not; None: not known yet.
 
-        A first-rate witness is a reading, and vitals, begun after the trial had failed.
+        What counts is a reading, and vitals, begun after the trial had failed.
         """
         self.examine()
         if self.out is not None and not self.out.passing:
@@ -211,17 +211,17 @@ class Unit:
         return ""
 
     def examine(self) -> None:
-        """Take it out of use if there is a reason to."""
+        """Take the GPU out of use if there is a reason to."""
         now = self._threads.now()
         ill = self._illness(at_once=self.doing is Doing.HELD) or self._judged_xids(now)
         if ill and (self.out is None or self.out.passing):
-            # Told anew if a passing reason was: this one ends only when somebody asks for it.
+            # Told anew if a passing reason was: this one ends only on request.
             self.out, self._reported = Out(ill, now, passing=False), False
         elif self.out is None and (busy := self._busy(now)):
             self.out, self._clean_since = Out(busy, now, passing=True), None
 
     def check(self) -> str:
-        """Why it must not be used any more, the first time that it is asked about; empty if nothing is new."""
+        """Say why the GPU must not be used any more, once; empty if nothing is new."""
         self.examine()
         if self.out is None or self._reported or (self.out.leased and self._has_ours()):
             return ""
@@ -229,21 +229,21 @@ class Unit:
         return self.out.reason
 
     def told(self) -> None:
-        """A reason that it has now is known: ``check`` does not give it again."""
+        """Mark the present reason as known: ``check`` does not give it again."""
         self._reported = self.out is not None
 
     def keep_out(self, reason: str) -> None:
-        """Out of use since before this daemon, and known to be."""
+        """Take up a quarantine that an earlier daemon ended with, and that is known."""
         if self.out is None:
             self.out = Out(reason, self._threads.now(), passing=True)
         self._reported = True
 
     def _has_ours(self) -> bool:
-        """A trial that outlived the last daemon may finish although somebody else has the lease by now."""
+        """Tell whether a trial of ours is on the GPU: one that outlived the last daemon may finish without a lease."""
         return any(holder.whose == "ours" for holder in self.verdict().holders)
 
     def can_recover(self) -> bool:
-        """Whether a passing reason has passed, or a release that nobody asks about any more is complete."""
+        """Tell whether a passing reason has passed, or a release that is waited for no more is complete."""
         if self.out is None:  # its neighbour in the atom is out
             fresh = self.doing is not Doing.HELD and self.silent_s() <= SILENCE_MAX_S
             return fresh and self.verdict(self._ticket).clean and not self._unwell()
@@ -264,11 +264,11 @@ class Unit:
         return usage.at - self._clean_since >= CLEAN_FOR_S
 
     def begin_readmission(self) -> None:
-        """Somebody wants it back and has not asked before: what it did until now counts no more."""
+        """Begin anew: the GPU is asked for, and what it did until now counts no more."""
         self._readmit_ticket = None
 
     def can_readmit(self) -> Verdict:
-        """Asked again and again for somebody who wants it back: a fresh look-up, a fresh reading, fresh vitals."""
+        """Judge a GPU that is asked for: by a fresh look-up, a fresh reading, fresh vitals."""
         now = self._threads.now()
         if self._readmit_ticket is None:
             self._readmit_at, self._xids = now, []
@@ -291,7 +291,7 @@ class Unit:
         return verdict
 
     def back_in_use(self) -> None:
-        """It can recover or be readmitted, and is: FREE again."""
+        """Make a GPU that can recover or be readmitted FREE again."""
         self.out = self._clean_since = self._readmit_ticket = None
         self._reported = False
         self.doing = Doing.FREE
@@ -301,7 +301,7 @@ class Unit:
     # ---------------------------------------------------------------- what is wrong
 
     def _illness(self, *, at_once: bool) -> str:
-        """What only a person can cure. ``at_once``: only what even a running trial cannot live with."""
+        """Say what only a person can cure. ``at_once``: only what even a running trial cannot live with."""
         if self.watch.lost is not None:
             return f"the GPU is lost: {self.watch.lost.why}"
         vitals = self.watch.vitals
@@ -311,16 +311,16 @@ class Unit:
         return ill.reason if ill and (ill.at_once or not at_once) else ""
 
     def _unwell(self) -> str:
-        """Why it may not be given out although nobody is on it: ill, or its health is not known just now."""
+        """Say why a GPU that is free of processes may not be given out: ill, or of unknown health just now."""
         vitals = self.watch.vitals
         if ill := self._illness(at_once=False):
             return ill
         if vitals is None or self._threads.now() - vitals.at > VITALS_AGE_MAX_S:
             return WAITING
-        return f"its health cannot be read: {vitals.error}" if vitals.error else ""
+        return f"the GPU's health cannot be read: {vitals.error}" if vitals.error else ""
 
     def _judged_xids(self, now: float) -> str:
-        """The first XID that condemns the GPU; those that vitals must judge wait for vitals read after them."""
+        """Return the first XID that condemns the GPU; those that vitals must judge wait for vitals read after them."""
         waiting = []
         said = ""
         for number, at in self._xids:
@@ -338,7 +338,7 @@ class Unit:
         return said
 
     def _busy(self, now: float) -> str:
-        """Why a GPU that should be free is not known to be, or a release turned out to wait for strangers."""
+        """Say why a GPU that should be free is not known to be, or a release turned out to wait for strangers."""
         if self._is_silent(now):
             return _silence(self.silent_s()) if self.doing is Doing.FREE else ""
         usage = self.usage
@@ -348,7 +348,7 @@ class Unit:
             return self._unwell()
         if usage.error:
             tired = self.doing is Doing.FREE and self.watch.errors_in_a_row >= ERRORS_MAX
-            return f"it cannot be read: {usage.error}" if tired else ""
+            return f"the GPU cannot be read: {usage.error}" if tired else ""
         if self.doing is Doing.HELD:
             self._remember_strangers(usage)
             return ""
@@ -364,7 +364,7 @@ class Unit:
         return verdict.why if verdict.foreign_only and overdue else ""
 
     def _is_silent(self, now: float) -> bool:
-        """Noticed twice: a daemon that was stopped and goes on must give its threads a moment."""
+        """Tell whether the silence was noticed twice: a daemon that was stopped must give its threads a moment."""
         if self.silent_s() <= SILENCE_MAX_S:
             self._silent_from = None
         elif self._silent_from is None:

@@ -19,19 +19,19 @@ ALL = {"auto", "cuda", "gpu", ""}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One place of the list: ``cuda:N``. ``units`` is the GPU itself, or slices of it."""
+    """A place of the list: ``cuda:N``. ``units`` is the GPU itself, or slices of it."""
 
     gpu: Gpu
     units: tuple[Gpu, ...]
 
 
 def entry_of(gpu: Gpu, slices: Sequence[Gpu]) -> Entry:
-    """A whole GPU, or all slices of one that MIG has cut."""
+    """Make the entry of a whole GPU, or of all slices of one that MIG has cut."""
     return Entry(gpu, tuple(slices) if gpu.mig else (gpu,))
 
 
 def visible(machine: Sequence[Entry], variable: str | None) -> tuple[list[Entry], list[str]]:
-    """The machine's GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in its order; what must be said about it."""
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in the variable's order, and remarks on that."""
     if variable is None:
         return list(machine), []
     found: list[Entry] = []
@@ -48,7 +48,7 @@ def visible(machine: Sequence[Entry], variable: str | None) -> tuple[list[Entry]
 
 
 def choose(pool: Sequence[Entry], spec: str, variable: str | None = None) -> list[Gpu]:
-    """The GPUs and slices that ``devices: spec`` names. Raises DeviceError."""
+    """Return the GPUs and slices that ``devices: spec`` names. Raises DeviceError."""
     inside = "" if variable is None else f" (inside CUDA_VISIBLE_DEVICES={variable})"
     if not pool:
         raise DeviceError(f"no GPU may be used here{inside}")
@@ -74,7 +74,7 @@ def choose(pool: Sequence[Entry], spec: str, variable: str | None = None) -> lis
 
 
 def _find(entries: Sequence[Entry], text: str) -> Entry | str:
-    """The entry that an index, a UUID or the beginning of one names; what is wrong with it, if none."""
+    """Find the entry that an index, a UUID or the beginning of one names; what is wrong with it, if none."""
     if text.isdecimal():
         place = int(text)
         return entries[place] if place < len(entries) else f"there is no GPU {text}"
@@ -94,7 +94,7 @@ def _find(entries: Sequence[Entry], text: str) -> Entry | str:
 
 
 def listing(pool: Sequence[Entry]) -> str:
-    """What there is, a line each."""
+    """List the GPUs there are, a line each."""
     lines = []
     for place, entry in enumerate(pool):
         for unit in entry.units:

@@ -1,7 +1,7 @@
-"""One thread a GPU that asks NVML and leaves immutable readings behind, so that the daemon's loop never waits for it.
+"""A thread a GPU that asks NVML and leaves immutable readings behind, so that the daemon's loop never waits for it.
 
 A call on a sick GPU may block for minutes. It then blocks this GPU's thread and no other; the readings stay what they
-were and grow old, and whoever needs a newer one keeps seeing that there is none.
+were and grow old, and a caller that needs a newer one keeps seeing that there is none.
 
 Freshness is a ticket, not a time: ``request()`` hands one out, and every reading carries the latest ticket handed out
 before it was *begun*. A release is judged only by readings that carry the ticket of its request.
@@ -28,7 +28,7 @@ IDLE_PACE_S = 1.0
 FAST_PACE_S = 0.020
 SLOW_PACE_S = 0.5
 FAST_FOR_S = 120.0
-"""After that nobody counts on the answer coming soon."""
+"""After that the answer is not expected soon."""
 LOADS = 30
 VITALS_PACE_S = 2.0
 READING_MAX_S = 3.0
@@ -36,12 +36,12 @@ READING_MAX_S = 3.0
 
 
 class Threads(Protocol):
-    """Seconds that only grow, waiting, and threads that wait."""
+    """Threads that wait, and the seconds they wait by: as an argument, so that any time can drive them."""
 
     def now(self) -> float: ...
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Until the event is set or the time is over; whether it is set."""
+        """Wait until the event is set or the time is over; return whether it is set."""
         ...
 
     def spawn(self, target: Callable[[], None], name: str) -> None:
@@ -50,7 +50,7 @@ class Threads(Protocol):
 
 
 class RealThreads:
-    """The machine's monotonic threads and ordinary threads."""
+    """The machine's monotonic clock and ordinary threads."""
 
     def now(self) -> float:
         return time.monotonic()
@@ -64,7 +64,7 @@ class RealThreads:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """The GPU does not answer any more and will not before a reset."""
+    """A GPU that does not answer any more and will not before a reset."""
 
     at: float
     why: str
@@ -117,7 +117,7 @@ class Watch:
         return self._ticket
 
     def relax(self) -> None:
-        """Back to the idle pace."""
+        """Go back to the idle pace."""
         self._fast_since = None
 
     def search_openers(self) -> None:
@@ -130,12 +130,12 @@ class Watch:
         self._wake.set()
 
     def close(self) -> None:
-        """The thread ends at its next breath."""
+        """Have the thread end at its next breath."""
         self._closing = True
         self._wake.set()
 
     def who(self, pid: int) -> Holder:
-        """The name of a process, as the thread found it out."""
+        """Return the name of a process, as the thread found it out."""
         return self._names.get(pid) or Holder(pid, "gone")
 
     # ---------------------------------------------------------------- the thread
@@ -169,7 +169,7 @@ class Watch:
             self.failure = error
 
     def _read(self, full: bool) -> None:
-        """One round of calls. A lost GPU is not asked again until ``rebind``."""
+        """Do one round of calls. A lost GPU is not asked again until ``rebind``."""
         try:
             if self._rebind:
                 self._look_up()
@@ -225,7 +225,7 @@ def _looked_up(gpu: Gpu) -> Gpu:
 
 
 def run_in_thread(threads: Threads, work: Callable[[], None], name: str, timeout_s: float) -> bool:
-    """Do something that may hang, in a thread; whether it was done in time. An NvmlError of ``work`` ends it."""
+    """Do something that may hang, in a thread; return whether it was done in time. An NvmlError of ``work`` ends it."""
     done = threading.Event()
 
     def target() -> None:

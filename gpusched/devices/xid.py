@@ -1,6 +1,6 @@
 """Threads that hear of XIDs (critical GPU errors) as the driver reports them: one thread, and one set of events, a GPU.
 
-With a set of its own, a GPU that hangs or is lost keeps nobody from hearing of the others, and an event needs no name:
+With a set of its own, a GPU that hangs or is lost does not silence the others, and an event needs no name:
 a GPU may have another handle after a reset. A storm of events costs a counter, not memory: each XID is passed on once,
 until it is forgotten. Where the driver gives no events (containers, old cards, no rights) that is said once, and the
 vitals are all there is.
@@ -53,7 +53,7 @@ class XidWatch:
         ]
 
     def forget(self, uuid: str) -> None:
-        """Drop what the GPU did before: somebody wants it back, and is told if it does so again."""
+        """Drop what the GPU did before: it is asked for, and what it does again is told again."""
         self._listeners[uuid].forget()
 
     def returned(self, uuid: str) -> None:
@@ -68,7 +68,7 @@ class XidWatch:
 
 
 class _Listener:
-    """One GPU's events. Locked: what its thread and the daemon's loop share."""
+    """The events of one GPU."""
 
     def __init__(self, gpu: Gpu, threads: Threads) -> None:
         self.gpu = gpu
@@ -94,7 +94,7 @@ class _Listener:
             self._news.clear()
 
     def why_deaf(self) -> str:
-        """Why no events come; empty if they do, or while that is not known yet."""
+        """Say why no events come; empty if they do, or while that is not known yet."""
         asked_at = self._asked_at
         if asked_at is not None and self._threads.now() - asked_at > REGISTER_TIMEOUT_S:
             return "NVML does not answer"
@@ -119,7 +119,7 @@ class _Listener:
             self.wake.clear()
 
     def _listen(self, handle: Any) -> None:
-        """Until the end, or an error of NVML."""
+        """Listen until the end, or an error of NVML."""
         events = ask("nvmlEventSetCreate")
         try:
             # Asking for an event that a card does not have would refuse the whole request.

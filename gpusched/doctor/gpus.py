@@ -55,7 +55,7 @@ def driver_checks(
     processes: Processes | None,
     torch_cuda: tuple[str, str] | None,
 ) -> Iterator[Check]:
-    """Driver and NVML and, if they answer, everything about the GPUs."""
+    """Check driver and NVML and, if they answer, everything about the GPUs."""
     threads = threads or RealThreads()
     processes = processes or Processes()
     try:
@@ -77,7 +77,7 @@ def driver_checks(
 
 
 def nvidia_cards(folder: Path = PCI_DEVICES) -> int:
-    """How many NVIDIA GPUs are on the bus, with or without a driver."""
+    """Count the NVIDIA GPUs on the bus, with or without a driver."""
     count = 0
     for device in folder.glob("*"):
         try:
@@ -93,13 +93,18 @@ def absent_check(why: str, cards: int) -> Check:
     if cards:
         plural = "card is" if cards == 1 else "cards are"
         return Check(
-            "driver", "fail", f"{cards} NVIDIA {plural} on the bus, but {why}", "see above"
+            "driver",
+            "fail",
+            f"{cards} NVIDIA {plural} on the bus, but {why}",
+            "install or reload the NVIDIA driver",
         )
-    return Check("driver", "warn", f"{why}. Trials run on CPU slots", "nothing, if that is meant")
+    return Check(
+        "driver", "warn", f"{why}. Trials run on CPU slots", "nothing to do if CPU slots are meant"
+    )
 
 
 def driver_check(machine: Machine, torch_cuda: tuple[str, str] | None) -> Check:
-    """The driver's CUDA must be of torch's major version or newer."""
+    """Check that the driver's CUDA is of torch's major version or newer."""
     major, minor = machine.cuda // 1000, machine.cuda % 1000 // 10
     detail = f"{machine.driver}, for CUDA up to {major}.{minor}"
     built_for = (torch_cuda or ("", ""))[1]
@@ -127,7 +132,14 @@ def _asked_in_thread(machine: Machine, threads: Threads) -> list[Check]:
             checks.append(_peers(gpus))
 
     if not run_in_thread(threads, work, "gpusched-doctor", ASK_TIMEOUT_S):
-        return [Check("NVML", "fail", "a call hangs", "look at `nvidia-smi` and `dmesg`; reboot")]
+        return [
+            Check(
+                "NVML",
+                "fail",
+                "a call to the driver hangs",
+                "look at `nvidia-smi` and `dmesg`; reboot",
+            )
+        ]
     slices = sum(len(entry.units) for entry in machine.entries if entry.gpu.mig)
     if slices or any(gpu.mig for gpu in gpus):
         checks.append(
@@ -148,8 +160,8 @@ def _persistence(gpus: Sequence[Gpu]) -> Check:
     return Check(
         "persistence mode",
         "warn",
-        f"off on {', '.join(gpu.label for gpu in off)}: the driver is set up anew whenever nobody uses the GPU, which "
-        f"costs seconds at each start",
+        f"off on {', '.join(gpu.label for gpu in off)}: the driver lets go of an idle GPU, and setting it up again "
+        f"takes seconds at each start",
         "run nvidia-persistenced, or `sudo nvidia-smi -pm 1`",
     )
 
@@ -192,7 +204,7 @@ def _state_checks(
 
 
 def gpu_check(state: GpuState) -> Check:
-    """One GPU: whether it can be used now, and what slows it."""
+    """Check whether one GPU can be used now, and what slows it."""
     label = state.reading.label
     notes = [note for note in state.reading.notes if note != state.busy]
     if state.leased_by:
@@ -207,5 +219,5 @@ def gpu_check(state: GpuState) -> Check:
 
 
 def read_peers(a: Gpu, b: Gpu) -> int:
-    """NVML's P2P status for reads between two GPUs. May block; raises NvmlError."""
+    """Ask NVML's P2P status for reads between two GPUs. May block; raises NvmlError."""
     return int(ask("nvmlDeviceGetP2PStatus", a.handle, b.handle, P2P_READ))

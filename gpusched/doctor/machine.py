@@ -1,4 +1,4 @@
-"""What on this machine is in the way of a search, or will be, and what to do about each: for ``gpusched doctor``.
+"""Checks of this machine for ``gpusched doctor``: obstacles to a search, now or later, and what to do about each.
 
 Every check looks and changes nothing; none imports torch. ``doctor_checks`` runs them all: those of the machine are
 here, those that ask the driver are in ``gpus.py``.
@@ -40,7 +40,7 @@ def doctor_checks(
     threads: Threads | None = None,
     processes: Processes | None = None,
 ) -> list[Check]:
-    """All checks, in the order in which to read them. ``folder``: where experiments are to be kept (default: here).
+    """Run all checks, in the order in which to read them. ``folder``: where experiments are to be kept (default: here).
 
     Takes seconds at most, also with a driver that hangs.
     """
@@ -76,7 +76,7 @@ def torch_check(torch_cuda: tuple[str, str] | None, *, has_gpus: bool) -> Check:
 
 
 def nccl_check() -> Check:
-    """nccl comes as a package of its own, inside torch, or from the system."""
+    """Look for nccl: a package of its own, a part of torch, or the system's."""
     for name in sorted({d.name for d in metadata.distributions() if d.name}):
         if name.lower().startswith("nvidia-nccl"):
             found = metadata.distribution(name)
@@ -128,7 +128,7 @@ def namespace_check(initial: bool) -> Check:
 
 
 def shm_check(path: Path = Path("/dev/shm")) -> Check:
-    """Data loaders pass batches, and nccl passes tensors, through it."""
+    """Check shared memory: data loaders pass batches, and nccl passes tensors, through it."""
     try:
         total, free = _space(path)
     except OSError as error:
@@ -145,7 +145,7 @@ def shm_check(path: Path = Path("/dev/shm")) -> Check:
 
 
 def disk_check(folder: Path) -> Check:
-    """Where the experiments' folders go: journals, checkpoints, logs."""
+    """Check the disk that takes the experiments' folders: journals, checkpoints, logs."""
     place = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
     try:
         total, free = _space(place)
@@ -163,7 +163,7 @@ def disk_check(folder: Path) -> Check:
 
 
 def _space(path: Path) -> tuple[int, int]:
-    """(total, free for us) in bytes. Raises OSError."""
+    """Return (total, free for us) in bytes. Raises OSError."""
     usage = shutil.disk_usage(path)
     return usage.total, usage.free
 
@@ -171,7 +171,7 @@ def _space(path: Path) -> tuple[int, int]:
 def limit_checks(
     files: tuple[int, int] | None = None, processes: tuple[int, int] | None = None
 ) -> Iterator[Check]:
-    """The limits (soft, hard) of this shell; None: ask the kernel. Pinned memory of CUDA is under no limit."""
+    """Check the limits (soft, hard) of this shell; None: ask the kernel. Pinned memory of CUDA is under no limit."""
     soft, hard = files or resource.getrlimit(resource.RLIMIT_NOFILE)
     most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
     yield _limit("open files", soft, FILES_NEEDED, FILES_WANTED, f"ulimit -n {most}")
@@ -189,7 +189,7 @@ def _limit(name: str, soft: int, needed: int, wanted: int, command: str) -> Chec
 
 
 def lease_check(environ: Mapping[str, str] | None = None) -> Check:
-    """Where the locks are kept that keep two experiments from one GPU."""
+    """Check the folder of the locks that keep two experiments from one GPU."""
     try:
         return Check("GPU leases", "ok", f"in {lease_folder(environ)}")
     except DeviceError as error:
@@ -227,7 +227,7 @@ def installed_torch_cuda() -> tuple[str, str] | None:
 
 
 def why_no_gpu() -> str:
-    """Why scripts that use this interpreter's torch can use no GPU; empty if they can, or there is no torch."""
+    """Say why scripts that use this interpreter's torch can use no GPU; empty if they can, or there is no torch."""
     version, cuda = installed_torch_cuda() or ("", "")
     if cuda or not version:
         return ""

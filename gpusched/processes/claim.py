@@ -18,7 +18,7 @@ from gpusched.processes.identity import Identity, boot_id, is_alive
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Who looks after an incarnation. ``shim`` is None where a daemon has forbidden it to start."""
+    """The processes that look after an incarnation. ``shim`` is None where a daemon has forbidden it to start."""
 
     shim: Identity | None
     boot: str
@@ -30,7 +30,7 @@ class Claim:
 
     @property
     def leaders(self) -> tuple[Identity, ...]:
-        """The leaders of the sessions it made in this boot."""
+        """The leaders of the sessions made in this boot."""
         if self.shim is None or self.boot != boot_id():
             return ()
         return (self.shim, *self.ranks)
@@ -48,7 +48,7 @@ def _text(shim: Identity | None, ranks: Iterable[Identity]) -> bytes:
 
 
 def make_claim(path: Path, shim: Identity | None) -> bool:
-    """False if there is a claim already."""
+    """Make the claim; return False if there is one already."""
     aside = write_aside(path, _text(shim, ()))
     try:
         os.link(aside, path)
@@ -60,7 +60,7 @@ def make_claim(path: Path, shim: Identity | None) -> bool:
 
 
 def add_ranks(path: Path, shim: Identity, ranks: Iterable[Identity]) -> None:
-    """Complete one's own claim."""
+    """Add the ranks to one's own claim."""
     write_aside(path, _text(shim, ranks)).replace(path)
 
 
@@ -73,7 +73,7 @@ def _identity(found: object) -> Identity | None:
 
 
 def read_claim(path: Path) -> Claim | None:
-    """None if there is none (or nothing that could be one)."""
+    """Read a claim; None if there is none (or nothing that could be one)."""
     record = read_json(path)
     if record is None:
         return None

@@ -49,7 +49,7 @@ class Identity(NamedTuple):
 
 
 def read_file(path: str, limit_bytes: int = 1 << 20) -> bytes | None:
-    """What the kernel says in this file of ``/proc``; None if there is none. By hand, as it is asked often."""
+    """Read a file of ``/proc`` in one call; None if there is none."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -119,18 +119,18 @@ def become_subreaper() -> None:
 
 
 def end_with_parent(wanted: bool) -> None:
-    """Whether this process is killed when the thread that made it ends. Best effort: forks do not inherit it."""
+    """Have this process killed, or not, when the thread that made it ends. Best effort: forks do not inherit that."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL if wanted else 0, 0, 0, 0)
 
 
 def mark_of(folder: Path | str, trial: int | str, incarnation: int | str) -> str:
-    """The mark of an incarnation: its experiment's folder by device and inode, trial and incarnation."""
+    """Make the mark of an incarnation: its experiment's folder by device and inode, trial and incarnation."""
     where = Path(folder).stat()
     return f"{where.st_dev}:{where.st_ino}:{trial}:{incarnation}"
 
 
 def stat_fields(pid: int) -> list[bytes] | None:
-    """Fields of ``/proc/<pid>/stat`` from the state on (index 0 is field 3), or None when it is gone."""
+    """Return the fields of ``/proc/<pid>/stat`` from the state on (index 0 is field 3), or None when it is gone."""
     text = read_file(f"/proc/{pid}/stat", 2048)
     if not text:
         return None
@@ -138,7 +138,7 @@ def stat_fields(pid: int) -> list[bytes] | None:
 
 
 def start_time(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; None if there is none, or only a zombie."""
+    """Return when the process started, in clock ticks since boot; None if it is gone or a zombie."""
     fields = stat_fields(pid)
     if fields is None or chr(fields[0][0]) in _GONE:
         return None
@@ -150,7 +150,7 @@ def is_alive(process: Identity) -> bool:
 
 
 def open_pidfd(process: Identity) -> int | None:
-    """A descriptor of exactly this process, readable when it ends; None if it has ended."""
+    """Open a descriptor of exactly this process, readable when it ends; None if it has ended."""
     try:
         descriptor = os.pidfd_open(process.pid)
     except OSError:
@@ -162,7 +162,7 @@ def open_pidfd(process: Identity) -> int | None:
 
 
 def send_signal(process: Identity, number: int) -> bool:
-    """Signal exactly this process; False if it is gone (or belongs to somebody else)."""
+    """Signal exactly this process; return False if it is gone (or belongs to another user)."""
     descriptor = open_pidfd(process)
     if descriptor is None:
         return False
@@ -176,7 +176,7 @@ def send_signal(process: Identity, number: int) -> bool:
 
 
 def identify(pids: Iterable[int]) -> list[Identity]:
-    """Those of ``pids`` that are alive."""
+    """Return the identities of those ``pids`` that are alive."""
     return [Identity(pid, began) for pid in pids if (began := start_time(pid)) is not None]
 
 
@@ -223,7 +223,7 @@ def _session(pid: int) -> int:
 
 
 def _marks(pids: Iterable[int]) -> dict[int, bytes]:
-    """The mark of each process that has one and answers."""
+    """Read the mark of each process that has one and answers."""
     found = {}
     for pid, environment in read_each(pids, lambda pid: read_file(f"/proc/{pid}/environ")).items():
         _, name, rest = (environment or b"").partition(MARK.encode() + b"=")
@@ -239,16 +239,16 @@ def command_of(pid: int) -> str:
 
 
 def in_sessions(sessions: Iterable[int]) -> list[int]:
-    """Processes of these sessions."""
+    """Return the processes of these sessions."""
     wanted = frozenset(sessions)
     return [pid for pid in all_pids() if _session(pid) in wanted]
 
 
 def of_incarnation(mark: str, leaders: Iterable[Identity]) -> list[Identity]:
-    """What is left of an incarnation whose shim may be gone: marked, in a leader's session, or below one of those.
+    """Find what is left of an incarnation whose shim may be gone: marked, in a leader's session, or below one of those.
 
-    A session that began after its recorded leader's number was handed out again is somebody else's, so a leader counts
-    only while its number is unused or its own. This process itself is never among them.
+    A session that began after its recorded leader's number was handed out again is another's, so a leader counts only
+    while its number is unused or its own. This process itself is never among them.
     """
     sessions = {who.pid for who in leaders if start_time(who.pid) in (None, who.start_time)}
     wanted = mark.encode()
@@ -264,12 +264,12 @@ def of_incarnation(mark: str, leaders: Iterable[Identity]) -> list[Identity]:
 
 
 def kill_each(processes: Iterable[Identity]) -> int:
-    """SIGKILL to each; how many were still there."""
+    """Send SIGKILL to each; return how many were still there."""
     return sum(send_signal(process, signal.SIGKILL) for process in processes)
 
 
 def reap_all(on_exit: Callable[[int, int], None] | None = None) -> bool:
-    """Reap every child that has ended. True if there is no child left at all (ECHILD)."""
+    """Reap every child that has ended; return True if there is no child left at all (ECHILD)."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -1,6 +1,6 @@
-"""What became of an incarnation, judged from what it left on disk.
+"""The outcome of an incarnation, judged from what it left on disk.
 
-The rule: a committed last word decides, and then nobody looks at exit codes any more (a rank that has finished may
+The rule: a committed last word decides, and then exit codes do not count any more (a rank that has finished may
 abort while the interpreter tears gloo down). Without a last word, asked to stop means ``killed``, a bad exit means
 ``failed``, a good one ``finished``. ``exit.json`` has the form of ``docs/contracts.md``.
 
@@ -30,7 +30,7 @@ def _count(value: object) -> int | None:
 
 
 def last_word(paths: TrialPaths, incarnation: int) -> dict[str, Any] | None:
-    """The committed last word, with ``why`` known to be one of its two values; None if there is none."""
+    """Read the committed last word, with ``why`` known to be one of its two values; None if there is none."""
     word = read_json(paths.last_word(incarnation), 65536)
     return word if word is not None and word.get("why") in ("yielded", "finished") else None
 
@@ -43,7 +43,7 @@ def signal_name(number: int) -> str:
 
 
 def tail_of(path: Path, size: int = _TEXT_LIMIT) -> str:
-    """The end of a log; empty if there is none."""
+    """Read the end of a log; empty if there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - size))
@@ -53,7 +53,7 @@ def tail_of(path: Path, size: int = _TEXT_LIMIT) -> str:
 
 
 def _from_stderr(text: str) -> tuple[str | None, str]:
-    """The last traceback in a rank's stderr and its last line: for scripts that write no error file."""
+    """Find the last traceback in a rank's stderr and its last line: for scripts that write no error file."""
     at = text.rfind("Traceback (most recent call last):")
     if at < 0:
         return None, ""
@@ -65,7 +65,7 @@ def _from_stderr(text: str) -> tuple[str | None, str]:
 
 
 def _from_error_file(path: Path) -> tuple[str | None, str, float]:
-    """Message, traceback and time in torchrun's error file (``TORCHELASTIC_ERROR_FILE``)."""
+    """Read message, traceback and time of torchrun's error file (``TORCHELASTIC_ERROR_FILE``)."""
     body = (read_json(path) or {}).get("message")
     if isinstance(body, str):
         return body[:_TEXT_LIMIT], "", float("inf")
@@ -98,7 +98,7 @@ def first_error(
     bad_codes: Mapping[int, int],
     killed_by_kernel: bool = False,
 ) -> dict[str, Any] | None:
-    """The root cause: the error file with the earliest time, else the first of ``bad_codes`` (in order of exit).
+    """Find the root cause: the error file with the earliest time, else the first of ``bad_codes`` (in order of exit).
 
     But a rank that was the first to die, of a signal that leaves no time for an error file, is what others complain of.
     """
@@ -119,7 +119,7 @@ def first_error(
 
 
 def no_ranks_error(message: str) -> dict[str, Any]:
-    """The ranks could not even be started."""
+    """Make the error of ranks that could not even be started."""
     return _error(None, message, "", None)
 
 
@@ -134,7 +134,7 @@ def verdict(
     codes: Mapping[int, int],
     error: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """The content of ``exit.json``."""
+    """Make the content of ``exit.json``."""
     if word is not None:
         outcome = str(word["why"])
         error = None
@@ -155,7 +155,7 @@ def verdict(
 
 
 def error_text(exit_record: Mapping[str, Any]) -> str | None:
-    """The error of an ``exit.json`` in one text: the line for people first, the traceback below it."""
+    """Word the error of an ``exit.json`` as one text: the line for people first, the traceback below it."""
     error = exit_record.get("error")
     if not isinstance(error, dict):
         return None
@@ -166,13 +166,13 @@ def error_text(exit_record: Mapping[str, Any]) -> str | None:
 
 
 def stuck_text(exit_record: Mapping[str, Any]) -> str | None:
-    """Who hung where, in an ``exit.json`` of an incarnation that was ended because it hung."""
+    """Return which rank hung where, in an ``exit.json`` of an incarnation that was ended because it hung."""
     stuck = exit_record.get("stuck")
     return stuck[:_STUCK_LIMIT] if isinstance(stuck, str) and stuck else None
 
 
 def sane_exit(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """``record`` if it has the form of ``exit.json``, numbers cleaned; else None."""
+    """Return ``record`` with numbers cleaned if it has the form of ``exit.json``, else None."""
     if record is None or record.get("outcome") not in ("yielded", "finished", "failed", "killed"):
         return None
     return {

@@ -1,7 +1,7 @@
 """Shared memory that a killed trial left behind in ``/dev/shm`` (reliability F18).
 
 A process that is killed cannot remove its segments, and no one else does: pause by pause the memory fills up, and the
-next trial dies of it. Whoever ends a tree (its shim; where that is dead the server, or the daemon's hunt) removes a
+next trial dies of it. The process that ends a tree (its shim; else the server, or the daemon's hunt) removes a
 segment when *all* of this holds:
 
 * its name is one that libraries make up (torch, Python's ``shared_memory``, NCCL), not one that a person chose;
@@ -30,7 +30,7 @@ _SLACK_S = 1.0
 
 
 class Segments:
-    """Of one incarnation; made when it begins, or ``began_s`` by the wall clock. Nothing here raises OSError."""
+    """Shared memory of one incarnation that begins now, or at ``began_s`` of the wall clock. Nothing raises OSError."""
 
     def __init__(self, folder: Path = SHARED, began_s: float | None = None) -> None:
         self._folder = folder
@@ -39,22 +39,22 @@ class Segments:
         self._pids: set[int] = set()
 
     def reaped(self, pid: int) -> None:
-        """A process of the tree has ended."""
+        """Note that a process of the tree has ended."""
         if len(self._pids) < _MOST_PIDS:
             self._pids.add(pid)
 
     def note(self, root: int) -> None:
-        """What is below ``root`` is about to be killed: what does it have mapped?"""
+        """Note what the processes below ``root``, which are about to be killed, have mapped."""
         self.note_all(lambda: descendants(root))
 
     def note_all(self, doomed: Callable[[], Iterable[int]]) -> None:
-        """These processes are about to be killed. They are asked for only where there is anything to find."""
+        """Note what processes about to be killed have mapped. ``doomed`` is called only where segments are."""
         there = self._candidates()
         if there:
             self._mapped |= self._in_use(doomed()) & there.keys()
 
     def remove(self) -> list[str]:
-        """The tree is empty: remove what it left; return the names."""
+        """Remove what the tree, now empty, has left; return the names."""
         ours = [
             name
             for name, maker in self._candidates().items()
@@ -72,7 +72,7 @@ class Segments:
         return removed
 
     def _candidates(self) -> dict[str, int | None]:
-        """Made-up names of our user's segments of this time, with the pid in the name."""
+        """Return made-up names of our user's segments of this time, with the pid in the name."""
         found: dict[str, int | None] = {}
         with suppress(OSError), os.scandir(self._folder) as entries:
             for entry in entries:
@@ -86,7 +86,7 @@ class Segments:
         return found
 
     def _in_use(self, pids: Iterable[int]) -> set[str]:
-        """Names of segments that these processes have mapped or open."""
+        """Return names of segments that these processes have mapped or open."""
         prefix = os.fsencode(self._folder) + b"/"
         used = read_each(pids, lambda pid: [*_files_mapped(pid), *_files_open(pid)])
         files = (file for files in used.values() for file in files)

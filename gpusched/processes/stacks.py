@@ -1,11 +1,11 @@
-"""Where every rank is, when one of them hangs: written down by the ranks themselves, read by the shim.
+"""The place of every rank when one of them hangs: written down by the ranks themselves, read by the shim.
 
 Each rank has ``faulthandler`` write the stacks of all its threads into ``stacks-<rank>.txt`` of its incarnation's logs
 when it gets ``SIGNAL``; that works in any C code, needs no interpreter lock and no tool. The shim asks, waits a moment,
 and says in one line who is stuck where. A rank that has no handler for it (no rank of ours, or not yet) is not asked:
 the signal would end it.
 
-Who is stuck: a rank that is stopped; else those that do not wait for the others, if somebody does; else all of them.
+Stuck is a rank that is stopped; else those that do not wait for the others, if any does; else all of them.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ def listen(path: Path) -> None:
 
 
 def listen_as_rank() -> None:
-    """``listen``, by what the environment says of this rank. Raises OSError, KeyError, ValueError without one."""
+    """Call ``listen`` with what the environment says of this rank. Raises OSError, KeyError, ValueError without one."""
     env = os.environ
     logs = Path(env["GPUSCHED_DIR"], "trials", f"{int(env['GPUSCHED_TRIAL']):04d}", "logs")
     listen(logs / str(int(env["GPUSCHED_INCARNATION"])) / f"stacks-{int(env['RANK'])}.txt")
 
 
 def ranks_below(pid: int) -> dict[int, int]:
-    """Rank: pid, of the processes below ``pid`` that torchrun started as programs of their own (``launch: cold``)."""
+    """Return rank: pid, of processes below ``pid`` that torchrun started as programs (``launch: cold``)."""
     found: dict[int, int] = {}
     environments = read_each(descendants(pid), lambda pid: read_file(f"/proc/{pid}/environ"))
     for process, environment in environments.items():
@@ -77,7 +77,7 @@ def ranks_below(pid: int) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rank is. ``frame``: the innermost of the user's own, else the innermost there is; "" if not known."""
+    """The place of a rank. ``frame``: the innermost of the user's own, else the innermost there is; "" if not known."""
 
     frame: str
     waits: bool = False
@@ -108,7 +108,7 @@ def capture(
 
 
 def place_of(stacks: str, *, stopped: bool = False) -> Place:
-    """From what ``faulthandler`` wrote: the main thread is the last one."""
+    """Read the place from what ``faulthandler`` wrote: the main thread is the last one."""
     frames = [m for line in _main_thread(stacks) if (m := _FRAME.match(line)) is not None]
     if not frames:
         return Place("", stopped=stopped)
@@ -124,7 +124,7 @@ def _main_thread(stacks: str) -> list[str]:
 
 
 def describe(places: Mapping[int, Place]) -> str:
-    """Who is stuck, in words: at most one line, whatever the number of ranks."""
+    """Say which ranks are stuck: at most one line, whatever the number of ranks."""
     stopped = [rank for rank, place in places.items() if place.stopped]
     if stopped:
         return f"{_who(stopped)} {_is(stopped)} stopped (SIGSTOP)"
@@ -149,7 +149,7 @@ def _is(ranks: Sequence[int]) -> str:
 
 
 def _listens(pid: int) -> bool:
-    """Whether the process has a handler for ``SIGNAL``."""
+    """Tell whether the process has a handler for ``SIGNAL``."""
     for line in (read_file(f"/proc/{pid}/status", 8192) or b"").splitlines():
         if line.startswith(b"SigCgt:"):
             return bool(int(line.split()[1], 16) >> (SIGNAL - 1) & 1)
@@ -177,6 +177,6 @@ def _read(path: Path, start: int) -> str:
 
 
 def _is_whole(path: Path, start: int) -> bool:
-    """The outermost frame of a script is its module's, or the fork's."""
+    """Tell whether all is written: the outermost frame of a script is its module's, or the fork's."""
     lines = _read(path, start).rstrip("\n").splitlines()
     return bool(lines) and lines[-1].endswith(("in <module>", "in _bootstrap", "in main"))

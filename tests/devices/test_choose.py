@@ -188,7 +188,7 @@ def test_auto_leaves_gpus_alone_that_the_script_cannot_use(
     found = parse_devices("auto", why_no_gpu=lambda: why)
     assert found.kind == kind
     remarks = found.remarks if isinstance(found, CpuDevices) else ()
-    said = [note for note in remarks if "not used" in note]
+    said = [note for note in remarks if "no GPU is used" in note]
     assert bool(said) == (gpus and bool(why))
     assert all(why in note for note in said)
     assert parse_devices("cuda", why_no_gpu=lambda: why).kind == "cuda", "who insists gets them"

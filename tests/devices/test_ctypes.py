@@ -151,5 +151,5 @@ def test_gpusched_gpus_shows_both(library: Path, tmp_path: Path) -> None:
     out = python(library, "-m", "gpusched", "gpus", "--json", XDG_STATE_HOME=str(tmp_path))
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["name"] for row in rows] == ["NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090"]
-    assert "reset once it is empty" in rows[0]["busy"]
+    assert "reset once the GPU is empty" in rows[0]["busy"]
     assert "pid 1 " in rows[1]["busy"]

@@ -54,7 +54,7 @@ def test_asked_for_while_a_trial_is_on_it_it_is_not_given_away(box: Box) -> None
     assert devices.faults()
     assert devices.readmitted(name) is None
     run_trial(box, devices, name, 11)
-    assert devices.readmitted(name) == "it is in use"
+    assert devices.readmitted(name) == "a trial is using it"
     devices.confirm_release([name], LIMIT_S)
     assert devices.told(Released) == []
     box.clock.advance(1)
@@ -81,7 +81,7 @@ def test_a_late_release_can_be_readmitted(box: Box) -> None:
     run_trial(box, devices, name, 11)
     box.driver.end(11, 0.0, 90.0)
     assert devices.released([name], 60) is None
-    assert "more in use" in str(devices.readmitted(name))
+    assert "more memory in use" in str(devices.readmitted(name))
     box.clock.advance(30)
     assert devices.readmitted(name) is None
 
@@ -123,7 +123,7 @@ def test_a_gpu_to_be_reset_when_empty_may_finish_its_trial(box: Box) -> None:
     assert devices.faults() == ()
     box.driver.end(11)
     assert devices.released([name], 3) is None
-    assert "reset once it is empty" in devices.faults()[0].reason
+    assert "reset once the GPU is empty" in devices.faults()[0].reason
 
 
 def test_memory_errors_and_bad_rows(make_box: MakeBox) -> None:
@@ -341,14 +341,14 @@ def test_health_that_was_known_and_cannot_be_read_now_is_not_good_health(box: Bo
     run_trial(box, devices, name, 11)
     box.driver.end(11)
     assert devices.released([name], 4) is None
-    assert "its health cannot be read" in devices.waits_for(name)
+    assert "health cannot be read" in devices.waits_for(name)
     assert devices.faults() == (), "nobody needs to know its power"
     assert devices.released([name], 20) is not None
     box.clock.advance(30.0 - box.clock.now())
     box.gpus[1].failures.append((30.0, 45.0, "nvmlDeviceGetFieldValues", 999))
     box.clock.advance(10)
     (fault,) = devices.faults()
-    assert (fault.device, "its health cannot be read" in fault.reason) == (other, True)
+    assert (fault.device, "health cannot be read" in fault.reason) == (other, True)
     box.clock.advance(20)
     assert devices.recovered() == (other,)
 
@@ -370,7 +370,7 @@ def test_a_gpu_that_cannot_be_found_out_about_is_left_out_and_named(make_box: Ma
     devices, names = begin(box)
     assert names == ["GPU-0a00-beef"]
     assert any(note.startswith("GPU 1 is left out: NVML: GPU is lost") for note in devices.notes)
-    assert "GPU 2 is left out: NVML did not answer about it" in devices.notes
+    assert "GPU 2 is left out: NVML did not answer" in devices.notes
 
 
 def test_a_driver_that_never_answers_is_an_error(make_box: MakeBox) -> None:

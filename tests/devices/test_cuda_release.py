@@ -27,7 +27,7 @@ def test_a_release_needs_pids_gone_and_memory_back(box: Box) -> None:
     assert "pid 11" in devices.waits_for(name)
     assert "ended" in devices.waits_for(name)
     box.clock.advance(0.8)
-    why = "10.00 GiB more in use than when idle, held by nobody that NVML names"
+    why = "10.00 GiB more memory in use than when idle, and NVML names no process that holds it"
     assert devices.waits_for(name) == f"not released yet: {why}"
     took_s = devices.released([name], 5)
     assert took_s is not None
@@ -205,7 +205,7 @@ def test_no_gpu_at_all_is_an_error_that_says_who(make_box: MakeBox) -> None:
 def test_memory_in_use_by_nobody_is_somebody(make_box: MakeBox) -> None:
     box = make_box(gpu(0), gpu(1, idle=30 * GIB))
     _, second = box.devices().open()
-    assert "held by nobody that NVML names" in second.why_not
+    assert "and NVML names no process that holds it" in second.why_not
 
 
 def test_processes_of_our_own_at_the_start_are_an_adopted_trial(box: Box) -> None:
@@ -224,7 +224,7 @@ def test_processes_of_our_own_at_the_start_are_an_adopted_trial(box: Box) -> Non
     [
         (
             {"memory_s": 100.0},
-            "10.00 GiB more in use than when idle, held by nobody that NVML names",
+            "10.00 GiB more memory in use than when idle, and NVML names no process that holds it",
         ),
         ({"listed_s": 100.0, "memory_s": 100.0}, "held by pid 11 (10.00 GiB), which has ended"),
     ],

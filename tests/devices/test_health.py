@@ -25,7 +25,7 @@ def test_the_drivers_recovery_action_is_the_last_word() -> None:
     for action in range(1, 8):
         found = health.trouble(3, vitals(recovery=action), None)
         assert found is not None
-        assert found.reason.startswith("its driver asks for")
+        assert found.reason.startswith("the driver asks for")
         assert found.at_once is (action != 4)
     assert "recovery action 99" in health.trouble(0, vitals(recovery=99), None).reason  # type: ignore[union-attr]
 
@@ -67,7 +67,7 @@ def test_unknown_xids_are_fatal_and_announcements_need_vitals() -> None:
             pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown,
             "slowed by the power supply (power brake)",
         ),
-        (pynvml.nvmlClocksEventReasonHwSlowdown, "slowed by its hardware"),
+        (pynvml.nvmlClocksEventReasonHwSlowdown, "slowed by a limit of the hardware"),
         (pynvml.nvmlClocksEventReasonSwPowerCap, "at its power limit"),
         (pynvml.nvmlClocksEventReasonGpuIdle, None),
     ],

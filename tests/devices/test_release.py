@@ -46,11 +46,11 @@ def nobody(pid: int) -> Holder:
     [
         (usage(), True, ""),
         (usage(v2=500 * MIB), True, ""),
-        (usage(v2=517 * MIB), False, "513 MiB more in use than when idle"),
+        (usage(v2=517 * MIB), False, "513 MiB more memory in use than when idle"),
         (usage(v2=None, v1=1100 * MIB), True, ""),
         (usage(v2=None, v1=3 * GIB), False, "2.41 GiB more"),
         (usage(v2=None), False, "no memory figure"),
-        (usage(processes=None), False, "does not list its processes any more"),
+        (usage(processes=None), False, "no longer lists the GPU's processes"),
         (usage(error="NVML: Unknown Error"), False, "cannot be read"),
         (usage(processes=(GpuProcess(7, 3),)), False, "held by pid 7 (bob: job 7, 3 bytes)"),
         (usage(processes=(GpuProcess(7, None, computes=False, draws=True),)), True, ""),
