@@ -1,4 +1,4 @@
-"""Why is a trial where it is? Data first (``Explanation``), sentences second (``lines``).
+"""Why a trial is where it is. Data first (``Explanation``), sentences second (``lines``).
 
 From the state, the trial's story and the policy's own words; changes nothing.
 """
@@ -18,7 +18,7 @@ S = TrialState
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How it did at one rung: ``rank`` 1 is the best of ``of``; None: its metric was not finite there."""
+    """The trial's place at one rung: ``rank`` 1 is the best of ``of``; None: its metric was not finite there."""
 
     milestone: int
     rank: int
@@ -65,18 +65,18 @@ class Explanation:
         }
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Word the explanation for people."""
         out = [f"trial {self.trial} is {self.state} at step {self.step}: {self.why}"]
         out += [f"  {sentence}" for sentence in self.policy]
         if self.moves_when:
-            out.append(f"  it moves when {self.moves_when}")
-        out += ["", "its story:"]
+            out.append(f"  next change: when {self.moves_when}")
+        out += ["", "story:"]
         for at, what in self.story:
             first, *more = what.splitlines() or [""]
             out.append(f"  {at:9.1f} s  {first}")
             out += [f"  {'':9}    {line}" for line in more]
         if self.error and "\n" in self.error:
-            out += ["", "its error:", *(f"  {line}" for line in self.error.splitlines())]
+            out += ["", "error:", *(f"  {line}" for line in self.error.splitlines())]
         return out
 
 
@@ -119,56 +119,56 @@ def _without_echoes(story: Sequence[tuple[float, str]]) -> tuple[tuple[float, st
 def _why(state: State, trial: Trial) -> str:
     if trial.is_doomed:
         cause = trial.killed_because or (trial.after.reason if trial.after else "stopped")
-        return f"it has been told to die: {cause}"
+        return f"being ended: {cause}"
     match trial.state:
         case S.PENDING:
-            return "it has not been launched yet"
+            return "not launched yet"
         case S.STARTING:
             return _why_starting(state, trial)
         case S.RUNNING:
-            return f"it trains on {trial.size_in_words} ({', '.join(trial.devices)})"
+            return f"trains on {trial.size_in_words} ({', '.join(trial.devices)})"
         case S.YIELDING:
             after = trial.after
             return (
-                f"it leaves at its next report, {_where_to(after.state)}: {after.reason}"
+                f"leaves at its next report, {_where_to(after.state)}: {after.reason}"
                 if after
                 else ""
             )
         case S.PAUSED if trial.held_by_user:
-            return "a person paused it; 'gpusched unpause' lets it go on"
+            return f"paused by a person; 'gpusched unpause {trial.id}' lets it go on"
         case S.PAUSED | S.COMPLETED | S.STOPPED:
             return _last_reason(trial)
         case S.FAILED:
-            return (trial.error or "no reason is known").splitlines()[0]
+            return (trial.error or "reason unknown").splitlines()[0]
 
 
 def _why_starting(state: State, trial: Trial) -> str:
     waits = [name for name in trial.devices if state.devices.slots[name].state.value == "draining"]
     if waits:
-        return f"it waits until the release of {', '.join(waits)} is confirmed"
-    return f"its processes start on {', '.join(trial.devices)}"
+        return f"waits until the release of {', '.join(waits)} is confirmed"
+    return f"processes start on {', '.join(trial.devices)}"
 
 
 def _moves_when(state: State, trial: Trial) -> str:
-    """What the next change of its state waits for."""
+    """Word the condition of the trial's next change."""
     if trial.is_doomed:
-        return "nothing is left of its processes"
+        return "the last of its processes is gone"
     match trial.state:
         case S.STARTING if not trial.has_processes:
-            return "these devices are confirmed to be free"
+            return "these devices are confirmed free"
         case S.STARTING:
             return "all of its ranks are up"
         case S.RUNNING:
-            return "it reports: the policy decides at every report"
+            return "the trial reports; the policy decides at every report"
         case S.YIELDING:
             return "its processes have left"
         case S.PAUSED if trial.held_by_user:
-            return "a person unpauses it"
+            return "a person unpauses the trial"
         case S.PAUSED if trial.id in state.wanted:
             needed, free = state.rules.smallest, state.atoms_free
             return f"{needed} atoms are free (now {free})" if needed > 1 else "an atom is free"
         case S.PAUSED:
-            return "atoms are free and the policy chooses it"
+            return "atoms are free and the policy chooses this trial"
         case _:
             return ""
 
@@ -183,9 +183,9 @@ def _where_to(to: TrialState) -> str:
 
 
 def _last_reason(trial: Trial) -> str:
-    """What was said when it came to where it is."""
+    """Return the reason given when the trial came into its state."""
     marker = f"-> {trial.state.value}: "
     for _, what in reversed(trial.story):
         if marker in what:
             return what.split(marker, 1)[1]
-    return trial.story[-1][1] if trial.story else "nothing is known"
+    return trial.story[-1][1] if trial.story else "reason unknown"

@@ -125,7 +125,7 @@ def explain_rungs(rungs: Sequence[Rung], trial: TrialView, eta: float) -> list[s
     def promoted(count: int) -> str:
         best = int(count // eta)
         if best == 0:
-            return f"none is promoted before {math.ceil(eta)} are here"
+            return f"promotion begins when {math.ceil(eta)} trials have come"
         return "the best is promoted" if best == 1 else f"the best {best} are promoted"
 
     return [

@@ -48,7 +48,7 @@ class Play:
 def test_each_state_in_a_sentence() -> None:
     play = Play()
     assert (
-        explain(play.experiment.state, play.experiment.policy, 0).why == "its processes start on d0"
+        explain(play.experiment.state, play.experiment.policy, 0).why == "processes start on d0"
     )
     assert "trains on 1 atom (d0)" in play.tell(TrialUp(at=0.5, trial=0, incarnation=1)).why
     told = play.report(1)
@@ -56,7 +56,7 @@ def test_each_state_in_a_sentence() -> None:
     asked = play.tell(UserAsked(at=1.5, verb="pause", trial=0))
     assert "leaves at its next report, to pause" in asked.why
     gone = play.tell(TrialExited(at=2.0, trial=0, incarnation=1, outcome="yielded", saved_step=1))
-    assert "a person paused it" in gone.why
+    assert "paused by a person" in gone.why
     assert [what for _, what in gone.story][-1].startswith("yielding -> paused")
 
 
@@ -81,19 +81,19 @@ def test_as_data_it_is_json() -> None:
 
 #: stage -> (a part of why, a part of what makes it move)
 WORDS = {
-    "starting": ("its processes start on d0", "all of its ranks are up"),
-    "up": ("it trains on 1 atom (d0)", "it reports"),
-    "running": ("it trains on 1 atom (d0)", "the policy decides at every report"),
+    "starting": ("processes start on d0", "all of its ranks are up"),
+    "up": ("trains on 1 atom (d0)", "the trial reports"),
+    "running": ("trains on 1 atom (d0)", "the policy decides at every report"),
     "resizing": ("to go on with another number of atoms", "its processes have left"),
-    "waiting": ("it waits until the release of d0 is confirmed", "confirmed to be free"),
+    "waiting": ("waits until the release of d0 is confirmed", "are confirmed free"),
     "pausing": ("to pause", "its processes have left"),
     "stopping": ("for good", "its processes have left"),
     "completing": ("complete", "its processes have left"),
     "killed_while_starting": (
-        "it has been told to die: paused by the user",
-        "nothing is left of its processes",
+        "being ended: paused by the user",
+        "the last of its processes is gone",
     ),
-    "paused": ("", "the policy chooses it"),
+    "paused": ("", "the policy chooses this trial"),
     "completed": ("", ""),
     "stopped": ("", ""),
     "failed": ("ValueError: no", ""),
@@ -119,7 +119,7 @@ def test_every_stage_has_its_words(stage: str) -> None:
 def test_a_lost_device_and_what_follows() -> None:
     script = stages.running(sizes=(1, 2)).quarantined("d1").drop().quarantined("d0").drop()
     told = explain(script.state, script.policy, 0)
-    assert told.why == "it has been told to die: d0 was lost: Xid 79"
+    assert told.why == "being ended: d0 was lost: Xid 79"
     script.exited(0, "killed").expect_nothing()
     told = explain(script.state, script.policy, 0)
     assert told.moves_when == "an atom is free"
@@ -130,7 +130,7 @@ def test_a_lost_device_and_what_follows() -> None:
 
 def test_a_person_holds_it() -> None:
     script = stages.pausing().asked("pause", 0).drop().wants(Start(1)).exited(0, saved=2).drop()
-    assert explain(script.state, script.policy, 0).moves_when == "a person unpauses it"
+    assert explain(script.state, script.policy, 0).moves_when == "a person unpauses the trial"
 
 
 def test_standings_are_ranks_and_metrics_in_rungs() -> None:

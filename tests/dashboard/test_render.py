@@ -93,7 +93,7 @@ STORY = (
     "trial 0 is running at step 74 on 4 atoms, launch 3",
     "  rung 9: 1st of 4; the best 1 are promoted",
     "",
-    "its story:",
+    "story:",
     "    0.0 s  a new configuration enters",
     "    0.2 s  starting -> running: up on 1 atoms",
     "   15.8 s  grows 1 -> 2: 69 more steps before the deadline",
