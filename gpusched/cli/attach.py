@@ -96,7 +96,7 @@ def _stay(
 
 
 def is_screen() -> bool:
-    """Whether there is a terminal for the dashboard."""
+    """Tell whether there is a terminal for the dashboard."""
     return sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
@@ -119,7 +119,7 @@ class Stream:
         )
 
     def explain(self, trial: int) -> list[str]:
-        """A trial's story, line by line."""
+        """Return a trial's story, line by line."""
         answer = session.explanation(self._paths, trial)
         return list(answer["lines"])
 

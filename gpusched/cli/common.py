@@ -1,4 +1,4 @@
-"""What several commands share: arguments (RECIPE, EXP, TRIAL, ``--json``), the experiment they name, plain output."""
+"""Parts that several commands share: arguments (RECIPE, EXP, TRIAL, ``--json``), the experiment named, plain output."""
 
 from __future__ import annotations
 

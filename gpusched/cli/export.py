@@ -81,7 +81,7 @@ def records(told: Timeline) -> Iterator[dict[str, Any]]:
 
 
 def columns(rows: list[dict[str, Any]]) -> list[str]:
-    """All keys, in the order in which they first appear."""
+    """List all keys in the order in which they first appear."""
     return list(dict.fromkeys(key for row in rows for key in row))
 
 

@@ -187,7 +187,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _refuse_running(workload: str) -> None:
-    """A journal is its daemon's while that lives."""
+    """Refuse a running experiment: a journal is its daemon's while the daemon lives."""
     kind, _, folder = workload.partition(":")
     if kind != "trace" or not folder:
         return
@@ -250,7 +250,7 @@ def _sizes(text: str | None) -> tuple[int, ...]:
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[[Result], None] | None]:
-    """A bar on a terminal's stderr; nothing anywhere else."""
+    """Show a bar on a terminal's stderr; nothing anywhere else."""
     if not sys.stderr.isatty() or total < 2:
         yield None
         return
@@ -305,7 +305,7 @@ _LEFT = ("policy", "scaling")
 def _columns(
     rows: Sequence[Row], metric: str, target: float | None
 ) -> list[tuple[str, Callable[[Row], str]]]:
-    """Name and text of each column; what is the same in all rows is left out, but for atoms and deadline."""
+    """Return name and text of each column, without those equal in all rows (but for atoms and deadline)."""
     columns: list[tuple[str, Callable[[Row], str]]] = [
         ("policy", lambda row: row.name),
         ("atoms", lambda row: str(row.atoms)),

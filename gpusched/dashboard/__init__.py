@@ -1,4 +1,4 @@
-"""What people see of an experiment: state to view to lines of text, each step pure; only ``live`` has a terminal.
+"""An experiment as people see it: state to view to lines of text, each step pure; only ``live`` has a terminal.
 
 * ``view`` makes a ``model.View`` of the core's state: what ``status --json``, the dashboard and the report show
 * ``render`` gives out rows and columns to ``header``, ``table``, ``panels`` and ``detail``; ``marks`` has glyphs and

@@ -16,7 +16,7 @@ from gpusched.text import clean, count, hparam_texts, show_clock, show_duration,
 
 
 def detail(view: View, trial: TrialView | None, extra: Detail, width: int, rows: int) -> list[Text]:
-    """At most ``rows`` lines; the curve, the story and the log share what the facts leave."""
+    """Compose at most ``rows`` lines; the curve, the story and the log share the rows that the facts leave."""
     if trial is None:
         return [marks.heading("trial", width), styled("select a trial with ↑ and ↓", QUIET)]
     lines = [marks.rule(_title(trial), Text(), width)]
@@ -68,7 +68,7 @@ def _facts(view: View, trial: TrialView) -> Iterator[str]:
 
 
 def _wrapped(items: list[str], width: int, rows: int) -> list[Text]:
-    """Items three blanks apart, over as many lines as it takes, at most ``rows``."""
+    """Join items three blanks apart, over at most ``rows`` lines."""
     lines: list[str] = []
     for item in items:
         if lines and len(lines[-1]) + 3 + len(item) <= width:
@@ -86,7 +86,7 @@ def _hparams(trial: TrialView, width: int) -> list[Text]:
 
 
 def curve(trial: TrialView, width: int, rows: int) -> list[Text]:
-    """A chart with the range at its left and the steps below."""
+    """Draw a chart with the range at its left and the steps below."""
     known = [point for point in trial.curve if point is not None]
     if not known or rows < 2:
         return []
@@ -105,7 +105,7 @@ def curve(trial: TrialView, width: int, rows: int) -> list[Text]:
 def _story_and_log(
     view: View, trial: TrialView, extra: Detail, width: int, rows: int
 ) -> list[Text]:
-    """Half the rows each, more for one if the other needs less; each opens with a rule."""
+    """Give half the rows to each, more to one if the other needs less; each opens with a rule."""
     why, story = _told(view, trial, extra, width)
     wanted = len(why) + len(story) + 1
     for_log = min(len(extra.log) + 1, max(rows // 2, rows - wanted)) if extra.log else 0
@@ -125,7 +125,7 @@ def _story_and_log(
 
 
 def _told(view: View, trial: TrialView, extra: Detail, width: int) -> tuple[list[str], list[str]]:
-    """Why it is where it is (what ``explain`` says before its first blank line), and what happened, the latest last.
+    """Split a story into why the trial is where it is (up to the first blank line of ``explain``) and what happened.
 
     While that is not there (yet): what the view's decisions say of it.
     """
@@ -155,7 +155,7 @@ def _from_decisions(view: View, trial: TrialView) -> list[str]:
 
 
 def help_lines(view: View, ui: UiState, width: int) -> list[Text]:
-    """The keys, and what the glyphs mean."""
+    """List the keys and the meaning of the glyphs."""
     keys = [*KEYS, ("Ctrl-C", ui.interrupt)] if ui.interrupt else [*KEYS]
     column = max(len(key) for key, _ in keys) + 2
     lines = [marks.heading("keys", width)]

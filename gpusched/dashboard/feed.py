@@ -47,7 +47,7 @@ class Mailbox:
         return self._writer
 
     def post(self, kind: str, value: Any = None) -> None:
-        """From any thread; nothing happens once the mailbox is closed."""
+        """Post from any thread; nothing happens once the mailbox is closed."""
         with self._lock:
             if self._closed:
                 return
@@ -57,7 +57,7 @@ class Mailbox:
                 os.write(self._writer, b"\0")
 
     def take(self) -> list[tuple[str, Any]]:
-        """All messages so far."""
+        """Take all messages so far."""
         with contextlib.suppress(BlockingIOError):
             while os.read(self._reader, 4096):
                 pass

@@ -23,7 +23,7 @@ LABEL = "atoms  "
 
 
 def header(view: View, width: int, ui: UiState, *, rows: int) -> list[Text]:
-    """Two rows at least; with three a bar of the time; with four as many for what does not fit beside the best."""
+    """Compose two rows at least; a third is a bar of the time, a fourth has the counts that fit nowhere else."""
     lines = [marks.beside(_title(view, width), _standing(view, ui), width)]
     if rows >= 3:
         lines.append(_progress(view, width, ui))
@@ -56,7 +56,7 @@ def _standing(view: View, ui: UiState) -> Text:
 
 
 def time_left_s(view: View, ui: UiState) -> float:
-    """The clock runs on while the daemon is silent."""
+    """Return the time left; the clock runs on while the daemon is silent."""
     return max(0.0, view.time_left_s - (ui.away_s or 0.0))
 
 
@@ -159,7 +159,7 @@ def _atom_counts(view: View) -> Text:
 
 
 def _strips(view: View, width: int, rows: int) -> Iterator[Text]:
-    """As wide as is pleasant, wrapped over several rows, or counted in words where even those do not do."""
+    """Draw the atoms' blocks, wrapped over several rows, or count atoms in words where the rows do not do."""
     devices, colours = view.devices, marks.colours(view)
     least = max(len(_label(device)) for device in devices) + 2
     cell = max(least, min(least + 4, width // len(devices)))

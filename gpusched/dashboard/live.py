@@ -154,7 +154,7 @@ class _Loop:
         return Watched(self._view, self._why)
 
     def _wait(self) -> None:
-        """Until something happens, or a tick has passed; deal with it."""
+        """Wait until something happens or a tick has passed, and deal with that."""
         keyboard = self._screen.keyboard if self._screen is not None else None
         sources: list[int] = [self._mailbox.fileno()]
         if keyboard is not None:
@@ -279,7 +279,7 @@ class _Loop:
             self._screen.enter()
 
     def _interrupt(self) -> None:
-        """In a thread: the daemon may be slow to answer, and a second Ctrl-C must get through meanwhile."""
+        """Ask in a thread: the daemon may be slow to answer, and a second Ctrl-C must get through meanwhile."""
         if self._on_interrupt is None:
             self._why = "detached"
             return

@@ -66,7 +66,7 @@ _ASCII = str.maketrans(
 
 
 def colours(view: View) -> dict[int, str]:
-    """A colour for each trial that has atoms: always the same one unless an older trial has it."""
+    """Choose a colour for each trial that has atoms: always the same one unless an older trial has it."""
     found: dict[int, str] = {}
     taken: set[int] = set()
     for trial in sorted({device.trial for device in view.devices if device.trial is not None}):
@@ -79,7 +79,7 @@ def colours(view: View) -> dict[int, str]:
 
 
 def styled(text: str, style: str) -> Text:
-    """A text to append others to: its style is its own and does not spread to them."""
+    """Return a text to append others to; its style does not spread to them."""
     return Text().append(text, style)
 
 
@@ -88,7 +88,7 @@ def state_of(state: str) -> tuple[str, str]:
 
 
 def to_ascii(text: str) -> str:
-    """The same picture in ASCII, cell for cell."""
+    """Return the same picture in ASCII, cell for cell."""
     if text.isascii():
         return text
     text = text.translate(_ASCII)
@@ -101,7 +101,7 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(curve: Sequence[float | None], width: int, style: str = CURVE) -> Text:
-    """The shape of a curve, scaled to its own range; a red × where the metric was not a number."""
+    """Draw the shape of a curve, scaled to its own range; a red × where the metric was not a number."""
     if width <= 0:
         return Text()
     points = list(curve)
@@ -148,7 +148,7 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 def chart(curve: Sequence[float | None], width: int, height: int) -> list[Text]:
-    """The curve as a line of braille dots, ``width`` by ``height`` cells; gaps where it was not a number."""
+    """Draw a curve as a line of braille dots, ``width`` by ``height`` cells; gaps where it was not a number."""
     known = [point for point in curve if point is not None]
     if not known or width < 1 or height < 1:
         return [Text() for _ in range(height)]
@@ -175,7 +175,7 @@ def chart(curve: Sequence[float | None], width: int, height: int) -> list[Text]:
 
 
 def _between(curve: Sequence[float | None], place: float) -> float | None:
-    """The curve at a place between two points, straight between them."""
+    """Interpolate the curve at a place between two points."""
     left = int(place)
     right = min(left + 1, len(curve) - 1)
     first, second = curve[left], curve[right]
@@ -186,7 +186,7 @@ def _between(curve: Sequence[float | None], place: float) -> float | None:
 
 
 def fit(line: Text, width: int) -> Text:
-    """The line cut to ``width`` cells, with an ellipsis if something is lost."""
+    """Cut the line to ``width`` cells, with an ellipsis if something is lost."""
     line.no_wrap = True
     if line.cell_len > width:
         line.truncate(max(0, width), overflow="ellipsis")
@@ -214,5 +214,5 @@ def rule(title: Text, right: Text, width: int) -> Text:
 
 
 def heading(title: str, width: int, right: Text | None = None) -> Text:
-    """A rule with a plain title."""
+    """Draw a rule with a plain title."""
     return rule(styled(title, "bold"), right or Text(), width)

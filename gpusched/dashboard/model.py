@@ -1,4 +1,4 @@
-"""What a dashboard shows: a plain tree of numbers and short texts, and its JSON form.
+"""The data of a dashboard: a plain tree of numbers and short texts, and its JSON form.
 
 It is made in the daemon (``view.build``), sent to whoever watches, and is what ``status --json`` prints; from a journal
 it is made just the same when no daemon lives. Rules:
@@ -130,7 +130,7 @@ class DecisionView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Where an experiment stands.
+    """The standing of an experiment.
 
     ``state``: starting, running, stopping, finished, or interrupted (not finished, and no daemon lives). ``ending``:
     why it stops or stopped. ``trials``: the most relevant ones, the best first; ``trial_counts`` counts all of them.
@@ -168,7 +168,7 @@ class View:
         return self.state == "finished"
 
     def trial(self, number: int | None) -> TrialView | None:
-        """The trial of this number, if it is among those sent."""
+        """Return the trial of this number, if it is among those sent."""
         return next((trial for trial in self.trials if trial.id == number), None)
 
 

@@ -1,4 +1,4 @@
-"""What stands below or beside the table: rungs, decisions, devices; and the footer."""
+"""The panels below or beside the table: rungs, decisions, devices; and the footer."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _better(view: View) -> str:
 
 
 def rungs_line(view: View) -> Text:
-    """All rungs in one line: ``rungs  1: 12 ≥ 0.8712   4: 5 ≥ 0.9401``."""
+    """Put all rungs in one line: ``rungs  1: 12 ≥ 0.8712   4: 5 ≥ 0.9401``."""
     line = styled("rungs  ", QUIET)
     for place, rung in enumerate(rung for rung in view.rungs if rung.count):
         line.append("   " if place else "").append(f"{rung.milestone}: ", QUIET).append(
@@ -35,7 +35,7 @@ def rungs_line(view: View) -> Text:
 
 
 def rungs(view: View, width: int, rows: int) -> list[Text]:
-    """A ladder, the highest rung on top: how many came so far, wait there, and what it takes to be kept."""
+    """Draw a ladder, the highest rung on top: how many trials came, how many wait there, and the cut-off."""
     lines = [styled("  step  trials  waiting     kept if", QUIET)]
     most = max((rung.count for rung in view.rungs), default=1)
     for rung in list(reversed(view.rungs))[: max(0, rows - 1)]:
@@ -57,7 +57,7 @@ def rungs(view: View, width: int, rows: int) -> list[Text]:
 
 
 def decisions(view: View, width: int, rows: int) -> list[Text]:
-    """The last decisions in words, the newest first."""
+    """Word the last decisions, the newest first."""
     recent = list(reversed(view.decisions))[:rows]
     column = max((len(show_clock(decision.at)) for decision in recent), default=0)
     lines = []
@@ -72,7 +72,7 @@ def decisions(view: View, width: int, rows: int) -> list[Text]:
 
 
 def _by_name(text: str, devices: Sequence[DeviceView]) -> str:
-    """A GPU by the name that it has on the screen, once, instead of its UUID."""
+    """Name a GPU as on the screen, once, instead of by its UUID."""
     for device in devices:
         if device.id in text and (name := name_of(device)) != device.id:
             said = text.replace(device.id, name)
@@ -90,20 +90,20 @@ _GPU = re.compile(r"GPU [0-9+/]+")
 
 
 def name_of(device: DeviceView) -> str:
-    """A GPU as ``nvidia-smi`` numbers it, rather than by its UUID; anything else by its id."""
+    """Name a GPU as ``nvidia-smi`` numbers it, rather than by its UUID; anything else by its id."""
     found = _GPU.match(device.label)
     return clean(found[0] if found else device.id, 60)
 
 
 def trouble(device: DeviceView) -> tuple[str, str]:
-    """Its state in a word and why it is so, without its own name once more. What a stranger has is busy."""
+    """Return the device's state in a word and the reason without the device's name. A stranger's device is busy."""
     why = device.reason.removeprefix(f"{name_of(device)}: ")
     busy = device.state == "quarantined" and why.startswith(("held by ", "leased by "))
     return ("busy" if busy else device.state), why
 
 
 def devices(view: View, width: int, rows: int) -> list[Text]:
-    """One line a device: who is on it, how busy it is and was in the last minute, its memory; or why it is not used."""
+    """Draw a line a device: its trial, its load now and in the last minute, its memory; or why it is not used."""
     names = min(12, max((len(name_of(device)) for device in view.devices), default=4))
     colours = marks.colours(view)
     lines = [_device(device, width, names, colours) for device in view.devices]
@@ -155,7 +155,7 @@ def _figures(device: DeviceView, width: int) -> Text:
 
 
 def _load(history: Sequence[float | None], width: int) -> Text:
-    """The last minute's utilisation, on a scale from nothing to full."""
+    """Draw the last minute's utilisation, on a scale from nothing to full."""
     apart = -(-len(history) // width)
     recent = history[::-1][::apart][:width][::-1]
     heights = [
@@ -169,7 +169,7 @@ def _load(history: Sequence[float | None], width: int) -> Text:
 
 
 def remarks(view: View, ui: UiState, width: int, rows: int) -> list[Text]:
-    """What must not be overlooked: warnings of the daemon, what a key press did. Where room is short, the newest."""
+    """Word what must not be overlooked: warnings of the daemon, the effect of a key; in little room the newest."""
     said = [(f"! {warning}", "bold yellow") for warning in view.warnings]
     if view.state == "interrupted":
         said.append(("! no daemon runs it; 'gpusched resume' goes on with it", "bold yellow"))
@@ -187,7 +187,7 @@ def remarks(view: View, ui: UiState, width: int, rows: int) -> list[Text]:
 
 
 def footer(view: View, width: int, ui: UiState) -> Text:
-    """The keys, as many as there is room for, the most needed first."""
+    """List the keys, as many as there is room for, the most needed first."""
     leave = ("q", "close" if view.is_over else "detach")
     if ui.help:
         hints = [("any key", "back")]

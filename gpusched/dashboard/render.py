@@ -42,7 +42,7 @@ def render(
     ui: UiState | None = None,
     detail: Detail = NO_DETAIL,
 ) -> Group:
-    """The screen as something rich can print. ``view`` None: nothing has been heard yet."""
+    """Return the screen as something rich can print. ``view`` None: no daemon has answered yet."""
     return Group(*compose(view, width=width, height=height, ui=ui, detail=detail))
 
 
@@ -55,7 +55,7 @@ def text(
     detail: Detail = NO_DETAIL,
     ascii_only: bool = False,
 ) -> str:
-    """The screen as plain text, without colours; lines without trailing blanks."""
+    """Return the screen as plain text, without colours; lines without trailing blanks."""
     lines = [
         line.plain.rstrip()
         for line in compose(view, width=width, height=height, ui=ui, detail=detail)
@@ -73,7 +73,7 @@ def compose(
     ui: UiState | None = None,
     detail: Detail = NO_DETAIL,
 ) -> list[Text]:
-    """The lines of the screen: at most ``height``, none wider than ``width``."""
+    """Compose the lines of the screen: at most ``height``, none wider than ``width``."""
     ui = ui or UiState()
     if view is None:
         lines = [styled("waiting for the daemon ..", QUIET)]
@@ -89,7 +89,7 @@ def compose(
 
 
 def _safe(line: Text, width: int) -> Text:
-    """A last guard: views are clean when ``view`` made them, but they come over a socket."""
+    """Guard the terminal: views are clean when ``view`` made them, but they come over a socket."""
     plain = harmless(line.plain)
     return marks.fit(line if plain == line.plain else Text(plain), width)
 
@@ -128,7 +128,7 @@ def _table(view: View, frame: _Plan, ui: UiState, width: int) -> list[Text]:
 
 
 def _below_the_table(view: View, ui: UiState, width: int, rows: int) -> list[Text]:
-    """Where a few trials leave much room: the curve of the selected trial, or of the best."""
+    """Draw the curve of the selected trial, or of the best, where a few trials leave much room."""
     best = view.best.trial if view.best is not None else None
     trial = view.trial(best if ui.selected is None else ui.selected)
     if rows < 8 or trial is None or len(trial.curve) < 2 or ui.detail:
@@ -156,7 +156,7 @@ def _panels(view: View, frame: _Plan, ui: UiState, width: int) -> list[Text]:
 
 
 def _decisions(view: View, width: int, rows: int) -> list[Text]:
-    """The policy's notes beside the title, or on a line of their own if that is too short and there is one to spare."""
+    """Put the policy's notes beside the title, or on a line of their own if that is too short."""
     notes = styled(" · ".join(view.notes), "cyan")
     if notes and notes.cell_len + len("── decisions ── ──") + 2 > width and rows > 3:
         title = marks.heading("decisions", width)
@@ -179,7 +179,7 @@ def _columns(
 
 
 def _tiny(view: View, width: int, height: int, ui: UiState) -> list[Text]:
-    """For windows in which nothing fits: the essentials, and how much room the dashboard needs."""
+    """Compose the essentials, and how much room the dashboard needs, for windows in which nothing fits."""
     best = view.best
     lines = [
         Text(f"{view.state} {show_clock(header.time_left_s(view, ui))} left", "bold"),
@@ -229,7 +229,7 @@ def _side_margin(width: int) -> int:
 
 
 def visible_rows(view: View, width: int, height: int, ui: UiState) -> int:
-    """How many trials are seen at a time: what a page up or down moves by."""
+    """Return how many trials are seen at a time: a page up or down moves by so many."""
     return table.visible(_plan(view, width - 2 * _side_margin(width), height, ui).table_rows)
 
 
@@ -261,7 +261,7 @@ def _plan(view: View, width: int, height: int, ui: UiState) -> _Plan:
 
 
 def _stacked(view: View, body: int, ui: UiState) -> dict[str, int]:
-    """A third of the body for the panels, more where the table has fewer trials than rows."""
+    """Give a third of the body to the panels, more where the table has fewer trials than rows."""
     room = 0 if body < 6 else max(body // 3, body - max(len(view.trials) + 2, 6))
     if ui.panel == "both":
         # The rungs in one line, which needs no rule.
@@ -281,7 +281,7 @@ def _stacked(view: View, body: int, ui: UiState) -> dict[str, int]:
 
 
 def _beside(view: View, body: int, ui: UiState, gap: int) -> dict[str, int]:
-    """The column is as high as the body; decisions get what rungs and devices leave."""
+    """Give the column the body's height; decisions get the rows that rungs and devices leave."""
     readable = any(device.utilisation is not None for device in view.devices)
     rungs = len(view.rungs) + 1 if view.rungs and ui.panel in ("both", "rungs") else 0
     devices = len(view.devices) if ui.panel == "devices" or (ui.panel == "both" and readable) else 0

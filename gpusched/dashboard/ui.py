@@ -1,4 +1,4 @@
-"""What a person has chosen to see, and what a key does to it. Pure: ``press`` answers with a new ``UiState``.
+"""The choices of the person who watches, and the effect of each key. Pure: ``press`` answers with a new ``UiState``.
 
 A selection is a trial's number, not a row, so it stays on its trial while the table moves under it.
 """
@@ -50,7 +50,7 @@ class UiState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Detail:
-    """What is known of the selected trial beside the view: its story and the end of its log."""
+    """The selected trial's story and the end of its log, which are not in the view."""
 
     story: tuple[str, ...] = ()
     log_name: str = ""
@@ -58,7 +58,7 @@ class Detail:
 
 
 def order(view: View, ui: UiState) -> list[TrialView]:
-    """The trials as the table shows them. Those without a metric come last whichever way it is sorted."""
+    """Sort the trials for the table. Those without a metric come last in either direction."""
     sign = -1.0 if view.mode == "max" else 1.0
     keys: dict[str, Callable[[TrialView], float]] = {
         "metric": lambda trial: sign * trial.metric if trial.metric is not None else 0.0,
@@ -75,7 +75,7 @@ def order(view: View, ui: UiState) -> list[TrialView]:
 
 
 def window(ui: UiState, ids: Sequence[int], rows: int) -> int:
-    """The first row to show, so that the selected trial is among ``rows`` rows."""
+    """Return the first row to show, so that the selected trial is among ``rows`` rows."""
     top = max(0, min(ui.top, len(ids) - rows))
     if ui.selected in ids:
         place = ids.index(ui.selected)
@@ -84,7 +84,7 @@ def window(ui: UiState, ids: Sequence[int], rows: int) -> int:
 
 
 def press(ui: UiState, key: str, ids: Sequence[int], rows: int) -> UiState:
-    """What a key does. ``ids``: the trials in the order shown; ``rows``: how many of them at a time."""
+    """Do what a key means. ``ids``: the trials in the order shown; ``rows``: how many of them at a time."""
     change = dataclasses.replace
     ui = change(ui, note="")
     if ui.help:

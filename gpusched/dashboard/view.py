@@ -1,4 +1,4 @@
-"""Where an experiment stands, for people: ``build`` reads the core's state and makes a ``View``.
+"""The standing of an experiment, for people: ``build`` reads the core's state and makes a ``View``.
 
 Called once or twice a second in the daemon's loop, so it is cheap: at most ``LIMIT`` trials are described, each curve
 by at most ``CURVE_POINTS`` numbers; the rest is counted. It changes nothing. The dashboard draws views and nothing
@@ -62,7 +62,7 @@ def build(
     warnings: Sequence[str] = (),
     readings: Iterable[Reading] = (),
 ) -> View:
-    """The standing at ``now`` (seconds since the experiment began; the last event's time if None).
+    """Describe the standing at ``now`` (seconds since the experiment began; the last event's time if None).
 
     ``alive``: whether somebody drives the experiment; a daemon's pid says so, a simulation says it here. ``eta``: the
     policy's, for the rungs' cut-offs.
@@ -168,7 +168,7 @@ def _device(slot: DeviceSlot, reading: Reading | None) -> DeviceView:
 
 
 def _reason(slot: DeviceSlot, holders: str) -> str:
-    """Why a device that is neither free nor held is not."""
+    """Word why a device is draining or quarantined."""
     if slot.state is DeviceState.QUARANTINED:
         return slot.reason or "no reason was given"
     if slot.state is not DeviceState.DRAINING:
@@ -189,7 +189,7 @@ def _reason(slot: DeviceSlot, holders: str) -> str:
 
 
 def _relevant(state: State) -> list[Trial]:
-    """At most LIMIT trials, the best latest metric first: live ones, the best, the last failures, good others."""
+    """Choose at most LIMIT trials, the best first: live ones, the best, the last failures, good others."""
     trials = state.trials
     if len(trials) <= LIMIT:
         return sorted(trials.values(), key=_place)
@@ -242,7 +242,7 @@ def _trial(state: State, trial: Trial, now_s: float) -> TrialView:
 
 
 def _metrics(metrics: Mapping[str, float | str]) -> dict[str, float | str]:
-    """A few of the reported metrics; values that are not finite arrive as texts and stay so."""
+    """Return a few of the reported metrics; values that are not finite arrive as texts and stay so."""
     found: dict[str, float | str] = {}
     for name, value in metrics.items():
         if len(found) == METRICS:
@@ -298,7 +298,7 @@ def _rungs(state: State, rungs: Sequence[Rung], eta: float | None) -> tuple[Rung
 
 
 def _decisions(state: State) -> tuple[DecisionView, ...]:
-    """The newest last. What is decided at a report and said again when the trial has left counts once."""
+    """List decisions, the newest last. One that is told at a report and again when the trial has left counts once."""
     said: set[tuple[int | None, str]] = set()
     found: list[DecisionView] = []
     for at, trial, text in list(state.decisions)[-DECISIONS:]:

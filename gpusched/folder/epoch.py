@@ -22,7 +22,7 @@ _LONGEST = 20
 
 
 def read_epoch(experiment: Path | str) -> int:
-    """The epoch of the newest daemon of the experiment in this folder; 0 where that cannot be told."""
+    """Return the epoch of the newest daemon of the experiment in this folder; 0 if unknown."""
     with suppress(OSError, ValueError):
         descriptor = os.open(f"{experiment}/{NAME}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:

@@ -70,7 +70,7 @@ _SEAL_BYTES = len(',"crc":"01234567"}')
 
 
 def read_json(path: Path, limit_bytes: int = _FILE_LIMIT_BYTES) -> dict[str, Any] | None:
-    """The object in this file; None if there is no such file, or no object in it."""
+    """Return the object in this file; None without such a file, or without an object in it."""
     try:
         with path.open("rb") as file:
             found = json.loads(file.read(limit_bytes))
@@ -80,7 +80,7 @@ def read_json(path: Path, limit_bytes: int = _FILE_LIMIT_BYTES) -> dict[str, Any
 
 
 def sealed(text: bytes) -> bytes:
-    """A line of JSON (an object, no newline) with its own checksum as the last key: a changed bit is found.
+    """Seal a line of JSON (an object, no newline) with a checksum as the last key: a changed bit is found.
 
     Its name must not become another key's by one bit: ``c`` became ``s``, and the checksum a step's time.
     """

@@ -49,7 +49,7 @@ class Lock:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process has taken the lock. Probes that meet do not see each other: they share the lock."""
+    """Tell whether a process has taken the lock. Probes that meet do not see each other: they share the lock."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

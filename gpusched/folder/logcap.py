@@ -59,7 +59,7 @@ class LogCap:
         """Readable when something was written; -1 where the kernel grants no watch: then it is looked now and then."""
 
     def wait_s(self, now_s: float) -> float:
-        """How long until a look may be taken; until then do not wait for ``descriptor``."""
+        """Return how long until a look may be taken; until then do not wait for ``descriptor``."""
         return max(0.0, self._next_look_s - now_s)
 
     def look(self, now_s: float) -> None:
@@ -74,7 +74,7 @@ class LogCap:
                     self._cap(entry.name, entry.stat().st_size)
 
     def close(self) -> None:
-        """A last look; the tree is empty."""
+        """Take a last look; the tree is empty."""
         self._next_look_s = 0.0
         self.look(0.0)
         if self.descriptor >= 0:
@@ -122,7 +122,7 @@ class LogCap:
         return False
 
     def _cut_back(self, descriptor: int, begin: int, length: int) -> bool:
-        """The writers append, so they go on behind what is left."""
+        """Cut the file back; the writers append, so they go on behind the rest."""
         os.ftruncate(descriptor, self._first)
         return False
 

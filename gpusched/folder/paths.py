@@ -61,14 +61,14 @@ class TrialPaths:
         return self.logs(incarnation) / "leave"
 
     def stacks(self, incarnation: int, rank: int) -> Path:
-        """Where a rank writes down its stacks when it is asked to (``processes/stacks.py``)."""
+        """Return the file in which a rank writes its stacks when asked to (``processes/stacks.py``)."""
         return self.logs(incarnation) / f"stacks-{rank}.txt"
 
     def exit(self, incarnation: int) -> Path:
         return self.logs(incarnation) / "exit.json"
 
     def shim(self, incarnation: int) -> Path:
-        """Who the shim is: pid, start time, boot id."""
+        """Return the file that identifies the shim: pid, start time, boot id."""
         return self.logs(incarnation) / "shim.json"
 
 
@@ -166,7 +166,7 @@ class ExperimentPaths:
 
 @contextmanager
 def socket_address(path: Path) -> Iterator[str]:
-    """A name for the socket at ``path``, through its folder's descriptor: a path may be longer than an address can be.
+    """Name the socket at ``path`` through its folder's descriptor: a path may be longer than an address can be.
 
     Raises OSError if the folder is not there.
     """

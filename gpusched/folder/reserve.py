@@ -68,14 +68,14 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What is free on the disk of a folder, and from where on that is too little; both in bytes."""
+    """Free room on the disk of a folder, and the mark below which that is too little; both in bytes."""
 
     free: int
     low_mark: int
 
     @classmethod
     def of(cls, folder: Path) -> Room:
-        """As an unprivileged user has it. Raises OSError."""
+        """Read the room that an unprivileged user has. Raises OSError."""
         disk = os.statvfs(folder)
         size = disk.f_blocks * disk.f_frsize
         return cls(disk.f_bavail * disk.f_frsize, min(LOW_BYTES, int(size * LOW_SHARE)))
@@ -93,7 +93,7 @@ class Room:
 
 
 def is_full(folder: Path) -> bool:
-    """Whether ``folder`` takes no 64 KiB more: SQLite does not say why a write failed."""
+    """Tell whether ``folder`` takes no 64 KiB more: SQLite does not say why a write failed."""
     probe = folder / ".probe"
     try:
         descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -43,7 +43,7 @@ _COMMAND_FIELDS = {
 
 
 def event_fields(event: Event) -> dict[str, Any]:
-    """The fields of an event but ``at``, and but those that are at their default."""
+    """Return the fields of an event without ``at`` and without those at their default."""
     body = {}
     for name, default in _EVENT_FIELDS[type(event)]:
         value = getattr(event, name)
@@ -53,12 +53,12 @@ def event_fields(event: Event) -> dict[str, Any]:
 
 
 def event_body(event: Event) -> str:
-    """The same as a JSON object in text."""
+    """Return the fields as a JSON object in text."""
     return compact.encode(event_fields(event))
 
 
 def event_from(kind: str, at: float, body: str) -> Event:
-    """The event again. Raises KeyError, TypeError or ValueError on what is none."""
+    """Read the event again. Raises KeyError, TypeError or ValueError on anything else."""
     fields = json.loads(body)
     if type(fields) is not dict:
         raise ValueError(f"{kind}: not an object but {body:.40}")
@@ -69,7 +69,7 @@ def event_from(kind: str, at: float, body: str) -> Event:
 
 
 def command_fields(command: Command) -> dict[str, Any]:
-    """The fields of a command, as JSON would give them back."""
+    """Return the fields of a command, as JSON would give them back."""
     return {name: getattr(command, name) for name in _COMMAND_FIELDS[type(command).__name__]}
 
 
@@ -81,7 +81,7 @@ def commands_text(commands: Sequence[Command]) -> str:
 
 
 def commands_from(text: str) -> list[Command]:
-    """The commands again."""
+    """Read the commands again."""
     if not text:
         return []
     return [_command(name, fields) for name, fields in json.loads(text)]

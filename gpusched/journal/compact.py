@@ -31,7 +31,7 @@ _begin_of = json.JSONDecoder().raw_decode
 
 
 def decode(text: str) -> Any:
-    """The value of a text. Raises ValueError; RecursionError where it is nested too deeply."""
+    """Read the value of a text. Raises ValueError; RecursionError where values are nested too deeply."""
     text = text.strip(_BLANKS)
     value, end = _begin_of(text)
     if end != len(text):

@@ -84,7 +84,7 @@ class Journal:
 
     @classmethod
     def create(cls, path: Path, meta: Mapping[str, Any]) -> Journal:
-        """A new journal. ``meta`` is what else a resume must know; any JSON.
+        """Create a journal. ``meta`` is what else a resume must know; any JSON.
 
         Raises InputError if there is one already, or if the folder cannot be written.
         """
@@ -96,7 +96,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path) -> Journal:
-        """An existing journal. Raises DamagedState if it is none, damaged, or from a newer version."""
+        """Open an existing journal. Raises DamagedState if the file is none, damaged, or newer."""
         finish_salvage(path)
         if not path.is_file():
             raise DamagedState(f"{path}: no journal is here, so this folder is not an experiment")
@@ -201,7 +201,7 @@ class Journal:
     # ------------------------------------------------------------ read
 
     def entries(self) -> Iterator[Entry]:
-        """All events in order, each checked. Read to the end, ``append`` goes on behind the last.
+        """Yield all events in order, each checked. After the end is read, ``append`` goes on behind the last.
 
         Raises DamagedState, naming the event, at the first row that is not as it was written.
         """
@@ -304,7 +304,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _create(path: Path, meta: Mapping[str, Any]) -> sqlite3.Connection:
-    """A complete, empty journal in one transaction: there is none, or a whole one."""
+    """Create a complete, empty journal in one transaction: a crash leaves none, or a whole one."""
     with explained(path):
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))

@@ -1,4 +1,4 @@
-"""What happened to each trial and each device: the one reader of a journal for reports, exports, traces and profiles.
+"""The story of each trial and each device: the one reader of a journal for reports, exports, traces and profiles.
 
 Nothing is replayed, so the journal may come from another version of a policy. ``read`` opens the journal for an instant
 and for reading only, so that it can be read beside the daemon that writes it (SQLite's WAL lets readers see what is
@@ -176,7 +176,7 @@ class _Reader:
                 on.yielded_at = event.at
 
     def _running(self, of: Reported | CheckpointSaved | TrialExited | Yield) -> Incarnation | None:
-        """The trial's present incarnation, if that is meant: what is late from one before says nothing."""
+        """Return the trial's present incarnation, if that is meant: a late word of one before says nothing."""
         trial = self._told.trials.get(of.trial)
         present = trial.incarnations[-1] if trial is not None else None
         return present if present is not None and present.number == of.incarnation else None

@@ -236,7 +236,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: int) -> 
 
 
 def _cells(tag: str, texts: Iterable[str], numbers: int) -> str:
-    """The first ``numbers`` of them are numbers."""
+    """Make a row; the first ``numbers`` cells are numbers."""
     return "".join(
         f"<{tag}{' class=n' if place < numbers else ''}>{escape(text)}</{tag}>"
         for place, text in enumerate(texts)

@@ -36,12 +36,12 @@ class Bar:
 
 
 def colour(number: int) -> str:
-    """One of many that differ from their neighbours, readable on light and dark."""
+    """Choose one of many colours that differ from their neighbours, readable on light and dark."""
     return f"hsl({number * _PALETTE_TURN % 360:.0f} 60% 48%)"
 
 
 def lines(chart: Sequence[Line], *, x_label: str, y_label: str, height: int = 340) -> str:
-    """A chart of lines; the y axis spans what most of the points span, so that one that runs away hides nothing."""
+    """Draw a chart of lines; the y axis spans most of the points, so that a curve that runs away hides nothing."""
     points = [point for line in chart for point in line.points]
     if not points:
         return '<p class="quiet">nothing to draw yet</p>'
@@ -69,7 +69,7 @@ def lines(chart: Sequence[Line], *, x_label: str, y_label: str, height: int = 34
 
 
 def rows(names: Sequence[str], bars: Sequence[Bar], *, until: float, x_label: str) -> str:
-    """A row a device, its spans in it."""
+    """Draw a row a device, its spans in it."""
     if not names:
         return '<p class="quiet">no device yet</p>'
     deep = 22 if len(names) <= 24 else 8
@@ -101,7 +101,7 @@ def rows(names: Sequence[str], bars: Sequence[Bar], *, until: float, x_label: st
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most POINTS_MAX of them, the first and the last included."""
+    """Keep at most POINTS_MAX of the points, the first and the last included."""
     last = len(points) - 1
     if last < POINTS_MAX:
         return list(points)
@@ -127,7 +127,7 @@ class _Scale:
 
 
 def _middle(values: Sequence[float]) -> tuple[float, float]:
-    """From the smallest to the largest, without what is far away from the middle four fifths."""
+    """Return the smallest and the largest value, without outliers far away from the middle four fifths."""
     ordered = sorted(values)
     count = len(ordered)
     low, high = ordered[count // 10], ordered[min(count - 1, count - 1 - count // 10)]

@@ -47,9 +47,7 @@ class Play:
 
 def test_each_state_in_a_sentence() -> None:
     play = Play()
-    assert (
-        explain(play.experiment.state, play.experiment.policy, 0).why == "processes start on d0"
-    )
+    assert explain(play.experiment.state, play.experiment.policy, 0).why == "processes start on d0"
     assert "trains on 1 atom (d0)" in play.tell(TrialUp(at=0.5, trial=0, incarnation=1)).why
     told = play.report(1)
     assert any("rung 1: 1st of 1" in sentence for sentence in told.policy)
