@@ -56,6 +56,7 @@ REGISTRY: Mapping[str, tuple[str, str]] = {
     "hyperband": ("gpusched.policies.hyperband", "Hyperband"),
     "asha": ("gpusched.policies.asha", "Asha"),
     "hypersched": ("gpusched.policies.hypersched", "HyperSched"),
+    "foresight": ("gpusched.policies.foresight", "Foresight"),
     "bandit": ("gpusched.policies.bandit", "Bandit"),
     "earlyterm": ("gpusched.policies.earlyterm", "EarlyTerm"),
     "pop": ("gpusched.policies.pop", "Pop"),

@@ -47,6 +47,8 @@ from gpusched.sim.workload import Curve
 
 #: More events than this in one experiment: it does not end.
 MAX_EVENTS = 60_000
+#: From a trial's last word, or the signal that kills it, to the end of its processes, at most.
+LONGEST_EXIT_S = 0.1
 
 BOUNDS: Mapping[str, Any] = {"metric_min": 0.0, "metric_max": 1.0}
 #: Options for the contract, for policies that cannot run without or whose defaults need days. Others run with ``{}``.
@@ -58,6 +60,10 @@ VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
         {"R": None, "eta": 2.0, "allocation": "top_job", "cooldown": 0},
         {"R": 27, "speculation": False, "exploration_fraction": 0.5, "never_idle": False},
         {"R": 64, "eta": 1.5, "overhead_aware": False, "assume_linear": True},
+    ],
+    "foresight": [
+        {},
+        {"R": 40, "metric_min": 0.0, "metric_max": 1.0, "scouting": 0.0},
     ],
     "sha": [{"R": 27, "eta": 3.0}, {"R": 8, "eta": 2.0, "overlap": True, "patience": 1.5}],
     "hyperband": [{"R": 9, "eta": 3.0}, {"R": 16, "r": 2, "eta": 2.0, "overlap": True}],
@@ -296,7 +302,7 @@ def _executor(random: Random, seed: int, rules: Rules, atoms: int) -> SimExecuto
         launch_s=lag * random.random(),
         resize_s=lag * random.random(),
         save_s=lag * 0.2,
-        exit_s=lag * 0.1,
+        exit_s=lag * LONGEST_EXIT_S,
         release_s=lag * random.random(),
     )
     faults = Faults(

@@ -15,7 +15,7 @@ import pytest
 from gpusched import policies
 from gpusched.core.policy import Policy
 from gpusched.core.trial import TrialState
-from tests.policies.contract import VARIANTS, Played, Witness, play
+from tests.policies.contract import LONGEST_EXIT_S, VARIANTS, Played, Witness, play
 from tests.policies.hand import Hand
 
 CASES = [
@@ -42,7 +42,8 @@ def test_random_experiments_keep_every_invariant_and_replay(
 def _check_ending(played: Played, seed: int) -> None:
     state = played.experiment.state
     assert state.finished, f"seed {seed}"
-    assert state.now <= state.rules.deadline_s + state.rules.last_call_s + state.rules.kill_grace_s
+    grace_s = state.rules.last_call_s + state.rules.kill_grace_s + LONGEST_EXIT_S
+    assert state.now <= state.rules.deadline_s + grace_s + 1e-6
     for trial in state.trials.values():
         assert trial.is_final, f"seed {seed}: trial {trial.id} is {trial.state.value}"
         sentences = played.policy.explain(state.view, state.view.trials[trial.id])

@@ -1,0 +1,447 @@
+"""``foresight``: every atom-second goes to whatever promises most for the deadline.
+
+    forecast   the level of each trial at the deadline, had it all atoms from now on           ``foresight_curves``
+    incumbent  the trial with the best forecast M; ``_price``: what one more atom is worth to it a second
+    bids       a trial: E[(X - M)+] / what finding out costs                                   ``_bid_of``
+               a new configuration: the same, for a launch and a first look                    ``_bid_of_new``
+    rule       at a report a trial keeps its atoms while no bid elsewhere is higher; free atoms go to the highest
+    scouts     the first trials, one an atom, run on for a while whatever their rank: they show what curves do later
+    leaders    the less forecasts are to be believed, the more of the best trials run on undisturbed
+
+Not from a paper; held against the papers' policies in docs/papers.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from gpusched.core.decisions import Decision, Pause, Resize, Resume, Start, Stop
+from gpusched.core.policy import TrialView, View
+from gpusched.core.trial import NEVER, TrialState
+from gpusched.policies import base
+from gpusched.policies.foresight_curves import Belief, Curves, expected_excess
+
+#: Forecasts are made again after this share of the deadline.
+REFRESH = 0.01
+#: Share of the time left that is kept back when it is asked how far a trial can come.
+MARGIN = 0.05
+#: Share of a forecast's deviation that the next half octave resolves.
+NEWS = 0.25
+#: A leader may still win: its forecast is within so many deviations of the best.
+CHANCE = 2.0
+#: The incumbent rests where its atoms are worth so many times more elsewhere.
+REST = 3.0
+#: A newcomer is judged after it has trained this share of what its launch took.
+LOOK = 0.5
+#: A scout that does better than forecast runs on for so many times as long.
+PATIENCE = 3.0
+#: Steps after a launch before the incumbent is resized: its speed is known by then.
+COOLDOWN = 3
+#: Paused trials that are forecast each time: the best ones.
+CONSIDERED = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(base.Options):
+    """``R``: most steps of a trial (None: no limit)."""
+
+    #: The best possible metric, where it is known: forecasts are better (1 for an accuracy, 0 for a loss).
+    metric_max: float | None = None
+    metric_min: float | None = None
+    #: Share of the deadline that scouts train for: what later octaves bring is seen before anybody is judged.
+    scouting: float = 0.1
+
+    def problems(self) -> Iterator[base.BadOption]:
+        yield from base.Options.problems(self)
+        if not 0 <= self.scouting <= 1:
+            yield "scouting", f"must be between 0 and 1, not {self.scouting:g}"
+        low, high = self.metric_min, self.metric_max
+        if low is not None and high is not None and not low < high:
+            yield "metric_max", f"must be above metric_min = {low:g}, not {high:g}"
+
+
+class Foresight(base.Policy):
+    """Forecasts of the deadline, and an auction of atom-seconds."""
+
+    name = "foresight"
+    options_type = Options
+    options: Options
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self.curves = Curves()
+        self.beliefs: dict[int, Belief] = {}
+        self.incumbent: int | None = None
+        self.leaders: set[int] = set()
+        #: M; the best score of a trial that is over; the bid of a new configuration.
+        self._to_beat = self._over = NEVER
+        self._new = math.inf
+        #: What a step more brings the incumbent at the deadline.
+        self._slope = 0.0
+        #: Paused trials by bid, the highest first.
+        self._queue: list[int] = []
+        self._refreshed_at, self._trials_then, self._is_stale = -math.inf, 0, True
+        #: Steps that newcomers had when they were judged for the first time, and how many were.
+        self._judged = [3.0, 1.0]
+        #: What newcomers promise now, what those begun promised, what they brought: fading sums.
+        self._hope = self._promised = self._brought = 0.0
+        #: Reports that the incumbent has let pass because more atoms were coming.
+        self._waited = 0
+        self._random = Random(0)
+
+    # ------------------------------------------------------------ what is believed
+
+    def _step_s(self, view: View, trial: TrialView | None = None) -> float:
+        """Return Ta, of this trial where it is known."""
+        if trial is not None and trial.step_time_s is not None and trial.atoms:
+            return trial.step_time_s * view.speedup(trial.atoms)
+        return view.step_on_one_atom_s or 1.0
+
+    def _horizon(self, view: View, trial: TrialView | None = None, spent_s: float = 0.0) -> float:
+        """Return the steps a trial, or a new one, would have if all atoms were its own from now on.
+
+        Some time is kept back: a growth takes effect some reports later.
+        """
+        left_s = max(0.0, view.time_left_s * (1 - MARGIN) - 3 * self._step_s(view)) - spent_s
+        top, steps = view.rules.fit(view.atoms_total), 0
+        seconds = view.speedup(top) * max(0.0, left_s - view.overhead_s)
+        if trial is not None:
+            steps = trial.step
+            seconds = max(seconds, view.speedup(trial.atoms) * left_s if trial.atoms else 0.0)
+        return min(steps + seconds / self._step_s(view, trial), self.options.R or math.inf)
+
+    def _refresh(self, view: View) -> None:
+        """Believe anew where something may have changed."""
+        is_due = view.now - self._refreshed_at >= REFRESH * view.rules.deadline_s
+        if not (is_due or self._is_stale or len(view.trials) > 1.1 * self._trials_then + 1):
+            return
+        self._refreshed_at, self._trials_then, self._is_stale = view.now, len(view.trials), False
+        self.curves.rescale(view.trials)
+        self.curves.refit()
+        seen = self.curves.seen
+        paused = [i for i in view.paused if i in seen and not view.trials[i].held_by_user]
+        if len(paused) > CONSIDERED:
+            paused.sort(key=lambda i: (-seen[i].level - 4 * seen[i].gain, i))
+        self.beliefs = {}
+        for i in (*view.live, *paused[:CONSIDERED]):
+            belief = self.curves.believe(i, self._horizon(view, view.trials[i]))
+            if belief is not None:
+                self.beliefs[i] = belief
+        self._choose_incumbent(view)
+        ranked = sorted(self.beliefs, key=lambda i: (-self.beliefs[i].mean, i))
+        count = max(1, round(0.5 * self.curves.doubt * view.atoms_total))
+        self.leaders = set()
+        for i, belief in self.beliefs.items():
+            belief.bid = self._bid_of(view, view.trials[i], belief)
+            may_win = belief.mean + CHANCE * belief.deviation >= self._to_beat
+            if may_win and i in ranked[:count]:
+                self.leaders.add(i)
+        self._queue = [i for i in ranked if i in view.paused and i != self.incumbent]
+        self._queue.sort(key=lambda i: -self.beliefs[i].bid)
+        self._new = self._bid_of_new(view)
+
+    def _choose_incumbent(self, view: View) -> None:
+        """Take the best forecast, less half its deviation; in doubt the incumbent stays."""
+        before = self.incumbent
+
+        def merit(i: int) -> tuple[float, int]:
+            belief = self.beliefs[i]
+            return belief.mean - (0.0 if i == before else 0.5 * belief.deviation), -i
+
+        self.incumbent = max(self.beliefs, key=merit, default=None)
+        over = self.curves.scale.level(self._over) if self._over > NEVER else NEVER
+        self._to_beat, self._slope = over, 0.0
+        if self.incumbent is None:
+            return
+        trial, belief = view.trials[self.incumbent], self.beliefs[self.incumbent]
+        if before in self.beliefs and self.incumbent > before:
+            brought = merit(self.incumbent)[0] - max(self.beliefs[before].mean, over)
+            self._brought += max(0.0, brought)
+        if belief.mean <= over:
+            return
+        self._to_beat, self._slope = belief.mean, belief.gain
+        spent_s = view.overhead_s + self._look_s(view)
+        if self._horizon(view, trial, spent_s) >= (self.options.R or math.inf):
+            # Time to spare: nothing is lost by growing later. A little, as growing may fail.
+            self._slope = 0.05 * belief.rise / belief.steps
+
+    # ------------------------------------------------------------ bids, in levels an atom-second
+
+    def _look_s(self, view: View) -> float:
+        """Return the time after which a newcomer is usually judged."""
+        return self._judged[0] / self._judged[1] * self._step_s(view)
+
+    def _bid_of(self, view: View, trial: TrialView, belief: Belief) -> float:
+        """Return by how much the trial may beat M, for what half an octave or all of the way to R costs."""
+        if trial.id == self.incumbent:
+            return math.inf
+        step_s, launch_s = self._step_s(view), 0.0 if trial.is_live else view.overhead_s
+
+        def bid(share: float, steps: float) -> float:
+            excess = expected_excess(belief.mean, share * belief.deviation, self._to_beat)
+            return excess / (max(1.0, steps) * step_s + launch_s)
+
+        return max(bid(NEWS, 0.5 * trial.step), bid(1.0, belief.steps))
+
+    def _bid_of_new(self, view: View) -> float:
+        """Return what the earlier ones promise of another one, held against what such promises have brought."""
+        if not view.can_draw:
+            return -1.0
+        cost_s = view.overhead_s + self._look_s(view)
+        horizon = self._horizon(view, spent_s=cost_s)
+        if horizon < 1:
+            return -1.0
+        excess = self.curves.newcomers(horizon, self._to_beat, self._random)
+        if excess is None:
+            return math.inf
+        self._hope, prior = excess, 4.0 * excess
+        kept = (self._brought + prior) / (self._promised + prior) if excess > 0 else 1.0
+        return excess * min(1.5, kept) / cost_s
+
+    def _price(self, view: View, atoms: int) -> float:
+        """Return what one more atom is worth to the incumbent that has so many, a second."""
+        top = view.rules.fit(view.atoms_total)
+        sizes = view.rules.sizes or (atoms + 1,)
+        larger = min((size for size in sizes if atoms < size <= top), default=None)
+        if self.incumbent is None or self._slope <= 0 or larger is None:
+            return 0.0
+        more = view.speedup(larger) - (view.speedup(atoms) if atoms else 0.0)
+        step_s = self._step_s(view, view.trials[self.incumbent])
+        return more / (larger - atoms) * self._slope / step_s
+
+    def _wanted(self, view: View, against: float) -> int:
+        """Return the atoms the incumbent should have if an atom-second is worth ``against`` elsewhere."""
+        if self.incumbent is None or self._slope <= 0:
+            return 0
+        trial, high = view.trials[self.incumbent], view.rules.fit(view.atoms_total)
+        low = held = trial.atoms if trial.is_live else 0
+        if high <= held or (held and not _pays(view, held, high)):
+            return held
+        while low < high:
+            middle = (low + high) // 2
+            if self._price(view, middle) > against:
+                low = middle + 1
+            else:
+                high = middle
+        return max(held, view.rules.fit(low)) if low else held
+
+    def _waiting(self, view: View) -> tuple[float, int | None]:
+        """Return the highest bid of a paused trial."""
+        for i in self._queue:
+            if i in self.beliefs and _may_resume(view, view.trials[i]):
+                return self.beliefs[i].bid, i
+        return -1.0, None
+
+    def _elsewhere(self, view: View) -> float:
+        return max(self._new, self._waiting(view)[0])
+
+    def _rests(self, view: View) -> bool:
+        """Tell whether the incumbent has converged: what it still gains is worth far less than its atoms elsewhere."""
+        if self.incumbent is None:
+            return False
+        trial, belief = view.trials[self.incumbent], self.beliefs[self.incumbent]
+        atoms = max(1, trial.atoms)
+        a_second = belief.rise / (belief.steps * self._step_s(view, trial))
+        return REST * a_second * view.speedup(atoms) / atoms < self._elsewhere(view)
+
+    # ------------------------------------------------------------ reports
+
+    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        sign = view.rules.sign
+        best = self.options.metric_max if sign > 0 else self.options.metric_min
+        looked = self.curves.look(trial, sign, None if best is None else best * sign)
+        done = base.complete_at(trial, self.options.R)
+        if done:
+            return done
+        if trial.step_time_s is not None and trial.step_time_s > view.time_left_s:
+            return (Stop(trial.id, "another step would not end before the deadline"),)
+        if looked:
+            fresh = self.curves.believe(trial.id, self._horizon(view, trial))
+            if fresh is None:
+                why = "its metric is not finite"
+                return (Stop(trial.id, why),) if trial.score == NEVER else base.NOTHING
+            self._is_stale |= trial.id == self.incumbent or fresh.mean > self._to_beat
+            fresh.bid = self._bid_of(view, trial, fresh)
+            self.beliefs[trial.id] = fresh
+        self._refresh(view)
+        if self._scouts(view, trial) and trial.id != self.incumbent:
+            return base.NOTHING
+        if trial.id == self.incumbent:
+            if self._rests(view) and not self._scouts(view, trial):
+                return (Pause(trial.id, "pauses: it has converged, and another could still win"),)
+            return self._grow(view, trial)
+        launch_steps = view.overhead_s / self._step_s(view)
+        first = max(round(2 * 1.5**self.curves.doubt), round(LOOK * launch_steps))
+        if trial.id not in self.beliefs or trial.step < first:
+            return base.NOTHING
+        return self._leave(view, trial)
+
+    def _scouts(self, view: View, trial: TrialView) -> bool:
+        """Tell whether the trial is one of the first, and its time is not over."""
+        if trial.id >= view.atoms_total:
+            return False
+        is_better = self.curves.seen[trial.id].surprise > 0
+        share = self.options.scouting * (PATIENCE if is_better else 1.0)
+        return trial.training_s(view.now) < share * view.rules.deadline_s
+
+    def _leave(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        """Pause the trial if its atoms are worth more elsewhere; a leader's atoms go to the incumbent alone."""
+        waiting, who = self._waiting(view)
+        other, why = self._new, "a new configuration promises more"
+        if waiting > other:
+            other, why = waiting, f"trial {who} promises more"
+        if self._needs_atoms(view, max(other, self.beliefs[trial.id].bid)):
+            why = f"its atoms are worth more to trial {self.incumbent}"
+        elif trial.id in self.leaders or other <= self.beliefs[trial.id].bid:
+            return base.NOTHING
+        if trial.incarnation == 1:
+            self._judged[0] += trial.step
+            self._judged[1] += 1
+        return (Pause(trial.id, f"pauses: {why}"),)
+
+    def _needs_atoms(self, view: View, against: float) -> bool:
+        """Tell whether the incumbent waits for an atom, or is to have more than are free or coming."""
+        best = view.trials[self.incumbent] if self.incumbent is not None else None
+        if best is None or best.is_resizing:
+            return False
+        if not best.is_live:
+            return not self._rests(view)
+        has = best.atoms + view.atoms_free + view.atoms_coming
+        is_worth_it = self._price(view, best.atoms) > against
+        return is_worth_it and self._wanted(view, against) > has
+
+    def _grow(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        free = view.atoms_free
+        if trial.steps_since_resize <= COOLDOWN or not free:
+            return base.NOTHING
+        elsewhere = self._elsewhere(view)
+        atoms = self._grown(view, trial, elsewhere)
+        if atoms <= trial.atoms:
+            return base.NOTHING
+        wanted = self._wanted(view, elsewhere)
+        if view.rules.fit(min(wanted, trial.atoms + free + self._coming(view, trial))) > atoms:
+            # One resize instead of two: the dearer a resize, the longer it may wait for the rest.
+            self._waited += 1
+            if self._waited <= max(1.0, 0.5 * view.overhead_s / (trial.step_time_s or 1.0)):
+                return base.NOTHING
+        self._waited = 0
+        return (Resize(trial.id, atoms, f"grows {trial.atoms} -> {atoms}: the best forecast"),)
+
+    def _grown(self, view: View, trial: TrialView, elsewhere: float) -> int:
+        """Return the atoms that the incumbent would have if it took free ones, as far as it pays."""
+        most = trial.atoms + view.atoms_free
+        atoms = view.rules.fit(min(self._wanted(view, elsewhere), most))
+        return atoms if atoms <= most and _pays(view, trial.atoms, atoms) else trial.atoms
+
+    def _coming(self, view: View, incumbent: TrialView) -> int:
+        """Return the atoms on their way, and those of trials that will make room at their next report."""
+        price = self._price(view, incumbent.atoms)
+        leave = (i for i, belief in self.beliefs.items() if belief.bid < price and i in view.live)
+        if price <= self._elsewhere(view):
+            return view.atoms_coming
+        stay = (
+            t for t in map(view.trials.__getitem__, leave) if t.state is not TrialState.YIELDING
+        )
+        return view.atoms_coming + sum(trial.atoms for trial in stay)
+
+    # ------------------------------------------------------------ free atoms
+
+    def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        if trial.is_final:
+            self._over = max(self._over, trial.best_score)
+        self._is_stale |= trial.is_final or trial.id == self.incumbent
+        if trial.id in view.paused and trial.id in self.beliefs and trial.id != self.incumbent:
+            self._queue.append(trial.id)
+            self._queue.sort(key=lambda i: (-self.beliefs[i].bid, -self.beliefs[i].mean, i))
+        return base.NOTHING
+
+    def on_capacity(self, view: View) -> Sequence[Decision]:
+        step_s = view.step_on_one_atom_s
+        if step_s is not None and view.overhead_s + step_s / 4 > view.time_left_s:
+            return base.NOTHING
+        self._refresh(view)
+        waiting, who = self._waiting(view)
+        elsewhere = max(self._new, waiting)
+        best = view.trials[self.incumbent] if self.incumbent is not None else None
+        is_ready = best is not None and _may_resume(view, best)
+        if best is not None and is_ready and not self._rests(view):
+            atoms = min(max(1, self._wanted(view, elsewhere)), view.atoms_free)
+            return (Resume(best.id, atoms, "the best forecast goes on"),)
+        if best is not None and best.is_live and not best.is_resizing:
+            takes_them = best.steps_since_resize >= COOLDOWN
+            if takes_them and self._grown(view, best, elsewhere) > best.atoms:
+                return base.NOTHING
+        leader = self._paused_leader(view)
+        if leader is not None:
+            return (Resume(leader, 1, "one of the best forecasts goes on"),)
+        if who is not None and (waiting > self._new or not view.can_draw):
+            return (Resume(who, 1, "the most promising of those that wait"),)
+        if view.can_draw:
+            self._promised = 0.95 * self._promised + self._hope
+            self._brought *= 0.95
+            return (Start(1, "a new configuration"),)
+        if best is not None and is_ready:
+            return (Resume(best.id, view.atoms_free, "nothing else is left to do"),)
+        return base.NOTHING
+
+    def _paused_leader(self, view: View) -> int | None:
+        """Return a leader to go on with, where a launch costs less than the trial has been trained for."""
+        ready = (
+            i for i in self.leaders if i != self.incumbent and _may_resume(view, view.trials[i])
+        )
+        usual_s = self._step_s(view)
+        worth = (i for i in ready if view.overhead_s <= view.trials[i].step * usual_s)
+        return min(worth, key=lambda i: (-self.beliefs[i].mean, i), default=None)
+
+    # ------------------------------------------------------------ for people
+
+    def notes(self, view: View) -> Sequence[str]:
+        if self.incumbent is None:
+            return ("no forecast yet: no trial has come to its first look",)
+        said = f"trial {self.incumbent} has the best forecast, {self._forecast(self.incumbent)}"
+        return said, self._worth(view)
+
+    def explain(self, view: View, trial: TrialView) -> Sequence[str]:
+        belief = self.beliefs.get(trial.id)
+        if belief is None or trial.is_final:
+            return ()
+        lines = [f"forecast {self._forecast(trial.id)}", self._worth(view)]
+        if trial.id == self.incumbent:
+            return [*lines, "it has the best forecast of all"]
+        if trial.is_live and self._scouts(view, trial):
+            lines.append("one of the first trials, which run on for a while whatever their rank")
+        elif trial.id in self.leaders:
+            lines.append("one of the best forecasts: only the best of all may have its atoms")
+        return [*lines, f"an atom for it promises {self._a_minute(belief.bid)} a minute"]
+
+    def _forecast(self, trial: int) -> str:
+        belief = self.beliefs[trial]
+        words = self.curves.scale.in_words(belief.mean, belief.deviation, self.curves.sign)
+        return f"{words} at the deadline"
+
+    def _worth(self, view: View) -> str:
+        price = (
+            self._price(view, max(0, view.trials[self.incumbent].atoms - 1))
+            if self.incumbent is not None
+            else 0.0
+        )
+        new = f", a new configuration {self._a_minute(self._new)}" if view.can_draw else ""
+        return f"trial {self.incumbent}'s atoms are worth {self._a_minute(price)} a minute{new}"
+
+    def _a_minute(self, bid: float) -> str:
+        if not math.isfinite(bid) or self._to_beat == NEVER:
+            return "an unknown amount"
+        return f"{max(0.0, bid) * 60 * self.curves.scale.slope(self._to_beat):.2g}"
+
+
+def _may_resume(view: View, trial: TrialView) -> bool:
+    return trial.id in view.paused and not trial.held_by_user
+
+
+def _pays(view: View, held: int, atoms: int) -> bool:
+    """Tell whether more steps fit before the deadline on more atoms, the launch taken off."""
+    left_s = view.time_left_s
+    return (left_s - view.overhead_s) * view.speedup(atoms) > left_s * view.speedup(held)

@@ -1,0 +1,183 @@
+"""``foresight``: who keeps atoms, who gets them, and what it says; forecasts in ``test_foresight_curves``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusched.core.trial import TrialState
+from gpusched.policies import options_type
+from gpusched.policies.foresight import Foresight
+from gpusched.sim.physics import Delays
+from gpusched.sim.setup import Setup
+from gpusched.sim.single import simulate
+from tests.policies.hand import Hand
+
+HARD = Path(__file__).resolve().parents[2] / "scripts" / "papers" / "hard.py"
+
+
+def hand(options: dict[str, Any] | None = None, **more: Any) -> Hand:
+    return Hand("foresight", {"metric_max": 1.0, **(options or {})}, **more)
+
+
+def run(hand: Hand, trial: int, scores: list[float], start: float = 0.0) -> None:
+    """Report until the scores are used up or the trial has left."""
+    for n, score in enumerate(scores):
+        if not hand.trial(trial).is_live or hand.trial(trial).after is not None:
+            return
+        hand.report(trial, score, at=start + n + 1.0)
+
+
+def rising(end: float, steps: int, tau: float = 10.0) -> list[float]:
+    return [end * (1 - math.exp(-step / tau)) for step in range(1, steps + 1)]
+
+
+# ---------------------------------------------------------------- scouts and pauses
+
+
+def test_scouts_run_on_whatever_their_rank() -> None:
+    experiment = hand({"scouting": 0.1}, atoms=2, deadline_s=1000.0)
+    for step, (good, bad) in enumerate(zip(rising(0.9, 50), rising(0.1, 50), strict=True), 1):
+        experiment.report(0, good, at=float(step))
+        experiment.report(1, bad, at=float(step))
+    assert [experiment.trial(i).state for i in (0, 1)] == [TrialState.RUNNING] * 2
+    assert len(experiment.state.trials) == 2
+
+
+def test_a_hopeless_trial_makes_room_once_its_time_as_a_scout_is_over() -> None:
+    experiment = hand({"scouting": 0.0}, atoms=2, deadline_s=1000.0)
+    for step, (good, bad) in enumerate(zip(rising(0.9, 40), [0.1] * 40, strict=True), 1):
+        for trial, score in ((0, good), (1, bad)):
+            if experiment.trial(trial).is_live:
+                experiment.report(trial, score, at=float(step))
+    assert experiment.trial(1).state is TrialState.PAUSED
+    assert len(experiment.state.trials) > 2, "its atom went to a new configuration"
+
+
+def test_no_atom_is_idle_while_there_is_something_to_train() -> None:
+    experiment = hand({"scouting": 0.0}, atoms=4, configurations=6, deadline_s=300.0)
+    idle = 0
+    for step in range(1, 40):
+        for trial in list(experiment.state.live):
+            if experiment.trial(trial).is_live:
+                end = 0.4 + 0.08 * trial
+                own = experiment.trial(trial).step + 1
+                experiment.report(trial, end * (1 - math.exp(-own / 8)), at=float(step))
+        held = sum(trial.atoms for trial in experiment.state.live.values())
+        idle = 0 if held == 4 else idle + 1
+        assert idle <= 1, f"{4 - held} atoms idle at {step} s: they may wait for one report only"
+
+
+def test_a_converged_incumbent_rests_while_others_could_still_win() -> None:
+    setup = Setup(
+        policy="foresight",
+        workload=f"{HARD}:plateau",
+        options={"metric_max": 1.0},
+        atoms=1,
+        deadline_s=60.0,
+    )
+    result = simulate(setup)
+    assert result.trials > 30, "one atom was kept by the first trial that was good"
+    assert result.top_steps < 200
+
+
+def test_a_trial_whose_metric_is_not_finite_stops() -> None:
+    experiment = hand(atoms=1)
+    experiment.report(0, 0.3)
+    experiment.report(0, None)
+    assert experiment.trial(0).state is TrialState.STOPPED
+
+
+def test_a_step_that_cannot_end_before_the_deadline_is_not_begun() -> None:
+    experiment = hand(atoms=1, deadline_s=100.0)
+    experiment.report(0, 0.3, took_s=60.0, at=60.0)
+    assert experiment.trial(0).state is TrialState.STOPPED
+
+
+# ---------------------------------------------------------------- growth
+
+
+def test_the_incumbent_gets_all_atoms_towards_the_deadline() -> None:
+    result = simulate(Setup(policy="foresight", options={"R": None}, atoms=8, deadline_s=40.0))
+    alone = 40.0 / 0.1
+    assert result.top_steps > 2 * alone, "never grew"
+
+
+def test_no_growth_where_training_does_not_scale() -> None:
+    setup = Setup(policy="foresight", atoms=8, deadline_s=40.0, scaling="none")
+    assert simulate(setup).top_steps <= 40.0 / 0.1
+
+
+def test_sizes_are_kept_to() -> None:
+    setup = Setup(policy="foresight", atoms=8, deadline_s=40.0, sizes=(2, 4), max_atoms=4)
+    assert simulate(setup, check=True).best is not None
+
+
+# ---------------------------------------------------------------- any metric
+
+
+@pytest.mark.parametrize("atoms", [1, 3, 64, 1024])
+def test_any_number_of_atoms(atoms: int) -> None:
+    deadline_s = 20.0 if atoms < 100 else 2.0
+    result = simulate(Setup(policy="foresight", atoms=atoms, deadline_s=deadline_s))
+    assert result.best is not None
+
+
+@pytest.mark.parametrize("name", ["copies", "reward", "equal"])
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_ties_noise_and_scores_without_a_ceiling(name: str, share: float) -> None:
+    setup = Setup(
+        policy="foresight",
+        workload=f"{HARD}:{name}",
+        atoms=4,
+        deadline_s=30.0,
+        delays=Delays(launch_s=3.0 * share * 10, resize_s=3.0 * share * 10),
+    )
+    first, again = simulate(setup), simulate(setup)
+    assert first.best is not None
+    assert (first.best, first.trials, first.steps) == (again.best, again.trials, again.steps)
+
+
+def test_a_minimised_metric_is_the_same_search_as_its_negative() -> None:
+    """A loss of 1 - score decides as the score does."""
+    best = []
+    for mode in ("max", "min"):
+        experiment = Hand("foresight", {"metric_max": 1.0, "metric_min": 0.0}, atoms=2, mode=mode)
+        for step in range(1, 60):
+            for trial in list(experiment.state.live):
+                if experiment.trial(trial).is_live:
+                    own = experiment.trial(trial).step + 1
+                    score = (0.3 + 0.1 * (trial % 5)) * (1 - math.exp(-own / 8))
+                    shown = score if mode == "max" else 1.0 - score
+                    experiment.report(trial, shown, at=float(step))
+        steps = {i: t.step for i, t in experiment.state.trials.items()}
+        best.append((experiment.policy.incumbent, steps))
+    assert best[0] == best[1]
+
+
+# ---------------------------------------------------------------- words, options
+
+
+def test_it_says_what_it_believes() -> None:
+    experiment = hand(atoms=2, deadline_s=600.0)
+    for step, (good, bad) in enumerate(zip(rising(0.9, 20), rising(0.3, 20), strict=True), 1):
+        experiment.report(0, good, at=float(step))
+        experiment.report(1, bad, at=float(step))
+    view = experiment.state.view
+    first = experiment.policy.explain(view, view.trials[0])
+    assert first[0].startswith("forecast 0.")
+    assert first[0].endswith("at the deadline")
+    assert "a minute, a new configuration" in first[1]
+    second = " ".join(experiment.policy.explain(view, view.trials[1]))
+    assert "whatever their rank" in second
+    assert any("has the best forecast" in note for note in experiment.policy.notes(view))
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    kind = options_type("foresight")
+    wrong = kind(scouting=1.5, metric_min=2.0, metric_max=1.0, R=0)
+    assert {option for option, _ in wrong.problems()} == {"scouting", "metric_max", "R"}
+    assert len(Foresight.options_type.__dataclass_fields__) <= 6
