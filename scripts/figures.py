@@ -13,14 +13,16 @@ import sys
 import time
 from pathlib import Path
 
-from papers import hermes, hyperdrive, hypersched, regret, seer
+from papers import foresight, hermes, hyperdrive, hypersched, regret, seer
 from papers.study import Study
 
 from gpusched.sim import runner
 
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 STUDIES: list[Study] = [
-    study for module in (hypersched, seer, hyperdrive, hermes, regret) for study in module.STUDIES
+    study
+    for module in (hypersched, seer, hyperdrive, hermes, regret, foresight)
+    for study in module.STUDIES
 ]
 
 
