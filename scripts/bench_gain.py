@@ -38,6 +38,7 @@ TRIAL = """
 import random, time
 import gpusched
 trial = gpusched.init()
+trial.track()
 chance = random.Random(trial.seed)
 for step in trial.steps():
     scale = {serial} + (1 - {serial}) / trial.world_size

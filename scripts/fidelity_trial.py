@@ -8,6 +8,7 @@ import gpusched
 from gpusched.sim.workload import Synthetic
 
 trial = gpusched.init()
+trial.track()  # the step is all there is
 curve = Synthetic().curve(trial.id, trial.hparams, 0)
 step_s = trial.hparams.step_s / trial.world_size
 for _ in trial.steps():

@@ -56,11 +56,16 @@ def listen(path: Path) -> None:
     faulthandler.register(SIGNAL, file=file, all_threads=True, chain=False)
 
 
-def listen_as_rank() -> None:
-    """Call ``listen`` with what the environment says of this rank. Raises OSError, KeyError, ValueError without one."""
+def folder() -> Path:
+    """The folder for stacks of this rank's incarnation, by the environment. Raises KeyError, ValueError without one."""
     env = os.environ
     logs = Path(env["GPUSCHED_DIR"], "trials", f"{int(env['GPUSCHED_TRIAL']):04d}", "logs")
-    listen(logs / str(int(env["GPUSCHED_INCARNATION"])) / f"stacks-{int(env['RANK'])}.txt")
+    return logs / str(int(env["GPUSCHED_INCARNATION"]))
+
+
+def listen_as_rank() -> None:
+    """Call ``listen`` with what the environment says of this rank. Raises OSError, KeyError, ValueError without one."""
+    listen(folder() / f"stacks-{int(os.environ['RANK'])}.txt")
 
 
 def ranks_below(pid: int) -> dict[int, int]:
@@ -88,6 +93,13 @@ def capture(
     ranks: Mapping[int, int], path_of: Callable[[int], Path], patience_s: float = PATIENCE_S
 ) -> str:
     """Have the ranks (rank: pid) write down their stacks; in one line, who is stuck where."""
+    return describe(places(ranks, path_of, patience_s))
+
+
+def places(
+    ranks: Mapping[int, int], path_of: Callable[[int], Path], patience_s: float = PATIENCE_S
+) -> dict[int, Place]:
+    """Have the ranks (rank: pid) write down their stacks; where each of them is."""
     sizes = {rank: _size(path_of(rank)) for rank in ranks}
     asked = [rank for rank, pid in ranks.items() if _listens(pid)]
     for rank in asked:
@@ -99,12 +111,10 @@ def capture(
         if all(_is_whole(path_of(rank), sizes[rank]) for rank in waited):
             break
         time.sleep(_POLL_S)
-    return describe(
-        {
-            rank: place_of(_read(path_of(rank), sizes[rank]), stopped=_is_stopped(pid))
-            for rank, pid in sorted(ranks.items())
-        }
-    )
+    return {
+        rank: place_of(_read(path_of(rank), sizes[rank]), stopped=_is_stopped(pid))
+        for rank, pid in sorted(ranks.items())
+    }
 
 
 def place_of(stacks: str, *, stopped: bool = False) -> Place:

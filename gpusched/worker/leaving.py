@@ -56,6 +56,8 @@ class Leaving:
         self.in_charge = False
         #: The script writes checkpoints itself (``checkpoint_dir``): none is made without its files.
         self.writes_files = False
+        #: Something of the script is in its checkpoints, or it has said that there is nothing to save.
+        self.has_state = False
         #: The last step whose files are committed, or on their way there; and one that the disk refused.
         self._files_step = self._refused_step = -1
         #: ``should_yield`` was answered "yes" before the script has saved.
@@ -182,13 +184,21 @@ class Leaving:
         if self._reporter is not None:
             self._reporter.settle()
 
+    def _warn_once(self) -> None:
+        """Say, before the first checkpoint with nothing in it, that there is nothing to go on from."""
+        if not self.has_state and self._group.rank == 0:
+            say(self._training.usage.stateless(self._where()[0], resumed=False))
+        self.has_state = True
+
     def _save_behind(self) -> None:
+        self._warn_once()
         if self._saver is not None:
             self._saver.save_behind(*self._where(), self._training.capture)
 
     def _save_to_leave(self) -> bool:
         """Save, twice if need be, and say so. False: the disk refuses one of them, so the trial goes on."""
         saver = self._saver
+        self._warn_once()
         if saver is not None:
             where, capture = self._where(), self._training.capture
             is_saved = saver.save(*where, capture, hand_over=True) or saver.save(*where, capture)

@@ -36,6 +36,7 @@ class Training:
         self.global_batches = 1 if self.layout.exact else context.atoms
         self.clock = Clock(self.global_batches)
         self.schedules: list[Any] = []
+        self._is_fixed = False
         self.tracked: dict[str, Any] = {}
         self._parameters: list[Any] | None = None
         self.usage = Usage()
@@ -43,6 +44,11 @@ class Training:
         self.scalers: list[RateScaler] = []
         self._before_loop: int | None = None
         self._round = self._loaders_in_round = 0
+
+    @property
+    def keeps_global_batch(self) -> bool:
+        """Whether the global batch is the same on any number of atoms."""
+        return self.layout.exact or self._is_fixed
 
     def target_factor(self, power: float) -> float:
         """Factor of the learning rate for the present global batch."""
@@ -60,6 +66,7 @@ class Training:
                 "depend on the global batch"
             )
         self.global_batches = 1
+        self._is_fixed = True
         self.clock.fix_global_batch()
 
     def epochs_seen(self) -> float:
@@ -116,6 +123,7 @@ class Training:
         self._parameters = None
         saved = self._saved("tracked")
         if saved is None:
+            self.usage.watch(objects)
             return
         self.clock.frozen = True  # loading may step an optimizer to make its state
         for name, value in objects.items():
@@ -130,6 +138,7 @@ class Training:
                     f"(which holds {known}); it starts afresh"
                 )
         self.clock.frozen = False
+        self.usage.watch(objects)
 
     def add_scaler(self, scaler: RateScaler) -> None:
         self.usage.made("scale_lr")

@@ -33,6 +33,7 @@ from gpusched.worker.say import say
 from gpusched.worker.successor import Successor
 from gpusched.worker.tracked import STATE_NAME, PlainState
 from gpusched.worker.training import Training
+from gpusched.worker.usage import unwrapped
 
 if TYPE_CHECKING:
     import torch
@@ -86,6 +87,7 @@ class Trial:
         self._weight: Any = None
         self._device: torch.device | None = None
         self._state: PlainState | None = None
+        self._complained = False
         self._looping = self._diverged = self._reported = self._arrived = False
         self._step_began_s = time.monotonic()
         if self._successor is None:
@@ -358,7 +360,8 @@ class Trial:
         """Say what a checkpoint must hold, by name; restores it if there is a checkpoint.
 
         Takes anything with ``state_dict`` and ``load_state_dict``: models (wrapped or not), optimizers, schedulers,
-        scalers, objects of your own. Call it when all of them are built, before the loop.
+        scalers, objects of your own. Call it when all of them are built, before the loop. Without objects it says that
+        the step is all the state there is.
 
         Raises:
             TypeError: An object has no state.
@@ -368,6 +371,7 @@ class Trial:
         if self._reported:
             raise RuntimeError("trial.track(...) must be called before the first trial.report(...)")
         self._arrive()
+        self._training.usage.tracks = True
         self._training.track(objects, self._step)
         self._training.restore_clock()
         self._set_generators()
@@ -432,6 +436,8 @@ class Trial:
         step = self._next_step(step)
         if not self._reported:
             self._first_report()
+        self._check_schedulers()
+        self._group.expect(now_s - began_s)
         go = self._speak(step, round(now_s - began_s, 6), metrics)
         self._leaving.act(go, in_loop=self._looping)
         self._step_began_s = time.monotonic()
@@ -549,13 +555,33 @@ class Trial:
 
     def _first_report(self) -> None:
         self._reported = True
-        training = self._training
-        if self._context.scheduled and not training.tracked:
-            untracked = training.usage.untracked()
-            if untracked is not None:
-                raise RuntimeError(untracked)
-        if self.rank == 0 and (uneven := training.usage.uneven(self.world_size)):
+        training, usage = self._training, self._training.usage
+        is_kept = bool(training.tracked) or self._leaving.writes_files
+        if self._context.scheduled and not is_kept:
+            wrong = usage.untracked()
+            if wrong is None and self._step > 0 and not usage.tracks:
+                wrong = usage.stateless(self._step, resumed=True)
+            if wrong is not None:
+                raise RuntimeError(wrong)
+        self._leaving.has_state = is_kept or usage.tracks
+        if (apart := unwrapped(self._group, training.tracked.values())) is not None:
+            raise RuntimeError(apart)
+        if self.rank == 0 and (uneven := usage.uneven(self.world_size)):
             say(uneven)
+
+    def _check_schedulers(self) -> None:
+        """Refuse a schedule by step after a resize; tell of it before there is one."""
+        training, found = self._training, self._checkpoint
+        if training.keeps_global_batch:
+            return
+        complaint = training.usage.step_scheduler(training.tracked)
+        if complaint is None:
+            return
+        if found is not None and found.facts["world_size"] != self.world_size:
+            raise RuntimeError(complaint)
+        if self.rank == 0 and not self._complained:
+            say(complaint)
+        self._complained = True
 
     def _speak(self, step: int, step_time_s: float, metrics: Mapping[str, Any]) -> Go:
         """Rank 0 reports; every rank returns what it was told, and takes rank 0's step."""

@@ -1,27 +1,39 @@
-"""How a script uses ``gpusched``: what it has made, where, and what is missing; one message, with the line to change.
+"""Uses of ``gpusched`` that would train a model wrongly: found at a report, named with the line to change.
 
-Asked once, at the first report: a script is set up then. Ranks that make different calls are found by ``group.py``,
-wrong arguments by whoever is called; ``errorfile.py`` adds the script's line to what they raise.
+A model that trains wrongly must not be ranked in silence. ``Usage`` remembers the calls of a script; at its first
+report, when it is set up, the calls that are missing are found, and the ranks' parameters are compared; at later ones
+the steps of schedulers are counted. Ranks that make different calls are found by ``group.py``, wrong arguments by the
+function that is called; ``errorfile.py`` adds the script's line to an error.
 """
 
 from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpusched.worker.group import script_line
+from gpusched.worker.group import Call, Group, script_line
+
+_SAMPLES = 2048
+_FAR = 1e-3
+"""Parameters of ranks that trained together differ by rounding at most; those of unrelated ranks by a step or more."""
 
 
 class Usage:
-    """What a script has made with its trial."""
+    """Calls that a script has made, and what is missing among them."""
 
     def __init__(self) -> None:
         self.wrapped = False
+        #: ``trial.track`` was called, perhaps with nothing to save.
+        self.tracks = False
         #: Its first call that only a script which trains makes: ("trial.wrap()", "train.py:12").
         self._trains: tuple[str, str] | None = None
         #: A global batch that the ranks cannot share evenly: (size, where).
         self._uneven: tuple[int, str] | None = None
+        #: Steps that tracked schedulers had taken at the last report, by name.
+        self._stepped: dict[str, int] = {}
+        self._optimizer_steps = 0
 
     def made(self, call: str) -> None:
         """``wrap``, ``loader`` or ``scale_lr`` was called."""
@@ -37,7 +49,7 @@ class Usage:
             self._uneven = (global_batch, f"{place}:{line}")
 
     def untracked(self) -> str | None:
-        """What to tell a script that trains and has tracked nothing."""
+        """Return the error for a script that trains and has tracked nothing; None for other scripts."""
         place, line = script_line()
         hint = "add trial.track(model=model, opt=opt) before the loop"
         if self._trains is not None:
@@ -53,8 +65,22 @@ class Usage:
             f"{hint} that reports at {place}:{line}"
         )
 
+    def stateless(self, step: int, *, resumed: bool) -> str:
+        """Return the message for a script that saves, or goes on from, a checkpoint with nothing of its own in it."""
+        fix = (
+            "track what it learns (trial.track(model=model); gpusched.pickled(clf) for an object without state_dict; "
+            "trial.state for plain values; trial.checkpoint_dir() for files), or say with trial.track() that the step "
+            "is all there is"
+        )
+        if resumed:
+            return (
+                f"this launch goes on at step {step}, but the script restores nothing, so it begins with an untrained "
+                f"model that would be ranked as one of step {step}: {fix}"
+            )
+        return f"the checkpoint of step {step} holds nothing of this script, which could not go on from it: {fix}"
+
     def uneven(self, world_size: int) -> str | None:
-        """What to tell a script whose global batch does not divide; None where nothing is amiss."""
+        """Return the warning for a global batch that does not divide; None where all shares are equal."""
         if self._uneven is None:
             return None
         batch, where = self._uneven
@@ -69,6 +95,97 @@ class Usage:
             f"{what}, and the model is not wrapped by trial.wrap(model), so gradients are not weighted "
             f"and the result depends on the number of ranks: use trial.wrap, or batch_size={better}"
         )
+
+    def step_scheduler(self, tracked: Mapping[str, Any]) -> str | None:
+        """Return the complaint about a tracked scheduler that was stepped several times since the last report.
+
+        Such a schedule counts optimizer steps, of which a launch on more atoms has fewer in an epoch.
+        """
+        taken, self._optimizer_steps = self._optimizer_steps, 0
+        for name, before in self._stepped.items():
+            value = tracked[name]
+            steps = value.last_epoch - before
+            self._stepped[name] = value.last_epoch
+            if steps > 1 and 2 * steps >= taken:
+                return (
+                    f"trial.track({name}=...): this {type(value).__name__} is stepped {steps} times between two "
+                    f"reports, once for each step of the optimizer, and an epoch has other numbers of steps on other "
+                    f"numbers of atoms: its rates would be wrong after a resize. Write {name} = trial.schedule({name}) "
+                    f"before trial.track, or `batch: global` in the recipe, or one size (`sizes: [1]`)"
+                )
+        return None
+
+    def watch(self, tracked: Mapping[str, Any]) -> None:
+        """Count the steps of tracked schedulers, and of one's optimizer, from here."""
+        for name, value in tracked.items():
+            if hasattr(value, "last_epoch") and hasattr(value, "optimizer"):
+                if not self._stepped:
+                    value.optimizer.register_step_post_hook(self._optimizer_stepped)
+                self._stepped[name] = value.last_epoch
+
+    def _optimizer_stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
+        self._optimizer_steps += 1
+
+
+def unwrapped(group: Group, tracked: Iterable[Any]) -> str | None:
+    """Return the error for ranks that train apart: other parameters, or the same work twice. All ranks call it.
+
+    A few thousand parameters of the tracked models are compared. Sharded models are left out.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or group.world_size == 1:
+        return None
+    tracked = list(tracked)
+    samples = _samples(torch, tracked)
+    rows = group.gather_bytes(Call.REPORT, samples.numpy().tobytes())
+    fix = (
+        "wrap the model (model = trial.wrap(model), or DistributedDataParallel), or let trials have one rank: "
+        "`sizes: [1]` in the recipe"
+    )
+    first = rows[0]
+    for rank, other in enumerate(rows[1:], 1):
+        if len(other) != len(first):
+            return f"ranks 0 and {rank} track models of different shapes: {fix}"
+        if other and (apart := _distance(torch, first, other)) > _FAR:
+            return (
+                f"ranks 0 and {rank} have trained apart (their parameters differ by {apart:.2g} of the largest), "
+                f"and the model of rank 0 alone would be ranked: {fix}"
+            )
+    is_training = any(_moves(value) for value in tracked) or _optimizer_at_work() is not None
+    if is_training and not torch.distributed.is_initialized():
+        return (
+            f"the {group.world_size} ranks of this trial do the same work, each for itself: {fix}"
+        )
+    return None
+
+
+def _distance(torch: Any, first: bytes, other: bytes) -> float:
+    """The largest difference of two ranks' parameters, as a share of the largest parameter."""
+    one, two = (torch.frombuffer(bytearray(row), dtype=torch.float64) for row in (first, other))
+    largest = float(torch.maximum(one.abs().max(), two.abs().max()))
+    return float((one - two).abs().max()) / largest if largest else 0.0
+
+
+def _samples(torch: Any, tracked: Iterable[Any]) -> Any:
+    from gpusched.worker import sharded
+
+    found = []
+    for value in tracked:
+        if not isinstance(value, torch.nn.Module) or sharded.is_sharded(value):
+            continue
+        found += [each.detach() for each in value.parameters() if each.requires_grad]
+    each = max(8, _SAMPLES // max(1, len(found)))
+    parts = [
+        flat[:: max(1, flat.numel() // each)][:each].to("cpu", torch.float64)
+        for flat in (parameter.reshape(-1) for parameter in found)
+    ]
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
+
+
+def _moves(value: Any) -> bool:
+    """Whether a tracked object is a model with parameters to train."""
+    nn = sys.modules["torch"].nn
+    return isinstance(value, nn.Module) and any(p.requires_grad for p in value.parameters())
 
 
 def _optimizer_at_work() -> Any:

@@ -5,6 +5,7 @@ import torch
 import gpusched
 
 trial = gpusched.init()
+trial.track()  # the step is all there is
 if trial.hparams.batch == 4096 and trial.hparams.memory == "gpu":
     raise torch.OutOfMemoryError(
         "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB of which 3.25 GiB "

@@ -8,6 +8,7 @@ import time
 import gpusched
 
 trial = gpusched.init()
+trial.track()  # the step is all there is
 hp = trial.hparams
 for step in trial.steps():
     time.sleep(float(hp.step_s))

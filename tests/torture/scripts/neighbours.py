@@ -7,6 +7,7 @@ from pathlib import Path
 import gpusched
 
 trial = gpusched.init()
+trial.track()  # the step is all there is
 hp = trial.hparams
 bad = trial.id == 0
 held = []
