@@ -24,7 +24,7 @@ from gpusched.worker.rng import capture as capture_rng
 from gpusched.worker.rng import restore as restore_rng
 from gpusched.worker.rng import seed_everything
 from gpusched.worker.say import say
-from gpusched.worker.weights import BatchWeight
+from gpusched.worker.weights import BatchWeight, tagged
 
 _OURS = {
     "batch_sampler": "gpusched shards and shuffles by itself",
@@ -72,6 +72,9 @@ class _TrainingBase(ABC):
         self._weight = weight
         self._device = device
         self._position = Position()
+        #: Where the last optimizer step left off; None: no optimizer is known, a batch counts when it is handed out.
+        self._stepped: Position | None = None
+        self._counts_steps = False
         self._running = False
         self._generator = torch.Generator()
         #: Called before a script sees where this loader stands.
@@ -93,13 +96,31 @@ class _TrainingBase(ABC):
     def epochs_seen(self) -> float:
         """Epochs trained on so far, with the fraction of the one under way."""
 
-    def begin_at(self, epoch: int) -> None:
-        """The next iteration is this epoch, from its first sample."""
-        self._position = Position(epoch)
+    def follow(self, forerunner: _TrainingBase) -> None:
+        """Take the place of a loader that the same line of the script has made before: its next epoch comes next."""
+        self._position = Position(forerunner._settled().epoch)
+
+    def tell_apart(self, index: int) -> None:
+        """Visit samples in another order than the loaders made before this one, the ``index``-th of a script."""
+        if index > 0:
+            self._seed = derive_seed(self._seed, index)
+
+    def count_steps(self) -> None:
+        """From now on a batch counts as consumed when an optimizer has stepped (``step_taken``)."""
+        self._counts_steps = True
+
+    def step_taken(self) -> None:
+        """Remember that an optimizer has stepped on all that was handed out."""
+        self._stepped = replace(self._position)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position; a finished epoch is the beginning of the next."""
+        """The position; a finished epoch is the beginning of the next.
+
+        Batches handed out since the last optimizer step are in nothing that a checkpoint holds: they come again.
+        """
         where = self._settled()
+        if self._counts_steps and self._running and self.mid_epoch:
+            where = self._stepped or Position(where.epoch)
         return {"epoch": where.epoch, "consumed": where.consumed}
 
     def _settled(self) -> Position:
@@ -113,10 +134,13 @@ class _TrainingBase(ABC):
             self._position = Position(self._position.epoch + 1)
         self._running = True
         where = self._position
-        self._generator.manual_seed(
-            derive_seed(self._seed, where.epoch, where.consumed, self._layout.rank)
-        )
+        self._stepped = replace(where)
+        self._generator.manual_seed(derive_seed(self._seed, *self._seed_parts(where)))
         return replace(where)
+
+    def _seed_parts(self, where: Position) -> tuple[int, ...]:
+        """What the random numbers of worker processes depend on, beside the seed."""
+        return where.epoch, where.consumed, self._layout.rank
 
     def _end(self, epoch: int) -> None:
         """Epoch ``epoch`` is over, to its end or by a ``break``."""
@@ -169,6 +193,11 @@ class TrainingLoader(_TrainingBase):
         where = self._begin()
         order = self._order(where.epoch)
         shares = list(self._shares(where.consumed))
+        if not shares and where.consumed == 0:
+            raise ValueError(
+                f"trial.loader: {self.length} samples do not fill one global batch of {self.global_batch}, and "
+                f"drop_last=True leaves none: use drop_last=False, a smaller batch_size, or `batch: global`"
+            )
         self._batches = [order.samples(part.begin, part.stop) for part in shares]
         try:
             for part, batch in zip(shares, self._loader, strict=True):
@@ -176,7 +205,7 @@ class TrainingLoader(_TrainingBase):
                     raise RuntimeError("trial.loader: an older iteration outlived a newer one")
                 self._position.consumed = part.end
                 self._weight.value = part.weight
-                yield place_batch(batch, self._device)
+                yield tagged(place_batch(batch, self._device), part.weight)
         finally:
             self._end(where.epoch)
 
@@ -245,7 +274,8 @@ class _Lists:
 class StreamLoader(_TrainingBase):
     """For iterable data sets. They shard themselves; ``set_epoch`` is called if there is one.
 
-    In mid-epoch it goes on by skipping batches, which is exact only for the same number of ranks.
+    In mid-epoch it goes on by skipping batches, which is exact for the same number of ranks where the data set draws
+    its random numbers in worker processes, or from seeds of its own; for another number the epoch begins again.
     """
 
     def __init__(
@@ -277,6 +307,10 @@ class StreamLoader(_TrainingBase):
 
     def __len__(self) -> int:
         return len(self._loader)
+
+    def _seed_parts(self, where: Position) -> tuple[int, ...]:
+        """An epoch is the same stream wherever in it a launch goes on."""
+        return where.epoch, self._layout.rank
 
     def __iter__(self) -> Iterator[Any]:
         where = self._begin()
@@ -389,6 +423,11 @@ def refuse_foreign_options(dataset: Any, options: dict[str, Any]) -> None:
         raise TypeError(
             "trial.loader takes a data set, not a DataLoader: write "
             "trial.loader(the_data_set, batch_size=...)"
+        )
+    if options.get("in_order") is False:
+        raise TypeError(
+            "trial.loader(..., in_order=False): a batch counts as consumed in the order of the epoch, and one that "
+            "comes late would be lost at a resize; leave in_order out"
         )
     for name, why in _OURS.items():
         if options.pop(name, None) is not None:

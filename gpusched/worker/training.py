@@ -7,12 +7,14 @@ A loader made anew in every iteration of the loop takes the place of its forerun
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from gpusched.worker import handover
 from gpusched.worker.checkpoint import Restorable
 from gpusched.worker.context import Context
 from gpusched.worker.data import Layout
+from gpusched.worker.group import script_line
 from gpusched.worker.learning_rate import Clock, RateScaler
 from gpusched.worker.say import say
 from gpusched.worker.usage import Usage
@@ -42,8 +44,10 @@ class Training:
         self.usage = Usage()
         self.loaders: list[Any] = []
         self.scalers: list[RateScaler] = []
-        self._before_loop: int | None = None
-        self._round = self._loaders_in_round = 0
+        #: Lines of the script that made the loaders, each with its number among those of a line; calls in this round.
+        self._slots: list[tuple[str, int, int]] = []
+        self._made: Counter[tuple[str, int]] = Counter()
+        self._optimizers = 0
 
     @property
     def keeps_global_batch(self) -> bool:
@@ -119,6 +123,8 @@ class Training:
                 )
             if self.tracked.get(name, value) is not value:
                 raise ValueError(f"trial.track({name}=...): {name!r} is tracked already")
+        for value in objects.values():
+            self._count_steps_of(value)
         self.tracked.update(objects)
         self._parameters = None
         saved = self._saved("tracked")
@@ -147,29 +153,48 @@ class Training:
         if len(self.scalers) <= len(saved):
             scaler.load_state_dict(saved[len(self.scalers) - 1])
 
-    def add_loader(self, loader: Any, epoch: int) -> None:
-        """``epoch``: where one begins that was made after training had."""
+    def add_loader(self, loader: Any) -> None:
+        """Make a loader known; one that the same line of the script has made in an earlier round is replaced by it."""
         self.usage.made("loader")
         layout = self.layout
         self.usage.loads(loader.global_batch, layout.world_size, exact=layout.exact)
+        site = script_line()
+        slot = (*site, self._made[site])
+        self._made[site] += 1
+        if self._optimizers:
+            loader.count_steps()
+        if slot in self._slots:
+            index = self._slots.index(slot)
+            loader.tell_apart(index)
+            loader.follow(self.loaders[index])
+            self.loaders[index] = loader
+            return
         index = len(self.loaders)
-        if self._before_loop is not None:
-            index = self._before_loop + self._loaders_in_round
-            self._loaders_in_round += 1
-            del self.loaders[index:]
+        loader.tell_apart(index)
+        self._slots.append(slot)
         self.loaders.append(loader)
         saved = self._saved("loaders") or []
         if index < len(saved):
             loader.load_state_dict(saved[index])
-        elif self._before_loop is not None:
-            loader.begin_at(epoch)
         self.clock.source = self.epochs_seen
 
     def begin_round(self) -> None:
         """An iteration of the loop begins: loaders made from now on replace those of the last one."""
-        if self._before_loop is None:
-            self._before_loop = len(self.loaders)
-        self._loaders_in_round = 0
+        self._made.clear()
+
+    def _count_steps_of(self, value: Any) -> None:
+        """Have loaders know when this object, if it is an optimizer, has stepped."""
+        if not (hasattr(value, "param_groups") and hasattr(value, "register_step_post_hook")):
+            return
+        self._optimizers += 1
+        value.register_step_post_hook(self._stepped)
+        for loader in self.loaders:
+            loader.count_steps()
+
+    def _stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
+        if not self.clock.frozen:
+            for loader in self.loaders:
+                loader.step_taken()
 
     def reported(self, step: int) -> None:
         """The script reported: it is set up, and what it was restored from is not needed any more."""

@@ -238,7 +238,7 @@ class Trial:
         else:
             made = TrainingLoader(dataset, shuffle=shuffle, **common, **options)
         made.before_use = self._arrive
-        self._training.add_loader(made, self._iteration if self._looping else self._step)
+        self._training.add_loader(made)
         return made
 
     def eval_loader(self, dataset: Any, batch_size: int = 256, **options: Any) -> EvaluationLoader:
@@ -372,7 +372,8 @@ class Trial:
             raise RuntimeError("trial.track(...) must be called before the first trial.report(...)")
         self._arrive()
         self._training.usage.tracks = True
-        self._training.track(objects, self._step)
+        if objects:
+            self._training.track(objects, self._step)
         self._training.restore_clock()
         self._set_generators()
         self._step_began_s = time.monotonic()

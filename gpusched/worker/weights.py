@@ -11,17 +11,43 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import nn
 
+_TAG = "_gpusched_weight"
+
 
 class BatchWeight:
-    """The weight of the batch that is being trained on; loaders set it, wrapped models read it."""
+    """The weight of the batch that was handed out last; for inputs that do not say which batch they are of."""
 
     def __init__(self) -> None:
         self.value = 1.0
+
+
+def tagged(batch: Any, weight: float) -> Any:
+    """``batch``, each of whose tensors says the weight of its batch: there may be several loaders."""
+    for tensor in _tensors(batch):
+        setattr(tensor, _TAG, weight)
+    return batch
+
+
+def weight_of(arguments: Any, otherwise: float) -> float:
+    """The weight of the batch that the first tagged tensor among a model's arguments is of."""
+    found = (getattr(tensor, _TAG, None) for tensor in _tensors(arguments))
+    return next((weight for weight in found if weight is not None), otherwise)
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _tensors(part)
+    elif isinstance(value, dict):
+        yield from _tensors(tuple(value.values()))
 
 
 class _ScaleGradient(torch.autograd.Function):
@@ -64,9 +90,10 @@ def scale_gradient(output: Any, factor: float) -> Any:
 def weigh_outputs(model: nn.Module, weight: BatchWeight) -> None:
     """Have the gradient of ``model``'s outputs multiplied by the weight of the batch that is being trained on."""
 
-    def hook(module: nn.Module, arguments: Any, output: Any) -> Any:
-        if weight.value == 1.0 or not torch.is_grad_enabled():
+    def hook(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any:
+        if not torch.is_grad_enabled():
             return None
-        return scale_gradient(output, weight.value)
+        value = weight_of((arguments, keywords), weight.value)
+        return None if value == 1.0 else scale_gradient(output, value)
 
-    model.register_forward_hook(hook)
+    model.register_forward_hook(hook, with_kwargs=True)

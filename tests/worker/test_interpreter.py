@@ -17,6 +17,7 @@ import sys
 import gpusched
 from tests.counting import calls_of
 trial = gpusched.init()
+trial.track()
 def train():
     for _ in trial.steps():
         trial.report(accuracy=0.5)
@@ -70,7 +71,7 @@ def test_only_a_good_ending_is_called_finished(
         [sys.executable, script], env=environment, capture_output=True, check=False
     )
     assert (done.returncode == 0) == word
-    expected = {"why": "finished", "step": 1, "saved_step": None}
+    expected = {"why": "finished", "step": 1, "saved_step": 1}
     assert bench.last_word() == (expected if word else None)
 
 

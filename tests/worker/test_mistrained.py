@@ -9,10 +9,12 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import OneCycleLR, StepLR
+from torch.utils.data import IterableDataset, TensorDataset
 
 import gpusched
+from gpusched.worker.learning_rate import RateScaler
 from tests.worker.fakes import Bench, at_step, daemon, run_ranks
-from tests.worker.test_ranks import values
+from tests.worker.test_ranks import Bench_at, values
 
 
 def train(how: str, steps: int = 3) -> float:
@@ -106,3 +108,162 @@ def test_a_script_without_state_is_warned_at_its_first_save_and_refused_at_the_r
     assert "gpusched.pickled(clf)" in second.error
     assert [line["k"] for line in bench.reports()] == [1, 2]
     assert values(run_ranks(partial_fit, 1, bench, 3, (True,))) == [[2.0, 3.0]]
+
+
+def numbers(count: int) -> TensorDataset:
+    return TensorDataset(torch.arange(float(count)).reshape(-1, 1))
+
+
+def inside(looping: bool, steps: int = 6) -> tuple[list[list[float]], list[float]]:
+    """A loader made anew in every iteration; the samples of each epoch, and the factor of the rate after each."""
+    trial = gpusched.init()
+    model = trial.wrap(nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trial.scale_lr(optimizer)
+    trial.track(model=model, opt=optimizer)
+    (scaler,) = trial._training.scalers
+    epochs, factors = [], []
+    for _ in trial.steps(limit=steps) if looping else range(trial.step, steps):
+        seen: list[float] = []
+        for (x,) in trial.loader(numbers(8), batch_size=2):
+            seen += x.flatten().tolist()
+            optimizer.step()
+        epochs.append(seen)
+        assert isinstance(scaler, RateScaler)
+        factors.append(scaler.factor)
+        trial.report(accuracy=0)
+    return epochs, factors
+
+
+@pytest.mark.parametrize("looping", [True, False])
+def test_a_loader_made_inside_the_loop_goes_on_through_its_epochs(
+    bench: Bench, looping: bool
+) -> None:
+    whole = Bench_at(bench, "whole")
+    ((epochs, _),) = values(run_ranks(inside, 1, whole, arguments=(looping,)))
+    assert len({tuple(epoch) for epoch in epochs}) == 6, "each epoch has an order of its own"
+    with daemon(bench, at_step(**{"yield": 2})):
+        values(run_ranks(inside, 1, bench, 1, (looping,)))
+    ((rest, _),) = values(run_ranks(inside, 1, bench, 2, (looping,)))
+    assert rest == epochs[2:]
+
+
+@pytest.mark.parametrize("looping", [True, False])
+def test_the_warm_up_ends_with_a_loader_made_inside_the_loop(bench: Bench, looping: bool) -> None:
+    bench.prepare(lr_warmup_epochs=3)
+    for _, factors in values(run_ranks(inside, 2, bench, arguments=(looping,))):
+        assert factors[2:] == [2.0] * 4
+
+
+def two_loaders() -> tuple[list[float], list[float]]:
+    trial = gpusched.init()
+    one, two = (trial.loader(numbers(8), batch_size=1) for _ in range(2))
+    seen: tuple[list[float], list[float]] = ([], [])
+    for (x,), (y,) in zip(one, two, strict=True):
+        seen[0].append(x.item())
+        seen[1].append(y.item())
+    return seen
+
+
+def test_two_loaders_have_orders_of_their_own(bench: Bench) -> None:
+    ((one, two),) = values(run_ranks(two_loaders, 1, bench))
+    assert sorted(one) == sorted(two)
+    assert one != two
+
+
+def two_weights() -> list[float]:
+    """Gradients of two loaders with unequal shares: 3 samples and 5 over two ranks."""
+    trial = gpusched.init()
+    model = trial.wrap(nn.Linear(1, 1, bias=False).double())
+    with torch.no_grad():
+        model.module.weight.fill_(1.0)
+    one = trial.loader(TensorDataset(torch.arange(3.0).double().reshape(-1, 1)), 3, shuffle=False)
+    two = trial.loader(TensorDataset(torch.arange(5.0).double().reshape(-1, 1)), 5, shuffle=False)
+    for (x,), (y,) in zip(one, two, strict=True):
+        (model(x).mean() + 10 * model(y).mean()).backward()
+    return [float(model.module.weight.grad)]
+
+
+def test_gradients_of_two_loaders_are_weighted_each_by_its_own(bench: Bench) -> None:
+    bench.prepare(batch="global")
+    for (gradient,) in values(run_ranks(two_weights, 2, bench)):
+        assert gradient == pytest.approx(1.0 + 10 * 2.0)
+
+
+def accumulating(every: int) -> tuple[list[list[float]], int]:
+    """Micro-batches of one sample, of which ``every`` make a step; the samples of each step, and reports in between."""
+    trial = gpusched.init()
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = trial.loader(numbers(12), batch_size=1)
+    trial.track(model=model, opt=optimizer)
+    taken: list[list[float]] = []
+    held: list[float] = []
+    for number, (x,) in enumerate(loader, loader.batches_done):
+        held.append(x.item())
+        if (number + 1) % every == 0:
+            optimizer.step()
+            taken.append(held)
+            held = []
+        elif number == 5:
+            trial.report(accuracy=0)
+    return taken, trial.step
+
+
+def test_micro_batches_since_the_last_step_come_again_after_a_resume(bench: Bench) -> None:
+    ((whole, _),) = values(run_ranks(accumulating, 1, Bench_at(bench, "whole"), arguments=(4,)))
+    with daemon(bench, at_step(**{"yield": 1})):
+        values(run_ranks(accumulating, 1, bench, 1, (4,)))
+    ((rest, _),) = values(run_ranks(accumulating, 1, bench, 2, (4,)))
+    assert rest == whole[1:], "the step that was cut in two is taken whole"
+
+
+class Drawn(IterableDataset[float]):
+    """Random numbers, drawn in worker processes."""
+
+    def __iter__(self) -> Any:
+        return iter(torch.rand(8).tolist())
+
+
+def stream(stops: bool) -> list[float]:
+    trial = gpusched.init()
+    loader = trial.loader(Drawn(), batch_size=2, num_workers=1)
+    trial.track(model=nn.Linear(1, 1))
+    seen: list[float] = []
+    for batch in loader:
+        seen += batch.tolist()
+        if stops and len(seen) == 4:
+            trial.report(accuracy=0)
+    return seen
+
+
+def test_a_stream_goes_on_where_it_was(bench: Bench) -> None:
+    (whole,) = values(run_ranks(stream, 1, Bench_at(bench, "whole"), arguments=(False,)))
+    with daemon(bench, at_step(**{"yield": 1})):
+        values(run_ranks(stream, 1, bench, 1, (True,)))
+    (rest,) = values(run_ranks(stream, 1, bench, 2, (False,)))
+    assert rest == whole[4:]
+
+
+def wrong_loader(how: str) -> None:
+    trial = gpusched.init()
+    loader = trial.loader(
+        numbers(6),
+        batch_size=4,
+        drop_last=how == "empty",
+        **({"in_order": False} if how == "order" else {}),
+    )
+    for _ in loader:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ("empty", "6 samples do not fill one global batch of 8, and drop_last=True leaves none"),
+        ("order", "leave in_order out"),
+    ],
+)
+def test_a_loader_that_would_lose_samples_is_refused(bench: Bench, how: str, told: str) -> None:
+    for rank in run_ranks(wrong_loader, 2, bench, arguments=(how,)):
+        assert told in rank.error
