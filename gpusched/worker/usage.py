@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpusched.worker.group import Call, Group, script_line
+from gpusched.worker.schedule import Schedule
 
 _SAMPLES = 2048
 _FAR = 1e-3
@@ -118,6 +119,8 @@ class Usage:
     def watch(self, tracked: Mapping[str, Any]) -> None:
         """Count the steps of tracked schedulers, and of one's optimizer, from here."""
         for name, value in tracked.items():
+            if isinstance(value, Schedule):
+                continue
             if hasattr(value, "last_epoch") and hasattr(value, "optimizer"):
                 if not self._stepped:
                     value.optimizer.register_step_post_hook(self._optimizer_stepped)
@@ -151,8 +154,7 @@ def unwrapped(group: Group, tracked: Iterable[Any]) -> str | None:
                 f"ranks 0 and {rank} have trained apart (their parameters differ by {apart:.2g} of the largest), "
                 f"and the model of rank 0 alone would be ranked: {fix}"
             )
-    is_training = any(_moves(value) for value in tracked) or _optimizer_at_work() is not None
-    if is_training and not torch.distributed.is_initialized():
+    if not torch.distributed.is_initialized() and _optimizer_at_work() is not None:
         return (
             f"the {group.world_size} ranks of this trial do the same work, each for itself: {fix}"
         )
@@ -180,12 +182,6 @@ def _samples(torch: Any, tracked: Iterable[Any]) -> Any:
         for flat in (parameter.reshape(-1) for parameter in found)
     ]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
-
-
-def _moves(value: Any) -> bool:
-    """Whether a tracked object is a model with parameters to train."""
-    nn = sys.modules["torch"].nn
-    return isinstance(value, nn.Module) and any(p.requires_grad for p in value.parameters())
 
 
 def _optimizer_at_work() -> Any:

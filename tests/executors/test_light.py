@@ -17,6 +17,7 @@ PLAIN = """\
 import json, os, pathlib, sys, time
 import gpusched
 trial = gpusched.init()
+trial.track()
 seen = {"heavy": "".join(["to", "rch"]) in sys.modules, "argv0": sys.argv[0]}
 names = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "TORCHELASTIC_RUN_ID", "GPUSCHED_ATOMS"]
 seen["env"] = {name: os.environ.get(name) for name in names}
