@@ -19,9 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpusched.driver import profiles
+from gpusched.driver.assemble import fresh_folder, write_recipe
 from gpusched.driver.clock import Beginning
 from gpusched.errors import GpuschedError, InputError
-from gpusched.folder.files import private_folder, write_durably
+from gpusched.folder.files import write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.recipe import env as config_env
 from gpusched.recipe.recipe import Recipe
@@ -35,43 +36,25 @@ def make_experiment(
     ``source``: the recipe's file. Raises InputError if it cannot be made.
     """
     config_env.from_elsewhere(recipe.env, None)
-    kept = recipe.for_disk()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(began.wall_s))
-    root: Path | None = None
+    paths: ExperimentPaths | None = None
     try:
-        private_folder(runs)
-        root = _fresh_folder(runs, f"{recipe.name}-{stamp}")
-        paths = ExperimentPaths(root.resolve())
-        private_folder(paths.trials)
-        write_durably(paths.recipe, kept.to_yaml().encode())
+        paths = fresh_folder(runs, f"{recipe.name}-{stamp}")
         if source is not None:
             write_durably(paths.source, json.dumps({"recipe": str(source.absolute())}).encode())
-        write_durably(paths.worker, json.dumps(recipe.worker_settings()).encode())
-        write_durably(paths.began, json.dumps(began.to_json()).encode())
         profile = profiles.find(runs, recipe)
         if profile is not None:
             profiles.write(paths.profile, profile)
-        write_durably(paths.resolved, json.dumps(kept.resolved()).encode())
+        write_recipe(paths, recipe, began)
     except OSError as error:
         raise InputError(
             f"{runs}: an experiment cannot be written here ({error.strerror}); '--dir' names another folder"
         ) from None
     except KeyboardInterrupt:
-        if root is not None:
-            discard(ExperimentPaths(root))
+        if paths is not None:
+            discard(paths)
         raise
     return paths
-
-
-def _fresh_folder(runs: Path, name: str) -> Path:
-    for number in range(1, 1000):
-        folder = runs / (name if number == 1 else f"{name}-{number}")
-        try:
-            folder.mkdir(mode=0o700)
-        except FileExistsError:
-            continue
-        return folder
-    raise InputError(f"{runs}: a thousand experiments of this second are there already")
 
 
 def start_daemon(

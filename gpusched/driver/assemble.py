@@ -6,9 +6,11 @@ experiment was made.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from gpusched import policies
@@ -17,9 +19,11 @@ from gpusched.core.rules import Rules
 from gpusched.core.state import Draw
 from gpusched.dashboard import view as views
 from gpusched.driver import profiles
+from gpusched.driver.clock import Beginning
 from gpusched.driver.loop import replay
 from gpusched.driver.profiles import Profile
 from gpusched.errors import DamagedState, InputError
+from gpusched.folder.files import private_folder, write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from gpusched.policies.base import Policy
@@ -144,3 +148,25 @@ def view_from_journal(paths: ExperimentPaths) -> dict[str, Any]:
 
 def explain_from_journal(paths: ExperimentPaths, trial: int) -> dict[str, Any]:
     return from_journal(paths).explain(trial)
+
+
+def fresh_folder(runs: Path, name: str) -> ExperimentPaths:
+    """Make the folder of a new experiment, with a number behind a name that is taken. Raises OSError."""
+    private_folder(runs)
+    for number in range(1, 1000):
+        root = runs / (name if number == 1 else f"{name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            root.mkdir(mode=0o700)
+            paths = ExperimentPaths(root.resolve())
+            private_folder(paths.trials)
+            return paths
+    raise InputError(f"{runs}: a thousand experiments are called {name}")
+
+
+def write_recipe(paths: ExperimentPaths, recipe: Recipe, began: Beginning) -> None:
+    """Write everything an experiment starts from, but secrets; ``resolved.json`` last. Raises OSError."""
+    kept = recipe.for_disk()
+    write_durably(paths.recipe, kept.to_yaml().encode())
+    write_durably(paths.worker, json.dumps(recipe.worker_settings()).encode())
+    write_durably(paths.began, json.dumps(began.to_json()).encode())
+    write_durably(paths.resolved, json.dumps(kept.resolved()).encode())

@@ -6,9 +6,7 @@ depends on it. ``rules`` in its ``meta`` says how the experiment differed from a
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,14 +14,15 @@ from pathlib import Path
 from gpusched.core.decisions import Command, Launch
 from gpusched.core.events import Event, Reported
 from gpusched.dashboard import view as views
-from gpusched.driver.assemble import Assembled
+from gpusched.driver.assemble import Assembled, fresh_folder, write_recipe
 from gpusched.driver.clock import Beginning
 from gpusched.errors import InputError
-from gpusched.folder.files import private_folder
+from gpusched.executors.local.launching import seed_of
+from gpusched.folder.files import private_folder, sealed
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal import compact
 from gpusched.journal.log import Journal
 from gpusched.policies import label
-from gpusched.recipe.recipe import Recipe
 from gpusched.sim.setup import Setup, quiet, recipe
 from gpusched.sim.single import Result, run
 
@@ -53,15 +52,20 @@ class _TrialFiles:
 
     def __call__(self, event: Event, commands: Sequence[Command]) -> None:
         if isinstance(event, Reported):
-            number = f'{{"i":{event.incarnation},"n":{event.seq},"k":{event.step}'
-            measured = f'"s":{json.dumps(event.step_time_s)},"m":{json.dumps(event.metrics)}}}'
-            self._lines[event.trial].append(f"{number},{measured}")
+            line = {
+                "i": event.incarnation,
+                "n": event.seq,
+                "k": event.step,
+                "s": event.step_time_s,
+                "m": event.metrics,
+            }
+            self._lines[event.trial].append(sealed(compact.encode(line).encode()).decode())
         for command in commands:
             if isinstance(command, Launch) and command.trial not in self._lines:
                 self._lines[command.trial] = []
                 trial = self._paths.trial(command.trial)
                 private_folder(trial.root)
-                hparams = {"trial": command.trial, "seed": self._seed}
+                hparams = {"trial": command.trial, "seed": seed_of(self._seed, command.trial)}
                 _write(trial.hparams, json.dumps({**hparams, "hparams": command.hparams}))
 
     def write(self) -> None:
@@ -77,10 +81,15 @@ def _write(path: Path, text: str) -> None:
 
 def simulate_into(runs: Path, setup: Setup) -> tuple[Result, Path]:
     """Run it and keep everything in a new folder in ``runs``. Raises InputError if that cannot be written."""
-    of = recipe(setup)
-    paths = _make_folder(runs, dataclasses.replace(of, name=_name(setup)))
+    of = dataclasses.replace(recipe(setup), name=_name(setup))
+    began = Beginning.now()
+    try:
+        paths = fresh_folder(runs, of.name)
+        write_recipe(paths, of, began)
+    except OSError as error:
+        raise InputError(f"{runs}: runs cannot be kept here ({error.strerror})") from None
     files = _TrialFiles(paths, setup.seed)
-    journal = _LazyJournal.create(paths.journal, _meta(setup, paths))
+    journal = _LazyJournal.create(paths.journal, _meta(setup, began))
     try:
         search, found = run(setup, of, journal=journal, observer=files)
     finally:
@@ -95,30 +104,9 @@ def _name(setup: Setup) -> str:
     return f"sim-{label(setup.policy)}-n{setup.atoms}-t{setup.deadline_s:g}-s{setup.seed}"
 
 
-def _make_folder(runs: Path, of: Recipe) -> ExperimentPaths:
-    """What a live experiment's folder holds before its daemon starts; a number behind the name where it is taken."""
-    try:
-        private_folder(runs)
-        root = runs / of.name
-        for number in itertools.count(2):
-            with contextlib.suppress(FileExistsError):
-                root.mkdir(mode=0o700)
-                break
-            root = runs / f"{of.name}-{number}"
-        paths = ExperimentPaths(root.resolve())
-        private_folder(paths.trials)
-        _write(paths.recipe, of.for_disk().to_yaml())
-        _write(paths.worker, json.dumps(of.worker_settings()))
-        _write(paths.began, json.dumps(Beginning.now().to_json()))
-        _write(paths.resolved, json.dumps(of.for_disk().resolved()))
-    except OSError as error:
-        raise InputError(f"{runs}: runs cannot be kept here ({error.strerror})") from None
-    return paths
-
-
-def _meta(setup: Setup, paths: ExperimentPaths) -> dict[str, object]:
+def _meta(setup: Setup, began: Beginning) -> dict[str, object]:
     return {
-        "began": json.loads(paths.began.read_bytes()),
+        "began": began.to_json(),
         "epoch": 1,
         "simulated": dataclasses.asdict(setup),
         "rules": quiet(setup),

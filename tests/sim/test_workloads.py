@@ -9,6 +9,9 @@ import pytest
 from gpusched.core.experiment import Experiment
 from gpusched.driver.loop import replay
 from gpusched.errors import DamagedState, InputError
+from gpusched.executors.local.launching import seed_of
+from gpusched.executors.local.reporting import lines_after
+from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from gpusched.recipe.recipe import Recipe
@@ -65,19 +68,16 @@ def test_a_kept_run_can_be_assembled_from_its_folder_alone(recorded):
 
 
 def test_a_kept_run_has_the_trials_own_files(recorded):
-    import json
-
-    _, result, folder = recorded
+    """Read as a live trial's are."""
+    setup, result, folder = recorded
     paths = ExperimentPaths(folder)
-    lines = [
-        json.loads(line)
-        for trial in range(result.trials)
-        for line in paths.trial(trial).reports.read_text().splitlines()
-        if paths.trial(trial).reports.exists()
-    ]
-    assert len(lines) == result.steps
-    assert set(lines[0]) == {"i", "n", "k", "s", "m"}
-    assert json.loads(paths.trial(0).hparams.read_text())["hparams"].keys() >= {"b1", "b2"}
+    lines = [lines_after(paths.trial(trial).reports, 0) for trial in range(result.trials)]
+    assert sum(map(len, lines)) == result.steps
+    assert [line.seq for line in lines[0]] == list(range(1, len(lines[0]) + 1))
+    assert set(lines[0][0].metrics) == {"score"}
+    told = read_json(paths.trial(1).hparams)
+    assert told["hparams"].keys() >= {"b1", "b2"}
+    assert told["seed"] == seed_of(setup.seed, 1)
     assert paths.root.stat().st_mode & 0o77 == 0
     assert paths.trial(0).hparams.stat().st_mode & 0o77 == 0
 
