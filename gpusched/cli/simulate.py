@@ -287,10 +287,7 @@ def _print_table(results: Sequence[Result], setups: Sequence[Setup], metric: str
     columns = _columns(rows, metric, setups[0].target)
     head = [name for name, _ in columns]
     cells = [[show(row) for _, show in columns] for row in rows]
-    if sys.stdout.isatty():
-        _rich_table(head, cells)
-    else:
-        print(common.table(head, cells, [name for name in head if name not in _LEFT]))
+    print(common.table(head, cells, [name for name in head if name not in _LEFT]))
     if len({row.name for row in rows}) > 1:
         common.note(
             "difference: to the first policy, seed by seed; ± is half a 95% interval of the mean"
@@ -332,16 +329,3 @@ def _columns(
         ("device-s", lambda row: str(row.cost_s)),
     ]
     return columns
-
-
-def _rich_table(head: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in head:
-        table.add_column(name, justify="left" if name in _LEFT else "right", no_wrap=True)
-    for row in cells:
-        table.add_row(*row)
-    Console().print(table)

@@ -57,7 +57,9 @@ class Mailbox:
                 os.write(self._writer, b"\0")
 
     def take(self) -> list[tuple[str, Any]]:
-        """Take all messages so far."""
+        """Take all messages so far; none once the mailbox is closed."""
+        if self._closed:
+            return []
         with contextlib.suppress(BlockingIOError):
             while os.read(self._reader, 4096):
                 pass
@@ -80,11 +82,13 @@ class Feed(threading.Thread):
     often: a daemon that is restarted is found.
     """
 
-    def __init__(self, frames: Frames, mailbox: Mailbox) -> None:
+    def __init__(
+        self, frames: Frames, mailbox: Mailbox, stop_now: threading.Event | None = None
+    ) -> None:
         super().__init__(name="gpusched-feed", daemon=True)
         self._frames = frames
         self._mailbox = mailbox
-        self._stop_now = threading.Event()
+        self._stop_now = stop_now or threading.Event()
 
     def stop(self) -> None:
         self._stop_now.set()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from gpusched.dashboard.model import View
+from gpusched.dashboard.model import View, thinned
 
 #: state of a trial -> (glyph, style).
 TRIAL = {
@@ -104,10 +104,7 @@ def sparkline(curve: Sequence[float | None], width: int, style: str = CURVE) -> 
     """Draw the shape of a curve, scaled to its own range; a red × where the metric was not a number."""
     if width <= 0:
         return Text()
-    points = list(curve)
-    if len(points) > width:
-        last = len(points) - 1
-        points = [points[i * last // max(1, width - 1)] for i in range(width)]
+    points = thinned(curve, width)
     known = [point for point in points if point is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     line = Text()

@@ -10,9 +10,9 @@ it is made just the same when no daemon lives. Rules:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -170,6 +170,17 @@ class View:
     def trial(self, number: int | None) -> TrialView | None:
         """Return the trial of this number, if it is among those sent."""
         return next((trial for trial in self.trials if trial.id == number), None)
+
+
+Point = TypeVar("Point")
+
+
+def thinned(points: Sequence[Point], most: int) -> list[Point]:
+    """Keep at most ``most`` of the points, evenly spaced, the first and the last included."""
+    last = len(points) - 1
+    if last < most:
+        return list(points)
+    return [points[place * last // max(1, most - 1)] for place in range(most)]
 
 
 # ---------------------------------------------------------------- JSON

@@ -28,6 +28,7 @@ from gpusched.dashboard.model import (
     UnsavedView,
     View,
     from_json,
+    thinned,
     to_json,
 )
 from gpusched.text import clean, first_line
@@ -236,7 +237,7 @@ def _trial(state: State, trial: Trial, now_s: float) -> TrialView:
         after=clean(trial.after.reason, 200) if trial.after is not None else "",
         hparams=dict(trial.hparams),
         metrics=_metrics(trial.metrics),
-        curve=_curve(trial.curve),
+        curve=tuple(_finite(value) for _, value in thinned(trial.curve, CURVE_POINTS)),
         error=first_line(trial.error) if trial.error else None,
     )
 
@@ -259,14 +260,6 @@ def _number(value: float | str) -> float | str:
     except OverflowError:
         return "huge"
     return value if math.isfinite(number) else str(number)
-
-
-def _curve(curve: Sequence[tuple[int, float]]) -> tuple[float | None, ...]:
-    count = len(curve)
-    if count <= CURVE_POINTS:
-        return tuple(_finite(value) for _, value in curve)
-    last, points = count - 1, CURVE_POINTS - 1
-    return tuple(_finite(curve[i * last // points][1]) for i in range(CURVE_POINTS))
 
 
 def _finite(value: float | None) -> float | None:

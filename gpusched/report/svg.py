@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from gpusched.dashboard.model import thinned
+
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 960, 64, 16, 10, 34
 _PALETTE_TURN = 137.508
 POINTS_MAX = 200
@@ -54,7 +56,7 @@ def lines(chart: Sequence[Line], *, x_label: str, y_label: str, height: int = 34
         f'height="{height - TOP - BOTTOM}"/></clipPath><g clip-path="url(#plot)">'
     )
     for line in sorted(chart, key=lambda one: one.bold):
-        path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in thinned(line.points))
+        path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in thinned(line.points, POINTS_MAX))
         width = 2.5 if line.bold else 1.2
         style = f'stroke="{line.colour}" stroke-width="{width}"'
         title = f"<title>{escape(line.title)}</title>"
@@ -98,14 +100,6 @@ def rows(names: Sequence[str], bars: Sequence[Bar], *, until: float, x_label: st
                 f'text-anchor="middle">{escape(bar.text)}</text>'
             )
     return "".join([*out, "</svg>"])
-
-
-def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Keep at most POINTS_MAX of the points, the first and the last included."""
-    last = len(points) - 1
-    if last < POINTS_MAX:
-        return list(points)
-    return [points[n * last // (POINTS_MAX - 1)] for n in range(POINTS_MAX)]
 
 
 class _Scale:

@@ -57,7 +57,7 @@ def test_a_flood_is_kept_and_a_closed_mailbox_takes_nothing() -> None:
     late = threading.Thread(target=mailbox.post, args=("view", 2))
     late.start()
     late.join()
-    assert list(mailbox._messages) == []
+    assert mailbox.take() == []
 
 
 def test_views_pass_as_they_are_or_as_json_until_the_end(mailbox: Mailbox) -> None:
@@ -68,9 +68,7 @@ def test_views_pass_as_they_are_or_as_json_until_the_end(mailbox: Mailbox) -> No
     assert mailbox.take() == [("view", RUNNING), ("silence", ""), ("view", RUNNING), ("view", OVER)]
 
 
-def test_a_daemon_that_comes_back_is_found(
-    mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_daemon_that_comes_back_is_found(mailbox: Mailbox) -> None:
     asked = 0
 
     def frames() -> Iterator[View]:
@@ -85,9 +83,14 @@ def test_a_daemon_that_comes_back_is_found(
         else:
             yield OVER
 
-    feed = Feed(frames, mailbox)
     pauses: list[float] = []
-    monkeypatch.setattr(feed._stop_now, "wait", pauses.append)
+
+    class Impatient(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0.0)
+            return False
+
+    feed = Feed(frames, mailbox, Impatient())
     feed.start()
     feed.join(60)
     assert mailbox.take() == [

@@ -11,7 +11,7 @@ import pytest
 
 from gpusched.core.events import DeviceQuarantined, TrialExited, UserAsked
 from gpusched.dashboard import view as views
-from gpusched.dashboard.model import BestView, View, from_json, to_json
+from gpusched.dashboard.model import BestView, View, from_json, thinned, to_json
 from gpusched.devices.base import Reading
 from tests.counting import calls_of
 from tests.dashboard.scene import Scene
@@ -94,14 +94,14 @@ def test_a_crowd_is_viewed_in_milliseconds(crowd: Scene) -> None:
     assert calls_of(lambda: json.dumps(to_json(crowd.view()))) < 500_000
 
 
-def test_a_long_curve_is_thinned_from_its_first_to_its_last_point() -> None:
-    curve = [(step, step / 1000) for step in range(1, 1001)]
-    thin = views._curve(curve)
-    assert len(thin) == views.CURVE_POINTS
-    assert thin[0] == 0.001
-    assert thin[-1] == 1.0
-    assert list(thin) == sorted(thin, key=lambda value: value or 0.0)
-    assert views._curve(curve[:40]) == tuple(value for _, value in curve[:40])
+@pytest.mark.parametrize("count", [0, 1, 2, 199, 200, 201, 5000])
+@pytest.mark.parametrize("most", [1, 40, 200])
+def test_long_curves_are_thinned_from_end_to_end(count: int, most: int) -> None:
+    thin = thinned(range(count), most)
+    assert len(thin) == min(count, most)
+    assert sorted(set(thin)) == thin
+    assert thin[:1] == list(range(count))[:1]
+    assert most == 1 or thin[-1:] == list(range(count))[-1:]
 
 
 def test_it_says_where_the_experiment_stands() -> None:

@@ -106,14 +106,6 @@ def test_a_curve_that_runs_away_hides_nothing_of_the_others() -> None:
     assert all(abs(float(y)) < 2000 for y in re.findall(r",(-?[\d.]+)", text))
 
 
-@pytest.mark.parametrize("count", [1, 2, 199, 200, 201, 5000])
-def test_long_curves_are_thinned_from_end_to_end(count: int) -> None:
-    points = [(float(n), 1.0) for n in range(count)]
-    thin = svg.thinned(points)
-    assert len(thin) == min(count, svg.POINTS_MAX)
-    assert (thin[0], thin[-1]) == (points[0], points[-1])
-
-
 # ---------------------------------------------------------------- importance
 
 
