@@ -145,21 +145,17 @@ def _slices(gpu: Gpu) -> list[Gpu]:
             handle = ask("nvmlDeviceGetMigDeviceHandleByIndex", gpu.handle, place)
         except NvmlNotFound:
             continue
-        found.append(
-            Gpu(
-                uuid=ask("nvmlDeviceGetUUID", handle),
-                index=gpu.index,
-                name=ask_if_supported("nvmlDeviceGetName", handle) or f"{gpu.name} MIG",
-                pci_bus_id=gpu.pci_bus_id,
-                minor=gpu.minor,
-                memory_total_bytes=_total(handle),
-                numa_node=gpu.numa_node,
-                cpus=gpu.cpus,
-                parent=gpu.uuid,
-                slice=place,
-                handle=handle,
-            )
+        slice_ = replace(
+            gpu,
+            uuid=ask("nvmlDeviceGetUUID", handle),
+            name=ask_if_supported("nvmlDeviceGetName", handle) or f"{gpu.name} MIG",
+            memory_total_bytes=_total(handle),
+            mig=False,
+            parent=gpu.uuid,
+            slice=place,
+            handle=handle,
         )
+        found.append(slice_)
     return found
 
 

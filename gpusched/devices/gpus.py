@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gpusched.devices import health
@@ -42,26 +42,11 @@ class GpuState:
     experiment: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        reading = self.reading
-        return {
-            "uuid": self.uuid,
-            "index": self.index,
-            "place": self.place,
-            "name": self.name,
-            "label": reading.label,
-            "utilisation": reading.utilisation,
-            "memory_used_bytes": reading.memory_used_bytes,
-            "memory_total_bytes": reading.memory_total_bytes,
-            "temperature_c": reading.temperature_c,
-            "power_w": reading.power_w,
-            "holders": list(reading.holders),
-            "notes": list(reading.notes),
-            "numa_node": self.numa_node,
-            "island": self.island,
-            "leased_by": self.leased_by,
-            "experiment": self.experiment,
-            "busy": self.busy,
-        }
+        reading = asdict(self.reading)
+        del reading["device"], reading["history"]
+        first = {"uuid": self.uuid, "index": self.index, "place": self.place, "name": self.name}
+        rest = ("numa_node", "island", "leased_by", "experiment", "busy")
+        return {**first, **reading, **{name: getattr(self, name) for name in rest}}
 
 
 def gpu_states(

@@ -53,6 +53,14 @@ class Out:
     leased: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """A request for fresh readings, and when it was made: vitals carry no ticket."""
+
+    ticket: int
+    at: float
+
+
 class Unit:
     """The state of one GPU. Readings come from ``watch``; see the module for the states."""
 
@@ -67,8 +75,7 @@ class Unit:
         self._threads = threads
         self._ticket = 0
         self._asked_at: float | None = None
-        self._readmit_ticket: int | None = None
-        self._readmit_at = 0.0
+        self._readmission: Inquiry | None = None
         self._condemned = ("", 0.0)
         self._clean_since: float | None = None
         self._xids: list[tuple[int, float]] = []
@@ -77,8 +84,7 @@ class Unit:
         self._searched = False
         self._reported = False
         self._silent_from: float | None = None
-        self._blame_ticket: int | None = None
-        self._blame_at = 0.0
+        self._blame: Inquiry | None = None
         self._hurt = ""
         #: Why it was not released when that was last looked at.
         self.held_by = ""
@@ -92,7 +98,7 @@ class Unit:
     def verdict(self, ticket: int = 0, *, lenient: bool = True) -> Verdict:
         """Judge the newest reading, if it was begun after ``ticket`` was handed out. ``lenient``: see ``assumed``."""
         if self.watch.lost is not None:
-            return Verdict(False, f"the GPU is lost: {self.watch.lost.why}")
+            return Verdict(False, f"the GPU is lost: {self.watch.lost}")
         usage = self.usage
         if usage is None or usage.ticket < ticket:
             silent_s = self.silent_s()
@@ -138,7 +144,7 @@ class Unit:
         """Give the GPU to a trial."""
         self.doing, self._used = Doing.HELD, True
         self.strangers = {}
-        self._blame_ticket, self._hurt = None, ""
+        self._blame, self._hurt = None, ""
 
     def released(self) -> Verdict:
         """Judge whether it is free again after the trial's process tree is empty. Out of use is not released."""
@@ -200,15 +206,17 @@ class Unit:
             return self.out.reason
         if said := self._hurt or self._illness(at_once=False):
             return said
-        now = self._threads.now()
-        if self._blame_ticket is None:
-            self._blame_ticket, self._blame_at = self.watch.request(), now
+        if self._blame is None:
+            self._blame = self._inquire()
         usage, vitals = self.usage, self.watch.vitals
-        if usage is None or usage.ticket < self._blame_ticket or usage.error:
+        if usage is None or usage.ticket < self._blame.ticket or usage.error:
             return None
-        if vitals is None or vitals.at <= self._blame_at or vitals.error or self._xids:
+        if vitals is None or vitals.at <= self._blame.at or vitals.error or self._xids:
             return None
         return ""
+
+    def _inquire(self) -> Inquiry:
+        return Inquiry(self.watch.request(), self._threads.now())
 
     def examine(self) -> None:
         """Take the GPU out of use if there is a reason to."""
@@ -265,26 +273,26 @@ class Unit:
 
     def begin_readmission(self) -> None:
         """Begin anew: the GPU is asked for, and what it did until now counts no more."""
-        self._readmit_ticket = None
+        self._readmission = None
 
     def can_readmit(self) -> Verdict:
         """Judge a GPU that is asked for: by a fresh look-up, a fresh reading, fresh vitals."""
-        now = self._threads.now()
-        if self._readmit_ticket is None:
-            self._readmit_at, self._xids = now, []
+        asked = self._readmission
+        if asked is None:
+            self._xids = []
             if self.out is not None and not self.out.passing:
                 self.watch.rebind()
-            self._readmit_ticket = self.watch.request()
+            self._readmission = self._inquire()
             return Verdict(False, WAITING)
         self.examine()
         reason, condemned_at = self._condemned
-        if reason and condemned_at >= self._readmit_at:
+        if reason and condemned_at >= asked.at:
             return Verdict(False, reason)
         if self._xids:
             return Verdict(False, WAITING)
-        verdict = self.verdict(self._readmit_ticket)
+        verdict = self.verdict(asked.ticket)
         vitals = self.watch.vitals
-        if verdict.clean and (vitals is None or vitals.at < self._readmit_at):
+        if verdict.clean and (vitals is None or vitals.at < asked.at):
             return Verdict(False, WAITING)
         if verdict.clean and (ill := self._unwell()):
             return Verdict(False, ill)
@@ -292,7 +300,7 @@ class Unit:
 
     def back_in_use(self) -> None:
         """Make a GPU that can recover or be readmitted FREE again."""
-        self.out = self._clean_since = self._readmit_ticket = None
+        self.out = self._clean_since = self._readmission = None
         self._reported = False
         self.doing = Doing.FREE
         self.watch.relax()
@@ -303,7 +311,7 @@ class Unit:
     def _illness(self, *, at_once: bool) -> str:
         """Say what only a person can cure. ``at_once``: only what even a running trial cannot live with."""
         if self.watch.lost is not None:
-            return f"the GPU is lost: {self.watch.lost.why}"
+            return f"the GPU is lost: {self.watch.lost}"
         vitals = self.watch.vitals
         if vitals is None:
             return ""

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -62,14 +62,6 @@ class RealThreads:
         threading.Thread(target=target, name=name, daemon=True).start()
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A GPU that does not answer any more and will not before a reset."""
-
-    at: float
-    why: str
-
-
 class Watch:
     """The readings of one board: the GPU itself, or its MIG slices. Public attributes are for any thread."""
 
@@ -84,7 +76,8 @@ class Watch:
         self.first_vitals: Vitals | None = None
         #: Utilisation of the last minute, the oldest first; None where it could not be read.
         self.loads: deque[float | None] = deque(maxlen=LOADS)
-        self.lost: Lost | None = None
+        #: Why the GPU does not answer any more and will not before a reset.
+        self.lost: str | None = None
         self.errors_in_a_row = 0
         self.ill_read_in_a_row = 0
         self.news = threading.Event()
@@ -181,10 +174,10 @@ class Watch:
                 self._search = False
                 self.openers = self._processes.openers(Path(f"/dev/nvidia{self.gpu.minor}"))
         except NvmlLost as error:
-            self.lost = Lost(self._threads.now(), str(error))
+            self.lost = str(error)
         except NvmlError as error:  # looking it up failed; the next round tries again
             self.errors_in_a_row += 1
-            self.lost = self.lost or Lost(self._threads.now(), str(error))
+            self.lost = self.lost or str(error)
 
     def _look_up(self) -> None:
         self._rebind = False

@@ -34,7 +34,6 @@ PATIENCE_S = 0.5
 """How long to wait for what the kernel says of a process's memory."""
 
 T = TypeVar("T")
-
 _silent: dict[int, int | None] = {}  # processes that kept us waiting, with their start times
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -48,14 +47,17 @@ class Identity(NamedTuple):
     start_time: int
 
 
-def read_file(path: str, limit_bytes: int = 1 << 20) -> bytes | None:
-    """Read a file of ``/proc`` in one call; None if there is none."""
+def read_file(path: str, limit_bytes: int = 1 << 20, *, whole: bool = False) -> bytes | None:
+    """Read a file of ``/proc``; None if there is none. One call reads any but ``maps``, which comes page by page."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
-        return os.read(descriptor, limit_bytes)
+        data = os.read(descriptor, limit_bytes)
+        while whole and (part := os.read(descriptor, limit_bytes - len(data))):
+            data += part
+        return data
     except OSError:
         return None
     finally:

@@ -94,7 +94,7 @@ class Segments:
 
 
 def _files_mapped(pid: int) -> Iterator[bytes]:
-    for line in (_whole(f"/proc/{pid}/maps") or b"").splitlines():
+    for line in (read_file(f"/proc/{pid}/maps", _MAPS_BYTES, whole=True) or b"").splitlines():
         *_, file = line.split(None, 5)
         yield file
 
@@ -104,16 +104,3 @@ def _files_open(pid: int) -> Iterator[bytes]:
         for entry in entries:
             with suppress(OSError):
                 yield os.fsencode(Path(entry.path).readlink())
-
-
-def _whole(path: str) -> bytes | None:
-    """All of a file of ``/proc``: one read gives a page of ``maps``."""
-    if read_file(path, 1) is None:
-        return None
-    with suppress(OSError), Path(path).open("rb", buffering=0) as file:
-        parts, size = [], 0
-        while size < _MAPS_BYTES and (part := file.read(1 << 16)):
-            parts.append(part)
-            size += len(part)
-        return b"".join(parts)
-    return None

@@ -167,10 +167,10 @@ def stuck(start: Start, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, 
     process, freed = start(), threading.Event()
     read_file = processes.read_file
 
-    def read(path: str, limit_bytes: int = 1 << 20) -> bytes | None:
+    def read(path: str, *options: int, **more: bool) -> bytes | None:
         if path in (f"/proc/{process.pid}/{name}" for name in ("environ", "cmdline", "maps")):
             freed.wait(60)
-        return read_file(path, limit_bytes)
+        return read_file(path, *options, **more)
 
     monkeypatch.setattr(processes, "read_file", read)
     yield process.pid, freed
