@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,9 +88,7 @@ def ask_policy(recipe: Recipe, runs: Path) -> Sequence[str]:
 
     atoms = recipe.atoms_named
     policy = policies.make(recipe.policy_name, recipe.policy_options)
-    known = rules(recipe)
-    if getattr(policy, "lives_by_handovers", False):
-        known = replace(known, profiled_overhead_s=profiles.handover_s(runs, recipe))
+    known = rules(recipe, profiles.find(runs, recipe))
     problems = list(policy.problems(known, MANY if atoms is None else atoms))
     if problems:
         raise RecipeError([f"policy.{option}: {message}" for option, message in problems])

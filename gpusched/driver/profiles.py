@@ -1,40 +1,26 @@
 """What ``gpusched profile`` measured: s(a) and To of a recipe, from the journal of a profiling run, kept with a hash.
 
 The hash is over the recipe's script and what of the recipe changes how fast a step is; a profile of something else is
-never used. Where there is none, an earlier run of the same recipe tells at least what a hand-over takes.
+never used.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import statistics
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpusched.errors import GpuschedError
 from gpusched.folder.files import private_folder, write_durably
-from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal import timeline
 from gpusched.journal.timeline import Timeline
 from gpusched.recipe.recipe import Recipe
 
 #: Keys of a recipe that change the speed of a step.
-_SPEED_KEYS = [
-    "script",
-    "args",
-    "space",
-    "batch",
-    "devices",
-    "gpus_per_atom",
-    "env",
-    "launch",
-    "python",
-]
-#: So many of the latest experiments are asked what a hand-over takes.
-_LOOK_AT = 20
+_SPEED_KEYS = (
+    *("script", "args", "space", "batch", "devices"),
+    *("gpus_per_atom", "env", "launch", "python"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,54 +82,6 @@ def keep(runs: Path, recipe: Recipe, profile: Profile) -> Path:
 def find(runs: Path, recipe: Recipe) -> Profile | None:
     """The profile of exactly this recipe and script; None if there is none that can be read."""
     return read(_file(runs, recipe))
-
-
-def handover_s(runs: Path, recipe: Recipe) -> float | None:
-    """What it takes to save a trial of this recipe and load the next: profiled, or measured in the latest run of it."""
-    known = find(runs, recipe)
-    if known is not None:
-        return known.overhead_s
-    for paths in _earlier_runs(runs, recipe):
-        with contextlib.suppress(GpuschedError):  # an earlier run that cannot be read tells nothing
-            found = measure_handover(timeline.read(paths.journal))
-            if found is not None:
-                return found
-    return None
-
-
-def _earlier_runs(runs: Path, recipe: Recipe) -> Iterator[ExperimentPaths]:
-    """Experiments of the same recipe that are over, the latest first, while the script was what it is now."""
-    wanted, changed_s = recipe_hash(recipe.for_disk()), recipe.script.stat().st_mtime
-    candidates = [ExperimentPaths(path.parent.resolve()) for path in runs.glob("*/final.json")]
-    candidates.sort(key=lambda paths: paths.final_view.stat().st_mtime, reverse=True)
-    for paths in candidates[:_LOOK_AT]:
-        try:
-            if paths.recipe.stat().st_mtime < changed_s:
-                continue
-            resolved = Recipe.from_resolved(json.loads(paths.resolved.read_bytes()))
-            if recipe_hash(resolved) == wanted and paths.journal.is_file():
-                yield paths
-        except (OSError, ValueError, TypeError, KeyError, GpuschedError):
-            continue
-
-
-def measure_handover(told: Timeline) -> float | None:
-    """Measure save, exit and load, each the median over a run's trials; None if none was ever loaded again.
-
-    Loading is from the launch of a trial that has run before to its first report, less the time of that step; saving
-    from the yield of a trial to its exit.
-    """
-    loads, leaves = list[float](), list[float]()
-    for incarnation in (one for trial in told.trials.values() for one in trial.incarnations):
-        if incarnation.number > 1 and incarnation.reports:
-            first = incarnation.reports[0]
-            loads.append(first.at - incarnation.launched_at - (first.step_time_s or 0.0))
-        began, ended = incarnation.yielded_at, incarnation.exited_at
-        if began is not None and ended is not None and incarnation.outcome == "yielded":
-            leaves.append(ended - began)
-    if not loads:
-        return None
-    return statistics.median(loads) + (statistics.median(leaves) if leaves else 0.0)
 
 
 def read(path: Path) -> Profile | None:

@@ -14,9 +14,8 @@ for all of them, and the trial on any device competes with all that wait.
 Where the paper is silent: a trial that has not had its first quantum comes before all that have; a first quantum lasts
 until there are two losses, as the range of one says nothing; with equal C the one that has waited longest runs. The
 loss is the metric, or for a metric of which more is better ``metric_max`` less the metric. A quantum shorter than what
-it takes to save one trial and load the next would have less than half of the time for training: where that was measured
-before the search it is refused, and where it comes out during the search the quantum is stretched to that, and it is
-said.
+it takes to save one trial and load the next would have less than half of the time for training: it is stretched to
+that, which is said once.
 """
 
 from __future__ import annotations
@@ -64,12 +63,6 @@ class Options(base.Options):
                 "milestones",
                 f"must rise and lie between 0 and 1, not {', '.join(map('{:g}'.format, self.milestones))}",
             )
-
-
-def _rounded_up(seconds: float) -> str:
-    """To two digits, and never below."""
-    unit = 10.0 ** (math.floor(math.log10(seconds)) - 1)
-    return f"{math.ceil(seconds / unit - 1e-9) * unit:.6g}"
 
 
 class Job:
@@ -148,7 +141,6 @@ class Hermes(base.Policy):
     name = "hermes"
     options_type = Options
     options: Options
-    lives_by_handovers = True
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
@@ -166,15 +158,12 @@ class Hermes(base.Policy):
             found = self._jobs[trial] = Job(self.options.quantum_s)
         return found
 
-    def problems(self, rules: Rules, atoms: int) -> Iterator[base.BadOption]:
-        """Where it was measured before what a hand-over takes."""
-        handover_s, quantum_s = rules.profiled_overhead_s, self.options.quantum_s
-        if handover_s is not None and quantum_s < handover_s:
-            yield (
-                "quantum_s",
-                f"{quantum_s:g} s is shorter than the {handover_s:.3g} s that it takes to save a trial and load the "
-                f"next (as measured or given); set it to {_rounded_up(handover_s)} or more",
-            )
+    def foreword(self, rules: Rules, atoms: int) -> Sequence[str]:
+        """Say that quanta are stretched, where it was measured before what a hand-over takes."""
+        handover_s = rules.profiled_overhead_s
+        if handover_s is None or self.options.quantum_s >= handover_s:
+            return ()
+        return (f"hermes: {self._too_short(handover_s)}",)
 
     # ------------------------------------------------------------ Algorithm 3
 

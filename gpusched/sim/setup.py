@@ -114,16 +114,16 @@ def experiment(setup: Setup, of: Recipe) -> Experiment:
 def policy_problems(setup: Setup, of: Recipe) -> Iterator[tuple[str, str]]:
     """What is wrong with the policy's options in this situation: (option, what and what to do)."""
     policy = policies.make(of.policy_name, of.policy_options)
-    # What a hand-over takes is known here, as if it had been measured.
-    known = dataclasses.replace(rules_of(setup, of), profiled_overhead_s=setup.delays.handover_s)
-    return policy.problems(known, setup.atoms)
+    return policy.problems(rules_of(setup, of), setup.atoms)
 
 
 def foreword(setup: Setup) -> Sequence[str]:
     """What a person should know before it starts."""
     of = recipe(setup)
     policy = policies.make(of.policy_name, of.policy_options)
-    return policy.foreword(rules_of(setup, of), setup.atoms)
+    # What a hand-over takes is known here, as if it had been measured.
+    known = dataclasses.replace(rules_of(setup, of), profiled_overhead_s=setup.delays.handover_s)
+    return policy.foreword(known, setup.atoms)
 
 
 def machine(setup: Setup) -> SimExecutor:

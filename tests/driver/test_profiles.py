@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpusched.cli import main
-from gpusched.core.decisions import Command, Launch, Yield
-from gpusched.core.events import Event, Reported, TimerFired, TrialExited
+from gpusched.core.decisions import Command, Launch
+from gpusched.core.events import Event, Reported, TimerFired
 from gpusched.core.speed import Speed
-from gpusched.daemon import start as launchpad
 from gpusched.driver import profiles
-from gpusched.driver.clock import Beginning
-from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal.log import Entry, Journal
+from gpusched.journal.log import Entry
 from gpusched.journal.timeline import timeline
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe
@@ -99,90 +95,15 @@ def test_the_search_starts_from_the_profile_and_learns_on() -> None:
     assert speed.overhead_s == 0.1
 
 
-# ---------------------------------------------------------------- what a hand-over takes, for hermes
-
-
-def _report(at: float, trial: int, incarnation: int, seq: int) -> Reported:
-    one = {"trial": trial, "incarnation": incarnation, "seq": seq, "step": seq}
-    return Reported(at=at, metric=0.0, step_time_s=1.0, **one)
-
-
-def _two_take_turns() -> list[Entry]:
-    """Leaving takes 0.5 s, the first launch of a trial 9 s, and 3 s the launch of one that has run before."""
-    one = ("cpu:0",)
-    told: list[tuple[Event, list[Command]]] = [
-        (TimerFired(at=0.0, timer="x"), [Launch(0, 1, one, {})]),
-        (_report(10.0, 0, 1, 1), [Yield(0, 1, True)]),
-        (
-            TrialExited(at=10.5, trial=0, incarnation=1, outcome="yielded"),
-            [Launch(1, 1, one, {})],
-        ),
-        (_report(20.5, 1, 1, 1), [Yield(1, 1, True)]),
-        (
-            TrialExited(at=21.0, trial=1, incarnation=1, outcome="yielded"),
-            [Launch(0, 2, one, {})],
-        ),
-        (_report(25.0, 0, 2, 2), []),
-    ]
-    return [Entry(n, event, commands) for n, (event, commands) in enumerate(told, 1)]
-
-
-def test_a_handover_is_what_it_takes_to_leave_and_to_load_the_next() -> None:
-    assert profiles.measure_handover(timeline(_two_take_turns())) == pytest.approx(0.5 + 3.0)
-    assert profiles.measure_handover(timeline(_two_take_turns()[:-1])) is None
-
-
-def _finished_run(runs: Path, recipe: Recipe) -> ExperimentPaths:
-    paths = launchpad.make_experiment(runs, recipe, Beginning.now())
-    journal = Journal.create(paths.journal, {})
-    for entry in _two_take_turns():
-        journal.append(entry.event, entry.commands)
-    journal.close()
-    paths.final_view.write_text("{}")
-    return paths
-
-
-def test_a_handover_is_known_from_an_earlier_run_of_the_same_recipe(tmp_path: Path) -> None:
-    recipe, runs = _recipe(tmp_path), tmp_path / "runs"
-    assert profiles.handover_s(runs, recipe) is None
-    paths = _finished_run(runs, recipe)
-    assert profiles.handover_s(runs, recipe) == pytest.approx(3.5)
-    assert profiles.handover_s(runs, _recipe(tmp_path, lr=0.2)) is None
-    later = paths.recipe.stat().st_mtime + 1
-    os.utime(recipe.script, (later, later))
-    assert profiles.handover_s(runs, recipe) is None, "the script has changed since"
-    profiles.keep(runs, recipe, profiles.Profile({1: 0.4}, 0.3))
-    assert profiles.handover_s(runs, recipe) == 0.3, "a profile is the better source"
-    paths.final_view.unlink()
-
-
-def test_an_earlier_run_that_is_damaged_or_goes_on_tells_nothing(tmp_path: Path) -> None:
-    recipe, runs = _recipe(tmp_path), tmp_path / "runs"
-    paths = _finished_run(runs, recipe)
-    journal = paths.journal.read_bytes()
-    paths.journal.write_bytes(journal[: len(journal) // 2])
-    assert profiles.handover_s(runs, recipe) is None
-    paths.journal.write_bytes(journal)
-    paths.final_view.unlink()
-    assert profiles.handover_s(runs, recipe) is None
-
-
-@pytest.mark.parametrize("command", ["validate", "run"])
-@pytest.mark.parametrize("source", ["profile", "run"])
-def test_hermes_is_refused_with_a_quantum_shorter_than_a_handover(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, source: str
+@pytest.mark.parametrize(("quantum_s", "is_said"), [(3.4, True), (3.5, False)])
+def test_a_profile_tells_hermes_before_it_starts_that_quanta_are_stretched(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quantum_s: float, is_said: bool
 ) -> None:
     recipe, runs = _recipe(tmp_path), tmp_path / "runs"
-    if source == "run":
-        _finished_run(runs, recipe)
-    else:
-        profiles.keep(runs, recipe, profiles.Profile({1: 0.4}, 3.5))
-    before = sorted(runs.iterdir())
-    ask = [command, str(tmp_path / "t.yaml"), "--policy", "hermes", "--dir", str(runs)]
-    assert main([*ask, "--set", "policy.quantum_s=3.4"]) == 2
-    assert capsys.readouterr().err == (
-        "gpusched: policy.quantum_s: 3.4 s is shorter than the 3.5 s that it takes to save a trial and load the next "
-        "(as measured or given); set it to 3.5 or more\n"
-    )
-    assert sorted(runs.iterdir()) == before, "nothing was begun"
-    assert main(["validate", *ask[1:], "--set", "policy.quantum_s=3.5"]) == 0
+    profiles.keep(runs, recipe, profiles.Profile({1: 0.4}, 3.5))
+    ask = ["validate", str(tmp_path / "t.yaml"), "--policy", "hermes", "--dir", str(runs)]
+    assert main([*ask, "--set", f"policy.quantum_s={quantum_s}"]) == 0
+    said = capsys.readouterr()
+    assert (
+        "3.4 is shorter than the 3.5 s it takes to save a trial" in said.out + said.err
+    ) == is_said
