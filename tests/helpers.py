@@ -29,6 +29,7 @@ from gpusched.core.state import State
 from gpusched.core.trial import Trial, TrialState
 from gpusched.journal.codec import commands_from, commands_text, event_body, event_from
 from gpusched.policies import base
+from tests.events import reported
 
 
 def draw(n: int) -> Mapping[str, object]:
@@ -178,7 +179,7 @@ class Script:
         can_save: bool = False,
     ) -> Self:
         known = self.experiment.state.trials.get(trial)
-        event = ev.Reported(
+        event = reported(
             at=self.now,
             trial=trial,
             incarnation=self._incarnation(trial, incarnation),

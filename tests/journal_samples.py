@@ -15,11 +15,11 @@ from gpusched.core.events import (
     DevicesReleased,
     Event,
     ExperimentStarted,
-    Reported,
     TrialExited,
     TrialUp,
 )
 from gpusched.journal.log import Entry, Journal
+from tests.events import reported
 
 ROOT = Path(__file__).resolve().parent.parent
 EVIL = '</title><script>alert("x")</script>'
@@ -39,7 +39,7 @@ def sample(count: int) -> list[tuple[Event, list[Command]]]:
         (TrialUp(at=0.5, trial=0, incarnation=1), []),
     ]
     for n in range(2, count):
-        report = Reported(
+        report = reported(
             at=n * 0.37,
             trial=0,
             incarnation=1,
@@ -101,18 +101,18 @@ def story(path: Path) -> Path:
             ExperimentStarted(at=0.0, devices=("d0", "d1"), unusable={"d1": "a stranger's"}),
             [Launch(0, 1, ("d0",), {"act": EVIL, "opt": {"lr": 0.1}})],
         ),
-        (Reported(at=1.0, trial=0, incarnation=1, seq=1, step=1, metric=0.5), []),
+        (reported(at=1.0, trial=0, incarnation=1, seq=1, step=1, metric=0.5), []),
         (CheckpointSaved(at=1.5, trial=0, incarnation=1, step=1, save_s=0.25), []),
         (DeviceReadmitted(at=2.0, device="d1"), [Launch(1, 1, ("d1",), {"act": "relu"})]),
-        (Reported(at=3.0, trial=0, incarnation=1, seq=2, step=2, metric=0.75), [Yield(0, 1, True)]),
-        (Reported(at=3.5, trial=1, incarnation=1, seq=1, step=1, metric=None), []),
+        (reported(at=3.0, trial=0, incarnation=1, seq=2, step=2, metric=0.75), [Yield(0, 1, True)]),
+        (reported(at=3.5, trial=1, incarnation=1, seq=1, step=1, metric=None), []),
         (CheckpointSaved(at=3.75, trial=0, incarnation=1, step=2, save_s=0.5), []),
         (TrialExited(at=4.0, trial=0, incarnation=1, outcome="yielded"), []),
         (DevicesReleased(at=4.5, devices=("d0",)), [Launch(0, 2, ("d0",), {"act": EVIL})]),
         (DeviceQuarantined(at=5.0, device="d1", reason="Xid 79"), []),
         (TrialExited(at=5.5, trial=1, incarnation=1, outcome="killed"), []),
         (TrialExited(at=6.0, trial=0, incarnation=1, outcome="lost"), []),  # of before
-        (Reported(at=7.0, trial=0, incarnation=2, seq=3, step=3, metric=0.6), []),
+        (reported(at=7.0, trial=0, incarnation=2, seq=3, step=3, metric=0.6), []),
     ]
     journal = Journal.create(path, {"epoch": 1})
     for event, commands in told:

@@ -12,6 +12,7 @@ from gpusched.core.events import Event, Reported
 from gpusched.devices.base import Device
 from gpusched.executors.base import LiveTrial
 from gpusched.journal.codec import commands_from
+from tests.events import reported
 
 
 @dataclass
@@ -67,6 +68,6 @@ def on_disk(path: Path) -> list[tuple[str, list[Command]]]:
 
 
 def report(trial: int = 0, seq: int = 2, *, at: float = 2.0, metric: float = 0.4) -> Reported:
-    return Reported(
+    return reported(
         at=at, trial=trial, incarnation=1, seq=seq, step=seq, metric=metric, step_time_s=1.0
     )

@@ -21,6 +21,7 @@ from gpusched.daemon.client import Client, DaemonGone
 from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.protocol import Lines, Shown
 
 #: How long a daemon may hold its lock without taking anybody's call before those who follow give up.
 MUTE_S = 60.0
@@ -112,8 +113,8 @@ class Stream:
         for frame in self._frames("watch", silence_s=2.0):
             if frame is None:
                 yield None
-            elif "view" in frame:
-                yield frame["view"]
+            elif isinstance(frame, Shown):
+                yield frame.view
         yield (
             None if find.has_daemon(self._paths) and not self.over else session.view(self._paths)
         )
@@ -123,7 +124,7 @@ class Stream:
         answer = session.explanation(self._paths, trial)
         return list(answer["lines"])
 
-    def lines(self) -> Iterator[dict[str, Any] | None]:
+    def lines(self) -> Iterator[Lines | None]:
         """Yield frames with a line or an event; None now and then, so that the caller can look after its keys.
 
         Where a daemon ends without a word, go on with the next one, until the experiment is over or has no daemon.
@@ -132,7 +133,8 @@ class Stream:
         while True:
             for frame in self._frames("follow", silence_s=0.3):
                 silent_since_s = time.monotonic()
-                yield frame
+                if frame is None or isinstance(frame, Lines):
+                    yield frame
             if self.over or not find.has_daemon(self._paths):
                 return
             if time.monotonic() - silent_since_s > MUTE_S:
@@ -143,7 +145,7 @@ class Stream:
             yield None
             time.sleep(0.05)
 
-    def _frames(self, verb: str, silence_s: float) -> Iterator[dict[str, Any] | None]:
+    def _frames(self, verb: str, silence_s: float) -> Iterator[Shown | Lines | None]:
         client = Client.connect(self._paths.socket)
         if client is None:
             self.over = not find.has_daemon(self._paths)
@@ -163,8 +165,9 @@ class Stream:
                     continue
                 if frame is None:
                     return
-                self.over = bool(frame.get("over"))
-                yield frame
+                self.over = isinstance(frame, Shown) and frame.over
+                if isinstance(frame, Shown | Lines):
+                    yield frame
 
 
 def _follow(stream: Stream, as_json: bool, interrupts: Callable[[], str] | None) -> bool:
@@ -180,9 +183,9 @@ def _follow(stream: Stream, as_json: bool, interrupts: Callable[[], str] | None)
                 common.note(interrupts())
             if frame is None:
                 continue
-            for record in frame.get("records", ()) if as_json else ():
+            for record in frame.records if as_json else ():
                 common.print_json(record)
-            for line in () if as_json else frame.get("lines", ()):
+            for line in () if as_json else frame.lines:
                 print(line)
             sys.stdout.flush()
     finally:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
+from msgspec.structs import asdict
+
 from gpusched.cli import common
 from gpusched.errors import InputError
 from gpusched.journal import timeline
@@ -66,18 +68,11 @@ def records(told: Timeline) -> Iterator[dict[str, Any]]:
     """Yield one flat mapping a report: trial, incarnation, .., metrics, then ``hparams.*``."""
     for number, trial in sorted(told.trials.items()):
         hparams = {f"hparams.{name}": value for name, value in flat(trial.hparams)}
-        for incarnation, report in trial.reports():
-            yield {
-                "trial": number,
-                "incarnation": incarnation.number,
-                "seq": report.seq,
-                "step": report.step,
-                "at_s": round(report.at, 3),
-                "atoms": len(incarnation.devices),
-                "step_time_s": report.step_time_s,
-                **report.metrics,
-                **hparams,
-            }
+        for incarnation, step in trial.steps():
+            report = asdict(step.report)
+            metrics = report.pop("metrics")
+            where = {"at_s": round(step.at, 3), "atoms": len(incarnation.devices)}
+            yield {"trial": number, **report, **where, **metrics, **hparams}
 
 
 def columns(rows: list[dict[str, Any]]) -> list[str]:

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gpusched.protocol import Report
+
 Outcome = Literal["yielded", "finished", "failed", "lost", "killed"]
 Verb = Literal["pause", "unpause", "stop_trial", "stop", "cancel", "kill"]
 
@@ -46,22 +48,32 @@ class TrialUp(Event):
 
 @dataclass(slots=True, kw_only=True)
 class Reported(Event):
-    """Rank 0 reported step ``step``. ``metric`` is None where it was not finite (NaN, inf).
+    """Rank 0 made this report. ``metric``: the value that the search goes by; None where it was not finite (NaN, inf).
 
-    ``step_time_s`` is the training time of this step alone, measured in the worker; None where it is not known.
-    ``stays``: it has been asked to yield for a resize and trains on until its next ranks are ready. ``can_save``: a
-    ``Save`` is obeyed meanwhile (journals up to format 4: it is not).
+    ``stays``: the trial has been asked to yield for a resize and trains on until its next ranks are ready.
+    ``can_save``: a ``Save`` is obeyed meanwhile (journals up to format 4: it is not).
     """
 
     trial: int
-    incarnation: int
-    seq: int
-    step: int
+    report: Report
     metric: float | None
-    step_time_s: float | None = None
-    metrics: Mapping[str, float | str] = field(default_factory=dict)
     stays: bool = False
     can_save: bool = False
+
+    @property
+    def incarnation(self) -> int:
+        """The incarnation that made the report."""
+        return self.report.incarnation
+
+    @property
+    def seq(self) -> int:
+        """The number of the report among all of the trial."""
+        return self.report.seq
+
+    @property
+    def step(self) -> int:
+        """The step that was finished."""
+        return self.report.step
 
 
 @dataclass(slots=True, kw_only=True)

@@ -159,7 +159,7 @@ class Experiment:
         state, metric = self.state, event.metric
         if trial.steps_of_incarnation and trial.last_report_at is not None:
             trial.intervals_s.append(state.now - trial.last_report_at)
-        trial.seq, trial.step, trial.metrics = event.seq, event.step, event.metrics
+        trial.seq, trial.step, trial.report = event.seq, event.step, event.report
         trial.last_report_at = state.now
         trial.steps_since_resize += 1
         trial.steps_of_incarnation += 1
@@ -180,7 +180,7 @@ class Experiment:
 
     def _measure(self, trial: Trial, event: Reported) -> None:
         """Learn the step time and, from an incarnation's first report, the overhead of its launch."""
-        state, step_time_s = self.state, event.step_time_s
+        state, step_time_s = self.state, event.report.step_time_s
         if step_time_s is None:
             if trial.steps_of_incarnation == 0 or trial.last_report_at is None:
                 return

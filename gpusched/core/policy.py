@@ -61,7 +61,7 @@ class TrialView:
     step: Final[int] = _shown("_trial.step")
     metric: Final[float | None] = _shown("_trial.metric")
     score: Final[float] = _shown("_trial.score")
-    metrics: Final[Mapping[str, float | str]] = _shown("_trial.metrics")
+    metrics: Final[Mapping[str, float | str]] = _shown("_trial.report.metrics")
     best_score: Final[float] = _shown("_trial.best_score")
     best_step: Final[int] = _shown("_trial.best_step")
     #: (step, metric) of every report so far.

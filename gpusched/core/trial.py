@@ -18,9 +18,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, overload
 
+from gpusched.protocol import Report
 from gpusched.text import count
 
 NEVER = -math.inf
+NO_REPORT = Report(0, 0, 0)
 
 
 class TrialState(enum.Enum):
@@ -171,7 +173,8 @@ class Trial:
     best_step: int = 0
     #: Why the best step has no checkpoint, for the time that it has none.
     why_unsaved: str = ""
-    metrics: Mapping[str, float | str] = field(default_factory=dict)
+    #: The latest report.
+    report: Report = field(default_factory=lambda: NO_REPORT)
 
     #: Step of the newest committed checkpoint; 0: none.
     saved_step: int = 0

@@ -1,12 +1,11 @@
-"""Talking to a daemon: one JSON object a line over ``daemon.sock`` (docs/contracts.md).
+"""A command's end of ``daemon.sock`` (frames: ``protocol.py``).
 
-Used by the commands. A daemon that is not there is not an error here: ``connect`` then returns None.
+A daemon that is not there is not an error here: ``connect`` then returns None.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,19 @@ from typing import Any
 
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.paths import socket_address
-
-FRAME_LIMIT_BYTES = 16 * 1024 * 1024
+from gpusched.protocol import (
+    ANSWER_FRAME_BYTES,
+    Ask,
+    BadFrame,
+    ClientHello,
+    Done,
+    Inbox,
+    Lines,
+    Refused,
+    Shown,
+    encode,
+    to_client,
+)
 
 
 class DaemonGone(GpuschedError):
@@ -27,7 +37,7 @@ class Client:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
-        self._buffer = bytearray()
+        self._inbox = Inbox(to_client, ANSWER_FRAME_BYTES)
 
     @classmethod
     def connect(cls, path: Path, timeout_s: float = 5.0) -> Client | None:
@@ -37,7 +47,7 @@ class Client:
         try:
             with socket_address(path) as address:
                 connection.connect(address)
-            connection.sendall(b'{"hello":"client"}\n')
+            connection.sendall(encode(ClientHello()))
         except OSError:
             connection.close()
             return None
@@ -51,32 +61,29 @@ class Client:
             raise DaemonGone(
                 "the daemon went away before it answered; 'gpusched status' tells more"
             )
-        if "error" in answer:
-            error: GpuschedError = InputError(answer["error"])
-            error.exit_code = int(answer.get("exit_code", 2))
+        if isinstance(answer, Refused):
+            error: GpuschedError = InputError(answer.error)
+            error.exit_code = answer.exit_code
             raise error
-        return answer.get("ok")
+        return answer.answer if isinstance(answer, Done) else None
 
     def send(self, verb: str, **arguments: Any) -> None:
-        line = json.dumps({"ask": verb, **arguments}).encode() + b"\n"
         with contextlib.suppress(OSError):
-            self._connection.sendall(line)
+            self._connection.sendall(encode(Ask(verb, **arguments)))
 
-    def receive(self) -> dict[str, Any] | None:
+    def receive(self) -> Done | Refused | Shown | Lines | None:
         """The next frame; None when the daemon is gone. Raises TimeoutError while it is silent."""
-        while (end := self._buffer.find(b"\n")) < 0:
-            try:
+        data = b""
+        with contextlib.suppress(ConnectionError, BadFrame):
+            while True:
+                for frame in self._inbox.feed(data):
+                    return frame  # type: ignore[no-any-return]
                 data = self._connection.recv(1 << 16)
-            except ConnectionError:
-                data = b""
-            if not data or len(self._buffer) > FRAME_LIMIT_BYTES:
-                return None
-            self._buffer += data
-        frame: dict[str, Any] = json.loads(self._buffer[:end])
-        del self._buffer[: end + 1]
-        return frame
+                if not data:
+                    break
+        return None
 
-    def frames(self) -> Iterator[dict[str, Any]]:
+    def frames(self) -> Iterator[Done | Refused | Shown | Lines]:
         """Frames until the daemon is gone."""
         while (frame := self.receive()) is not None:
             yield frame

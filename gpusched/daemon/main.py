@@ -49,6 +49,7 @@ from gpusched.folder.epoch import Epoch
 from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
+from gpusched.protocol import Ask
 from gpusched.recipe.env import filled_in
 
 #: How often it is looked whether another daemon has taken over.
@@ -166,7 +167,9 @@ class Daemon:
                     self.executor.keep_out(slot.id, slot.reason)
             self._resume(inventory)
             if self._moved_deadline:  # before the old one is noticed to be over
-                self.driver.handle([self.people.moved_deadline(self._moved_deadline)])
+                in_s, add_s = map(self._moved_deadline.get, ("in_s", "add_s"))
+                moved = self.people.moved_deadline(Ask("deadline", in_s=in_s, add_s=add_s))
+                self.driver.handle([moved])
             return
         self.storage.require_room()
         if not any(device.usable for device in inventory):

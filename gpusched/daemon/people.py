@@ -6,11 +6,10 @@ between two turns; every other is answered at once.
 
 from __future__ import annotations
 
-import math
 import os
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpusched.core.allocation import Devices as Allocated
@@ -25,7 +24,8 @@ from gpusched.driver.clock import Clock
 from gpusched.errors import DeviceError, GpuschedError, InputError
 from gpusched.executors.base import LiveExecutor
 from gpusched.executors.hub import Hub
-from gpusched.executors.peer import Client, Frame, Peer
+from gpusched.executors.peer import Client, Peer
+from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown, from_client
 from gpusched.text import no_trial
 
 #: How often watchers get a view.
@@ -53,11 +53,11 @@ class People:
         self._clock = clock
         self._warnings = warnings
         self._asked: list[Event] = []
-        self._watchers: list[Any] = []
-        self._followers: list[Any] = []
+        self._watchers: list[Client] = []
+        self._followers: list[Client] = []
         self._past: deque[tuple[str, dict[str, Any]]] = deque(maxlen=PAST_LINES)
         self._next_view_at = 0.0
-        hub.register("client", self._take)
+        hub.register(ClientHello, self._take)
 
     @property
     def due_at(self) -> float:
@@ -77,39 +77,37 @@ class People:
         """Put a wish to the experiment, as if a client had."""
         self._asked.append(UserAsked(at=self._clock(), verb=verb, trial=trial))
 
-    def _take(self, _hello: Frame, peer: Peer) -> bool:
+    def _take(self, _hello: ClientHello, peer: Peer) -> bool:
         """Let a client's requests in."""
         peer.be_client()
         client = Client(peer)
 
-        def ask(request: Frame) -> None:
+        def ask(request: Ask) -> None:
             self._hub.interrupt()
             self.serve(request, client)
 
-        peer.on_frame = ask
+        peer.hear(from_client, ask)
         return True
 
-    def serve(self, request: dict[str, Any], client: Any) -> None:
+    def serve(self, request: Ask, client: Client) -> None:
         """Answer one request of a client; called from within the executor's poll."""
         try:
-            if request.get("ask") == "readmit":
-                self._readmit(str(request.get("device")), client)
+            if request.verb == "readmit":
+                self._readmit(str(request.device), client)
             else:
-                client.send({"ok": self._answer(request, client)})
-                if request.get("ask") == "follow" and self._past:
+                client.send(Done(self._answer(request, client)))
+                if request.verb == "follow" and self._past:
                     lines, records = zip(*self._past, strict=True)
-                    client.send({"lines": lines, "records": records})
+                    client.send(Lines(list(lines), list(records)))
         except GpuschedError as error:
-            client.send({"error": str(error), "exit_code": error.exit_code})
+            client.send(Refused(str(error), error.exit_code))
         except Exception as error:
             # A question that we cannot answer must not end the search of the one who asks.
             traceback.print_exc()
-            client.send(
-                {"error": f"internal error: {type(error).__name__}: {error}", "exit_code": 1}
-            )
+            client.send(Refused(f"internal error: {type(error).__name__}: {error}"))
 
-    def _answer(self, request: dict[str, Any], client: Any) -> Any:
-        match request.get("ask"):
+    def _answer(self, request: Ask, client: Client) -> Any:
+        match request.verb:
             case "view":
                 return self.view()
             case "watch":
@@ -133,15 +131,15 @@ class People:
             case other:
                 raise InputError(f"the daemon knows no request {other!r}")
 
-    def moved_deadline(self, request: Mapping[str, Any]) -> DeadlineMoved:
+    def moved_deadline(self, request: Ask) -> DeadlineMoved:
         """``in_s``: so many seconds from now; ``add_s``: so many more than there were. Raises InputError."""
         state, now = self._assembled.experiment.state, self._clock()
         if state.stopping is not None:
             raise InputError(f"{self._assembled.paths.root.name} is ending ({state.stopping})")
-        by_s, since_s = request.get("in_s"), now
+        by_s, since_s = request.in_s, now
         if by_s is None:
-            by_s, since_s = request.get("add_s"), state.rules.deadline_s
-        if not isinstance(by_s, int | float) or not math.isfinite(by_s):
+            by_s, since_s = request.add_s, state.rules.deadline_s
+        if by_s is None:
             raise InputError("to when is the deadline to be moved?")
         return DeadlineMoved(at=now, deadline_s=since_s + by_s)
 
@@ -163,7 +161,7 @@ class People:
         }
         return f"trial {number} {words[verb]}"
 
-    def _readmit(self, wanted: str, client: Any) -> None:
+    def _readmit(self, wanted: str, client: Client) -> None:
         """Answered when the device has proven that it is clean and well, or has not within seconds."""
         devices = self._assembled.experiment.state.devices
         device = quarantined_device(wanted, devices, self._executor.inventory())
@@ -171,9 +169,9 @@ class People:
         def answer(why_not: str) -> None:
             if why_not:
                 error = f"{device} cannot be used yet: {why_not}"
-                client.send({"error": error, "exit_code": DeviceError.exit_code})
+                client.send(Refused(error, DeviceError.exit_code))
             else:
-                client.send({"ok": f"{device} is in use again"})
+                client.send(Done(f"{device} is in use again"))
 
         self._executor.readmit(device, answer)
 
@@ -198,7 +196,7 @@ class People:
         self._next_view_at = now + VIEW_EVERY_S
         self._watchers = [client for client in self._watchers if not client.closed]
         if self._watchers:
-            frame = {"view": self.view()}
+            frame = Shown(self.view())
             for client in self._watchers:
                 client.send(frame)
 
@@ -213,23 +211,22 @@ class People:
         self._past.extend(zip(lines, records, strict=True))
         self._followers = [client for client in self._followers if not client.closed]
         for client in self._followers:
-            client.send({"lines": lines, "records": records})
+            client.send(Lines(lines, records))
 
     def farewell(self, view: dict[str, Any]) -> None:
         """Send the last view, and wait a little until all have taken it."""
         clients = (*self._watchers, *self._followers)
         for client in clients:
-            client.send({"view": view, "over": True})
+            client.send(Shown(view, over=True))
         until = self._clock() + FAREWELL_S
         while self._clock() < until and not all(client.closed for client in clients):
             self._hub.turn(until - self._clock())
 
 
-def _trial(request: dict[str, Any]) -> int:
-    number = request.get("trial")
-    if not isinstance(number, int):
+def _trial(request: Ask) -> int:
+    if request.trial is None:
         raise InputError("which trial? give its number")
-    return number
+    return request.trial
 
 
 def quarantined_device(wanted: str, allocated: Allocated, inventory: Sequence[Device]) -> str:

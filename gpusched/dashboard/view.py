@@ -236,7 +236,7 @@ def _trial(state: State, trial: Trial, now_s: float) -> TrialView:
         held_by_user=trial.held_by_user,
         after=clean(trial.after.reason, 200) if trial.after is not None else "",
         hparams=dict(trial.hparams),
-        metrics=_metrics(trial.metrics),
+        metrics=_metrics(trial.report.metrics),
         curve=tuple(_finite(value) for _, value in thinned(trial.curve, CURVE_POINTS)),
         error=first_line(trial.error) if trial.error else None,
     )

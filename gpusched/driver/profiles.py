@@ -46,14 +46,14 @@ def measure(told: Timeline) -> Profile:
     for trial in told.trials.values():
         before_at: float | None = None
         for incarnation in trial.incarnations:
-            for place, report in enumerate(incarnation.reports):
+            for place, step in enumerate(incarnation.steps):
+                step_s = step.report.step_time_s or 0.0
                 if place:
-                    atoms = len(incarnation.devices)
-                    times.setdefault(atoms, []).append(report.step_time_s or 0.0)
+                    times.setdefault(len(incarnation.devices), []).append(step_s)
                 else:
                     since = incarnation.launched_at if before_at is None else before_at
-                    overheads.append(report.at - since - (report.step_time_s or 0.0))
-                before_at = report.at
+                    overheads.append(step.at - since - step_s)
+                before_at = step.at
     medians = {size: statistics.median(found) for size, found in sorted(times.items())}
     return Profile(medians, statistics.median(overheads) if overheads else 0.0)
 

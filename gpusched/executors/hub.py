@@ -1,17 +1,19 @@
 """The daemon's one loop: its listening socket, every connection, every other descriptor it waits for.
 
-A connection says in its first frame of which kind it is (``docs/contracts.md``): the daemon registers a taker for
+A connection says in its first frame of which kind it is (``protocol.py``): the daemon registers a taker for
 clients, an executor one for each kind that its trials speak as. Rules:
 
 * Nothing blocks, and no connection can starve, fill or break another (``peer.py``): each gets one short read a turn, as
   the loop is level-triggered.
 * Only processes of our own user are spoken to (``SO_PEERCRED``), on a socket of mode 0600.
 
-epoll is used without ``selectors`` and frames are parsed without intermediate objects: reports are the hot path.
+epoll is used without ``selectors``: reports are the hot path.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 import select
 import socket
@@ -20,16 +22,18 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, NoReturn
 
 from gpusched.errors import GpuschedError
-from gpusched.executors.peer import Frame, Peer
+from gpusched.executors.peer import Peer
 from gpusched.folder.paths import socket_address
+from gpusched.protocol import BadFrame, Decode, Frame, decoder
 
 _HELLO_PATIENCE_S = 10.0
 _MOST_STRANGERS = 256
 
 
-Taker = Callable[[Frame, Peer], bool]
+Taker = Callable[[Any, Peer], bool]
 """Takes a connection with its first frame. A refusal (False) closes the connection."""
 
 
@@ -40,7 +44,8 @@ class Hub:
     """
 
     def __init__(self, path: Path) -> None:
-        self._takers: dict[str, Taker] = {}
+        self._takers: dict[type[Frame], Taker] = {}
+        self.decode_hello: Decode = _refuse
         self._epoll = select.epoll()
         self._peers: dict[int, Peer] = {}
         self._others: dict[int, Callable[[], None]] = {}
@@ -65,9 +70,10 @@ class Hub:
         with suppress(BlockingIOError):
             self._wake.send(b"\0")
 
-    def register(self, kind: str, take: Taker) -> None:
-        """Have connections that say hello as ``kind`` taken by ``take``."""
-        self._takers[kind] = take
+    def register(self, hello: type[Frame], take: Taker) -> None:
+        """Have connections that begin with this frame taken by ``take``."""
+        self._takers[hello] = take
+        self.decode_hello = decoder(functools.reduce(operator.or_, self._takers))
 
     def interrupt(self) -> None:
         """Let the current ``turn`` say that somebody rang: called by a taker whose peer asked for something."""
@@ -113,7 +119,7 @@ class Hub:
         self._epoll.close()
 
     def adopt(self, line: socket.socket) -> Peer:
-        """A connection made by ourselves, non-blocking: no hello; its ``on_frame`` is to be set."""
+        """A connection made by ourselves, non-blocking: no hello; ``hear`` is to be called."""
         peer = Peer(self, line, os.getpid())
         peer.be_client()
         self._peers[peer.fd] = peer
@@ -131,11 +137,9 @@ class Hub:
         self._epoll.unregister(descriptor)
 
     def introduce(self, peer: Peer, hello: Frame) -> None:
-        """A connection's first frame."""
+        """Take the first frame of a connection."""
         self._strangers.pop(peer.fd, None)
-        kind = hello.get("hello")
-        take = self._takers.get(kind) if isinstance(kind, str) else None
-        if take is None or not take(hello, peer):
+        if not self._takers[type(hello)](hello, peer):
             peer.close()
 
     # ------------------------------------------------------------------ inside
@@ -175,6 +179,10 @@ class Hub:
         self._rung = True
         with suppress(BlockingIOError):
             self._bell.recv(4096)
+
+
+def _refuse(_line: bytes) -> NoReturn:
+    raise BadFrame("a connection before any kind of hello was registered")
 
 
 def _listen(path: Path) -> socket.socket:

@@ -1,50 +1,57 @@
-"""One connection of the hub: newline-delimited JSON that never blocks.
+"""One connection of the hub: frames (``protocol.py``) that are never waited for.
 
-What cannot be written at once is kept up to a limit; beyond it the connection is closed, so a reader that sleeps costs
-itself, nobody else. A frame that is too long, or is no JSON object, closes its connection alone.
+What cannot be written at once is kept up to a limit; beyond it the connection is closed, so a reader that sleeps harms
+itself alone. So does a sender of a frame that is too long, malformed or of a kind that it may not send.
 """
 
 from __future__ import annotations
 
-import json
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
-from gpusched.journal import compact
+from gpusched.protocol import (
+    CLIENT_FRAME_BYTES,
+    BadFrame,
+    Decode,
+    Frame,
+    Inbox,
+    encode,
+)
 
-WORKER_FRAME_BYTES = 64 << 10
-CLIENT_FRAME_BYTES = 1 << 20
 _READ_BYTES = 4096
 _WORKER_BACKLOG_BYTES = 64 << 10
 _CLIENT_BACKLOG_BYTES = 8 << 20
-
-Frame = dict[str, Any]
 
 
 class Loop(Protocol):
     """What a connection needs of the hub."""
 
+    decode_hello: Decode
+
     def watch_writing(self, descriptor: int, wanted: bool) -> None: ...
 
     def forget(self, descriptor: int) -> None: ...
 
-    def introduce(self, peer: Peer, hello: Frame) -> None: ...
+    def introduce(self, peer: Peer, hello: Any) -> None: ...
 
 
 class Peer:
-    """One connection. ``on_frame`` and ``on_end`` belong to whoever took it; ``send`` never blocks."""
+    """One connection. Whoever takes it says with ``hear`` what may be sent; ``on_end`` is called once.
+
+    ``fault``: why it was closed, where the other side sent what is no frame.
+    """
 
     __slots__ = (
-        "_buffer",
-        "_frame_limit",
         "_hub",
+        "_inbox",
+        "_on_frame",
         "_out",
         "_out_limit",
         "_socket",
+        "fault",
         "fd",
         "on_end",
-        "on_frame",
         "pid",
     )
 
@@ -53,30 +60,31 @@ class Peer:
         self._socket = line
         self.fd = line.fileno()
         self.pid = pid
-        self._buffer = b""
+        self._inbox = Inbox(hub.decode_hello)
         self._out = bytearray()
-        self._frame_limit = WORKER_FRAME_BYTES
         self._out_limit = _WORKER_BACKLOG_BYTES
-        self.on_frame: Callable[[Frame], None] = self._on_hello
+        self._on_frame: Callable[[Any], None] = self._on_hello
+        self.fault = ""
         self.on_end: Callable[[], None] | None = None
 
     @property
     def closed(self) -> bool:
         return self.fd < 0
 
+    def hear(self, decode: Decode, on_frame: Callable[[Any], None]) -> None:
+        """From the next frame on, expect those that ``decode`` knows and give them to ``on_frame``."""
+        self._inbox.decode, self._on_frame = decode, on_frame
+
     def be_client(self) -> None:
         """Clients may ask for more, and be sent more, than workers."""
-        self._frame_limit = CLIENT_FRAME_BYTES
+        self._inbox.limit_bytes = CLIENT_FRAME_BYTES
         self._out_limit = _CLIENT_BACKLOG_BYTES
 
-    def send(self, frame: Mapping[str, Any]) -> bool:
-        """False if the other side is gone or does not read."""
-        return self.send_bytes(json.dumps(frame, separators=(",", ":")).encode() + b"\n")
-
-    def send_bytes(self, data: bytes) -> bool:
-        """``send`` for a frame made before."""
+    def send(self, frame: Frame) -> bool:
+        """Send a frame, or keep it until the other side reads. False if that is gone or never reads."""
         if self.fd < 0:
             return False
+        data = encode(frame)
         if not self._out:
             try:
                 sent = self._socket.send(data)
@@ -119,26 +127,13 @@ class Peer:
         if not data:
             self.close()
             return False
-        if self._buffer:
-            data = self._buffer + data
-        at = 0
-        end = data.find(b"\n")
-        while end >= 0:
-            try:
-                frame = compact.decode(data[at:end].decode())
-            except (ValueError, RecursionError):
-                self.close()
-                return True
-            if not isinstance(frame, dict):
-                self.close()
-                return True
-            self.on_frame(frame)
-            if self.fd < 0:
-                return True
-            at = end + 1
-            end = data.find(b"\n", at)
-        self._buffer = data[at:]
-        if len(self._buffer) > self._frame_limit:
+        try:
+            for frame in self._inbox.feed(data):
+                self._on_frame(frame)
+                if self.fd < 0:
+                    return True
+        except BadFrame as problem:
+            self.fault = str(problem)
             self.close()
         return True
 
@@ -155,14 +150,13 @@ class Peer:
         self._hub.forget(self.fd)
         self.fd = -1
         self._socket.close()
-        self._buffer = b""
         self._out.clear()
         on_end, self.on_end = self.on_end, None
         if on_end is not None:
             on_end()
 
-    def _on_hello(self, frame: Frame) -> None:
-        self._hub.introduce(self, frame)
+    def _on_hello(self, hello: Any) -> None:
+        self._hub.introduce(self, hello)
 
 
 class Client:
@@ -179,7 +173,7 @@ class Client:
     def closed(self) -> bool:
         return self._peer.closed
 
-    def send(self, frame: Mapping[str, Any]) -> bool:
+    def send(self, frame: Frame) -> bool:
         """False if it has gone or does not read; it is dropped then."""
         return self._peer.send(frame)
 

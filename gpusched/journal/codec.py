@@ -11,9 +11,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec import NODEFAULT
+from msgspec.structs import fields as struct_fields
+
 from gpusched.core.decisions import COMMAND_TYPES, Command
-from gpusched.core.events import EVENT_TYPES, Event
+from gpusched.core.events import EVENT_TYPES, Event, Reported
 from gpusched.journal import compact
+from gpusched.protocol import Report
 
 
 def _defaults(kind: type) -> dict[str, Any]:
@@ -32,10 +36,15 @@ _EVENT_FIELDS = {
     kind: [
         (field.name, _defaults(kind).get(field.name, _MISSING))
         for field in dataclasses.fields(kind)
-        if field.name != "at"
+        if field.name not in ("at", "report")
     ]
     for kind in EVENT_TYPES.values()
 }
+#: The fields of a report, which stand among those of its event, each with its default.
+_REPORT_FIELDS = [
+    (one.name, one.default if one.default_factory is NODEFAULT else one.default_factory())
+    for one in struct_fields(Report)
+]
 _COMMAND_FIELDS = {
     name: tuple(field.name for field in dataclasses.fields(kind))
     for name, kind in COMMAND_TYPES.items()
@@ -49,6 +58,11 @@ def event_fields(event: Event) -> dict[str, Any]:
         value = getattr(event, name)
         if value != default:
             body[name] = value
+    if type(event) is Reported:
+        for name, default in _REPORT_FIELDS:
+            value = getattr(event.report, name)
+            if value != default:
+                body[name] = value
     return body
 
 
@@ -65,6 +79,9 @@ def event_from(kind: str, at: float, body: str) -> Event:
     for name, value in fields.items():
         if type(value) is list:
             fields[name] = tuple(value)
+    if kind == "Reported":
+        given = {name: fields.pop(name) for name, _ in _REPORT_FIELDS if name in fields}
+        fields["report"] = Report(**given)
     return EVENT_TYPES[kind](at=at, **fields)
 
 

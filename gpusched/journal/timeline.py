@@ -29,27 +29,25 @@ from gpusched.core.events import (
 from gpusched.errors import DamagedState
 from gpusched.journal.damage import explained
 from gpusched.journal.log import Entry, read_rows
+from gpusched.protocol import Report
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """A step that was reported. ``metric``: None where it was not finite; ``step_time_s``: as the worker measured it.
+class Step:
+    """A step that was reported. ``metric``: None where it was not finite.
 
     ``gap_s``: time since the incarnation's report before, less the saves between them; None for its first.
     """
 
     at: float
-    seq: int
-    step: int
+    report: Report
     metric: float | None
-    step_time_s: float | None
-    metrics: Mapping[str, float | str]
     gap_s: float | None
 
     @property
     def time_s(self) -> float | None:
         """Training time of the step, measured or else from the gap."""
-        return self.gap_s if self.step_time_s is None else self.step_time_s
+        return self.gap_s if self.report.step_time_s is None else self.report.step_time_s
 
 
 @dataclass(slots=True)
@@ -62,7 +60,7 @@ class Incarnation:
     number: int
     devices: tuple[str, ...]
     launched_at: float
-    reports: list[Report] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     saved_since_report_s: float = 0.0
     yielded_at: float | None = None
     exited_at: float | None = None
@@ -84,13 +82,13 @@ class TrialTimeline:
     @property
     def curve(self) -> list[tuple[float, int, float | None]]:
         """Time, step and metric of each report; the metric None where it was not finite."""
-        return [(report.at, report.step, report.metric) for _, report in self.reports()]
+        return [(step.at, step.report.step, step.metric) for _, step in self.steps()]
 
-    def reports(self) -> Iterator[tuple[Incarnation, Report]]:
-        """Yield every report with its incarnation; a step that was trained twice is there twice."""
+    def steps(self) -> Iterator[tuple[Incarnation, Step]]:
+        """Yield every reported step with its incarnation; a step that was trained twice is there twice."""
         for incarnation in self.incarnations:
-            for report in incarnation.reports:
-                yield incarnation, report
+            for step in incarnation.steps:
+                yield incarnation, step
 
     @property
     def outcome(self) -> Outcome | None:
@@ -100,7 +98,7 @@ class TrialTimeline:
 
     def best(self, sign: float) -> float | None:
         """Return the best finite metric; ``sign``: +1 where more is better, else -1."""
-        metrics = (report.metric for _, report in self.reports())
+        metrics = (step.metric for _, step in self.steps())
         finite = [value for value in metrics if value is not None and math.isfinite(value)]
         return max(finite, key=lambda value: value * sign, default=None)
 
@@ -224,20 +222,10 @@ class _Reader:
         if running is None:
             return
         gap_s = None
-        if running.reports:
-            gap_s = event.at - running.reports[-1].at - running.saved_since_report_s
+        if running.steps:
+            gap_s = event.at - running.steps[-1].at - running.saved_since_report_s
         running.saved_since_report_s = 0.0
-        running.reports.append(
-            Report(
-                event.at,
-                event.seq,
-                event.step,
-                event.metric,
-                event.step_time_s,
-                event.metrics,
-                gap_s,
-            )
-        )
+        running.steps.append(Step(event.at, event.report, event.metric, gap_s))
 
     def _enter(
         self, device: str, state: str, at: float, trial: int | None = None, why: str = ""

@@ -10,7 +10,7 @@ The agent's only signal handlers would be the context's; ``ForkedRanks`` install
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from signal import SIGTERM, Signals
 from typing import Any
 
@@ -25,6 +25,7 @@ from torch.distributed.elastic.multiprocessing.api import (
 )
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from gpusched.protocol import LaunchSpec
 from gpusched.runtime.birth import Body, Unborn, fork_ranks
 from gpusched.runtime.rendezvous import LOOPBACK, LoopbackRendezvous
 from gpusched.runtime.shim import FAILURE_GRACE_S, LEFTOVER_GRACE_S, Shim, run_shim
@@ -79,7 +80,7 @@ class ForkedRanks(PContext):
             environment = {
                 **self._shim.environment,
                 **self.envs[rank],
-                **self._shim.spec["rank_env"][rank],
+                **self._shim.spec.rank_env[rank],
             }
             unborn.begin(environment, (self.stdouts[rank], self.stderrs[rank]))
             self._pids[rank] = unborn.pid
@@ -153,7 +154,7 @@ def run_agent(shim: Shim, unborn: Sequence[Unborn]) -> None:
             raise
 
 
-def be_shim(spec: Mapping[str, Any], body: Body) -> int:
+def be_shim(spec: LaunchSpec, body: Body) -> int:
     """Be the shim of an incarnation whose ranks are forked from this process; its exit status."""
     unborn = fork_ranks(spec, body)
     return run_shim(spec, lambda shim: run_agent(shim, unborn))

@@ -7,16 +7,16 @@ of what a start costs. The rank finds the same environment, files and endings as
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from gpusched.protocol import LaunchSpec
 from gpusched.runtime.birth import Body, Unborn, fork_ranks
 from gpusched.runtime.shim import FAILURE_GRACE_S, LEFTOVER_GRACE_S, Shim, run_shim
 
 _LOOPBACK = "127.0.0.1"
 
 
-def be_shim(spec: Mapping[str, Any], body: Body) -> int:
+def be_shim(spec: LaunchSpec, body: Body) -> int:
     """Be the shim of an incarnation of one rank that is forked from this process; its exit status."""
     unborn = fork_ranks(spec, body)
     return run_shim(spec, lambda shim: run_alone(shim, unborn))
@@ -29,7 +29,7 @@ def run_alone(shim: Shim, unborn: Sequence[Unborn]) -> None:
     contract = torchrun_environment(shim.trial, incarnation)
     contract["TORCHELASTIC_ERROR_FILE"] = str(paths.error_file(incarnation, 0))
     streams = (str(paths.log(incarnation, 0, "out")), str(paths.log(incarnation, 0, "err")))
-    rank.begin({**shim.environment, **contract, **shim.spec["rank_env"][0]}, streams)
+    rank.begin({**shim.environment, **contract, **shim.spec.rank_env[0]}, streams)
     shim.started({0: rank.pid})
     news = shim.watch()
     if news == "stop":

@@ -13,21 +13,21 @@ import ctypes
 import functools
 import gc
 import io
-import json
 import os
 import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from gpusched.processes.identity import mark_of
+from gpusched.protocol import Begin, LaunchSpec, encode, to_unborn
 from gpusched.runtime.mark import put_mark, put_title
 
-Body = Callable[[dict[str, Any], int], None]
+Body = Callable[[LaunchSpec, int], None]
 
 _OOM_SCORE = "500"
 _OPENBLAS_NAMES = tuple(
@@ -45,12 +45,11 @@ class Unborn:
 
     def begin(self, environment: Mapping[str, str], streams: tuple[str, str]) -> None:
         """Have it run the script. One that has died meanwhile is found out when it is reaped."""
-        told = json.dumps([dict(environment), *streams]).encode()
         with suppress(BrokenPipeError), os.fdopen(self._line, "wb") as line:
-            line.write(told)
+            line.write(encode(Begin(dict(environment), *streams)))
 
 
-def fork_ranks(spec: Mapping[str, Any], body: Body) -> list[Unborn]:
+def fork_ranks(spec: LaunchSpec, body: Body) -> list[Unborn]:
     """Fork the ranks of ``spec``; each ends at once if this process does before it has told it to begin.
 
     Done before anything else in a shim: what a process writes is no longer shared with the warm image, and has to be
@@ -58,7 +57,7 @@ def fork_ranks(spec: Mapping[str, Any], body: Body) -> list[Unborn]:
     """
     unborn: list[Unborn] = []
     lines: list[int] = []
-    for rank in range(int(spec["ranks"])):
+    for rank in range(spec.ranks):
         theirs, ours = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -71,7 +70,7 @@ def fork_ranks(spec: Mapping[str, Any], body: Body) -> list[Unborn]:
     return unborn
 
 
-def _live(spec: Mapping[str, Any], local_rank: int, line: int, body: Body) -> NoReturn:
+def _live(spec: LaunchSpec, local_rank: int, line: int, body: Body) -> NoReturn:
     """Be a rank, to the end of this process."""
     code = 70
     try:
@@ -79,8 +78,7 @@ def _live(spec: Mapping[str, Any], local_rank: int, line: int, body: Body) -> No
         with os.fdopen(line, "rb") as told:
             text = told.read()
         if text:
-            environment, *streams = json.loads(text)
-            _enter(environment, streams)
+            _enter(to_unborn(text))
             code = _run(spec, local_rank, body)
             _tear_down()
     except BaseException:
@@ -90,18 +88,18 @@ def _live(spec: Mapping[str, Any], local_rank: int, line: int, body: Body) -> No
         os._exit(code)
 
 
-def _set_up(spec: Mapping[str, Any], local_rank: int) -> None:
+def _set_up(spec: LaunchSpec, local_rank: int) -> None:
     """What does not depend on what the agent will say."""
     os.setsid()
-    put_mark(mark_of(spec["experiment_dir"], spec["trial"], spec["incarnation"]))
-    put_title(f"gpusched: trial {spec['trial']}.{spec['incarnation']} rank {local_rank}")
+    put_mark(mark_of(spec.experiment_dir, spec.trial, spec.incarnation))
+    put_title(f"gpusched: trial {spec.trial}.{spec.incarnation} rank {local_rank}")
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
-    cpus = spec.get("rank_cpus")
+    cpus = spec.rank_cpus
     if cpus:
         with suppress(OSError):
             os.sched_setaffinity(0, cpus[local_rank])
-    threads = spec["rank_env"][local_rank].get("OMP_NUM_THREADS", "")
+    threads = spec.rank_env[local_rank].get("OMP_NUM_THREADS", "")
     if threads.isdigit():
         _limit_threads(int(threads))
     if "numpy.random" in sys.modules:
@@ -109,12 +107,12 @@ def _set_up(spec: Mapping[str, Any], local_rank: int) -> None:
     gc.enable()
 
 
-def _enter(environment: Mapping[str, str], streams: Sequence[str]) -> None:
-    os.environ.update(environment)
+def _enter(begin: Begin) -> None:
+    os.environ.update(begin.env)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    for path, descriptor in zip(streams, (1, 2), strict=True):
+    for path, descriptor in ((begin.out, 1), (begin.err, 2)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(file, descriptor)
         os.close(file)
@@ -150,11 +148,9 @@ def _limit_threads(threads: int) -> None:
             set_threads(threads)
 
 
-def _run(
-    spec: Mapping[str, Any], local_rank: int, body: Callable[[dict[str, Any], int], None]
-) -> int:
+def _run(spec: LaunchSpec, local_rank: int, body: Body) -> int:
     try:
-        body(dict(spec), local_rank)
+        body(spec, local_rank)
     except SystemExit as leaving:
         if leaving.code is None:
             return 0

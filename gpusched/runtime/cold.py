@@ -13,14 +13,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import gpusched
 from gpusched.folder import files
 from gpusched.processes import outcome
+from gpusched.protocol import LaunchSpec
 from gpusched.runtime.shim import LEFTOVER_GRACE_S, Shim, run_shim
 
 RANKS, CODES = "GPUSCHED_RANKS", "GPUSCHED_CODES"
@@ -36,7 +35,7 @@ def run_torchrun(shim: Shim) -> None:
     """Run the incarnation's ranks under torchrun until none is left (a ``Launcher``)."""
     codes = shim.paths.logs(shim.incarnation) / "codes.json"
     process = subprocess.Popen(
-        _words(shim), env=_environment(shim, codes), cwd=shim.spec["cwd"], start_new_session=True
+        _words(shim), env=_environment(shim, codes), cwd=shim.spec.cwd, start_new_session=True
     )
     shim.started({TORCHRUN: process.pid})
     news = shim.watch()
@@ -53,14 +52,14 @@ def run_torchrun(shim: Shim) -> None:
     _take_codes(shim, codes)
 
 
-def be_cold_shim(spec: Mapping[str, Any]) -> int:
+def be_cold_shim(spec: LaunchSpec) -> int:
     """Be the shim of an incarnation that torchrun runs; its exit status."""
     return run_shim(spec, run_torchrun)
 
 
 def _words(shim: Shim) -> list[str]:
     spec = shim.spec
-    python = spec["python"]
+    python = spec.python
     options = {
         "nproc-per-node": shim.size,
         "max-restarts": 0,
@@ -73,16 +72,16 @@ def _words(shim: Shim) -> list[str]:
     torchrun = [python, "-m", "gpusched.runtime.torchrun"]
     torchrun += [f"--{name}={value}" for name, value in options.items()]
     rank = [python, "-I", str(Path(__file__).with_name("coldrank.py"))]
-    return [*torchrun, "--no-python", *rank, spec["script"], *spec["args"]]
+    return [*torchrun, "--no-python", *rank, spec.script, *spec.args]
 
 
 def _environment(shim: Shim, codes: Path) -> dict[str, str]:
     spec = shim.spec
     logs, ranks = shim.paths, range(shim.size)
-    cpus = spec["rank_cpus"]
+    cpus = spec.rank_cpus
     per_rank = [
         {
-            "env": spec["rank_env"][rank],
+            "env": spec.rank_env[rank],
             "cpus": cpus[rank] if cpus else None,
             "out": str(logs.log(shim.incarnation, rank, "out")),
             "err": str(logs.log(shim.incarnation, rank, "err")),
@@ -90,7 +89,7 @@ def _environment(shim: Shim, codes: Path) -> dict[str, str]:
         }
         for rank in ranks
     ]
-    path = [str(_gate(Path(spec["experiment_dir"])))]
+    path = [str(_gate(Path(spec.experiment_dir)))]
     if theirs := os.environ.get("PYTHONPATH"):
         path.append(theirs)
     return {

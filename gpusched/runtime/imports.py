@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+
+from gpusched.protocol import PreloadFailed
 
 LIGHT = ("gpusched.runtime.alone", "gpusched.runtime.rank", "gpusched.worker.start")
 """What a rank without torch needs."""
@@ -59,7 +60,7 @@ class Imports:
         """Nobody needs them any more."""
         self._due.clear()
 
-    def next(self) -> dict[str, Any] | None:
+    def next(self) -> PreloadFailed | None:
         """Import the next one; what to say if it was the recipe's and failed. Any of torch's own may be missing."""
         module = self._due.popleft()
         wanted = module in self._preload
@@ -72,7 +73,7 @@ class Imports:
                 return None
             self.taint = True
             why = "importing it initialises CUDA, which forked ranks could then not use"
-        return {"module": module, "message": why, "tainted": self.taint} if wanted else None
+        return PreloadFailed(module, why, tainted=self.taint) if wanted else None
 
 
 def import_agent() -> None:

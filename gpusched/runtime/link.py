@@ -6,26 +6,33 @@ non-blocking, a full or broken line is closed, and ``connect`` is simply tried a
 
 from __future__ import annotations
 
-import json
 import socket
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from gpusched.folder.paths import socket_address
+from gpusched.protocol import (
+    BadFrame,
+    Counts,
+    Frame,
+    Greeting,
+    Inbox,
+    ShimHello,
+    Stop,
+    encode,
+    to_shim,
+)
 
-_FRAME_LIMIT_BYTES = 1 << 16
+_READ_BYTES = 1 << 16
 
 
 class DaemonLink:
     """Connects as ``hello``; hands out the frames that came in."""
 
-    def __init__(self, folder: Path, hello: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, hello: ShimHello) -> None:
         self._folder = folder
         self._hello = hello
         self._socket: socket.socket | None = None
-        self._buffer = b""
+        self._inbox = Inbox(to_shim, is_lenient=True)
 
     def fileno(self) -> int:
         return -1 if self._socket is None else self._socket.fileno()
@@ -47,14 +54,14 @@ class DaemonLink:
             line.close()
             return False
         self._socket = line
-        self._buffer = b""
+        self._inbox = Inbox(to_shim, is_lenient=True)
         return self.send(self._hello)
 
-    def send(self, frame: Mapping[str, Any]) -> bool:
+    def send(self, frame: Frame) -> bool:
         """False if it could not be handed over whole; the line is closed then."""
         if self._socket is None:
             return False
-        data = json.dumps(frame).encode() + b"\n"
+        data = encode(frame)
         try:
             if self._socket.send(data) == len(data):
                 return True
@@ -63,27 +70,19 @@ class DaemonLink:
         self.close()
         return False
 
-    def read(self) -> list[dict[str, Any]]:
-        """The frames that have come; a line that ended or talks nonsense is closed."""
+    def read(self) -> list[Greeting | Stop | Counts]:
+        """The frames that have come; a line that ended, or on which comes what is no frame, is closed."""
         if self._socket is None:
             return []
+        frames: list[Greeting | Stop | Counts] = []
         try:
-            data = self._socket.recv(_FRAME_LIMIT_BYTES)
+            data = self._socket.recv(_READ_BYTES)
+            frames += self._inbox.feed(data)
         except BlockingIOError:
             return []
-        except OSError:
+        except (OSError, BadFrame):
             data = b""
         if not data:
-            self.close()
-            return []
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        frames: list[dict[str, Any]] = []
-        for line in lines:
-            with suppress(ValueError, RecursionError):
-                frame = json.loads(line)
-                if isinstance(frame, dict):
-                    frames.append(frame)
-        if len(self._buffer) > _FRAME_LIMIT_BYTES:
             self.close()
         return frames
 

@@ -7,12 +7,11 @@ incarnation that was launched before it was due, and does not count yet, is ende
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from gpusched.folder.epoch import read_epoch
+from gpusched.protocol import Counts, Frame, Greeting, Stop
 from gpusched.runtime.lease import Lease
 from gpusched.runtime.link import DaemonLink
 
@@ -81,20 +80,19 @@ class Orders:
         for frame in self._link.read():
             self._heard(frame)
 
-    def _heard(self, frame: Mapping[str, Any]) -> None:
-        epoch, grace_s = frame.get("epoch"), frame.get("stop")
-        if isinstance(epoch, int):
-            if epoch < self.epoch:
+    def _heard(self, frame: Greeting | Stop | Counts) -> None:
+        if isinstance(frame, Greeting):
+            if frame.epoch < self.epoch:
                 self._link.close()
             else:
-                self.epoch, self._greet_by_s = epoch, None
+                self.epoch, self._greet_by_s = frame.epoch, None
         elif self._greet_by_s is not None:
             return
-        elif frame.get("counts") is True:
+        elif isinstance(frame, Counts):
             self._count()
-        elif isinstance(grace_s, int | float) and grace_s >= 0:
-            self.hangs = frame.get("stacks") is True
-            self.stop(float(grace_s))
+        else:
+            self.hangs = frame.stacks
+            self.stop(frame.grace_s)
 
     def _count(self) -> None:
         if self._waits is not None:
@@ -102,6 +100,6 @@ class Orders:
                 self._waits.unlink(missing_ok=True)
             self._waits = None
 
-    def tell(self, frame: Mapping[str, Any]) -> None:
+    def tell(self, frame: Frame) -> None:
         """Say this to the daemon, if it is there."""
         self._link.send(frame)

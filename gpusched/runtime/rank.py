@@ -13,20 +13,20 @@ import faulthandler
 import linecache
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from gpusched.processes import stacks
+from gpusched.protocol import LaunchSpec
 from gpusched.worker import lastword
 from gpusched.worker.errorfile import headline, trace_of, write_error_file
 
 _FAILED = 1
 
 
-def run_script(spec: Mapping[str, Any], local_rank: int) -> None:
+def run_script(spec: LaunchSpec, local_rank: int) -> None:
     """Run the script of a launch (``SPEC`` in ``docs/contracts.md``) in this process, as ``__main__``.
 
     Environment, streams, cores and threads are set before. Returns when the script ended well; threads, ``atexit`` and
@@ -35,7 +35,7 @@ def run_script(spec: Mapping[str, Any], local_rank: int) -> None:
     Raises:
         SystemExit: It ended badly; it was said on stderr and in the error file. The code is the one to exit with.
     """
-    run_file(spec["script"], spec.get("args", ()), spec.get("cwd"))
+    run_file(spec.script, spec.args, spec.cwd)
 
 
 def run_file(script: str, arguments: Sequence[str], folder: str | None = None) -> None:

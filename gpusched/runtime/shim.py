@@ -48,7 +48,8 @@ from gpusched.processes.identity import (
     start_time,
 )
 from gpusched.processes.segments import Segments
-from gpusched.runtime.lease import LEASE_S, Lease
+from gpusched.protocol import Exited, LaunchSpec, ShimHello
+from gpusched.runtime.lease import Lease
 from gpusched.runtime.link import DaemonLink
 from gpusched.runtime.mark import put_mark, put_title
 from gpusched.runtime.orders import Orders
@@ -67,14 +68,14 @@ EXIT_BROKEN = 70
 
 
 class Shim:
-    """One incarnation's processes. ``spec`` is the launch frame of ``docs/contracts.md``."""
+    """One incarnation's processes. ``spec``: what the daemon asked for."""
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    def __init__(self, spec: LaunchSpec) -> None:
         self.spec = spec
-        self.trial = int(spec["trial"])
-        self.incarnation = int(spec["incarnation"])
-        self.size = int(spec["ranks"])
-        self.paths = TrialPaths(Path(spec["dir"]))
+        self.trial = spec.trial
+        self.incarnation = spec.incarnation
+        self.size = spec.ranks
+        self.paths = TrialPaths(Path(spec.dir))
         self.me = Identity(os.getpid(), start_time(os.getpid()) or 0)
         self.codes: dict[int, int] = {}
         self.launch_error: str | None = None
@@ -83,20 +84,14 @@ class Shim:
         self._word: dict[str, Any] | None = None
         self._leave_by_s = self._abort_by_s = float("inf")
         self._oom_kills = 0
-        hello = {
-            "hello": "shim",
-            "trial": self.trial,
-            "incarnation": self.incarnation,
-            "pid": self.me.pid,
-            "start_time": self.me.start_time,
-        }
-        experiment = Path(spec["experiment_dir"])
+        hello = ShimHello(self.trial, self.incarnation, self.me.pid, self.me.start_time)
+        experiment = Path(spec.experiment_dir)
         self._orders = Orders(
             experiment,
-            int(spec.get("epoch", 0)),
+            spec.epoch,
             DaemonLink(experiment, hello),
-            Lease(self.paths.leave(self.incarnation), float(spec.get("lease_s", LEASE_S))),
-            self.paths.waits if spec.get("waits") is True else None,
+            Lease(self.paths.leave(self.incarnation), spec.lease_s),
+            self.paths.waits if spec.waits else None,
         )
         self._bell, self._wake = socket.socketpair()
         self._segments = Segments()
@@ -110,20 +105,20 @@ class Shim:
     @property
     def environment(self) -> dict[str, str]:
         """The variables that all ranks have beside torchrun's."""
-        return {str(name): str(value) for name, value in self.spec["env"].items()}
+        return self.spec.env
 
     def prepare(self) -> bool:
         """Become the tree's root; False if this incarnation was claimed before."""
         with suppress(PermissionError):
             os.setsid()
-        if read_epoch(self.spec["experiment_dir"]) > self._orders.epoch:
+        if read_epoch(self.spec.experiment_dir) > self._orders.epoch:
             return False  # the daemon that asked for it is not the one any more
         failpoints.reach("claim.before")
         if not make_claim(self.paths.shim(self.incarnation), self.me):
             return False
         failpoints.reach("claim.after")
         become_subreaper()
-        put_mark(mark_of(self.spec["experiment_dir"], self.trial, self.incarnation))
+        put_mark(mark_of(self.spec.experiment_dir, self.trial, self.incarnation))
         put_title(f"gpusched: trial {self.trial}.{self.incarnation}")
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
@@ -315,7 +310,7 @@ class Shim:
             traceback.print_exc()
             descriptor = None
         failpoints.reach("exit.written")
-        self._orders.tell({"exited": record})
+        self._orders.tell(Exited(record))
         failpoints.reach("exit.told")
         if descriptor is not None:
             with suppress(OSError):
@@ -361,7 +356,7 @@ def redirect(path: Path | str, *descriptors: int) -> None:
         os.close(file)
 
 
-def run_shim(spec: Mapping[str, Any], launcher: Launcher) -> int:
+def run_shim(spec: LaunchSpec, launcher: Launcher) -> int:
     """Be the shim of ``spec`` until nothing is left; the exit status for this process."""
     shim = Shim(spec)
     try:

@@ -1,6 +1,6 @@
 """The warm server: imports torch once, then forks a shim per incarnation. ``python -m gpusched.runtime.warm FD``
 
-Speaks newline-delimited JSON on the socket pair whose descriptor it is given (frames: ``docs/contracts.md``). Rules:
+Speaks with the daemon on the socket pair whose descriptor it is given (frames: ``protocol.py``). Rules:
 
 * Single-threaded whenever it forks; never touches CUDA (a forked child could not use it any more).
 * It says ``ready`` as soon as torchrun's elastic agent is imported. What DDP and optimizers import lazily, and the
@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib
-import json
 import os
 import select
 import signal
@@ -28,9 +27,8 @@ import socket
 import sys
 import traceback
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 from gpusched.processes.identity import (
     become_subreaper,
@@ -43,11 +41,27 @@ from gpusched.processes.identity import (
     start_time,
 )
 from gpusched.processes.segments import Segments
+from gpusched.protocol import (
+    CLIENT_FRAME_BYTES,
+    BadFrame,
+    Frame,
+    Importing,
+    Inbox,
+    Launched,
+    LaunchFailed,
+    LaunchSpec,
+    Ready,
+    ShimDied,
+    Whole,
+    encode,
+    to_server,
+)
 from gpusched.runtime.image import huge_page_pieces, settle, use_huge_pages
 from gpusched.runtime.imports import HEAVY, LIGHT, Imports, import_agent
 from gpusched.runtime.mark import put_title
 
 _STRAY_PATIENCE_S = 0.02
+_READ_BYTES = 1 << 20
 _TIDY_EVERY = 64
 """Launches after which memory is tidied again: what the server writes while forks share it breaks huge pages up."""
 
@@ -57,13 +71,13 @@ class WarmServer:
 
     def __init__(self, line: socket.socket, imports: Imports, *, cold: bool, light: bool) -> None:
         self._line: socket.socket | None = line
-        self._buffer = b""
+        self._inbox = Inbox(to_server, CLIENT_FRAME_BYTES)
         self._imports = imports
         self._pieces: Iterator[tuple[int, int]] | None = None
         self._cold = cold
         self._light = light
-        self._asked: deque[dict[str, Any]] = deque()
-        self._shims: dict[int, dict[str, Any]] = {}
+        self._asked: deque[LaunchSpec] = deque()
+        self._shims: dict[int, LaunchSpec] = {}
         self._dead: dict[int, int] = {}
         #: By shim: the shared memory that its trial may leave behind.
         self._segments: dict[int, Segments] = {}
@@ -80,7 +94,7 @@ class WarmServer:
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._say({"ready": True, "pid": os.getpid()})
+        self._say(Ready())
         while True:
             self._reap()
             if self._line is None and not self._shims and not self._dead:
@@ -111,17 +125,12 @@ class WarmServer:
     def _read(self) -> None:
         assert self._line is not None
         try:
-            data = self._line.recv(1 << 20)
-        except OSError:
+            data = self._line.recv(_READ_BYTES)
+            self._asked += self._inbox.feed(data)
+        except (OSError, BadFrame):
             data = b""
         if not data:
             self._hang_up()
-            return
-        *lines, self._buffer = (self._buffer + data).split(b"\n")
-        for text in lines:
-            frame = json.loads(text)
-            if "launch" in frame:
-                self._asked.append(frame["launch"])
 
     def _hang_up(self) -> None:
         """The daemon is gone: what it asked for last may not begin any more."""
@@ -132,10 +141,10 @@ class WarmServer:
         self._imports.forget()
         self._pieces = None
 
-    def _say(self, frame: Mapping[str, Any]) -> None:
+    def _say(self, frame: Frame) -> None:
         if self._line is not None:
             try:
-                self._line.sendall(json.dumps(frame).encode() + b"\n")
+                self._line.sendall(encode(frame))
             except OSError:
                 self._hang_up()
 
@@ -143,14 +152,14 @@ class WarmServer:
 
     def _import_next(self) -> None:
         if self._imports.wanted is not None:
-            self._say({"importing": self._imports.wanted})
+            self._say(Importing(self._imports.wanted))
         missed = self._imports.next()
         if missed is not None:
-            self._say({"preload_failed": missed})
+            self._say(missed)
         if not self._imports.are_due:
             settle()
             self._pieces = huge_page_pieces()
-            self._say({"whole": True})
+            self._say(Whole())
 
     def _tidy_next(self, pieces: Iterator[tuple[int, int]]) -> None:
         piece = next(pieces, None)
@@ -166,15 +175,14 @@ class WarmServer:
         self._listen(0.0)  # a launch for a daemon that has gone meanwhile must not begin
         if self._line is None or self._imports.taint:
             return
-        who = {"trial": spec["trial"], "incarnation": spec["incarnation"]}
-        if self._light and spec["ranks"] > 1:
+        if self._light and spec.ranks > 1:
             self._light = False
             try:
                 import_agent()
             except BaseException as problem:
                 self._light = True
-                message = f"{type(problem).__name__}: {problem}"
-                self._say({"failed": {**who, "message": f"several ranks need torch: {message}"}})
+                why = f"several ranks need torch: {type(problem).__name__}: {problem}"
+                self._say(LaunchFailed(spec.trial, spec.incarnation, why))
                 return
             settle()
         # What an import printed must not end up in every rank's log.
@@ -183,17 +191,17 @@ class WarmServer:
         try:
             pid = os.fork()
         except OSError as problem:
-            self._say({"failed": {**who, "message": f"fork: {problem}"}})
+            self._say(LaunchFailed(spec.trial, spec.incarnation, f"fork: {problem}"))
             return
         if pid == 0:
             self._be_shim(spec)
-        self._shims[pid], self._segments[pid] = who, Segments()
+        self._shims[pid], self._segments[pid] = spec, Segments()
         self._launches += 1
         if self._launches % _TIDY_EVERY == 0:
             self._pieces = huge_page_pieces()
-        self._say({"launched": {**who, "pid": pid, "start_time": start_time(pid)}})
+        self._say(Launched(spec.trial, spec.incarnation, pid, start_time(pid)))
 
-    def _be_shim(self, spec: Mapping[str, Any]) -> None:
+    def _be_shim(self, spec: LaunchSpec) -> None:
         """In the forked child; never returns."""
         status = 70
         try:
@@ -233,13 +241,8 @@ class WarmServer:
             segments = self._segments.pop(pid)
             if status or self._orphans:
                 self._remove(segments)
-            frame = {
-                **self._shims.pop(pid),
-                "pid": pid,
-                "status": status,
-                "strays_killed": self._strays,
-            }
-            self._say({"shim_died": frame})
+            spec = self._shims.pop(pid)
+            self._say(ShimDied(spec.trial, spec.incarnation, pid, status, self._strays))
         self._dead.clear()
         self._orphans.clear()
         self._strays = 0
@@ -263,7 +266,7 @@ class WarmServer:
         return kill_each(identify(below))
 
 
-def _run(spec: Mapping[str, Any], cold: bool, light: bool) -> int:
+def _run(spec: LaunchSpec, cold: bool, light: bool) -> int:
     if cold:
         from gpusched.runtime.cold import be_cold_shim
 

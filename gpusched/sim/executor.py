@@ -33,6 +33,7 @@ from gpusched.core.events import (
 from gpusched.core.speed import Scaling
 from gpusched.devices.base import Device
 from gpusched.executors.base import FOREVER, LiveTrial
+from gpusched.protocol import Metric, Report, as_metric
 from gpusched.sim.physics import Delays, Faults, Incident, Noise
 from gpusched.sim.pool import Pool
 from gpusched.sim.run import Run, Story
@@ -248,16 +249,9 @@ class SimExecutor:
         incarnation, step, step_time_s = story.log[seq - 1]
         value = story.curve.metric(step)
         metric = value if -_INFINITE < value < _INFINITE else None
-        return Reported(
-            at=self._now,
-            trial=story.trial,
-            incarnation=incarnation,
-            seq=seq,
-            step=step,
-            metric=metric,
-            step_time_s=step_time_s,
-            metrics={self.workload.metric: str(value) if metric is None else metric},
-        )
+        metrics: dict[str, Metric] = {self.workload.metric: as_metric(value)}
+        report = Report(incarnation, seq, step, step_time_s, metrics)
+        return Reported(at=self._now, trial=story.trial, report=report, metric=metric)
 
     def _missed(self, story: Story, last_seq: int) -> Iterator[Reported]:
         """What the daemon was not told, or forgot when it crashed before it had synced its journal."""

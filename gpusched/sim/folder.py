@@ -18,9 +18,9 @@ from gpusched.driver.assemble import Assembled, fresh_folder, write_recipe
 from gpusched.driver.clock import Beginning
 from gpusched.errors import InputError
 from gpusched.executors.local.launching import seed_of
-from gpusched.folder.files import private_folder, sealed
+from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal import compact
+from gpusched.folder.reports import line_of
 from gpusched.journal.log import Journal
 from gpusched.policies import label
 from gpusched.sim.setup import Setup, quiet, recipe
@@ -48,18 +48,11 @@ class _TrialFiles:
     def __init__(self, paths: ExperimentPaths, seed: int) -> None:
         self._paths = paths
         self._seed = seed
-        self._lines: dict[int, list[str]] = {}
+        self._lines: dict[int, list[bytes]] = {}
 
     def __call__(self, event: Event, commands: Sequence[Command]) -> None:
         if isinstance(event, Reported):
-            line = {
-                "i": event.incarnation,
-                "n": event.seq,
-                "k": event.step,
-                "s": event.step_time_s,
-                "m": event.metrics,
-            }
-            self._lines[event.trial].append(sealed(compact.encode(line).encode()).decode())
+            self._lines[event.trial].append(line_of(event.report))
         for command in commands:
             if isinstance(command, Launch) and command.trial not in self._lines:
                 self._lines[command.trial] = []
@@ -71,7 +64,7 @@ class _TrialFiles:
     def write(self) -> None:
         for trial, lines in self._lines.items():
             if lines:
-                _write(self._paths.trial(trial).reports, "\n".join(lines) + "\n")
+                _write(self._paths.trial(trial).reports, b"".join(lines).decode())
 
 
 def _write(path: Path, text: str) -> None:

@@ -161,16 +161,16 @@ class Record:
     def _recorded(self, trial: TrialTimeline) -> Recorded:
         found = Recorded(trial.id, trial.hparams, trial.outcome)
         for incarnation in trial.incarnations:
-            atoms, reports = len(incarnation.devices), incarnation.reports
-            for place, report in enumerate(reports):
-                found.steps[report.step] = Step(report.metric, report.time_s, atoms)
+            atoms, steps = len(incarnation.devices), incarnation.steps
+            for place, step in enumerate(steps):
+                found.steps[step.report.step] = Step(step.metric, step.time_s, atoms)
                 if place == 1:  # the first step of an incarnation warms up
-                    self._learn(found, report.step)
-            if reports and reports[0].time_s is not None:
+                    self._learn(found, step.report.step)
+            if steps and steps[0].time_s is not None:
                 delays = self._first_s if incarnation.number == 1 else self._later_s
-                delays.append(reports[0].at - incarnation.launched_at - reports[0].time_s)
-            if reports and incarnation.outcome == "yielded" and incarnation.exited_at is not None:
-                waited_s = incarnation.exited_at - reports[-1].at
+                delays.append(steps[0].at - incarnation.launched_at - steps[0].time_s)
+            if steps and incarnation.outcome == "yielded" and incarnation.exited_at is not None:
+                waited_s = incarnation.exited_at - steps[-1].at
                 self._exits_s.append(waited_s - incarnation.saved_since_report_s)
         return found
 
@@ -195,6 +195,6 @@ def _recipe(paths: ExperimentPaths) -> Recipe:
 def milestones_reached(paths: ExperimentPaths, steps: tuple[int, ...]) -> Iterator[float | None]:
     """Yield when a first trial reported each of these steps; None where none did."""
     told = timeline.read(paths.journal)
-    reports = [report for trial in told.trials.values() for _, report in trial.reports()]
+    reported = [one for trial in told.trials.values() for _, one in trial.steps()]
     for step in steps:
-        yield min((report.at for report in reports if report.step == step), default=None)
+        yield min((one.at for one in reported if one.report.step == step), default=None)

@@ -2,7 +2,7 @@
 
 * where this rank stands: ``start`` (what ``init`` does), ``context``, ``hparams``, ``group`` (the ranks of this
   trial), ``gpu`` (this rank's)
-* what a rank says: ``reporter``, to ``reports`` (its own file) and ``channel`` (the daemon); ``leaving``, ``lastword``;
+* what a rank says: ``reports``, over ``channel`` to the daemon; ``leaving``, ``lastword``;
   to the user: ``say``, ``errorfile`` (in which line it failed), ``usage`` (which call is wrong or missing)
 * what a trial trains on: ``data`` (who gets which sample), ``loader``; ``weights``, ``learning_rate`` and ``schedule``
   keep gradients, rates and schedules right whatever the number of ranks

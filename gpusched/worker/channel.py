@@ -8,23 +8,33 @@ a checkpoint and saying it late does no harm.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, cast
 
 from gpusched.folder.epoch import read_epoch
 from gpusched.folder.paths import socket_address
-from gpusched.journal import compact
-
-Go = Literal["continue", "save", "yield", "leave"]
-GO: tuple[Go, ...] = ("continue", "save", "yield", "leave")
+from gpusched.protocol import (
+    Answer,
+    BadFrame,
+    Frame,
+    Go,
+    Greeting,
+    Handed,
+    Inbox,
+    RankHello,
+    Report,
+    Restore,
+    Saved,
+    Waits,
+    encode,
+    to_rank,
+)
 
 REPLY_WAIT_S = 30.0
 """A daemon that says nothing for so long is taken for dead. It answers within milliseconds."""
@@ -36,7 +46,6 @@ _LOOK_S = 1.0
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.5
 _LONGEST_MUTE_S = 600.0
-_FRAME_LIMIT_BYTES = 1 << 16
 _READ_BYTES = 4096
 
 
@@ -49,11 +58,9 @@ class Channel:
         """``leave``: a file that says, while no daemon is there, that the trial is to save and leave (``lease.py``)."""
         self._leave = leave
         self._folder = folder
-        self._pid = os.getpid()
-        hello = {"hello": "rank", "trial": trial, "incarnation": incarnation, "pid": self._pid}
-        self._hello = _frame(hello)
+        self._hello = encode(RankHello(trial, incarnation, os.getpid()))
         self._socket: socket.socket | None = None
-        self._buffer = b""
+        self._inbox = Inbox(to_rank, is_lenient=True)
         self._pause_s = _FIRST_PAUSE_S
         self._not_before_s = 0.0
         self._unsent: bytes | None = None
@@ -85,26 +92,19 @@ class Channel:
             self._not_before_s = time.monotonic() + self._pause_s
             self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
             return False
-        self._socket, self._buffer, self._unsent = line, b"", None
+        self._socket, self._inbox, self._unsent = line, Inbox(to_rank, is_lenient=True), None
         self._pause_s = _FIRST_PAUSE_S
         return True
 
-    def report(
-        self, seq: int, step: int, step_time_s: float | None, metrics: Mapping[str, object]
-    ) -> Go:
-        """Send a report and wait for what the daemon says; ``continue`` where it says nothing."""
-        frame = {"report": seq, "step": step, "step_time_s": step_time_s, "metrics": metrics}
-        if not self._ask(_frame(frame)):
-            return self._alone()
-        while (line := self._line()) is not None:
-            with suppress(ValueError, TypeError, KeyError, RecursionError):
-                reply = compact.decode(line.decode())
-                if "epoch" in reply:
-                    self._epoch = max(self._epoch, int(reply["epoch"]))
-                elif reply["seq"] == seq:
+    def report(self, report: Report) -> Go:
+        """Send a report and wait for the daemon's answer; ``continue`` where there is none."""
+        if self._ask(report):
+            for frame in self._frames(REPLY_WAIT_S):
+                if isinstance(frame, Answer) and frame.seq == report.seq:
+                    self._is_awaited = False
                     self._mute_pause_s = REPLY_WAIT_S
-                    self.leaves_soon = "soon" in reply
-                    return cast(Go, reply["go"]) if reply["go"] in GO else "continue"
+                    self.leaves_soon = frame.soon
+                    return frame.go
         return self._alone()
 
     def _alone(self) -> Go:
@@ -124,27 +124,24 @@ class Channel:
 
     def saved(self, step: int, save_s: float, size_bytes: int) -> None:
         """Tell of a committed checkpoint, from any thread; kept for the next connection if the daemon is away."""
-        frame = _frame({"saved": step, "save_s": round(save_s, 6), "bytes": size_bytes})
+        data = encode(Saved(step, round(save_s, 6), size_bytes))
         with self._lock:
-            if not self.connect() or not self._send(frame):
-                self._unsent = frame
+            if not self.connect() or not self._send(data):
+                self._unsent = data
 
-    def handed(self, parcel: Mapping[str, int]) -> None:
-        """Tell of a checkpoint that the next incarnation may restore from; of no use to anybody later."""
+    def handed(self, handed: Handed) -> None:
+        """Tell of a checkpoint in memory for the next incarnation; of no use later."""
         with self._lock:
             if self.connect():
-                self._send(_frame(parcel))
+                self._send(encode(handed))
 
-    def wait_for(self, key: str) -> Any:
-        """Say that all ranks wait for this word, and wait as long as it takes; None if the daemon is not there."""
-        if not self._ask(_frame({"waits": True})):
-            return None
-        while (line := self._line(FOREVER)) is not None:
-            with suppress(ValueError, TypeError, RecursionError):
-                frame = json.loads(line)
-                if key in frame:
-                    return frame[key]
-                self._epoch = max(self._epoch, int(frame.get("epoch", 0)))
+    def wait_to_restore(self) -> Restore | None:
+        """Say that all ranks wait, and wait as long as it takes; None if the daemon is not there."""
+        if self._ask(Waits()):
+            for frame in self._frames(FOREVER):
+                if isinstance(frame, Restore):
+                    self._is_awaited = False
+                    return frame
         return None
 
     def close(self) -> None:
@@ -162,11 +159,11 @@ class Channel:
             self._socket.close()
             self._socket = None
 
-    def _ask(self, data: bytes) -> bool:
-        """Send a frame whose answer this thread will wait for with ``_line``."""
+    def _ask(self, frame: Frame) -> bool:
+        """Send a frame whose answer this thread will wait for with ``_frames``."""
         with self._lock:
             self._is_awaited = False
-            self._is_awaited = self.connect() and self._send(data)
+            self._is_awaited = self.connect() and self._send(encode(frame))
             return self._is_awaited
 
     def _send(self, data: bytes) -> bool:
@@ -182,27 +179,29 @@ class Channel:
             return False
         return True
 
-    def _line(self, patience_s: float | None = None) -> bytes | None:
-        """The next whole line; None when the line to the daemon is gone (and closed)."""
-        until_s = time.monotonic() + (REPLY_WAIT_S if patience_s is None else patience_s)
-        connection = self._socket
-        while b"\n" not in self._buffer:
-            try:
-                data = connection.recv(_READ_BYTES) if connection else b""
-            except BlockingIOError:  # nothing for _LOOK_S
-                if self._is_worth_waiting_for(until_s):
+    def _frames(self, patience_s: float) -> Iterator[Frame]:
+        """Frames of the daemon that was asked, until the line to it is gone (and closed)."""
+        until_s = time.monotonic() + patience_s
+        connection, inbox = self._socket, self._inbox
+        data = b""
+        with suppress(OSError, BadFrame):
+            while connection is not None:
+                for frame in inbox.feed(data):
+                    if isinstance(frame, Greeting):
+                        self._epoch = max(self._epoch, frame.epoch)
+                    yield frame
+                try:
+                    data = connection.recv(_READ_BYTES)
+                except BlockingIOError:  # nothing for _LOOK_S
+                    if not self._is_worth_waiting_for(until_s):
+                        break
+                    data = b""
                     continue
-                data = b""
-            except OSError:
-                data = b""
-            if not data or len(self._buffer) > _FRAME_LIMIT_BYTES:
-                with self._lock:
-                    self._is_awaited = False
-                    self._close()
-                return None
-            self._buffer += data
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
+                if not data:
+                    break
+        with self._lock:
+            self._is_awaited = False
+            self._close()
 
 
 def _let_the_kernel_time(line: socket.socket) -> None:
@@ -211,7 +210,3 @@ def _let_the_kernel_time(line: socket.socket) -> None:
     limit = struct.pack("@ll", int(_LOOK_S), 0)
     line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
     line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-
-
-def _frame(values: Mapping[str, object]) -> bytes:
-    return compact.encode(values).encode() + b"\n"

@@ -17,9 +17,10 @@ import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from gpusched.protocol import Handed
 
 _NAME = "gpusched-trial-{}"
 
@@ -29,29 +30,6 @@ def memory_name(trial: int) -> str:
     return _NAME.format(trial)
 
 
-@dataclass(frozen=True, slots=True)
-class Parcel:
-    """Where the two parts lie: descriptors of the process ``pid``."""
-
-    step: int
-    pid: int
-    state: int
-    rest: int
-
-    def frame(self) -> dict[str, int]:
-        """As it is told."""
-        return {"handed": self.step, "pid": self.pid, "state": self.state, "rest": self.rest}
-
-    @classmethod
-    def read(cls, frame: object) -> Parcel | None:
-        """From a frame of the daemon; None if it is none."""
-        match frame:
-            case {"handed": int(step), "pid": int(pid), "state": int(state), "rest": int(rest)}:
-                return cls(step, pid, state, rest)
-            case _:
-                return None
-
-
 class Outbox:
     """Of rank 0 of the incarnation that leaves: what belongs to single ranks, in memory of its own."""
 
@@ -59,7 +37,7 @@ class Outbox:
         self._trial = trial
         self._file = -1
 
-    def pack(self, step: int, state: int, iteration: int, parts: Sequence[bytes]) -> Parcel | None:
+    def pack(self, step: int, state: int, iteration: int, parts: Sequence[bytes]) -> Handed | None:
         """Make it ready to be opened; ``state``: the snapshot's descriptor. None where there is no room."""
         header = json.dumps({"iteration": iteration, "sizes": [len(part) for part in parts]})
         data = b"".join((header.encode(), b"\n", *parts))
@@ -70,7 +48,7 @@ class Outbox:
             os.pwrite(self._file, data, 0)
         except OSError:
             return None
-        return Parcel(step, os.getpid(), state, self._file)
+        return Handed(step, os.getpid(), state, self._file)
 
 
 class Received:
@@ -82,11 +60,11 @@ class Received:
     lasting = False
     """Its memory is given back soon: nothing that is restored may go on living in it."""
 
-    def __init__(self, parcel: Parcel, trial: int) -> None:
-        self.step = parcel.step
-        self._state = _open(parcel.pid, parcel.state, trial)
+    def __init__(self, handed: Handed, trial: int) -> None:
+        self.step = handed.step
+        self._state = _open(handed.pid, handed.state, trial)
         try:
-            rest = _open(parcel.pid, parcel.rest, trial)
+            rest = _open(handed.pid, handed.rest, trial)
         except BaseException:
             os.close(self._state)
             raise

@@ -12,11 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from gpusched.protocol import Go
 from gpusched.worker import lastword
-from gpusched.worker.channel import Go
 from gpusched.worker.errorfile import write_error_file
 from gpusched.worker.group import Call, Group, RanksDisagree
-from gpusched.worker.reporter import Reporter
+from gpusched.worker.reports import Reporter
 from gpusched.worker.saving import Saver
 from gpusched.worker.say import say
 from gpusched.worker.training import Training

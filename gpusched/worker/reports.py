@@ -1,30 +1,69 @@
-"""A trial's own file of reports, and what may stand in one.
+"""Reports on rank 0: what may stand in one, and its way into the trial's own file, to the daemon, and back.
 
-A report is one line of ``reports.jsonl`` with a checksum, appended in a single ``write`` before it is sent, so that a
-report the daemon missed is never lost. ``seq`` counts up over the whole life of the trial. A line torn by a crash or a
-full disk is closed with a newline before the next one, and is nobody's report.
+A prestarted incarnation that does not count yet (``successor.py``) keeps its reports back: no file may hold what was
+trained from a checkpoint that was never committed.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import numbers
-import os
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from gpusched.folder.files import is_sound, sealed
-from gpusched.journal import compact
+from gpusched import failpoints
+from gpusched.folder.reports import ReportLog
+from gpusched.protocol import Go, Metric, Report, as_metric
 from gpusched.text import nearest
-from gpusched.worker.say import say
+from gpusched.worker.channel import Channel
+from gpusched.worker.successor import Successor
 
-REPORT_LIMIT_BYTES = 32 * 1024
-_TAIL_BYTES = 2 * REPORT_LIMIT_BYTES
+KEPT_BACK_MAX = 10_000
 
-Metric = float | int | str
-"""A number; ``"nan"``, ``"inf"`` or ``"-inf"`` where it is not finite."""
+
+class Reporter:
+    """Reports of one incarnation. ``open_log`` opens the trial's own file once no other process writes to it."""
+
+    def __init__(
+        self, open_log: Callable[[], ReportLog], channel: Channel, successor: Successor | None
+    ) -> None:
+        self._open_log = open_log
+        self._log: ReportLog | None = None if successor is not None else open_log()
+        self._channel = channel
+        self._successor = successor
+        self._kept: list[Report] = []
+
+    def report(self, report: Report) -> Go:
+        """Write and send a report; return the daemon's answer, ``continue`` where there is none.
+
+        Raises:
+            ValueError: The report is too large.
+        """
+        if self._successor is not None:
+            self._kept.append(report)
+            if self._successor.is_confirmed or len(self._kept) >= KEPT_BACK_MAX:
+                return self.settle()
+            return "continue"
+        return self._send(report)
+
+    def settle(self) -> Go:
+        """Wait until this incarnation counts, and send the reports kept back; return the strongest answer."""
+        if self._successor is None:
+            return "continue"
+        self._successor.confirm()
+        self._successor = None
+        told: set[Go] = {self._send(report) for report in self._kept}
+        self._kept.clear()
+        return next((go for go in ("leave", "yield", "save") if go in told), "continue")
+
+    def _send(self, report: Report) -> Go:
+        if self._log is None:
+            self._log = self._open_log()
+        self._log.append(report)
+        failpoints.reach("report.written")
+        go = self._channel.report(report)
+        failpoints.reach("report.answered")
+        return go
 
 
 def clean_metrics(metrics: Mapping[str, object], wanted: str | None) -> dict[str, Metric]:
@@ -66,111 +105,20 @@ def _number(name: str, value: object) -> Metric:
     if isinstance(plain, numbers.Integral) and abs(int(plain)) < 1 << 63:
         return int(plain)
     try:
-        number = float(plain)
+        return as_metric(float(plain))
     except OverflowError:
-        number = math.inf if plain > 0 else -math.inf
-    if math.isfinite(number):
-        return number
-    return "nan" if math.isnan(number) else "inf" if number > 0 else "-inf"
+        return "inf" if plain > 0 else "-inf"
 
 
-def shown(step: int, step_time_s: float, metrics: Mapping[str, Metric]) -> str:
-    """A report as a line for people, where nobody else takes it."""
+def shown(report: Report) -> str:
+    """Word a report as a line for people, where no daemon takes it."""
     parts = [
         f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in metrics.items()
+        for name, value in report.metrics.items()
     ]
-    return "  ".join([f"step {step}", *parts, f"({step_time_s:.2f} s)"])
+    return "  ".join([f"step {report.step}", *parts, f"({report.step_time_s or 0.0:.2f} s)"])
 
 
 def _short(value: object) -> str:
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) <= 40 else text[:37] + '...'}"
-
-
-class ReportLog:
-    """Appends to ``reports.jsonl``; made by rank 0 alone."""
-
-    def __init__(self, path: Path, incarnation: int, known_seq: int = 0) -> None:
-        """``known_seq``: of the last report that the daemon has; the disk may have refused to keep some."""
-        self._path = path
-        self._incarnation = incarnation
-        last_seq, self._torn = _last_seq(path)
-        self.last_seq = max(last_seq, known_seq)
-        self._file: int | None = None
-        self._complained = False
-
-    def append(
-        self, step: int, step_time_s: float | None, metrics: Mapping[str, Metric]
-    ) -> tuple[int, bool]:
-        """Write one report; return its number and whether the file has it (if not, stderr says why).
-
-        Raises:
-            ValueError: The report is too large; nothing was written.
-        """
-        seq = self.last_seq + 1
-        line = {"i": self._incarnation, "n": seq, "k": step, "s": step_time_s, "m": metrics}
-        text = compact.encode(line).encode()
-        data = sealed(text) + b"\n"
-        if len(data) > REPORT_LIMIT_BYTES:
-            largest = max(metrics, key=len, default="")
-            raise ValueError(
-                f"this report has {len(data)} bytes in {len(metrics)} metrics (the longest name: "
-                f"{largest[:40]!r}), more than {REPORT_LIMIT_BYTES}: report numbers that tell how "
-                f"the trial does, and write the rest to a file of your own"
-            )
-        self.last_seq = seq
-        return seq, self._write(data)
-
-    def _write(self, data: bytes) -> bool:
-        if self._torn:
-            data = b"\n" + data
-        try:
-            if self._file is None:
-                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-                self._file = os.open(self._path, flags, 0o600)
-            written = os.write(self._file, data)
-        except OSError as error:
-            self._complain(str(error))
-            return False
-        self._torn = written < len(data)
-        if self._torn:
-            self._complain("the disk is full")
-        return not self._torn
-
-    def _complain(self, why: str) -> None:
-        if not self._complained:
-            self._complained = True
-            say(f"{self._path}: reports are not kept: {why}")
-
-
-def _last_seq(path: Path) -> tuple[int, bool]:
-    """The number of the last whole report in the file (0 without one), and whether the file ends in a torn line."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
-            data = file.read()
-            found = _newest(data)
-            if found is None and size > len(data):
-                file.seek(0)
-                found = _newest(file.read())
-    except FileNotFoundError:
-        return 0, False
-    return found or 0, not data.endswith(b"\n") and bool(data)
-
-
-def _newest(data: bytes) -> int | None:
-    """The number of the last report: of the last line that is sound, and one more for each damaged one behind it."""
-    damaged = 0
-    for line in reversed(data.split(b"\n")):
-        if not is_sound(line):
-            damaged += 1
-            continue
-        try:
-            seq = json.loads(line)["n"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            continue
-        if isinstance(seq, int):
-            return seq + damaged
-    return None

@@ -244,7 +244,7 @@ class Saver:
         parts = [bytes(part) for part in views[1:]]
         parcel = self._outbox.pack(step, self._snapshot.file, iteration, parts)
         if parcel is not None:
-            self._channel.handed(parcel.frame())
+            self._channel.handed(parcel)
             failpoints.reach("handover.told")
 
     def _committed(self, step: int, began: float, size: int) -> None:

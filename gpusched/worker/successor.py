@@ -17,10 +17,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from gpusched.protocol import Handed
 from gpusched.worker import lastword
 from gpusched.worker.channel import Channel
 from gpusched.worker.group import Call, Group
-from gpusched.worker.handover import Parcel, Received
+from gpusched.worker.handover import Received
 
 _LOOK_S = 0.005
 _PATIENCE_S = 5.0
@@ -42,14 +43,18 @@ class Successor:
         All ranks call it. Raises SystemExit where it will never go on.
         """
         self._group.exchange(Call.RESTORE)
-        parcel = self._hear() if self._channel is not None else Parcel(-1, 0, 0, 0)
-        said = (parcel.step, parcel.pid, parcel.state, parcel.rest)
+        handed = self._hear() if self._channel is not None else None
+        said = (
+            (-1, 0, 0, 0)
+            if handed is None
+            else (handed.step, handed.pid, handed.state, handed.rest)
+        )
         step, pid, state, rest = map(int, self._group.share(Call.RESTORE, *said))
         if step < 0:
             return None
         found: Received | None = None
         with suppress(OSError, ValueError, KeyError):
-            found = Received(Parcel(step, pid, state, rest), self._trial)
+            found = Received(Handed(step, pid, state, rest), self._trial)
         if self._group.all_true(Call.RESTORE, found is not None):
             return found
         # The one before has gone already: it has committed this step, or this incarnation will be ended.
@@ -60,16 +65,16 @@ class Successor:
         self._group.share(Call.RESTORE, step)
         return None
 
-    def _hear(self) -> Parcel:
+    def _hear(self) -> Handed | None:
         assert self._channel is not None
-        word = self._channel.wait_for("restore")
+        word = self._channel.wait_to_restore()
         until_s = time.monotonic() + _PATIENCE_S
         while word is None and not self.is_confirmed:
             # The daemon has gone. Either it has told our shim before that this counts, or the shim ends us.
             if time.monotonic() > until_s:
                 self._give_up()
             time.sleep(_LOOK_S)
-        return Parcel.read(word) or Parcel(-1, 0, 0, 0)
+        return word.handed if word is not None else None
 
     def _give_up(self) -> None:
         lastword.mark_failed()

@@ -18,16 +18,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpusched.folder.reports import ReportLog
+from gpusched.protocol import GO, Go, Metric, Report
 from gpusched.worker import lastword, rng
-from gpusched.worker.channel import GO, Channel, Go
+from gpusched.worker.channel import Channel
 from gpusched.worker.checkpoint import Checkpoint, Restorable
 from gpusched.worker.context import Context
 from gpusched.worker.gpu import take_gpu
 from gpusched.worker.group import Call, Group
 from gpusched.worker.hparams import HParams
 from gpusched.worker.leaving import NEVER, Leaving
-from gpusched.worker.reporter import Reporter
-from gpusched.worker.reports import Metric, ReportLog, clean_metrics, shown
+from gpusched.worker.reports import Reporter, clean_metrics, shown
 from gpusched.worker.saving import Saver
 from gpusched.worker.say import say
 from gpusched.worker.successor import Successor
@@ -63,7 +64,7 @@ class Trial:
             if context.waits is not None:
                 self._successor = Successor(context.waits, group, self._channel, context.trial)
             if self._channel is not None:
-                log = partial(ReportLog, paths.reports, number, context.known_seq)
+                log = partial(ReportLog, paths.reports, number, context.known_seq, say)
                 self._reporter = Reporter(log, self._channel, self._successor)
             keep, seed = context.settings.keep_checkpoints, context.seed
             folder = paths.checkpoints
@@ -590,12 +591,13 @@ class Trial:
         clean: dict[str, Metric] = {}
         if self.rank == 0:
             clean = clean_metrics(metrics, self._context.settings.metric)
+            report = Report(0, 0, step, step_time_s, clean)  # numbered by the trial's file
             if self._reporter is not None:
-                go = self._reporter.report(step, step_time_s, clean)
+                go = self._reporter.report(report)
                 if go == "save" and self._saver is not None and self._saver.is_writing:
                     go = "continue"  # the disk is behind: the next best model is saved, not every one
             else:
-                print(shown(step, step_time_s, clean), flush=True)
+                print(shown(report), flush=True)
                 if self._saver is not None and self._saver.is_worth_saving():
                     go = "save"
         code, said = self._group.share(Call.REPORT, GO.index(go), step)

@@ -29,6 +29,7 @@ from gpusched.core.rules import Rules
 from gpusched.core.trial import TrialState
 from gpusched.journal.codec import commands_from, commands_text, event_body, event_from
 from tests.core.world import Process, World
+from tests.events import reported
 from tests.helpers import difference, snapshot
 from tests.policies.contract import VARIANTS
 
@@ -172,7 +173,7 @@ class Anything(RuleBasedStateMachine):
         disk.reported.add((process.step, metric))
         self.now += takes_s / len(process.devices)
         self.feed(
-            ev.Reported(
+            reported(
                 at=self.now,
                 trial=process.trial,
                 incarnation=process.incarnation,
@@ -324,7 +325,7 @@ class Anything(RuleBasedStateMachine):
         about: dict[str, Any] = {"at": self.now, "trial": trial, "incarnation": incarnation}
         for event in (
             ev.TrialUp(**about),
-            ev.Reported(**about, seq=9999, step=9999, metric=1.0),
+            reported(**about, seq=9999, step=9999, metric=1.0),
             ev.CheckpointSaved(**about, step=9999, save_s=1.0),
             ev.TrialExited(**about, outcome="failed", saved_step=9999),
         ):

@@ -8,11 +8,12 @@ import pytest
 
 from gpusched import policies
 from gpusched.core.decisions import Start
-from gpusched.core.events import Event, ExperimentStarted, Reported, TrialExited, TrialUp, UserAsked
+from gpusched.core.events import Event, ExperimentStarted, TrialExited, TrialUp, UserAsked
 from gpusched.core.experiment import Experiment
 from gpusched.core.explain import Explanation, Standing, explain
 from gpusched.core.rules import Rules
 from tests.core import stages
+from tests.events import reported
 from tests.helpers import Script, snapshot
 
 
@@ -33,7 +34,7 @@ class Play:
 
     def report(self, step: int) -> Explanation:
         return self.tell(
-            Reported(
+            reported(
                 at=float(step),
                 trial=0,
                 incarnation=1,

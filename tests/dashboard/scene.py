@@ -39,6 +39,7 @@ from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.dashboard import view as views
 from gpusched.devices.base import Reading
+from tests.events import reported
 
 VIEWS = Path(__file__).with_name("golden") / "views"
 
@@ -218,7 +219,7 @@ class Scene:
             return
         metric = self._metric(number, step)
         self._push(
-            Reported(
+            reported(
                 at=now + time_s,
                 trial=number,
                 incarnation=incarnation,

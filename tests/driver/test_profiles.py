@@ -9,13 +9,14 @@ import pytest
 
 from gpusched.cli import main
 from gpusched.core.decisions import Command, Launch
-from gpusched.core.events import Event, Reported, TimerFired
+from gpusched.core.events import Event, TimerFired
 from gpusched.core.speed import Speed
 from gpusched.driver import profiles
 from gpusched.journal.log import Entry
 from gpusched.journal.timeline import timeline
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe
+from tests.events import reported
 
 
 def _recipe(folder: Path, script: str = "pass\n", lr: float = 0.1) -> Recipe:
@@ -43,7 +44,7 @@ def _walk(sizes: dict[int, float], overhead_s: float) -> list[Entry]:
             seq += 1
             now += time_s
             tell(
-                Reported(
+                reported(
                     at=now,
                     trial=0,
                     incarnation=incarnation,

@@ -23,7 +23,6 @@ from gpusched.core.events import (
     DaemonResumed,
     DeviceQuarantined,
     Event,
-    Reported,
     TimerFired,
     TrialExited,
     TrialUp,
@@ -35,6 +34,7 @@ from gpusched.errors import ReplayDiverged
 from gpusched.executors.base import LiveTrial
 from gpusched.journal.log import Entry, Journal
 from tests.core import stages
+from tests.events import reported
 from tests.helpers import Script, launch, snapshot
 from tests.notebook import Notebook, on_disk, report
 
@@ -115,7 +115,7 @@ def test_live_are_those_that_should_have_processes(stage: str) -> None:
 
 def test_resume_reconciles_first_and_acts_after_the_sync(path: Path, journal: Journal) -> None:
     script = stages.pausing()
-    missed = Reported(at=9.0, trial=0, incarnation=1, seq=3, step=3, metric=0.9, step_time_s=1.0)
+    missed = reported(at=9.0, trial=0, incarnation=1, seq=3, step=3, metric=0.9, step_time_s=1.0)
 
     class Suspicious(Notebook):
         def execute(self, command: Command) -> None:

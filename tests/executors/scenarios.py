@@ -228,7 +228,7 @@ def speak_nonsense() -> None:
     here = os.open(os.environ["GPUSCHED_DIR"], os.O_RDONLY)
     line.connect(f"/proc/self/fd/{here}/daemon.sock")
     hello = {
-        "hello": "rank",
+        "kind": "rank",
         "trial": int(os.environ["GPUSCHED_TRIAL"]),
         "incarnation": 1,
         "pid": os.getpid(),

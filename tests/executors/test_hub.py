@@ -18,26 +18,48 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusched.errors import GpuschedError
-from gpusched.executors import peer as peers
 from gpusched.executors.hub import Hub
-from gpusched.executors.peer import Client, Frame, Peer
+from gpusched.executors.peer import Client, Peer
+from gpusched.protocol import (
+    CLIENT_FRAME_BYTES,
+    WORKER_FRAME_BYTES,
+    Answer,
+    Ask,
+    ClientHello,
+    Frame,
+    Greeting,
+    RankHello,
+    Report,
+    Saved,
+    ShimHello,
+    Shown,
+    Waits,
+    encode,
+    from_client,
+    from_rank,
+    from_shim,
+    to_client,
+)
 from tests.counting import calls_of
+
+HEARD = {RankHello: from_rank, ShimHello: from_shim, ClientHello: from_client}
 
 
 class Board:
     """Takes everybody it is told to; notes every frame."""
 
     def __init__(self) -> None:
-        self.takes = {"rank", "shim", "client"}
+        self.takes = {RankHello, ShimHello, ClientHello}
         self.peers: list[Peer] = []
-        self.heard: list[Frame] = []
+        self.heard: list[Any] = []
 
     def take(self, hello: Frame, peer: Peer) -> bool:
-        if hello["hello"] == "client":
+        kind = type(hello)
+        if kind is ClientHello:
             peer.be_client()
-        peer.on_frame = self.heard.append
+        peer.hear(HEARD[kind], self.heard.append)
         self.peers.append(peer)
-        return hello["hello"] in self.takes
+        return kind in self.takes
 
 
 class Place:
@@ -49,11 +71,10 @@ class Place:
             self.hub.register(kind, self.board.take)
         self.lines: list[socket.socket] = []
 
-    def connect(self, hello: object | None = None) -> socket.socket:
+    def connect(self, hello: Frame | bytes = b"") -> socket.socket:
         line = connect(self.path)
         self.lines.append(line)
-        if hello is not None:
-            line.sendall(json.dumps(hello).encode() + b"\n")
+        line.sendall(hello if isinstance(hello, bytes) else encode(hello))
         return line
 
     def turns(self, count: int = 5) -> None:
@@ -98,8 +119,13 @@ def place(tmp_path: Path) -> Iterator[Place]:
     place.hub.close()
 
 
-CLIENT = {"hello": "client"}
-RANK = {"hello": "rank", "trial": 1, "incarnation": 1, "pid": 1}
+CLIENT = ClientHello()
+RANK = RankHello(1, 1, 1)
+SHIM = ShimHello(1, 1, 1, 1)
+
+
+def saved(step: int) -> Saved:
+    return Saved(step, 0.5, 10)
 
 
 def test_the_socket_is_ours_alone_and_goes_with_the_hub(tmp_path: Path) -> None:
@@ -139,16 +165,22 @@ def test_a_folder_that_is_not_there_is_one_message(tmp_path: Path) -> None:
         Hub(tmp_path / "absent" / "daemon.sock")
 
 
-@pytest.mark.parametrize("hello", [{}, {"hello": "stranger"}, {"report": 1}, {"hello": ["rank"]}])
-def test_a_first_frame_that_is_no_hello_ends_the_connection(place: Place, hello: object) -> None:
+@pytest.mark.parametrize(
+    "hello",
+    [
+        *(b"{}\n", b'{"kind":"stranger"}\n', b'{"kind":["rank"]}\n', b'{"kind":"rank"}\n'),
+        *map(encode, (saved(1), Ask("view"), Greeting(1))),
+    ],
+)
+def test_a_first_frame_that_is_no_hello_ends_the_connection(place: Place, hello: bytes) -> None:
     assert place.is_closed(place.connect(hello))
     assert place.board.peers == []
 
 
 def test_a_hello_that_is_refused_ends_the_connection(place: Place) -> None:
-    place.board.takes = {"shim"}
+    place.board.takes = {ShimHello}
     assert place.is_closed(place.connect(RANK))
-    assert not place.is_closed(place.connect({"hello": "shim"}))
+    assert not place.is_closed(place.connect(SHIM))
 
 
 def test_another_users_connection_is_closed(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,30 +191,52 @@ def test_another_users_connection_is_closed(place: Place, monkeypatch: pytest.Mo
 
 def test_frames_in_pieces_and_several_at_once(place: Place) -> None:
     line = place.connect(RANK)
-    for piece in (b'{"a"', b": 1}\n", b'{"b": 2}\n{"c": 3}\n{"d"', b": 4}\n"):
-        line.sendall(piece)
+    frames = [saved(step) for step in range(4)]
+    data = b"".join(map(encode, frames))
+    for begin, end in ((0, 9), (9, len(data) - 20), (len(data) - 20, len(data))):
+        line.sendall(data[begin:end])
         place.turns(2)
-    assert place.board.heard == [{"a": 1}, {"b": 2}, {"c": 3}, {"d": 4}]
+    assert place.board.heard == frames
 
 
 @pytest.mark.parametrize(
-    "bad", [b"nonsense\n", b"[1]\n", b"12\n", b"\xff\xfe\n", b"\n", b"[" * 5000 + b"\n"]
+    "bad",
+    [
+        *(b"nonsense\n", b"[1]\n", b"12\n", b"\xff\xfe\n", b"\n", b"[" * 5000 + b"\n", b"\0\n"),
+        b'{"kind":"waits","x":' + b"[" * 15_000 + b"\n",
+        b'{"kind":"waits","x":"\\ud800",' + b'"x":{' * 2000 + b"\n",
+        b'{"kind":"saved","step":1,"save_s":"\\ud800","size_bytes":1}\n',
+        b'{"kind":"saved","step":1,"save_s":NaN,"size_bytes":1,"x":"\\ud800"}\n',
+        *(b'{"kind":"rank","trial":1,"incarnation":1,"pid":1}\n', encode(Ask("view"))),
+        *(b'{"kind":"unheard of"}\n', b'{"kind":7}\n', b'{"kind":"waits","kind":"saved"}\n'),
+    ],
 )
 def test_a_malformed_frame_ends_its_connection_alone(place: Place, bad: bytes) -> None:
     good, line = place.connect(RANK), place.connect(RANK)
     place.turns()
     line.sendall(bad)
     assert place.is_closed(line)
-    good.sendall(b'{"still": "here"}\n')
+    good.sendall(encode(saved(7)))
     place.turns()
-    assert place.board.heard == [{"still": "here"}]
+    assert place.board.heard == [saved(7)]
+    assert place.board.peers[1].fault, "the reason is kept for the log"
+
+
+def test_of_a_key_that_is_there_twice_the_last_counts(place: Place) -> None:
+    line = place.connect(RANK)
+    line.sendall(b'{"kind":"saved","step":1,"step":2,"save_s":0.5,"size_bytes":10}\n')
+    place.turns()
+    assert place.board.heard == [saved(2)]
 
 
 @pytest.mark.parametrize(
-    ("hello", "limit"), [(RANK, peers.WORKER_FRAME_BYTES), (CLIENT, peers.CLIENT_FRAME_BYTES)]
+    ("hello", "frame", "limit"),
+    [(RANK, Waits(), WORKER_FRAME_BYTES), (CLIENT, Ask("view"), CLIENT_FRAME_BYTES)],
 )
-def test_a_frame_up_to_the_limit_and_beyond(place: Place, hello: Frame, limit: int) -> None:
-    fits = json.dumps({"x": "y" * (limit - 100)}).encode() + b"\n"
+def test_a_frame_up_to_the_limit_and_beyond(
+    place: Place, hello: Frame, frame: Frame, limit: int
+) -> None:
+    fits = encode(frame).replace(b"{", b'{"x":"' + b"y" * (limit - 100) + b'",')
     for data, closed in ((fits, False), (b"x" * (2 * limit), True)):
         line = place.connect(hello)
         line.setblocking(False)
@@ -205,7 +259,7 @@ def test_a_reader_that_sleeps_is_dropped_and_blocks_nobody(place: Place) -> None
     slow, quick = map(Client, place.board.peers)
     gone: list[str] = []
     slow.on_close = lambda: gone.append("slow")
-    view = {"view": "x" * 100_000}
+    view = Shown({"x": "x" * 100_000})
     received = 0
     reader.setblocking(False)
     for _ in range(200):
@@ -229,25 +283,25 @@ def test_what_was_kept_back_arrives_whole_and_in_order(place: Place) -> None:
     place.turns()
     (peer,) = place.board.peers
     for number in range(30):
-        peer.send({"number": number, "weight": "x" * 50_000})
+        peer.send(Shown({"number": number, "weight": "x" * 50_000}))
     data = b""
     while data.count(b"\n") < 30:
         place.turns(1)
         data += line.recv(1 << 20)
-    assert [json.loads(text)["number"] for text in data.splitlines()] == list(range(30))
+    assert [to_client(text).view["number"] for text in data.splitlines()] == list(range(30))
 
 
 def test_a_flood_does_not_starve_the_others(place: Place) -> None:
     flood, other = place.connect(RANK), place.connect(RANK)
     place.turns()
     flood.setblocking(False)
-    frame = b'{"report": 1}\n'
+    frame = encode(Waits())
     with suppress(BlockingIOError):  # the kernel takes as much of it as it likes
         for _ in range(3):
             flood.send(frame * 5000)
-    other.sendall(b'{"me": "too"}\n')
+    other.sendall(encode(saved(1)))
     place.turns(1)
-    assert {"me": "too"} in place.board.heard
+    assert saved(1) in place.board.heard
     assert len(place.board.heard) < 1000
 
 
@@ -315,15 +369,15 @@ def test_a_peer_ends_once(place: Place) -> None:
     peer.close()
     assert ends == [1]
     assert peer.closed
-    assert not peer.send({"too": "late"})
+    assert not peer.send(Greeting(1))
 
 
 def test_drain_takes_all_that_has_come(place: Place) -> None:
     line = place.connect(RANK)
     place.turns()
-    line.sendall(b"".join(b'{"report": %d}\n' % number for number in range(2000)))
+    line.sendall(b"".join(encode(saved(number)) for number in range(2000)))
     place.board.peers[0].drain()
-    assert [frame["report"] for frame in place.board.heard] == list(range(2000))
+    assert [frame.step for frame in place.board.heard] == list(range(2000))
 
 
 @settings(max_examples=150)
@@ -335,9 +389,7 @@ def test_random_bytes_never_hurt(tmp_path_factory: pytest.TempPathFactory, data:
             st.lists(
                 st.one_of(
                     st.binary(max_size=200),
-                    st.sampled_from(
-                        [b'{"hello":"rank"}\n', b'{"hello":"client"}\n', b"{}\n", b"\n", b"{"]
-                    ),
+                    st.sampled_from([*map(encode, (RANK, CLIENT, saved(1))), b"{}\n", b"\n", b"{"]),
                     st.recursive(st.none() | st.floats() | st.text(), st.lists, max_leaves=5).map(
                         lambda value: json.dumps(value).encode() + b"\n"
                     ),
@@ -365,20 +417,15 @@ def test_a_thousand_reports_cost_little(place: Place) -> None:
     """32 trials of 0.01 s a step send 3,200 reports a second: the hub's share must be a few percent of a core."""
     lines = [place.connect(RANK) for _ in range(32)]
     place.turns(3)
-    report = {
-        "report": 7,
-        "step": 7,
-        "step_time_s": 0.01,
-        "metrics": {"accuracy": 0.5, "loss": 1.25},
-    }
-    frame = json.dumps(report).encode() + b"\n"
+    frame = encode(Report(1, 7, 7, 0.01, {"accuracy": 0.5, "loss": 1.25}))
+    answer = Answer(7, "continue")
     for peer in place.board.peers:
-        peer.on_frame = lambda _, peer=peer: peer.send_bytes(b'{"seq": 7, "go": "continue"}\n')  # type: ignore[misc]
+        peer.hear(from_rank, lambda _, peer=peer: peer.send(answer))  # type: ignore[misc]
     calls = 0
     for _ in range(60):
         for line in lines:
             line.sendall(frame)
         calls += calls_of(lambda: place.hub.turn(0.0))
         for line in lines:
-            assert line.recv(100) == b'{"seq": 7, "go": "continue"}\n'
+            assert line.recv(100) == encode(answer)
     assert calls / (60 * 32) < 40, "function calls a report"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.settings import LaunchSettings
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.protocol import LaunchSpec, encode, to_server
 
 
 class Server:
@@ -24,12 +24,12 @@ class Server:
     def __init__(self) -> None:
         self.ready = False
         self.lives = True
-        self.told: list[Mapping[str, Any]] = []
+        self.told: list[LaunchSpec] = []
 
     def want(self) -> None:
         """It has been started."""
 
-    def launch(self, spec: Mapping[str, Any]) -> bool:
+    def launch(self, spec: LaunchSpec) -> bool:
         if self.lives:
             self.told.append(spec)
         return self.lives
@@ -57,28 +57,19 @@ def test_the_frame(tmp_path: Path) -> None:
     it = bench.prepare("cpu:1", "cpu:2", lr=0.1)
     spec = it.spec
     assert spec is not None
-    assert {
-        key: spec[key] for key in ("trial", "incarnation", "ranks", "script", "args", "cwd")
-    } == {
-        "trial": 3,
-        "incarnation": 2,
-        "ranks": 2,
-        "script": str(tmp_path / "train.py"),
-        "args": ["--fast"],
-        "cwd": str(tmp_path),
-    }
-    assert spec["dir"] == str(tmp_path / "trials" / "0003")
-    assert spec["log_dir"] == str(tmp_path / "trials" / "0003" / "logs" / "2")
-    assert Path(spec["log_dir"]).stat().st_mode & 0o777 == 0o700
-    assert spec["rank_cpus"] == [[1], [0]]
-    environment = spec["env"]
+    assert (spec.trial, spec.incarnation, spec.ranks) == (3, 2, 2)
+    assert (spec.script, spec.args) == (str(tmp_path / "train.py"), ["--fast"])
+    assert (spec.cwd, spec.dir) == (str(tmp_path), str(tmp_path / "trials" / "0003"))
+    assert bench.paths.trial(3).logs(2).stat().st_mode & 0o777 == 0o700
+    assert spec.rank_cpus == [[1], [0]]
+    environment = spec.env
     assert environment["GPUSCHED_DIR"] == str(tmp_path)
     assert (environment["GPUSCHED_TRIAL"], environment["GPUSCHED_INCARNATION"]) == ("3", "2")
     assert (environment["GPUSCHED_ATOMS"], environment["GPUSCHED_DEVICE"]) == ("2", "cpu")
     assert environment["NOTE"] == "x"
     assert environment["GLOO_SOCKET_IFNAME"] == environment["NCCL_SOCKET_IFNAME"] == "lo"
-    assert all(one["OMP_NUM_THREADS"] == "1" for one in spec["rank_env"])
-    json.dumps(spec)
+    assert all(one["OMP_NUM_THREADS"] == "1" for one in spec.rank_env)
+    assert to_server(encode(spec)) == spec
 
 
 def test_the_recipe_may_set_threads_but_not_devices(tmp_path: Path) -> None:
@@ -90,11 +81,11 @@ def test_the_recipe_may_set_threads_but_not_devices(tmp_path: Path) -> None:
     }
     spec = Bench(tmp_path, env=env).prepare("cpu:0").spec
     assert spec is not None
-    (rank,) = spec["rank_env"]
-    assert rank["OMP_NUM_THREADS"] == spec["env"]["OMP_NUM_THREADS"] == "3"
+    (rank,) = spec.rank_env
+    assert rank["OMP_NUM_THREADS"] == spec.env["OMP_NUM_THREADS"] == "3"
     assert rank["CUDA_VISIBLE_DEVICES"] == ""
-    assert rank["GPUSCHED_DEVICE"] == spec["env"]["GPUSCHED_DEVICE"] == "cpu"
-    assert spec["env"]["GPUSCHED_TRIAL"] == "3"
+    assert rank["GPUSCHED_DEVICE"] == spec.env["GPUSCHED_DEVICE"] == "cpu"
+    assert spec.env["GPUSCHED_TRIAL"] == "3"
 
 
 def test_hyperparameters_are_written_anew_when_they_differ(tmp_path: Path) -> None:
@@ -132,7 +123,7 @@ def test_what_cannot_be_sent_yet_is_kept_and_can_be_withdrawn(tmp_path: Path) ->
     assert bench.server.told == []
     bench.server.lives = True
     bench.launcher.flush()
-    assert [spec["trial"] for spec in bench.server.told] == [2]
+    assert [spec.trial for spec in bench.server.told] == [2]
     assert not bench.launcher.withdraw(other)
 
 

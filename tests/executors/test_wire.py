@@ -19,24 +19,26 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.codec import event_body
 from gpusched.processes.identity import Identity
 from gpusched.processes.outcome import sane_exit
+from gpusched.protocol import (
+    Exited,
+    Frame,
+    Handed,
+    RankHello,
+    Report,
+    Saved,
+    ShimHello,
+    encode,
+)
 from tests.executors.test_hub import connect, is_closed
 
 HOSTILE = [
     *("NaN", "Infinity", "-Infinity", "1e999", "1" * 400, "-" + "1" * 400, "1" * 5000, "1e308"),
     *("true", "null", '"7"', '"nan"', "[]", "{}", "-1", "0.5", str(2**53), str(2**64), "0"),
 ]
-HELLO = {
-    "rank": {"hello": "rank", "trial": 3, "incarnation": 1, "pid": 1},
-    "shim": {"hello": "shim", "trial": 3, "incarnation": 1, "pid": 1, "start_time": 5},
-}
-REPORT = {"report": 1, "step": 1, "step_time_s": 0.5, "metrics": {"accuracy": 0.5, "loss": 2}}
-SAVED = {"saved": 1, "save_s": 0.5, "bytes": 100}
-HANDED = {"handed": 1, "pid": 1, "state": 3, "rest": 4}
-EXITED = {
-    "exited": {
-        **{"outcome": "failed", "step": 3, "saved_step": 2, "codes": {"0": 1}},
-        "error": {"rank": 0, "message": "m", "traceback": "t", "exitcode": 1},
-    }
+HELLO = {"rank": RankHello(3, 1, 1), "shim": ShimHello(3, 1, 1, 5)}
+RECORD = {
+    **{"outcome": "failed", "step": 3, "saved_step": 2, "codes": {"0": 1}},
+    "error": {"rank": 0, "message": "m", "traceback": "t", "exitcode": 1},
 }
 
 
@@ -47,10 +49,11 @@ class Daemon:
         self.events: list[Event] = []
         self.faults: list[str] = []
         self.exits: list[Any] = []
+        self.said: list[str] = []
         self.trial = Incarnation(3, 1, ("cpu:0",), ExperimentPaths(folder).trial(3))
         intake = Intake("accuracy", lambda: 9.0, self._emit, lambda _, why: self.faults.append(why))
         self.hub = Hub(folder / "daemon.sock")
-        Speakers(self, intake, 1, self.hub)
+        Speakers(self, intake, 1, self.hub, self.said.append)
 
     def _emit(self, event: Event) -> None:
         json.loads(event_body(event), parse_constant=pytest.fail)
@@ -64,8 +67,8 @@ class Daemon:
     def watch(self, it: Incarnation, shim: Identity) -> bool:
         return True
 
-    def shim_said(self, it: Incarnation, frame: Any) -> None:
-        if (record := sane_exit(frame.get("exited"))) is not None:
+    def shim_said(self, it: Incarnation, frame: Exited) -> None:
+        if (record := sane_exit(frame.record)) is not None:
             self.exits.append(record)
 
 
@@ -100,20 +103,22 @@ def spoilt(frame: dict[str, Any]) -> Iterator[bytes]:
 @pytest.mark.parametrize(
     ("who", "frame"),
     [
-        *[("rank", frame) for frame in (HELLO["rank"], REPORT, SAVED, HANDED)],
-        *[("shim", frame) for frame in (HELLO["shim"], EXITED)],
+        ("rank", HELLO["rank"]),
+        ("rank", Report(1, 1, 1, 0.5, {"accuracy": 0.5, "loss": 2})),
+        ("rank", Saved(1, 0.5, 100)),
+        ("rank", Handed(1, 1, 3, 4)),
+        ("shim", HELLO["shim"]),
+        ("shim", Exited(RECORD)),
     ],
 )
-def test_no_number_of_a_frame_ends_the_daemon(
-    daemon: Daemon, who: str, frame: dict[str, Any]
-) -> None:
-    hello = b"" if "hello" in frame else json.dumps(HELLO[who]).encode() + b"\n"
-    for data in spoilt(frame):
+def test_no_number_of_a_frame_ends_the_daemon(daemon: Daemon, who: str, frame: Frame) -> None:
+    hello = b"" if frame in HELLO.values() else encode(HELLO[who])
+    for data in spoilt(json.loads(encode(frame))):
         daemon.trial.last_seq, daemon.trial.fault, daemon.trial.shim = 0, None, None
         with connect(daemon.hub.path) as line:
             line.sendall(hello + data)
             for _ in range(4):
                 daemon.hub.turn(0.0)
     with connect(daemon.hub.path) as line:
-        line.sendall(json.dumps(HELLO["rank"]).encode() + b"\n")
+        line.sendall(encode(HELLO["rank"]))
         assert not is_closed(daemon.hub, line)

@@ -22,15 +22,15 @@ import pytest
 
 from gpusched.executors.best import keep_best
 from gpusched.executors.local.launching import _write_hparams
-from gpusched.executors.local.reporting import lines_after
 from gpusched.folder.files import private_folder, write_durably
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.folder.reports import ReportLog, reports_after
 from gpusched.processes.claim import add_ranks, make_claim, read_claim
 from gpusched.processes.identity import Identity
+from gpusched.protocol import Report
 from gpusched.runtime.shim import _write as write_exit
 from gpusched.worker.checkpoint import CheckpointStore
 from gpusched.worker.lastword import LastWord
-from gpusched.worker.reports import ReportLog
 
 CALLS = (
     "open",
@@ -94,7 +94,7 @@ class Scene:
         assert keep_best(self.paths, 4, 1, metric="a", value=0.1, atoms=1)
         write_durably(self.paths.final_view, b"old")
         self.log = ReportLog(self.trial.reports, 1)
-        assert self.log.append(1, None, {"a": 1}) == (1, True)
+        assert self.log.append(Report(0, 0, 1, None, {"a": 1}))
 
     def save(self, step: int) -> int:
         return self.store.write(step, {"state.pt": memoryview(PAYLOAD)}, {})
@@ -122,7 +122,7 @@ def _durable(scene: Scene, acknowledged: bool, again: bool) -> None:
 
 
 def _report(scene: Scene, acknowledged: bool, again: bool) -> None:
-    steps = [line.step for line in lines_after(scene.trial.reports, 0)]
+    steps = [line.step for line in reports_after(scene.trial.reports, 0)]
     assert steps[0] == 1
     assert (2 in steps) or not acknowledged
 
@@ -182,7 +182,7 @@ WRITERS: dict[str, tuple[Do, Check]] = {
         _best,
     ),
     "durable file": (lambda scene: write_durably(scene.paths.final_view, b"new"), _durable),
-    "report": (lambda scene: scene.log.append(2, None, {"a": 2})[1], _report),
+    "report": (lambda scene: scene.log.append(Report(0, 0, 2, None, {"a": 2})), _report),
     "claim": (_make_claim, _claim),
     "hparams": (lambda scene: _write_hparams(scene.trial.hparams, b'{"new": 2}'), _hparams),
     "last word": (_say, _word),

@@ -18,12 +18,12 @@ from gpusched.daemon import best_model as result
 from gpusched.daemon.storage import checksums, require_unchanged
 from gpusched.errors import DamagedState
 from gpusched.executors.best import keep_best
-from gpusched.executors.local.reporting import lines_after
 from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.folder.reports import ReportLog, reports_after
+from gpusched.protocol import Report
 from gpusched.worker import checkpoint
 from gpusched.worker.checkpoint import CheckpointStore
-from gpusched.worker.reports import ReportLog
 
 TIMES = int(os.environ.get("GPUSCHED_TORTURE", "1"))
 Outcome = str
@@ -53,7 +53,7 @@ def make(root: Path) -> ExperimentPaths:
     assert keep_best(paths, 3, 2, metric="accuracy", value=0.875, atoms=2)
     log = ReportLog(trial.reports, 1)
     for step in range(1, 30):
-        log.append(step, 0.5, {"accuracy": step / 64, "loss": 1 / step})
+        log.append(Report(0, 0, step, 0.5, {"accuracy": step / 64, "loss": 1 / step}))
     paths.resolved.write_text('{"seed": 5, "deadline": 600}')
     paths.began.write_text('{"wall_s": 1700000000.5, "boottime_s": 4.5, "boot_id": "a-b"}')
     paths.worker.write_text('{"metric": "accuracy", "keep_checkpoints": 2}')
@@ -70,7 +70,7 @@ def _checkpoint(paths: ExperimentPaths) -> Outcome:
 
 
 def _reports(paths: ExperimentPaths) -> Outcome:
-    lines = lines_after(paths.trial(3).reports, 0)
+    lines = reports_after(paths.trial(3).reports, 0)
     for line in lines:
         assert line.step == line.seq, "silently different"
         assert line.metrics == {"accuracy": line.step / 64, "loss": 1 / line.step}, "different"
@@ -164,7 +164,7 @@ def test_the_checksums_name_is_no_other_keys_by_one_bit(folder: Path) -> None:
             changed = bytearray(line)
             changed[where] ^= 1 << bit
             path.write_bytes(bytes(changed) + b"\n")
-            for found in lines_after(path, 0):
+            for found in reports_after(path, 0):
                 assert (found.seq, found.step, found.step_time_s) == (1, 1, 0.5)
 
 
@@ -172,4 +172,6 @@ def test_flips_leave_the_reports_number_alone(folder: Path) -> None:
     """A new incarnation never takes a number that the daemon knows, whatever became of the file."""
     path = make(folder / "x").trial(3).reports
     path.write_bytes(path.read_bytes()[:-60] + b"\x07" * 60)
-    assert ReportLog(path, 2, known_seq=29).append(30, 0.5, {})[0] == 30
+    log = ReportLog(path, 2, known_seq=29)
+    log.append(Report(0, 0, 30))
+    assert log.last_seq == 30

@@ -11,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusched.core.decisions import COMMAND_TYPES, Command, Forecast, Kill, Launch
-from gpusched.core.events import EVENT_TYPES, Event, ExperimentStarted, Reported, TrialExited
+from gpusched.core.events import EVENT_TYPES, Event, ExperimentStarted, TrialExited
 from gpusched.journal import codec
+from gpusched.protocol import Report
+from tests.events import reported
 
 numbers = st.integers(0, 10**12)
 floats = st.floats(allow_nan=False, allow_infinity=False)
@@ -43,18 +45,21 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "hparams": st.dictionaries(text, json_values, max_size=4),
     "incarnation": numbers,
     "islands": st.dictionaries(text, numbers, max_size=3),
-    "metrics": st.dictionaries(text, floats | st.sampled_from(["nan", "inf", "-inf"]), max_size=3),
     "low": st.booleans(),
     "passing": st.booleans(),
     "outcome": st.sampled_from(["yielded", "finished", "failed", "lost", "killed"]),
     "reason": text,
+    "report": st.builds(
+        Report,
+        *(numbers, numbers, numbers, st.none() | floats),
+        st.dictionaries(text, floats | st.sampled_from(["nan", "inf", "-inf"]), max_size=3),
+    ),
     "save": st.booleans(),
     "deadline_s": floats,
     "save_s": floats,
     "saved_step": st.none() | numbers,
     "seq": numbers,
     "size_bytes": numbers,
-    "step_time_s": st.none() | floats,
     "target": floats,
     "timer": text,
     "unusable": st.dictionaries(text, text, max_size=3),
@@ -125,7 +130,7 @@ def test_no_command_is_no_text() -> None:
 
 
 def test_defaults_are_not_written() -> None:
-    report = Reported(at=1.0, trial=3, incarnation=1, seq=9, step=9, metric=0.5)
+    report = reported(at=1.0, trial=3, incarnation=1, seq=9, step=9, metric=0.5)
     assert json.loads(codec.event_body(report)) == {
         "trial": 3,
         "incarnation": 1,
@@ -161,7 +166,7 @@ def test_what_is_no_event_raises_what_the_journal_catches(kind: str, body: str) 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_number_that_is_not_finite_is_refused_not_written(value: float) -> None:
-    report = Reported(at=1.0, trial=3, incarnation=1, seq=9, step=9, metric=value)
+    report = reported(at=1.0, trial=3, incarnation=1, seq=9, step=9, metric=value)
     with pytest.raises(ValueError, match="JSON compliant"):
         codec.event_body(report)
 

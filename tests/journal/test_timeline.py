@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.events import Reported
 from gpusched.errors import DamagedState
 from gpusched.journal.log import Journal
 from gpusched.journal.timeline import Span, read
+from tests.events import reported
 from tests.journal_samples import story
 
 
@@ -39,11 +39,11 @@ def test_each_launch_with_its_reports_and_waits(tmp_path: Path) -> None:
     assert (first.launched_at, first.yielded_at, first.exited_at, first.outcome) == (
         *(0.0, 3.0, 4.0, "yielded"),
     )
-    assert [(report.seq, report.gap_s, report.time_s) for report in first.reports] == [
+    assert [(step.report.seq, step.gap_s, step.time_s) for step in first.steps] == [
         *((1, None, None), (2, 1.75, 1.75)),
     ]
     assert first.saved_since_report_s == 0.5
-    assert (second.number, second.outcome, second.reports[0].gap_s) == (2, None, None)
+    assert (second.number, second.outcome, second.steps[0].gap_s) == (2, None, None)
     assert told.trials[0].outcome == "yielded"
     assert (told.saves_s, told.releases_s) == ([0.25, 0.5], [0.5])
 
@@ -61,12 +61,12 @@ def test_it_is_read_beside_a_writer(tmp_path: Path) -> None:
     path = story(tmp_path / "odd #1?.db")
     writer = Journal.open(path)
     count = len(list(writer.entries()))
-    later = Reported(at=9.0, trial=0, incarnation=2, seq=4, step=4, metric=0.9)
+    later = reported(at=9.0, trial=0, incarnation=2, seq=4, step=4, metric=0.9)
     writer.append(later, [])
     assert read(path).until == 7.0, "what is not committed is not there"
     writer.commit()
     assert read(path).until == 9.0
-    writer.append(Reported(at=10.0, trial=0, incarnation=2, seq=5, step=5, metric=0.9), [])
+    writer.append(reported(at=10.0, trial=0, incarnation=2, seq=5, step=5, metric=0.9), [])
     writer.commit()
     writer.close()
     assert count == 13

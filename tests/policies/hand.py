@@ -26,7 +26,6 @@ from gpusched.core.events import (
     Event,
     ExperimentStarted,
     Forecasted,
-    Reported,
     TimerFired,
     TrialExited,
     TrialUp,
@@ -35,6 +34,7 @@ from gpusched.core.events import (
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.core.trial import Trial
+from tests.events import reported
 
 
 class Hand:
@@ -102,7 +102,7 @@ class Hand:
         known = self.trial(trial)
         assert known.is_live, f"trial {trial} is {known.state.value}: it cannot report"
         caused = self.send(
-            Reported(
+            reported(
                 at=self.now,
                 trial=trial,
                 incarnation=known.incarnation,

@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from gpusched.core.events import Reported
 from gpusched.core.trial import Trial, TrialState
 from gpusched.policies.halving import Bracket, Plan
+from tests.events import reported
 from tests.policies.hand import Hand
 
 PLAN = Plan("bracket", (9, 3, 1), (1, 3, 9))
@@ -67,7 +67,7 @@ def tell(hand: Hand, trial: int, metric: float) -> None:
     known = hand.trial(trial)
     step = known.step + 1
     numbers = {"trial": trial, "incarnation": known.incarnation, "seq": known.seq + 1, "step": step}
-    hand.send(Reported(at=hand.now, metric=metric, step_time_s=1.0, **numbers))
+    hand.send(reported(at=hand.now, metric=metric, step_time_s=1.0, **numbers))
 
 
 @pytest.mark.parametrize("outcome", ["failed", "lost"])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusched.protocol import Report
 from gpusched.runtime.lease import HARD_FACTOR, Lease
 from gpusched.worker.channel import Channel
 
@@ -34,9 +35,9 @@ def test_a_rank_without_a_daemon_looks_whether_it_is_to_leave(tmp_path: Path, as
     channel = Channel(tmp_path, 0, 1, leave)
     if asked:
         leave.touch()
-    assert channel.report(1, 1, 0.1, {"accuracy": 0.5}) == ("yield" if asked else "continue")
+    assert channel.report(Report(1, 1, 1)) == ("yield" if asked else "continue")
     channel.close()
 
 
 def test_a_rank_with_nobody_to_ask_goes_on(tmp_path: Path) -> None:
-    assert Channel(tmp_path, 0, 1).report(1, 1, 0.1, {"accuracy": 0.5}) == "continue"
+    assert Channel(tmp_path, 0, 1).report(Report(1, 1, 1)) == "continue"

@@ -87,8 +87,8 @@ def test_launch_trains_and_waits_for_the_answer():
     up, report = events(executor, 2, answer=False)
     assert told(up) == ("up", 2.0)
     assert told(report) == ("report", 3.0, 1)
-    assert (report.seq, report.metric, report.step_time_s) == (1, 1.0, 1.0)
-    assert report.metrics == {"score": 1.0}
+    assert (report.seq, report.metric, report.report.step_time_s) == (1, 1.0, 1.0)
+    assert report.report.metrics == {"score": 1.0}
     with pytest.raises(Stalled):
         executor.poll(FOREVER)
     executor.acknowledge(report)
@@ -119,7 +119,7 @@ def test_steps_are_faster_on_more_atoms():
     executor.execute(Launch(0, 1, ("sim:0", "sim:1", "sim:2", "sim:3"), HPARAMS))
     _, report = events(executor, 2)
     assert report.at == pytest.approx(0.025)
-    assert report.step_time_s == pytest.approx(0.025)
+    assert report.report.step_time_s == pytest.approx(0.025)
 
 
 def test_yield_with_checkpoint_then_resume_behind_it():
@@ -243,7 +243,7 @@ def test_metrics_that_are_not_finite():
     launch(executor)
     report = events(executor, 2)[1]
     assert report.metric is None
-    assert report.metrics == {"score": "nan"}
+    assert report.report.metrics == {"score": "nan"}
     assert executor.improvements == []
 
 
@@ -308,7 +308,7 @@ def test_noise_is_the_same_when_a_step_is_trained_twice():
     launch(executor, incarnation=2)
     again = events(executor, 2)[1]
     assert again.metric == first.metric != 1.0
-    assert again.step_time_s == first.step_time_s != 1.0
+    assert again.report.step_time_s == first.report.step_time_s != 1.0
 
 
 # ---------------------------------------------------------------- a daemon that dies

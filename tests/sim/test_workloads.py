@@ -10,9 +10,9 @@ from gpusched.core.experiment import Experiment
 from gpusched.driver.loop import replay
 from gpusched.errors import DamagedState, InputError
 from gpusched.executors.local.launching import seed_of
-from gpusched.executors.local.reporting import lines_after
 from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.folder.reports import reports_after
 from gpusched.journal.log import Journal
 from gpusched.recipe.recipe import Recipe
 from gpusched.sim.folder import simulate_into
@@ -71,7 +71,7 @@ def test_a_kept_run_has_the_trials_own_files(recorded):
     """Read as a live trial's are."""
     setup, result, folder = recorded
     paths = ExperimentPaths(folder)
-    lines = [lines_after(paths.trial(trial).reports, 0) for trial in range(result.trials)]
+    lines = [reports_after(paths.trial(trial).reports, 0) for trial in range(result.trials)]
     assert sum(map(len, lines)) == result.steps
     assert [line.seq for line in lines[0]] == list(range(1, len(lines[0]) + 1))
     assert set(lines[0][0].metrics) == {"score"}

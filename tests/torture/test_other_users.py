@@ -32,7 +32,7 @@ def knock(root: Path) -> None:
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(5)
         line.connect(str(root / "daemon.sock"))
-        line.sendall(b'{"hello":"client"}\n{"ask":"stop"}\n')
+        line.sendall(b'{"kind":"client"}\n{"kind":"ask","verb":"stop"}\n')
         if not line.recv(100):
             raise OSError
 
@@ -108,8 +108,8 @@ def test_nobody_else_gets_in(open_bed: Bed) -> None:
     with line:
         line.settimeout(10)
         line.connect(str(bed.paths.socket))
-        line.sendall(b'{"hello":"client"}\n{"ask":"view"}\n')
-        assert line.recv(1 << 16).startswith(b'{"ok":'), "this user is answered"
+        line.sendall(b'{"kind":"client"}\n{"kind":"ask","verb":"view"}\n')
+        assert line.recv(1 << 16).startswith(b'{"kind":"done"'), "this user is answered"
     if os.getuid() != 0:
         return  # only root can be somebody else
     assert as_nobody(bed.paths.root) == [], "the folder is closed"

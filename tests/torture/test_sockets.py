@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusched.protocol import ClientHello, encode
 from tests.torture.bed import Bed, count, percentile, times, wait_until
 
 MakeBed = Callable[..., Bed]
@@ -64,7 +65,7 @@ class Attacker:
     def impostor(self) -> None:
         """Says it is a rank or a shim, of a trial that is not there, or of an incarnation that is over."""
         hello = {
-            "hello": self.rng.choice(["rank", "shim"]),
+            "kind": self.rng.choice(["rank", "shim"]),
             "trial": self.rng.choice([0, 1, 99, -1, 2**70, "0", None, 1.5]),
             "incarnation": self.rng.choice([0, 99, -5, 2**65, [], {}]),
             "pid": self.rng.choice([1, os.getpid(), -1, "x"]),
@@ -77,14 +78,15 @@ class Attacker:
     def client(self) -> None:
         """Asks for what there is not, and does not read the answers."""
         with self.line() as line:
-            line.sendall(b'{"hello":"client"}\n')
+            line.sendall(encode(ClientHello()))
             questions = [
-                {"ask": self.rng.choice(["view", "explain", "nothing", "follow", 7, None])},
-                {"ask": "explain", "trial": self.rng.choice([-1, 10**30, "x", None, 0.5, True])},
-                {"ask": "pause", "trial": self.rng.choice([-1, 10**30, "x", None])},
-                {"ask": "readmit", "device": self.rng.choice(["", "cpu:0", "\0", {"a": 1}])},
+                {"verb": self.rng.choice(["view", "explain", "nothing", "follow", 7, None])},
+                {"verb": "explain", "trial": self.rng.choice([-1, 10**30, "x", None, 0.5, True])},
+                {"verb": "pause", "trial": self.rng.choice([-1, 10**30, "x", None])},
+                {"verb": "readmit", "device": self.rng.choice(["", "cpu:0", "\0", {"a": 1}])},
                 {"tell": "x" * self.rng.choice([1, 10_000])},
             ]
+            questions = [{"kind": "ask", **question} for question in questions]
             self.send(
                 line,
                 (json.dumps(self.rng.choice(questions)).encode() + b"\n" for _ in range(20)),
@@ -95,7 +97,7 @@ class Attacker:
     def half_open(self) -> None:
         """Begins a frame and stays, or closes one direction."""
         with self.line() as line:
-            self.send(line, iter([b'{"hello": "cli']))
+            self.send(line, iter([b'{"kind": "cli']))
             if self.rng.random() < 0.5:
                 line.shutdown(socket.SHUT_WR)
             self.keep(line)
@@ -111,14 +113,14 @@ class Attacker:
             [
                 lambda: rng.randbytes(rng.choice([1, 10, 1000])) + b"\n",
                 lambda: b"[" * rng.choice([10, 3000, 60_000]) + b"\n",
-                lambda: b'{"report":' + b"9" * 5000 + b"}\n",
-                lambda: b'{"report": 1, "step": 1e999, "metrics": {"score": NaN}}\n',
+                lambda: b'{"kind":"report","i":1,"k":1,"n":' + b"9" * 5000 + b"}\n",
+                lambda: b'{"kind":"report","i":1,"n":1,"k":1e999,"m":{"score": NaN}}\n',
                 lambda: b"x" * rng.choice([70_000, 200_000]),
                 lambda: b"\n" * 50,
                 lambda: b"\0\0\0\xff\n",
-                lambda: b'{"saved": -1, "save_s": "x", "bytes": {}}\n',
-                lambda: b'{"exited": {"outcome": "finished"}}\n',
-                lambda: '{"hello": "\ud800"}\n'.encode("utf-8", "surrogatepass"),
+                lambda: b'{"kind":"saved","step":-1,"save_s":"x","size_bytes":{}}\n',
+                lambda: b'{"kind":"exited","record":{"outcome":"finished"}}\n',
+                lambda: '{"kind": "\ud800"}\n'.encode("utf-8", "surrogatepass"),
             ]
         )()
 

@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
+from gpusched.protocol import Answer, Report, Saved, encode, from_rank, from_stranger
 from gpusched.worker import lastword, start
 
-Answer = Callable[[dict[str, Any]], "str | bytes | None"]
+Reply = Callable[[Report], "str | bytes | None"]
 PATIENCE_S = 60
 _FORK = multiprocessing.get_context("fork")
 
@@ -87,8 +88,8 @@ class FakeDaemon:
     """Answers every report with what ``answer`` returns: a verb, raw bytes, or None to hang up."""
 
     root: Path
-    answer: Answer = lambda report: "continue"
-    frames: list[dict[str, Any]] = field(default_factory=list)
+    answer: Reply = lambda report: "continue"
+    frames: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._server = socket.socket(socket.AF_UNIX)
@@ -112,28 +113,29 @@ class FakeDaemon:
 
     def _talk(self, line: socket.socket) -> None:
         with suppress(OSError), line, line.makefile("rb") as stream:
+            self.frames.append(from_stranger(next(stream)))
             for text in stream:
-                frame = json.loads(text)
+                frame = from_rank(text)
                 self.frames.append(frame)
-                if "report" not in frame:
+                if not isinstance(frame, Report):
                     continue
                 answer = self.answer(frame)
                 if answer is None:
                     line.shutdown(socket.SHUT_RDWR)
                     return
                 if isinstance(answer, str):
-                    answer = json.dumps({"seq": frame["report"], "go": answer}).encode() + b"\n"
+                    answer = encode(Answer(frame.seq, answer))  # type: ignore[arg-type]
                 line.sendall(answer)
 
-    def of_kind(self, kind: str) -> list[dict[str, Any]]:
-        """Heard so far: what nobody waits to be answered may still be on its way."""
-        return [frame for frame in self.frames if kind in frame]
+    def of_kind(self, kind: type[Any]) -> list[Any]:
+        """Heard so far: a frame that waits for no answer may still be on its way."""
+        return [frame for frame in self.frames if isinstance(frame, kind)]
 
     def saved(self) -> list[int]:
         """The steps that are said to be saved, once all who spoke have hung up."""
         for talk in self._talks:
             talk.join(PATIENCE_S)
-        return [frame["saved"] for frame in self.of_kind("saved")]
+        return [frame.step for frame in self.of_kind(Saved)]
 
     def close(self) -> None:
         """As if the daemon had been killed: every socket is gone, the name stays."""
@@ -145,7 +147,7 @@ class FakeDaemon:
 
 
 @contextmanager
-def daemon(bench: Bench, answer: Answer = lambda report: "continue") -> Iterator[FakeDaemon]:
+def daemon(bench: Bench, answer: Reply = lambda report: "continue") -> Iterator[FakeDaemon]:
     fake = FakeDaemon(bench.root, answer)
     try:
         yield fake
@@ -154,10 +156,10 @@ def daemon(bench: Bench, answer: Answer = lambda report: "continue") -> Iterator
         (bench.root / "daemon.sock").unlink(missing_ok=True)
 
 
-def at_step(**answers: int) -> Answer:
+def at_step(**answers: int) -> Reply:
     """``at_step(save=2, **{"yield": 5})``: that verb at that step, ``continue`` at all others."""
     by_step = {step: verb for verb, step in answers.items()}
-    return lambda report: by_step.get(report["step"], "continue")
+    return lambda report: by_step.get(report.step, "continue")
 
 
 @dataclass

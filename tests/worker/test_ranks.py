@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import gpusched
+from gpusched.protocol import RankHello, Report
 from gpusched.worker import start
 from tests.worker.fakes import Bench, Ended, at_step, daemon, run_ranks
 
@@ -254,8 +255,8 @@ def test_all_ranks_leave_at_the_same_step(bench: Bench, verb: str) -> None:
 
     with daemon(bench, at_step(**{verb: 4})) as fake:
         ended = run_ranks(script, 3, bench)
-        assert len(fake.of_kind("hello")) == 1
-        assert len(fake.of_kind("report")) == 4
+        assert len(fake.of_kind(RankHello)) == 1
+        assert len(fake.of_kind(Report)) == 4
     assert [(rank.code, rank.error) for rank in ended] == [(0, "")] * 3
     saved = 4 if verb == "yield" else None
     assert bench.last_word() == {"why": "yielded", "step": 4, "saved_step": saved}

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 import gpusched
+from gpusched.protocol import RankHello
 from gpusched.worker.checkpoint import CheckpointStore
 from tests.worker.fakes import Bench, at_step, daemon, run_rank, run_ranks
 from tests.worker.test_ranks import values
@@ -75,7 +76,7 @@ def test_a_loop_that_is_not_in_charge_leaves_when_its_files_are_saved(bench: Ben
     for incarnation, looping in enumerate((True, False), 1):
         here = Bench(bench.root.parent / f"{incarnation}")
         here.prepare()
-        with daemon(here, lambda report: "yield" if report["step"] == 2 else "continue"):
+        with daemon(here, lambda report: "yield" if report.step == 2 else "continue"):
             (first,) = run_ranks(script, 1, here, arguments=(looping,))
         assert first.code == 0 if not looping else first.value == ([0, 1, 2], 3, "")
         assert here.last_word() == {"why": "yielded", "step": 3, "saved_step": 3}
@@ -209,7 +210,7 @@ def test_processes_that_import_the_script_anew_do_not_pose_as_its_rank(bench: Be
         done = as_rank(bench, HELPERS)
     assert done.returncode == 0, done.stderr
     assert [line["m"] for line in bench.reports()] == [{"accuracy": 46}]
-    assert len(fake.of_kind("hello")) == 1
+    assert len(fake.of_kind(RankHello)) == 1
 
 
 def test_a_script_that_spawns_its_ranks_is_told_what_to_write(bench: Bench) -> None:

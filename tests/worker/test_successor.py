@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
@@ -16,8 +15,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import gpusched
+from gpusched.protocol import Answer, Handed, Report, Restore, encode, from_rank, from_stranger
 from gpusched.worker import successor
-from gpusched.worker.handover import Outbox, Parcel, Received, memory_name
+from gpusched.worker.handover import Outbox, Received, memory_name
 from gpusched.worker.snapshot import Snapshot
 from tests.worker.fakes import PATIENCE_S, Bench, Ended, FakeDaemon, run_rank, run_ranks
 
@@ -27,28 +27,30 @@ class Relay(FakeDaemon):
 
     def _talk(self, line: socket.socket) -> None:
         with suppress(OSError), line, line.makefile("rb") as stream:
+            self.frames.append(from_stranger(next(stream)))
+            if self.frames[-1].incarnation == 2:
+                self.waits = line
+                self.arrived.set()
             for text in stream:
-                frame = json.loads(text)
+                frame = from_rank(text)
                 self.frames.append(frame)
-                if frame.get("incarnation") == 2:
-                    self.waits = line
-                    self.arrived.set()
-                elif "handed" in frame:
+                if isinstance(frame, Handed):
                     self.tell(frame)
-                elif "report" in frame:
-                    go = "yield" if frame["step"] == 3 else "continue"
-                    if go == "yield":
+                elif isinstance(frame, Report):
+                    if frame.step == 3:
                         assert self.arrived.wait(PATIENCE_S)
-                    line.sendall(json.dumps({"seq": frame["report"], "go": go}).encode() + b"\n")
+                    line.sendall(
+                        encode(Answer(frame.seq, "yield" if frame.step == 3 else "continue"))
+                    )
 
     def __post_init__(self) -> None:
         self.arrived = threading.Event()
         self.waits: socket.socket | None = None
         super().__post_init__()
 
-    def tell(self, word: dict[str, Any]) -> None:
+    def tell(self, handed: Handed | None) -> None:
         assert self.waits is not None
-        self.waits.sendall(json.dumps({"restore": word}).encode() + b"\n")
+        self.waits.sendall(encode(Restore(handed)))
 
 
 @contextmanager
@@ -102,7 +104,7 @@ def test_it_goes_on_to_the_last_bit_and_is_heard_when_it_counts(bench: Bench) ->
     with relay(bench) as fake:
         second, after = start(bench, waiting(train), 2)
         first = run_rank(train, bench, incarnation=1)
-        told = [(frame["report"], frame["step"]) for frame in fake.of_kind("report")]
+        told = [(report.seq, report.step) for report in fake.of_kind(Report)]
         assert told == [(1, 1), (2, 2), (3, 3)]
         assert [line["i"] for line in bench.reports()] == [1, 1, 1]
         assert bench.last_word(1) == {"why": "yielded", "step": 3, "saved_step": 3}
@@ -146,7 +148,7 @@ def test_whatever_depends_on_where_it_stands_waits(bench: Bench) -> None:
         assert fake.arrived.wait(PATIENCE_S)
         assert after == []
         bench.paths.waits.unlink()
-        fake.tell({})
+        fake.tell(None)
         second.join(PATIENCE_S)
     assert after[0].value == [3, 3]
 
@@ -189,7 +191,7 @@ def test_where_the_one_before_has_gone_already_it_goes_on_from_what_that_committ
     with relay(bench) as fake:
         second, after = start(bench, waiting(ask_early), 2)
         assert fake.arrived.wait(PATIENCE_S)
-        fake.tell(Parcel(3, 2**22 + 1, 5, 6).frame())  # a number that no process has
+        fake.tell(Handed(3, 2**22 + 1, 5, 6))  # a number that no process has
         second.join(0.2)
         assert after == []
         bench.paths.waits.unlink()
@@ -203,7 +205,6 @@ def test_what_was_handed_over_is_restored_from_memory_alone() -> None:
     snapshot.take({"weights": weights})
     parcel = outbox.pack(7, snapshot.file, 5, [b"one", b"", b"three"])
     assert parcel is not None
-    assert Parcel.read(json.loads(json.dumps(parcel.frame()))) == parcel
     found = Received(parcel, 3)
     assert (found.step, found.facts) == (7, {"iteration": 5, "world_size": 3})
     assert found.files == ("state.pt", "rank-0.pt", "rank-1.pt", "rank-2.pt")
@@ -220,7 +221,7 @@ def test_memory_of_another_trial_or_of_nobody_is_refused() -> None:
     with pytest.raises(ValueError, match="is not this trial's"):
         Received(parcel, 4)
     with pytest.raises(OSError, match="No such file"):
-        Received(Parcel(7, parcel.pid, 999_999, parcel.rest), 3)
+        Received(Handed(7, parcel.pid, 999_999, parcel.rest), 3)
 
 
 def test_room_that_was_made_is_used_and_nothing_stays_behind_the_archive() -> None:

@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import gpusched
+from gpusched.protocol import Report, Saved
 from gpusched.worker import trial as trial_module
 from gpusched.worker.checkpoint import CheckpointStore
 from tests.worker.fakes import PATIENCE_S, Bench, at_step, daemon, run_rank
@@ -48,14 +49,14 @@ def weights(ended: Any) -> Any:
 def test_a_trial_that_nobody_stops(bench: Bench) -> None:
     with daemon(bench) as fake:
         ended = run_rank(train, bench)
-        told = [(f["report"], f["step"], f["metrics"]) for f in fake.of_kind("report")]
+        told = [(f.seq, f.step, f.metrics) for f in fake.of_kind(Report)]
         assert fake.saved() == [6]
-        (saved,) = fake.of_kind("saved")
+        (saved,) = fake.of_kind(Saved)
     assert ended.value[:2] == [[0, 1, 2, 3, 4, 5], 0.1 / 64]
     assert told == [(n + 1, n + 1, {"accuracy": n / 10}) for n in range(6)]
     assert [line["k"] for line in bench.reports()] == [1, 2, 3, 4, 5, 6]
     assert all(line["s"] > 0 for line in bench.reports())
-    assert saved["bytes"] > 1000
+    assert saved.size_bytes > 1000
     assert bench.last_word() == {"why": "finished", "step": 6, "saved_step": 6}
 
 
@@ -94,7 +95,7 @@ def test_leave_ends_without_saving(bench: Bench) -> None:
 
 
 def test_save_goes_on_and_two_generations_stay(bench: Bench) -> None:
-    with daemon(bench, lambda report: "save" if report["step"] < 5 else "continue") as fake:
+    with daemon(bench, lambda report: "save" if report.step < 5 else "continue") as fake:
         assert run_rank(train, bench).value[0] == [0, 1, 2, 3, 4, 5]
         saved = fake.saved()
     # One that is asked for while the disk still has the one before it is left out.

@@ -48,10 +48,18 @@ from gpusched.executors.local.settings import LaunchSettings, devices_of, launch
 from gpusched.executors.local.speakers import Speakers
 from gpusched.executors.local.stopping import Stopping
 from gpusched.executors.local.timers import Timers
-from gpusched.executors.peer import Frame
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import Identity
 from gpusched.processes.outcome import sane_exit
+from gpusched.protocol import (
+    Exited,
+    FromServer,
+    Launched,
+    LaunchFailed,
+    PreloadFailed,
+    Ready,
+    ShimDied,
+)
 
 _UNBEGUN = "it had not begun when the daemon ended"
 _WARM_UP_AFTER_S = 1.0
@@ -92,7 +100,7 @@ class TorchrunExecutor:
         )
         self._intake = Intake(settings.metric, clock, self._emit, self._fail, say)
         self.hub = hub
-        self._speakers = Speakers(self, self._intake, epoch, hub)
+        self._speakers = Speakers(self, self._intake, epoch, hub, say)
         self._best = BestKeeper(
             paths, settings.metric, self._timers.after, say, self._atoms_of, spare
         )
@@ -272,8 +280,8 @@ class TorchrunExecutor:
         """Whether the server that forked its shim is there to clean up after it."""
         return it.launched_by is not None and it.launched_by == self._server.pid
 
-    def shim_said(self, it: Incarnation, frame: Frame) -> None:
-        record = sane_exit(frame.get("exited"))
+    def shim_said(self, it: Incarnation, frame: Exited) -> None:
+        record = sane_exit(frame.record)
         if record is not None and self.is_live(it):
             self.end(it, how_it_ended(it, record))
 
@@ -322,27 +330,27 @@ class TorchrunExecutor:
 
     # ------------------------------------------------------------------ the server
 
-    def _server_said(self, frame: Frame) -> None:
-        who = next((value for value in frame.values() if isinstance(value, dict)), {})
+    def _server_said(self, frame: FromServer) -> None:
         match frame:
-            case {"ready": _}:
+            case Ready():
                 self._launcher.flush()
-            case {"launched": {"pid": int(pid), "start_time": int(began)}}:
-                if (it := self._speakers.spoken_for(who)) is not None:
+            case Launched():
+                if (it := self.known(frame.trial, frame.incarnation)) is not None:
                     it.launched_by = self._server.pid
                     self._stopping.limit_birth(it)
-                    if not self.watch(it, Identity(pid, began)):
+                    began = frame.start_time
+                    if began is None or not self.watch(it, Identity(frame.pid, began)):
                         self._timers.after(0.0, partial(self._stopping.shim_gone, it))
-            case {"shim_died": {"pid": int(pid)}}:
-                it = self._speakers.spoken_for(who)
-                if it is not None and it.shim is not None and it.shim.pid == pid:
-                    self.end(it, how_it_ended(it, None, status=who.get("status")))
-            case {"failed": {"message": message}}:
-                if (it := self._speakers.spoken_for(who)) is not None:
-                    self.end(it, lost(f"it could not be launched: {message}"))
-            case {"preload_failed": {"module": str(module), "message": message}}:
-                self._say(f"preload: {module} is not preloaded: {message}")
-                self._server.never_again(module, tainted=bool(who.get("tainted")))
+            case ShimDied():
+                it = self.known(frame.trial, frame.incarnation)
+                if it is not None and it.shim is not None and it.shim.pid == frame.pid:
+                    self.end(it, how_it_ended(it, None, status=frame.status))
+            case LaunchFailed():
+                if (it := self.known(frame.trial, frame.incarnation)) is not None:
+                    self.end(it, lost(f"it could not be launched: {frame.message}"))
+            case PreloadFailed():
+                self._say(f"preload: {frame.module} is not preloaded: {frame.message}")
+                self._server.never_again(frame.module, tainted=frame.tainted)
             case _:
                 pass
 

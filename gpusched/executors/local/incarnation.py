@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpusched.executors.hub import Hub
-from gpusched.executors.local.reporting import Line, lines_after
 from gpusched.executors.peer import Peer
 from gpusched.folder.files import read_json
 from gpusched.folder.paths import TrialPaths
+from gpusched.folder.reports import reports_after
 from gpusched.processes.claim import Claim, make_claim, read_claim
 from gpusched.processes.identity import Identity, open_pidfd, send_signal
 from gpusched.processes.outcome import sane_exit
+from gpusched.protocol import Answer, Counts, Go, Handed, LaunchSpec, Report, Stop
 
 
 class Incarnation:
@@ -58,11 +59,11 @@ class Incarnation:
         self.number = number
         self.devices = devices
         self.paths = paths
-        self.spec: dict[str, Any] | None = None
+        self.spec: LaunchSpec | None = None
         self.last_seq = 0
         self.saved_step = 0
         self.awaiting: int | None = None
-        self.yields: str | None = None
+        self.yields: Go | None = None
         self.saves = False
         self.stop_grace_s: float | None = None
         self.stacks = False
@@ -76,7 +77,7 @@ class Incarnation:
         #: Of a resize (``preparing.py``). It is to yield, and is answered "go on" for now.
         self.stays = False
         #: What it told of a checkpoint in memory.
-        self.handed: dict[str, Any] | None = None
+        self.handed: Handed | None = None
         #: It was launched before it was due: it does not count yet; its ranks are set up; what they went on from.
         self.waits = False
         self.is_ready = False
@@ -87,11 +88,11 @@ class Incarnation:
 
     # ------------------------------------------------------------------ reports
 
-    def missed_reports(self, before: int | None = None) -> Iterator[Line]:
+    def missed_reports(self, before: int | None = None) -> Iterator[Report]:
         """Reports in the trial's own file that have not come in."""
-        for line in lines_after(self.paths.reports, self.last_seq):
-            if before is None or line.seq < before:
-                yield line
+        for report in reports_after(self.paths.reports, self.last_seq):
+            if before is None or report.seq < before:
+                yield report
 
     def newest_checkpoint(self) -> int:
         """The step of the newest that is committed on disk; 0 if there is none."""
@@ -102,26 +103,18 @@ class Incarnation:
         steps = (name.removeprefix("step-") for name in names if name.startswith("step-"))
         return max((int(step) for step in steps if step.isdigit()), default=0)
 
-    def reply_to(self, seq: int) -> bytes:
+    def reply_to(self, seq: int) -> Answer:
         """The answer to a report: what was asked for it, or to go on."""
-        if self.stays:
-            go = "save" if self.saves else "continue"
-            self.saves = False
-            return b'{"seq": %d, "go": "%b", "soon": true}\n' % (seq, go.encode())
-        if self.yields is not None:
-            go = "yield" if self.saves else self.yields
-        elif self.saves:
-            go = "save"
-            self.saves = False
-        else:
-            return b'{"seq": %d, "go": "continue"}\n' % seq
-        return b'{"seq": %d, "go": "%b"}\n' % (seq, go.encode())
+        if self.yields is not None and not self.stays:
+            return Answer(seq, "yield" if self.saves else self.yields)
+        saves, self.saves = self.saves, False
+        return Answer(seq, "save" if saves else "continue", soon=self.stays)
 
     def answer(self, seq: int) -> None:
         """Answer if rank 0 waits for it."""
         if self.awaiting == seq and self.rank_peer is not None:
             self.awaiting = None
-            self.rank_peer.send_bytes(self.reply_to(seq))
+            self.rank_peer.send(self.reply_to(seq))
 
     # ------------------------------------------------------------------ its shim
 
@@ -158,13 +151,12 @@ class Incarnation:
     def ask_to_stop(self) -> None:
         """Pass a stop that was asked for on to the shim, if it is on the line; else it hears when it connects."""
         if self.stop_grace_s is not None and self.shim_peer is not None:
-            stacks = {"stacks": True} if self.stacks else {}
-            self.shim_peer.send({"stop": self.stop_grace_s, **stacks})
+            self.shim_peer.send(Stop(self.stop_grace_s, self.stacks))
 
     def tell_that_it_counts(self) -> None:
         """It was launched before it was due, and now it is; a shim that is not on the line hears when it connects."""
         if self.counts and self.shim_peer is not None:
-            self.shim_peer.send({"counts": True})
+            self.shim_peer.send(Counts())
 
     def signal_shim(self, number: int) -> bool:
         return self.shim is not None and send_signal(self.shim, number)

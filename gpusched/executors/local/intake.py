@@ -1,17 +1,18 @@
-"""What rank 0 says, as events: reports in order and each once, whichever way they came.
+"""Frames of rank 0 as events: reports in order and each once, whichever way they came.
 
 A report comes as a frame, or, where the line to the daemon was broken, is found in the trial's own file when a later
-number shows that one is missing. A number that was in before is answered and told nobody.
+number shows that one is missing. A number that was in before is answered, and no event is made of it. Types and
+bounds have been checked where the frame was decoded; the metric that the recipe searches by is looked for here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpusched.core.events import CheckpointSaved, Event
+from gpusched.core.events import CheckpointSaved, Event, Reported
 from gpusched.executors.local.incarnation import Incarnation
-from gpusched.executors.local.reporting import LARGEST, BadReport, make_report
-from gpusched.executors.peer import Frame, Peer
+from gpusched.executors.peer import Peer
+from gpusched.protocol import Answer, Handed, Report, Saved, Waits
 
 
 class Intake:
@@ -26,7 +27,7 @@ class Intake:
         say: Callable[[str], None] = lambda _text: None,
     ) -> None:
         #: Called with what rank 0 handed over, and when it has reported after that.
-        self.handed: Callable[[Incarnation, Frame], None] = lambda _it, _frame: None
+        self.handed: Callable[[Incarnation, Handed], None] = lambda _it, _handed: None
         self.taken_back: Callable[[Incarnation], None] = lambda _it: None
         #: Called when all ranks of one wait for what to go on from.
         self.waiting: Callable[[Incarnation], None] = lambda _it: None
@@ -36,23 +37,24 @@ class Intake:
         self._fail = fail
         self._say = say
 
-    def said(self, it: Incarnation, peer: Peer, frame: Frame) -> None:
-        """A frame of rank 0."""
-        if "report" in frame:
-            self._take_report(it, peer, frame)
-        elif "saved" in frame:
-            self._take_saved(it, frame)
-        elif type(frame.get("handed")) is int:
-            self.handed(it, frame)
-        elif frame.get("waits") is True:
-            self.waiting(it)
+    def said(self, it: Incarnation, peer: Peer, frame: Report | Saved | Handed | Waits) -> None:
+        """Take a frame of rank 0."""
+        match frame:
+            case Report():
+                self._take_report(it, peer, frame)
+            case Saved():
+                self._saved(it, frame.step, frame.save_s, frame.size_bytes)
+            case Handed():
+                self.handed(it, frame)
+            case Waits():
+                self.waiting(it)
 
     def catch_up(self, it: Incarnation, before: int | None = None) -> None:
-        """Take from the trial's own file what did not come in."""
-        for line in it.missed_reports(before):
-            if line.seq > it.last_seq + 1:
-                self._say_lost(it, line.seq)
-            if not self._report(it, (line.seq, line.step, line.step_time_s, line.metrics)):
+        """Take from the trial's own file the reports that did not come in."""
+        for report in it.missed_reports(before):
+            if report.seq > it.last_seq + 1:
+                self._say_lost(it, report.seq)
+            if not self._report(it, report):
                 return
 
     def _say_lost(self, it: Incarnation, before: int) -> None:
@@ -63,7 +65,7 @@ class Intake:
         )
 
     def catch_up_saved(self, it: Incarnation, known: int | None = None) -> None:
-        """Tell of a checkpoint that was committed and not told: its writer died, or nobody listened."""
+        """Tell of a checkpoint that was committed and not told: its writer died, or no daemon listened."""
         step = it.newest_checkpoint()
         if step > max(it.saved_step, known or 0):
             self._saved(it, step, 0.0, 0)
@@ -81,44 +83,33 @@ class Intake:
             )
         )
 
-    def _take_report(self, it: Incarnation, peer: Peer, frame: Frame) -> None:
-        seq = frame["report"]
-        if type(seq) is not int:
-            peer.close()
-        elif seq <= it.last_seq:
-            peer.send_bytes(it.reply_to(seq))
+    def _take_report(self, it: Incarnation, peer: Peer, report: Report) -> None:
+        if report.seq <= it.last_seq:
+            peer.send(it.reply_to(report.seq))
+            return
+        if report.seq > it.last_seq + 1:
+            self.catch_up(it, before=report.seq)
+        if self._report(it, report):
+            it.awaiting = report.seq
         else:
-            if seq > it.last_seq + 1:
-                self.catch_up(it, before=seq)
-            line = (seq, frame.get("step"), frame.get("step_time_s"), frame.get("metrics"))
-            if self._report(it, line):
-                it.awaiting = seq
-            else:
-                peer.send_bytes(b'{"seq": %d, "go": "leave"}\n' % seq)
+            peer.send(Answer(report.seq, "leave"))
 
-    def _report(self, it: Incarnation, line: tuple[object, object, object, object]) -> bool:
+    def _report(self, it: Incarnation, report: Report) -> bool:
         """False where the report cannot stand; the trial fails for it."""
         if it.fault is not None:
             return False
         try:
-            report = make_report(self._now(), it.trial, it.number, line, self._metric)
-        except BadReport as problem:
-            self._fail(it, f"it sent {problem}")
+            metric = report.metric(self._metric)
+        except KeyError:
+            has = f" (it has {', '.join(map(repr, report.metrics))})" if report.metrics else ""
+            wanted = f"{self._metric!r}, by which the recipe searches"
+            self._fail(it, f"it sent a report without a number for {wanted}{has}")
             return False
         it.last_seq = report.seq
-        report.stays = report.can_save = it.stays
+        report.incarnation = it.number
         if it.handed is not None:
             self.taken_back(it)
-        self._emit(report)
+        event = Reported(at=self._now(), trial=it.trial, report=report, metric=metric)
+        event.stays = event.can_save = it.stays
+        self._emit(event)
         return True
-
-    def _take_saved(self, it: Incarnation, frame: Frame) -> None:
-        step, save_s, size = frame["saved"], frame.get("save_s"), frame.get("bytes")
-        # NaN and numbers beyond 2**53 have no place in the journal; comparing them raises nothing.
-        if (
-            type(step) is int
-            and isinstance(save_s, int | float)
-            and type(size) is int
-            and all(0 <= number < LARGEST for number in (step, size, save_s))
-        ):
-            self._saved(it, step, float(save_s), size)

@@ -13,11 +13,12 @@ from typing import Any
 from gpusched.core.decisions import Launch
 from gpusched.devices.base import Devices, Placement
 from gpusched.executors.local.incarnation import Incarnation
-from gpusched.executors.local.reporting import last_seq_in
 from gpusched.executors.local.server import Server
 from gpusched.executors.local.settings import LaunchSettings
 from gpusched.folder.files import private_folder, write_aside
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.folder.reports import last_seq
+from gpusched.protocol import LaunchSpec
 from gpusched.space import arguments
 
 _DEVICES = re.compile(r"CUDA_|GPUSCHED_")
@@ -52,9 +53,9 @@ class Launcher:
 
         Raises OSError, and DeviceError for devices that are gone.
         """
-        logs = private_folder(it.paths.logs(it.number))
+        private_folder(it.paths.logs(it.number))
         # All that is there was told before the incarnation before this one ended.
-        it.last_seq = last_seq_in(it.paths.reports)
+        it.last_seq = last_seq(it.paths.reports)
         it.saved_step = it.newest_checkpoint()
         content = self._hparams(command)
         if known_seq > it.last_seq:  # the disk refused to keep some
@@ -62,7 +63,7 @@ class Launcher:
         _write_hparams(it.paths.hparams, json.dumps(content).encode() + b"\n")
         placement = self._devices.take(command.devices)
         args = arguments.fill(self._settings.args, command.hparams)
-        it.spec = self._frame(it, logs, placement, args)
+        it.spec = self._spec(it, placement, args)
 
     def send(self, it: Incarnation) -> None:
         """Now, or as soon as the server is up."""
@@ -87,29 +88,24 @@ class Launcher:
             "hparams": dict(command.hparams),
         }
 
-    def _frame(
-        self, it: Incarnation, logs: Path, placement: Placement, args: list[str]
-    ) -> dict[str, Any]:
-        settings = self._settings
-        return {
-            "trial": it.trial,
-            "incarnation": it.number,
-            "ranks": placement.ranks,
-            "dir": str(it.paths.root),
-            "experiment_dir": str(self._paths.root),
-            "script": str(settings.absolute_script),
-            "args": args,
-            "cwd": str(self._working_directory(it)),
-            "env": self._environment(it, placement),
-            "rank_env": [self._of_rank(one) for one in placement.rank_env],
-            "rank_cpus": None
-            if placement.rank_cpus is None
-            else [list(c) for c in placement.rank_cpus],
-            "log_dir": str(logs),
-            "python": settings.interpreter,
-            "epoch": self._epoch,
-            "lease_s": settings.orphan_lease_s,
-        }
+    def _spec(self, it: Incarnation, placement: Placement, args: list[str]) -> LaunchSpec:
+        settings, cpus = self._settings, placement.rank_cpus
+        return LaunchSpec(
+            trial=it.trial,
+            incarnation=it.number,
+            ranks=placement.ranks,
+            dir=str(it.paths.root),
+            experiment_dir=str(self._paths.root),
+            script=str(settings.absolute_script),
+            args=args,
+            cwd=str(self._working_directory(it)),
+            env=self._environment(it, placement),
+            rank_env=[self._of_rank(one) for one in placement.rank_env],
+            rank_cpus=None if cpus is None else [list(one) for one in cpus],
+            python=settings.interpreter,
+            epoch=self._epoch,
+            lease_s=settings.orphan_lease_s,
+        )
 
     def _working_directory(self, it: Incarnation) -> Path:
         if not self._settings.has_private_cwd:
@@ -125,7 +121,7 @@ class Launcher:
             **{name: theirs[name] for name in theirs if not _DEVICES.match(name)},
         }
 
-    def _environment(self, it: Incarnation, placement: Placement) -> Mapping[str, str]:
+    def _environment(self, it: Incarnation, placement: Placement) -> dict[str, str]:
         return {
             "NCCL_SOCKET_IFNAME": "lo",
             "GLOO_SOCKET_IFNAME": "lo",

@@ -22,14 +22,13 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpusched.core.decisions import Launch
 from gpusched.executors.hub import Hub
 from gpusched.executors.local.endings import Ending
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.launching import Launcher
-from gpusched.executors.local.reporting import last_seq_in
 from gpusched.executors.local.server import Server
 from gpusched.executors.local.settings import LaunchSettings
 from gpusched.executors.local.stopping import Stopping
@@ -37,6 +36,8 @@ from gpusched.executors.local.timers import Timers
 from gpusched.folder.files import read_json
 from gpusched.folder.find import trial_folders
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.folder.reports import last_seq
+from gpusched.protocol import Handed, Restore
 
 MOST_AT_ONCE = 4
 FAILURES_MAX = 2
@@ -150,8 +151,8 @@ class Preparing:
         it.sent_at = self._clock()
         self._launcher.prepare(it, launch, self._owner.seq_of(it.trial))
         assert it.spec is not None
-        it.spec["waits"] = True
-        it.spec["env"] = {**it.spec["env"], "GPUSCHED_WAITS": "1"}
+        it.spec.waits = True
+        it.spec.env["GPUSCHED_WAITS"] = "1"
         mark = {"incarnation": it.number, "devices": list(it.devices)}
         it.paths.waits.write_text(json.dumps(mark))
         self._due[it.trial] = it
@@ -181,7 +182,7 @@ class Preparing:
         taken = set(it.devices)
         if not any(one.trial == it.trial or taken & set(one.devices) for one in self._leaving):
             return False
-        it.last_seq, it.saved_step = last_seq_in(it.paths.reports), it.newest_checkpoint()
+        it.last_seq, it.saved_step = last_seq(it.paths.reports), it.newest_checkpoint()
         self._held.append((it, begin))
         return True
 
@@ -194,7 +195,7 @@ class Preparing:
     def _go_on_from_disk(self, it: Incarnation) -> None:
         """Its ranks wait, and nothing was handed over."""
         if it.rank_peer is not None:
-            it.rank_peer.send({"restore": {}})
+            it.rank_peer.send(Restore())
 
     # ------------------------------------------------------------------ what they say
 
@@ -210,17 +211,17 @@ class Preparing:
             before.stays = False
             self._hand_over(before, it)
 
-    def handed(self, before: Incarnation, frame: dict[str, Any]) -> None:
+    def handed(self, before: Incarnation, handed: Handed) -> None:
         """The one before has a checkpoint in memory, and is about to commit it."""
-        before.handed = frame
+        before.handed = handed
         it = self._due.get(before.trial)
         if it is not None and it.is_ready:
             self._hand_over(before, it)
 
     def _hand_over(self, before: Incarnation, it: Incarnation) -> None:
         if before.handed is not None and it.restored_step is None and it.rank_peer is not None:
-            it.restored_step = int(before.handed["handed"])
-            it.rank_peer.send({"restore": before.handed})
+            it.restored_step = before.handed.step
+            it.rank_peer.send(Restore(before.handed))
 
     def taken_back(self, before: Incarnation) -> None:
         """It has reported again: it could not save, and trains on."""

@@ -1,6 +1,6 @@
 """The daemon's end of the warm server: starts it, starts it again when it dies, says what it says.
 
-Its frames are in ``docs/contracts.md``; what it does is in ``gpusched/runtime/warm.py``. It is started before anything
+Its frames are in ``protocol.py``; what it does is in ``gpusched/runtime/warm.py``. It is started before anything
 else is, as importing torch takes a second. It belongs to a session of its own, so that no terminal ends it.
 """
 
@@ -10,17 +10,25 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import gpusched
 from gpusched.errors import InputError
 from gpusched.executors.hub import Hub
 from gpusched.executors.local.settings import LaunchSettings, environment_for_trials, uses_torch
-from gpusched.executors.peer import Frame, Peer
+from gpusched.executors.peer import Peer
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
+from gpusched.protocol import (
+    FromServer,
+    Importing,
+    LaunchSpec,
+    PreloadFailed,
+    Ready,
+    Whole,
+    from_server,
+)
 
 MOST_FALSE_STARTS = 3
 PAUSE_S = 1.0
@@ -40,7 +48,7 @@ class Server:
         hub: Hub,
         paths: ExperimentPaths,
         settings: LaunchSettings,
-        on_frame: Callable[[Frame], None],
+        on_frame: Callable[[FromServer], None],
         on_gone: Callable[[], None],
     ) -> None:
         self._hub = hub
@@ -77,7 +85,7 @@ class Server:
             self._process = self._spawn(theirs)
         self.ready = self._is_whole = False
         self._peer = self._hub.adopt(ours)
-        self._peer.on_frame = self._heard
+        self._peer.hear(from_server, self._heard)
         self._peer.on_end = self._ended
 
     def want(self) -> None:
@@ -119,9 +127,9 @@ class Server:
         finally:
             os.close(log)
 
-    def launch(self, spec: Mapping[str, Any]) -> bool:
+    def launch(self, spec: LaunchSpec) -> bool:
         """False if it has just died; ``on_gone`` follows."""
-        return self._peer is not None and self._peer.send({"launch": spec})
+        return self._peer is not None and self._peer.send(spec)
 
     def never_again(self, module: str, *, tainted: bool) -> None:
         """Do not preload ``module`` any more. A server it has ``tainted`` is replaced, and ends with its last shim."""
@@ -146,14 +154,16 @@ class Server:
                     process.returncode or 0
                 )  # it may outlive us; that is no mistake of ours
 
-    def _heard(self, frame: Frame) -> None:
-        if "ready" in frame:
-            self.ready = True
-        elif "importing" in frame:
-            self._importing = str(frame["importing"])
-            return
-        elif "whole" in frame:
-            self._is_whole, self._importing, self._false_starts = True, None, 0
+    def _heard(self, frame: FromServer) -> None:
+        match frame:
+            case Ready():
+                self.ready = True
+            case Importing():
+                self._importing = frame.module
+            case Whole():
+                self._is_whole, self._importing, self._false_starts = True, None, 0
+            case _:
+                pass
         self._on_frame(frame)
 
     def _ended(self) -> None:
@@ -169,7 +179,7 @@ class Server:
             why = (
                 "importing it ended the warm server (it crashed, or the machine ran out of memory)"
             )
-            self._on_frame({"preload_failed": {"module": culprit, "message": why}})
+            self._on_frame(PreloadFailed(culprit, why))
             self.pause_s = 0.0
         else:
             self._false_starts += 1

@@ -6,14 +6,23 @@ A frame of an incarnation that is not the current one is refused; one that was l
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpusched.executors.hub import Hub
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.intake import Intake
-from gpusched.executors.peer import Frame, Peer
+from gpusched.executors.peer import Peer
 from gpusched.processes.identity import Identity
+from gpusched.protocol import (
+    Exited,
+    Greeting,
+    RankHello,
+    ShimHello,
+    from_rank,
+    from_shim,
+)
 
 
 class Owner(Protocol):
@@ -25,28 +34,26 @@ class Owner(Protocol):
 
     def watch(self, it: Incarnation, shim: Identity) -> bool: ...
 
-    def shim_said(self, it: Incarnation, frame: Frame) -> None: ...
+    def shim_said(self, it: Incarnation, frame: Exited) -> None: ...
 
 
 class Speakers:
-    """Takes connections of rank 0 and of shims. ``epoch``: of this daemon, which each of them is greeted with."""
+    """Takes connections of rank 0 and of shims. ``epoch``: of this daemon; ``say`` takes a remark for the log."""
 
-    def __init__(self, owner: Owner, intake: Intake, epoch: int, hub: Hub) -> None:
+    def __init__(
+        self, owner: Owner, intake: Intake, epoch: int, hub: Hub, say: Callable[[str], None]
+    ) -> None:
         self._owner = owner
         self._intake = intake
-        self._greeting: dict[str, Any] = {"epoch": epoch}
-        hub.register("rank", self._take_rank)
-        hub.register("shim", self._take_shim)
+        self._greeting = Greeting(epoch)
+        self._say = say
+        #: Incarnations of which it was said that they sent what is no frame.
+        self._complained: set[tuple[int, int]] = set()
+        hub.register(RankHello, self._take_rank)
+        hub.register(ShimHello, self._take_shim)
 
-    def spoken_for(self, frame: Frame) -> Incarnation | None:
-        """Whom this frame names, if it is one that may be named."""
-        trial, incarnation = frame.get("trial"), frame.get("incarnation")
-        if type(trial) is int and type(incarnation) is int:
-            return self._owner.known(trial, incarnation)
-        return None
-
-    def _take_rank(self, hello: Frame, peer: Peer) -> bool:
-        it = self.spoken_for(hello)
+    def _take_rank(self, hello: RankHello, peer: Peer) -> bool:
+        it = self._owner.known(hello.trial, hello.incarnation)
         if it is None:
             return False
         if it.rank_peer is not None:
@@ -54,31 +61,29 @@ class Speakers:
         it.rank_peer = peer
         it.awaiting = None
         peer.send(self._greeting)
-        peer.on_frame = partial(self._intake.said, it, peer)
-        peer.on_end = partial(_rank_left, it, peer)
+        peer.hear(from_rank, partial(self._intake.said, it, peer))
+        peer.on_end = partial(self._rank_left, it, peer)
         self._owner.joined(it)
         return True
 
-    def _take_shim(self, hello: Frame, peer: Peer) -> bool:
-        it = self.spoken_for(hello)
-        match hello:
-            case {"pid": int(pid), "start_time": int(began)} if it is not None:
-                shim = Identity(pid, began)
-            case _:
-                return False
-        if it.shim is not None and it.shim != shim:
+    def _take_shim(self, hello: ShimHello, peer: Peer) -> bool:
+        it = self._owner.known(hello.trial, hello.incarnation)
+        shim = Identity(hello.pid, hello.start_time)
+        if it is None or (it.shim is not None and it.shim != shim):
             return False
         it.shim_peer = peer
         peer.send(self._greeting)
-        peer.on_frame = partial(self._owner.shim_said, it)
+        peer.hear(from_shim, partial(self._owner.shim_said, it))
         if it.pidfd is None:
             self._owner.watch(it, shim)
         it.ask_to_stop()
         it.tell_that_it_counts()
         return True
 
-
-def _rank_left(it: Incarnation, peer: Peer) -> None:
-    if it.rank_peer is peer:
-        it.rank_peer = None
-        it.awaiting = None
+    def _rank_left(self, it: Incarnation, peer: Peer) -> None:
+        if it.rank_peer is peer:
+            it.rank_peer = None
+            it.awaiting = None
+        if peer.fault and (it.trial, it.number) not in self._complained:
+            self._complained.add((it.trial, it.number))
+            self._say(f"trial {it.trial}: its line is closed, it sent no frame: {peer.fault}")

@@ -30,11 +30,22 @@ from gpusched.core.events import (
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.base import LiveTrial, Setting
 from gpusched.executors.best import keep_best
-from gpusched.executors.peer import Frame, Peer
+from gpusched.executors.peer import Peer
 from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import MARK, kill_each, mark_of, of_incarnation
 from gpusched.processes.outcome import error_text, first_error, last_word, verdict
+from gpusched.protocol import (
+    Answer,
+    Go,
+    Greeting,
+    Handed,
+    RankHello,
+    Report,
+    Saved,
+    Waits,
+    from_rank,
+)
 
 SLOTS = 4
 
@@ -47,7 +58,7 @@ class Group:
     number: int
     ranks: list[subprocess.Popen[bytes]] = field(default_factory=list)
     peer: Peer | None = None
-    go: str = "continue"
+    go: Go = "continue"
     seq: int = 0
     unanswered: int | None = None
     is_killed: bool = False
@@ -69,7 +80,7 @@ class PlainExecutor:
         self._groups: dict[int, Group] = {}
         self._kills: list[tuple[float, Group]] = []
         self.now = setting.clock
-        setting.hub.register("rank", self._take)
+        setting.hub.register(RankHello, self._take)
 
     # ------------------------------------------------------------------ the driver's part
 
@@ -103,7 +114,7 @@ class PlainExecutor:
     def acknowledge(self, report: Reported) -> None:
         group = self._group(report.trial, report.incarnation)
         if group is not None and group.unanswered == report.seq and group.peer is not None:
-            group.peer.send({"seq": report.seq, "go": group.go})
+            group.peer.send(Answer(report.seq, group.go))
             group.unanswered = None
             group.go = "continue" if group.go == "save" else group.go
 
@@ -199,37 +210,31 @@ class PlainExecutor:
         }
         return [{**common, "RANK": str(n), "LOCAL_RANK": str(n)} for n in range(ranks)]
 
-    def _take(self, hello: Frame, peer: Peer) -> bool:
-        group = self._group(hello["trial"], hello["incarnation"])
+    def _take(self, hello: RankHello, peer: Peer) -> bool:
+        group = self._group(hello.trial, hello.incarnation)
         if group is None:
             return False
         group.peer = peer
-        peer.send({"epoch": 1})
-        peer.on_frame = partial(self._said, group)
+        peer.send(Greeting(1))
+        peer.hear(from_rank, partial(self._said, group))
         self._events.append(TrialUp(at=self.now(), trial=group.trial, incarnation=group.number))
         return True
 
-    def _said(self, group: Group, frame: Frame) -> None:
-        about: dict[str, Any] = {"trial": group.trial, "incarnation": group.number}
+    def _said(self, group: Group, frame: Report | Saved | Handed | Waits) -> None:
         match frame:
-            case {"report": int(seq), "step": step, "step_time_s": step_time_s, "metrics": metrics}:
-                group.seq = group.unanswered = seq
-                value = metrics[self._recipe.metric]
+            case Report():
+                group.seq = group.unanswered = frame.seq
+                metric = frame.metric(self._recipe.metric)
                 self._events.append(
-                    Reported(
-                        at=self.now(),
-                        seq=seq,
-                        step=step,
-                        metric=None if isinstance(value, str) else float(value),
-                        step_time_s=step_time_s,
-                        metrics=metrics,
-                        **about,
-                    )
+                    Reported(at=self.now(), trial=group.trial, report=frame, metric=metric)
                 )
-            case {"saved": int(step), "save_s": save_s}:
+            case Saved(step=step, save_s=save_s):
+                about = {"trial": group.trial, "incarnation": group.number}
                 self._events.append(
                     CheckpointSaved(at=self.now(), step=step, save_s=save_s, **about)
                 )
+            case _:
+                pass
 
     def _rank_gone(self, group: Group, descriptor: int) -> None:
         self._hub.unwatch(descriptor)

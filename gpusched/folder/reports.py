@@ -1,0 +1,154 @@
+"""A trial's own file of reports: one sealed line a report, written and read here alone.
+
+A line of ``reports.jsonl`` is the report's frame (``protocol.py``) with a checksum, appended in a single ``write``
+before the frame is sent, so that a report the daemon missed is never lost. ``seq`` counts up over the whole life of the
+trial. A line torn by a crash or a full disk is closed with a newline before the next one; it is no report, and neither
+is a damaged or foreign line.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from gpusched.folder.files import is_sound, sealed
+from gpusched.protocol import BadFrame, Report, encode, report_from
+
+REPORT_LIMIT_BYTES = 32 * 1024
+_FIRST_READ_BYTES = 4096
+
+
+class ReportLog:
+    """Appends reports of one incarnation to the file; made by rank 0 alone. ``complain`` is told once why it cannot."""
+
+    def __init__(
+        self,
+        path: Path,
+        incarnation: int,
+        known_seq: int = 0,
+        complain: Callable[[str], None] = lambda _why: None,
+    ) -> None:
+        """``known_seq``: of the last report that the daemon has; the disk may have refused to keep some."""
+        self._path = path
+        self._incarnation = incarnation
+        self._torn = _ends_torn(path)
+        self.last_seq = max(_last_used_seq(path), known_seq)
+        self._file: int | None = None
+        self._complain: Callable[[str], None] | None = complain
+
+    def append(self, report: Report) -> bool:
+        """Number the report and write it. False if the file does not have it.
+
+        Raises:
+            ValueError: The report is too large; nothing was written.
+        """
+        report.incarnation, report.seq = self._incarnation, self.last_seq + 1
+        data = line_of(report)
+        if len(data) > REPORT_LIMIT_BYTES:
+            longest = max(report.metrics, key=len, default="")
+            raise ValueError(
+                f"this report has {len(data)} bytes in {len(report.metrics)} metrics (the longest name: "
+                f"{longest[:40]!r}), more than {REPORT_LIMIT_BYTES}: report numbers that tell how "
+                f"the trial does, and write the rest to a file of your own"
+            )
+        self.last_seq = report.seq
+        return self._write(data)
+
+    def _write(self, data: bytes) -> bool:
+        if self._torn:
+            data = b"\n" + data
+        try:
+            if self._file is None:
+                flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+                self._file = os.open(self._path, flags, 0o600)
+            written = os.write(self._file, data)
+        except OSError as error:
+            self._say(str(error))
+            return False
+        self._torn = written < len(data)
+        if self._torn:
+            self._say("the disk is full")
+        return not self._torn
+
+    def _say(self, why: str) -> None:
+        if self._complain is not None:
+            self._complain(f"{self._path}: reports are not kept: {why}")
+            self._complain = None
+
+
+def _ends_torn(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 1))
+            return file.read() not in (b"", b"\n")
+    except OSError:
+        return False
+
+
+def line_of(report: Report) -> bytes:
+    """The line that the file has for this report."""
+    return sealed(encode(report)[:-1]) + b"\n"
+
+
+def reports_after(path: Path, last_seq: int) -> list[Report]:
+    """The reports in the file that come after ``last_seq``, in order, each number once.
+
+    Reads backwards from the end, as far as it must.
+    """
+    length = _FIRST_READ_BYTES
+    while True:
+        data, is_all = _end_of(path, length)
+        found = [report for report in _parsed(data) if report is not None]
+        if is_all or (found and min(report.seq for report in found) <= last_seq):
+            break
+        length *= 8
+    later = {report.seq: report for report in found if report.seq > last_seq}
+    return [later[seq] for seq in sorted(later)]
+
+
+def last_seq(path: Path) -> int:
+    """The number of the last report in the file; 0 if there is none."""
+    return max((report.seq for report in _last_lines(path) if report is not None), default=0)
+
+
+def _last_used_seq(path: Path) -> int:
+    """The highest number that may have been given away: each damaged line at the end may have been a report."""
+    lines = reversed(_last_lines(path))
+    ends = (report.seq + damaged for damaged, report in enumerate(lines) if report is not None)
+    return next(ends, 0)
+
+
+def _last_lines(path: Path) -> list[Report | None]:
+    """The lines at the end of the file, as many as it takes to have a report among them; None: a damaged line."""
+    length = _FIRST_READ_BYTES
+    while True:
+        data, is_all = _end_of(path, length)
+        found = list(_parsed(data))
+        if is_all or any(found):
+            return found
+        length *= 8
+
+
+def _end_of(path: Path, length: int) -> tuple[bytes, bool]:
+    """The last ``length`` bytes from the beginning of a line on, and whether that is the whole file."""
+    try:
+        with path.open("rb") as file:
+            start = max(0, file.seek(0, os.SEEK_END) - length)
+            file.seek(start)
+            data = file.read()
+    except OSError:
+        return b"", True
+    return (data.partition(b"\n")[2] if start else data), start == 0
+
+
+def _parsed(data: bytes) -> Iterator[Report | None]:
+    """The report in each line; None for one that its checksum contradicts. A foreign line is passed over."""
+    for line in data.split(b"\n"):
+        if not is_sound(line):
+            yield None
+            continue
+        with suppress(BadFrame):
+            yield report_from(line)

@@ -1,0 +1,391 @@
+"""Every frame between rank, shim, warm server, daemon and client: a typed record, decoded and checked here alone.
+
+A frame is one JSON object on a line of its own; ``kind`` says which record it is. Both ends read this file:
+
+    sender       frames                                                                    answers of the daemon
+    rank 0       RankHello, Report, Saved, Handed, Waits                                   Greeting, Answer, Restore
+    shim         ShimHello, Exited                                                         Greeting, Stop, Counts
+    warm server  Ready, Importing, PreloadFailed, Whole, Launched, LaunchFailed, ShimDied  LaunchSpec
+    client       ClientHello, Ask                                                          Done, Refused, Shown, Lines
+
+* Numbers are bounded and finite; a metric that is not finite is one of three strings. A field that a record does not
+  have is passed over, so that a newer sender is understood.
+* A frame that is too long, malformed, or of a kind that this line does not carry is a ``BadFrame``; nothing else is
+  raised. The daemon closes that connection. A rank or a shim passes over what a daemon sends that is perhaps newer,
+  and closes where a frame does not end.
+* ``Report`` is one record for worker, wire, ``reports.jsonl``, journal, simulator and dashboard.
+
+msgspec decodes a report four times faster than ``json`` and checks it on the way. The other interpreter of ``launch:
+cold`` may lack it; ``without_msgspec.py`` stands in there.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+
+if TYPE_CHECKING:
+    from msgspec import DecodeError, Meta, Struct, convert, field, to_builtins
+    from msgspec.json import Decoder, Encoder
+else:
+    try:
+        from msgspec import DecodeError, Meta, Struct, convert, field, to_builtins
+        from msgspec.json import Decoder, Encoder
+    except ImportError:
+        from gpusched.without_msgspec import (
+            DecodeError,
+            Decoder,
+            Encoder,
+            Meta,
+            Struct,
+            convert,
+            field,
+            to_builtins,
+        )
+
+WORKER_FRAME_BYTES = 64 << 10
+"""The longest frame of a rank or a shim."""
+CLIENT_FRAME_BYTES = 1 << 20
+"""The longest request of a client, and the longest frame of the warm server."""
+ANSWER_FRAME_BYTES = 16 << 20
+"""The longest frame that a client is sent: the view of a large search."""
+
+Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
+Number = Annotated[int, Meta(ge=1, lt=1 << 53)]
+Seconds = Annotated[float, Meta(ge=0, lt=1e15)]
+Metric = (
+    Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | float | Literal["nan", "inf", "-inf"]
+)
+Go = Literal["continue", "save", "yield", "leave"]
+"""The daemon's answer to a report: go on; save and go on; save and leave; leave without saving."""
+GO: tuple[Go, ...] = ("continue", "save", "yield", "leave")
+
+
+class BadFrame(ValueError):
+    """A line that is no frame of this protocol; the text says why."""
+
+
+class Frame(Struct, tag_field="kind", omit_defaults=True):
+    """A record that is sent as a line."""
+
+
+# ---------------------------------------------------------------------- rank 0 and the daemon
+
+
+class RankHello(Frame, tag="rank"):
+    """Rank 0 of an incarnation speaks on this connection."""
+
+    trial: Count
+    incarnation: Count
+    pid: Count
+
+
+class Report(
+    Frame,
+    tag="report",
+    rename={"incarnation": "i", "seq": "n", "step": "k", "step_time_s": "s", "metrics": "m"},
+):
+    """One report of a trial. ``seq`` counts the trial's reports; ``step_time_s``: training time of this step alone.
+
+    A new field has a default, so that older lines and journals are still read. It is filled in ``worker/trial.py``
+    and ``sim/executor.py``.
+    """
+
+    incarnation: Count
+    seq: Number
+    step: Count
+    step_time_s: Seconds | None = None
+    metrics: dict[str, Metric] = field(default_factory=dict)
+
+    def metric(self, name: str) -> float | None:
+        """The metric of this name; None where it is not finite. Raises KeyError where there is none."""
+        value = self.metrics[name]
+        return None if isinstance(value, str) else float(value)
+
+
+def as_metric(value: float) -> Metric:
+    """The number as it stands in a report: one that is not finite is a string."""
+    if -math.inf < value < math.inf:
+        return value
+    return "nan" if value != value else "inf" if value > 0 else "-inf"
+
+
+class Saved(Frame, tag="saved"):
+    """A checkpoint of this step is committed. ``save_s``: how long training stood still for it."""
+
+    step: Count
+    save_s: Seconds
+    size_bytes: Count
+
+
+class Handed(Frame, tag="handed"):
+    """A checkpoint of this step lies in memory: descriptors ``state`` and ``rest`` of the process ``pid``."""
+
+    step: Count
+    pid: Count
+    state: Count
+    rest: Count
+
+
+class Waits(Frame, tag="waits"):
+    """All ranks of a prestarted incarnation are set up, and wait for ``Restore``."""
+
+
+class Greeting(Frame, tag="daemon"):
+    """The first frame of a daemon: its epoch."""
+
+    epoch: Count
+
+
+class Answer(Frame, tag="answer"):
+    """The reply to a report. ``soon``: the trial is about to be asked to yield."""
+
+    seq: Count
+    go: Go
+    soon: bool = False
+
+
+class Restore(Frame, tag="restore"):
+    """Begin: from the memory of the incarnation before, or from the newest checkpoint on disk (None)."""
+
+    handed: Handed | None = None
+
+
+# ---------------------------------------------------------------------- shim and daemon
+
+
+class ShimHello(Frame, tag="shim"):
+    """The shim of an incarnation speaks on this connection."""
+
+    trial: Count
+    incarnation: Count
+    pid: Count
+    start_time: Count
+
+
+class Exited(Frame, tag="exited"):
+    """The tree is empty; ``record`` is the content of ``exit.json`` (``processes/outcome.py``)."""
+
+    record: dict[str, Any]
+
+
+class Stop(Frame, tag="stop"):
+    """SIGTERM to every rank's session, after ``grace_s`` SIGKILL to the tree. ``stacks``: note where they hang."""
+
+    grace_s: Seconds
+    stacks: bool = False
+
+
+class Counts(Frame, tag="counts"):
+    """The prestarted incarnation is launched now: its reports count from here on."""
+
+
+# ---------------------------------------------------------------------- warm server and daemon
+
+
+class LaunchSpec(Frame, tag="launch"):
+    """All that a shim needs to run an incarnation. ``dir``: the trial's folder; ``waits``: a prestart.
+
+    ``epoch`` is the daemon's that asks; without a daemon for ``lease_s`` the trial saves and leaves.
+    """
+
+    trial: Count
+    incarnation: Count
+    ranks: Number
+    dir: str
+    experiment_dir: str
+    script: str
+    args: list[str]
+    cwd: str
+    env: dict[str, str]
+    rank_env: list[dict[str, str]]
+    rank_cpus: list[list[int]] | None
+    python: str
+    epoch: Count = 0
+    lease_s: Seconds = 120.0
+    waits: bool = False
+
+
+class Ready(Frame, tag="ready"):
+    """The server can fork."""
+
+
+class Importing(Frame, tag="importing"):
+    """The server is about to import this module of ``preload``, which may end it."""
+
+    module: str
+
+
+class PreloadFailed(Frame, tag="preload_failed"):
+    """A module of ``preload`` was not imported. ``tainted``: it touches CUDA, so this server launches nothing more."""
+
+    module: str
+    message: str
+    tainted: bool = False
+
+
+class Whole(Frame, tag="whole"):
+    """All is imported; launches have waited for it."""
+
+
+class Launched(Frame, tag="launched"):
+    """The shim of an incarnation was forked; ``start_time`` is None where it has died already."""
+
+    trial: Count
+    incarnation: Count
+    pid: Count
+    start_time: Count | None
+
+
+class LaunchFailed(Frame, tag="launch_failed"):
+    """The shim of an incarnation could not be forked."""
+
+    trial: Count
+    incarnation: Count
+    message: str
+
+
+class ShimDied(Frame, tag="shim_died"):
+    """A shim is gone with all that it left behind. ``status``: as ``waitpid`` gives it."""
+
+    trial: Count
+    incarnation: Count
+    pid: Count
+    status: int
+    strays_killed: Count
+
+
+class Begin(Frame, tag="begin"):
+    """From a shim to a rank that it has forked: the variables that the agent gives it, and the files of its streams."""
+
+    env: dict[str, str]
+    out: str
+    err: str
+
+
+# ---------------------------------------------------------------------- client and daemon
+
+
+class ClientHello(Frame, tag="client"):
+    """A command of a person speaks on this connection."""
+
+
+class Ask(Frame, tag="ask"):
+    """A request. ``in_s``, ``add_s``: seconds from now, or more than there were, of a deadline that is moved."""
+
+    verb: str
+    trial: Count | None = None
+    device: str | None = None
+    in_s: float | None = None
+    add_s: float | None = None
+
+
+class Done(Frame, tag="done"):
+    """The answer to a request."""
+
+    answer: Any = None
+
+
+class Refused(Frame, tag="refused"):
+    """A request that could not be met, in words for people."""
+
+    error: str
+    exit_code: int = 1
+
+
+class Shown(Frame, tag="view"):
+    """A view for those who watch. ``over``: it is the last, in place of further frames."""
+
+    view: dict[str, Any]
+    over: bool = False
+
+
+class Lines(Frame, tag="lines"):
+    """Lines of the log for those who follow, and the same as records for programs."""
+
+    lines: list[str]
+    records: list[dict[str, Any]]
+
+
+# ---------------------------------------------------------------------- lines
+
+Decode = Callable[[bytes], Any]
+
+
+def decoder(kinds: Any) -> Decode:
+    """A function from a line to one of these records. Raises BadFrame, and nothing else."""
+    decode = Decoder(kinds).decode
+
+    def checked(line: bytes) -> Any:
+        try:
+            if b"\\ud" in line:  # perhaps half a character, which is in no encoding but JSON's own
+                return convert(json.loads(line, parse_constant=_refuse), kinds)
+            return decode(line)
+        except (DecodeError, ValueError, RecursionError) as problem:
+            raise BadFrame(str(problem)) from None
+
+    return checked
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no number")
+
+
+from_stranger = decoder(RankHello | ShimHello | ClientHello)
+from_rank = decoder(Report | Saved | Handed | Waits)
+to_rank = decoder(Greeting | Answer | Restore)
+from_shim = decoder(Exited)
+to_shim = decoder(Greeting | Stop | Counts)
+FromServer = Ready | Importing | PreloadFailed | Whole | Launched | LaunchFailed | ShimDied
+from_server = decoder(FromServer)
+to_server = decoder(LaunchSpec)
+to_unborn = decoder(Begin)
+from_client = decoder(Ask)
+to_client = decoder(Done | Refused | Shown | Lines)
+report_from = decoder(Report)
+
+_encode = Encoder().encode
+
+
+def encode(record: Frame) -> bytes:
+    """The record as a line. What is no valid Unicode (a path, the output of a script) is escaped."""
+    try:
+        return _encode(record) + b"\n"
+    except UnicodeEncodeError:
+        return json.dumps(to_builtins(record)).encode() + b"\n"
+
+
+class Inbox:
+    """Cuts what comes over a connection into frames. ``decode`` may be replaced between two of them.
+
+    ``is_lenient``: a bad frame of bearable length is passed over.
+    """
+
+    __slots__ = ("_buffer", "_is_lenient", "decode", "limit_bytes")
+
+    def __init__(
+        self, decode: Decode, limit_bytes: int = WORKER_FRAME_BYTES, *, is_lenient: bool = False
+    ) -> None:
+        self.decode = decode
+        self.limit_bytes = limit_bytes
+        self._is_lenient = is_lenient
+        self._buffer = b""
+
+    def feed(self, data: bytes = b"") -> Iterator[Any]:
+        """Yield the frames that are whole now; one that is not taken comes first the next time. Raises BadFrame."""
+        self._buffer = self._buffer + data if self._buffer else data
+        while (end := self._buffer.find(b"\n")) >= 0:
+            line, self._buffer = self._buffer[:end], self._buffer[end + 1 :]
+            if end > self.limit_bytes:
+                raise BadFrame(f"a frame of {end} bytes, more than {self.limit_bytes}")
+            try:
+                frame = self.decode(line)
+            except BadFrame:
+                if self._is_lenient:
+                    continue
+                raise
+            yield frame
+        if len(self._buffer) > self.limit_bytes:
+            raise BadFrame(f"a frame of more than {self.limit_bytes} bytes")
