@@ -1,0 +1,229 @@
+"""Frames: what comes back of each record, what is no frame, and the stand-in for msgspec."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpusched import protocol
+from gpusched.protocol import BadFrame, Frame, Inbox, Report, encode
+
+SAMPLES: list[Frame] = [
+    protocol.RankHello(3, 1, 77),
+    Report(1, 9, 8, 0.5, {"accuracy": 0.5, "n": 3, "loss": "nan"}),
+    Report(1, 9, 8),
+    protocol.Saved(8, 0.25, 1000),
+    protocol.Handed(8, 77, 5, 6),
+    protocol.Waits(),
+    protocol.Greeting(2),
+    protocol.Answer(9, "yield"),
+    protocol.Answer(9, "continue", soon=True),
+    protocol.Restore(),
+    protocol.Restore(protocol.Handed(8, 77, 5, 6)),
+    protocol.ShimHello(3, 1, 77, 12345),
+    protocol.Exited({"outcome": "failed", "error": {"message": "\udcff", "rank": 0}}),
+    protocol.Stop(10.0, stacks=True),
+    protocol.Counts(),
+    protocol.LaunchSpec(
+        *(
+            3,
+            1,
+            2,
+            "/t/\udcff",
+            "/e",
+            "train.py",
+            ["--lr", "0.1"],
+            "/",
+            {"A": "b"},
+            [{}, {"C": "d"}],
+        ),
+        *([[0], [1]], "python"),
+        waits=True,
+    ),
+    protocol.Ready(),
+    protocol.Importing("torchvision"),
+    protocol.PreloadFailed("x", "no", tainted=True),
+    protocol.Whole(),
+    protocol.Launched(3, 1, 77, None),
+    protocol.LaunchFailed(3, 1, "fork: no memory"),
+    protocol.ShimDied(3, 1, 77, 9, 2),
+    protocol.Begin({"RANK": "0"}, "/out", "/err"),
+    protocol.ClientHello(),
+    protocol.Ask("deadline", add_s=60.0),
+    protocol.Done({"a": [1, "é"]}),
+    protocol.Refused("there is no trial 9", 2),
+    protocol.Shown({"trials": []}, over=True),
+    protocol.Lines(["one"], [{"what": "began"}]),
+]
+DECODERS = [getattr(protocol, name) for name in vars(protocol) if name.startswith(("from_", "to_"))]
+DECODERS = [one for one in DECODERS if one is not protocol.to_builtins]
+
+
+def decoded(line: bytes, decoders: list[Any]) -> Iterator[Any]:
+    """What each of these makes of a line, where it knows the kind."""
+    for decode in decoders:
+        with suppress(BadFrame):
+            yield decode(line)
+
+
+def test_there_is_a_sample_of_each_record() -> None:
+    kinds = {
+        kind
+        for kind in vars(protocol).values()
+        if isinstance(kind, type) and issubclass(kind, Frame)
+    }
+    assert kinds - {Frame} == {type(sample) for sample in SAMPLES}
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
+def test_each_record_comes_back_on_the_lines_that_carry_it(sample: Frame) -> None:
+    line = encode(sample)
+    assert line.endswith(b"\n")
+    assert line.count(b"\n") == 1
+    found = list(decoded(line, DECODERS))
+    assert found
+    assert all(one == sample for one in found)
+    assert len(found) == (2 if isinstance(sample, protocol.Greeting) else 1), (
+        "no line knows all kinds"
+    )
+
+
+# ---------------------------------------------------------------- without msgspec
+
+
+@pytest.fixture(scope="module")
+def plain() -> Iterator[ModuleType]:
+    """``protocol`` as an interpreter loads it that has no msgspec."""
+    spec = importlib.util.spec_from_file_location("plain_protocol", protocol.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    msgspec = {
+        name: sys.modules[name] for name in list(sys.modules) if name.split(".")[0] == "msgspec"
+    }
+    sys.modules |= dict.fromkeys(msgspec)  # type: ignore[arg-type]
+    sys.modules["plain_protocol"] = module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.modules |= msgspec
+    yield module
+    del sys.modules["plain_protocol"]
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
+def test_the_stand_in_writes_and_reads_the_same_lines(sample: Frame, plain: ModuleType) -> None:
+    kind = getattr(plain, type(sample).__name__)
+    line = encode(sample)
+    decoders = [
+        getattr(plain, name) for name in vars(protocol) if getattr(protocol, name) in DECODERS
+    ]
+    found = []
+    for decode in decoders:
+        with suppress(plain.BadFrame):
+            found.append(decode(line))
+    assert found
+    assert type(found[0]) is kind
+    assert json.loads(plain.encode(found[0])) == json.loads(line)
+    assert dataclasses.is_dataclass(found[0]), "msgspec's are none"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"", b"{", b"[1]", b"7", b"\xff", b"[" * 100_000, b'{"kind":"answer"}', b'{"kind":[]}'),
+        *(b'{"kind":"answer","seq":"1","go":"save"}', b'{"kind":"answer","seq":true,"go":"save"}'),
+        *(
+            b'{"kind":"answer","seq":1,"go":"explode"}',
+            b'{"kind":"saved","step":1}',
+            b'{"kind":"report"}',
+        ),
+        *(
+            b'{"kind":"restore","handed":{"kind":"handed","step":1}}',
+            b'{"kind":"restore","handed":7}',
+        ),
+        b'{"kind":"answer","seq":NaN,"go":"save"}',
+    ],
+)
+def test_what_is_no_frame_is_a_bad_frame(line: bytes, plain: ModuleType) -> None:
+    with pytest.raises(BadFrame):
+        protocol.to_rank(line)
+    with pytest.raises(plain.BadFrame):
+        plain.to_rank(line)
+
+
+# ---------------------------------------------------------------- anything at all
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+FIELDS = sorted({name for sample in SAMPLES for name in json.loads(encode(sample))})
+KINDS = sorted({json.loads(encode(sample))["kind"] for sample in SAMPLES})
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    fields=st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=8),
+    kind=st.sampled_from(KINDS) | json_values,
+    cut=st.integers(0, 3),
+)
+def test_anything_is_a_record_or_a_bad_frame(fields: dict[str, Any], kind: Any, cut: int) -> None:
+    line = json.dumps({**fields, "kind": kind}).encode()
+    for one in decoded(line[: len(line) - cut], DECODERS):
+        assert isinstance(one, Frame)
+        json.loads(encode(one), parse_constant=pytest.fail)
+
+
+@settings(max_examples=200, deadline=None)
+@given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=40))
+def test_frames_in_pieces_of_any_size(sizes: list[int]) -> None:
+    frames = [protocol.Saved(step, 0.5, 10) for step in range(10)]
+    data, inbox, found = b"".join(map(encode, frames)), Inbox(protocol.from_rank), []
+    for size in sizes:
+        found += inbox.feed(data[:size])
+        data = data[size:]
+    assert [*found, *inbox.feed(data)] == frames
+
+
+def test_a_frame_that_is_not_taken_comes_first_the_next_time() -> None:
+    inbox = Inbox(protocol.from_rank)
+    assert (
+        next(inbox.feed(encode(protocol.Waits()) + encode(protocol.Saved(1, 0.5, 1))))
+        == protocol.Waits()
+    )
+    assert list(inbox.feed()) == [protocol.Saved(1, 0.5, 1)]
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_too_long_a_frame_is_bad_for_the_lenient_too(end: bytes) -> None:
+    inbox = Inbox(protocol.to_rank, 1000, is_lenient=True)
+    assert list(inbox.feed(b"nonsense\n")) == []
+    with pytest.raises(BadFrame, match="1000"):
+        list(inbox.feed(b"x" * 1001 + end))
+
+
+def test_hostile_frames_cost_milliseconds() -> None:
+    began_s = time.monotonic()
+    for line in (
+        b'{"kind":"waits","x":' + b"[" * 60_000,
+        b"9" * 65_000,
+        b'{"kind":"report","i":' + b"9" * 60_000,
+    ):
+        with pytest.raises(BadFrame):
+            protocol.from_rank(line)
+    assert time.monotonic() - began_s < 1.0
