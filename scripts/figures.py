@@ -16,7 +16,7 @@ from pathlib import Path
 from papers import foresight, hermes, hyperdrive, hypersched, regret, seer
 from papers.study import Study
 
-from gpusched.sim import runner
+from gpusched.sim.study import map_all, run_one
 
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 STUDIES: list[Study] = [
@@ -37,7 +37,7 @@ def run(study: Study, out: Path, *, quick: bool, jobs: int | None) -> None:
         if sys.stderr.isatty():
             print(f"\r{study.name}: {done} of {len(setups)} runs", end="", file=sys.stderr)
 
-    results = runner.map_all(study.work or runner.run_one, setups, jobs=jobs, on_done=on_done)
+    results = map_all(study.work or run_one, setups, jobs=jobs, on_done=on_done)
     if sys.stderr.isatty():
         print("\r\033[K", end="", file=sys.stderr)
     said = study.draw(results, out)

@@ -12,7 +12,7 @@ from tests.test_layering import PACKAGE, imports_of
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 UNPICKLE = {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
 #: Simulations of several seeds run in a pool: our own processes, over pipes that nobody else can reach.
-POOLS = {"gpusched/sim/runner.py", "gpusched/sim/pool.py"}
+POOLS = {"gpusched/sim/study.py"}
 
 
 #: What a script asks to have pickled (``gpusched.pickled``): read from its own committed, hashed checkpoints alone.

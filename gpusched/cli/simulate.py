@@ -31,7 +31,7 @@ from gpusched.folder import find
 if TYPE_CHECKING:
     from gpusched.sim.setup import Setup
     from gpusched.sim.single import Result
-    from gpusched.sim.summary import Row
+    from gpusched.sim.study import Row
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -157,7 +157,7 @@ def _add_trouble(group: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gpusched.sim import plan, runner
+    from gpusched.sim import plan, study
 
     _refuse_running(args.workload)
     if args.plot is not None:
@@ -173,7 +173,7 @@ def run(args: argparse.Namespace) -> int:
     for line in plan.forewords(setups):
         common.note(f"note: {line}")
     with _progress(len(setups)) as on_done:
-        results = runner.run_all(setups, jobs=args.jobs, runs=args.journal, on_done=on_done)
+        results = study.run_all(setups, jobs=args.jobs, runs=args.journal, on_done=on_done)
     if args.json:
         for result in results:
             common.print_json(result.line())
@@ -281,7 +281,7 @@ def _progress(total: int) -> Iterator[Callable[[Result], None] | None]:
 
 
 def _print_table(results: Sequence[Result], setups: Sequence[Setup], metric: str) -> None:
-    from gpusched.sim.summary import summarise
+    from gpusched.sim.study import summarise
 
     rows = summarise(results)
     columns = _columns(rows, metric, setups[0].target)

@@ -34,9 +34,8 @@ from gpusched.core.speed import Scaling
 from gpusched.devices.base import Device
 from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.protocol import Metric, Report, as_metric
+from gpusched.sim.machine import Pool, Run, Story
 from gpusched.sim.physics import Delays, Faults, Incident, Noise
-from gpusched.sim.pool import Pool
-from gpusched.sim.run import Run, Story
 from gpusched.sim.workload import Workload, with_noise
 
 Kind = Literal["report", "up", "saved", "exit", "release", "readmit", "incident"]

@@ -16,8 +16,7 @@ from gpusched.recipe.values import duration
 from gpusched.recipe.yaml import Unreadable, read_yaml
 from gpusched.sim.physics import Delays, Faults, Noise, parse_scaling
 from gpusched.sim.setup import Setup, foreword, policy_problems, recipe
-from gpusched.sim.workload import Workload
-from gpusched.sim.workloads import load_workload
+from gpusched.sim.workload import Workload, load_workload
 
 MAX_ATOMS = 65_536
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpusched.errors import InputError
 from gpusched.sim.single import Result
-from gpusched.sim.summary import Mean, Row, summarise
+from gpusched.sim.study import Mean, Row, summarise
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -18,8 +18,7 @@ from gpusched.driver.assemble import configurations, rules
 from gpusched.recipe.recipe import Recipe
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Delays, Faults, Incident, Noise, parse_scaling
-from gpusched.sim.workload import Workload
-from gpusched.sim.workloads import load_workload
+from gpusched.sim.workload import Workload, load_workload
 
 #: How a simulated experiment differs from a live one, as fields of ``Rules``. No trial hangs unless hangs are asked
 #: for, so the watchdog's timer is off. ``best_every_s`` spares a real disk; here a save costs what ``Delays`` says.

@@ -1,8 +1,9 @@
 """Workloads: what the trials of a simulated experiment would do if they were trained.
 
 A workload names the search space (as in a recipe, so that a simulated run can be replayed from its folder alone) and
-turns a configuration into a learning curve. ``Synthetic`` is HyperSched's (SoCC'19, section 6). Others are in
-``trace.py`` (a recorded experiment) and ``function.py`` (a Python function of the reader's own).
+turns a configuration into a learning curve. By name on the command line: ``synthetic``, ``synthetic:SECONDS`` (of a
+step) is HyperSched's (SoCC'19, section 6); ``trace:DIR`` a recorded experiment (``trace.py``); ``FILE.py:FUNCTION`` a
+Python function of the reader's own (``function.py``).
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import hashlib
 import math
 from array import array
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from random import Random
 from typing import Any, Literal, Protocol
 
+from gpusched.errors import InputError
 from gpusched.sim.physics import Noise
+from gpusched.text import did_you_mean
 
 
 class Curve:
@@ -133,3 +137,41 @@ def _table() -> array[float]:
     """Close together in memory: a step of another trial looks at another place."""
     random = Random("normal numbers")
     return array("d", (random.gauss(0.0, 1.0) for _ in range(1 << 16)))
+
+
+@functools.cache
+def load_workload(name: str) -> Workload:
+    """Loaded once in a process. Raises InputError, or DamagedState for a trace that cannot be read."""
+    kind, _, rest = name.partition(":")
+    if kind == "synthetic":
+        return _synthetic(rest)
+    if kind == "trace" and rest:
+        from gpusched.sim.trace import Trace
+
+        return Trace(Path(rest))
+    file, _, function = name.rpartition(":")
+    if file.endswith(".py") and function:
+        from gpusched.sim.function import Function
+
+        return Function(Path(file), function)
+    if kind == "trace":
+        raise InputError(
+            f"{name}: a trace needs the folder of a recorded experiment, as in trace:runs/NAME"
+        )
+    hint = did_you_mean(name, ["synthetic", "trace"])
+    raise InputError(
+        f"no workload is called '{name}'{hint or ';'} there are synthetic, trace:DIR (a recorded experiment's folder) "
+        "and FILE.py:FUNCTION"
+    )
+
+
+def _synthetic(step_time: str) -> Synthetic:
+    if not step_time:
+        return Synthetic()
+    try:
+        step_time_s = float(step_time)
+    except ValueError:
+        step_time_s = 0.0
+    if not 0 < step_time_s < float("inf"):
+        raise InputError(f"synthetic:{step_time}: the time of a step must be a number above 0")
+    return Synthetic(step_time_s)

@@ -17,7 +17,7 @@ from gpusched.core.events import Event, Reported
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup
 from gpusched.sim.single import simulate
-from gpusched.sim.summary import Mean
+from gpusched.sim.study import Mean
 from papers import round_robin, study
 from papers.curves_bins import FIRST_LOSS, JOBS, STEPS
 from papers.recorded import record

@@ -11,7 +11,7 @@ from typing import Any
 from gpusched.sim.plot import pyplot
 from gpusched.sim.setup import Setup
 from gpusched.sim.single import Result
-from gpusched.sim.summary import Mean
+from gpusched.sim.study import Mean
 
 #: What HyperSched's section 6 gives every policy.
 STEPS = {"r": 5, "R": 500, "eta": 4.0}

@@ -39,8 +39,8 @@ from gpusched.executors.base import LiveTrial
 from gpusched.executors.local.endings import Ending, may_be_the_gpus, with_blame
 from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.timers import Timers
+from gpusched.sim.machine import Run
 from gpusched.sim.physics import Delays, Faults
-from gpusched.sim.run import Run
 from gpusched.sim.setup import Setup, experiment, machine, recipe
 
 DEADLINE_S = 40.0

@@ -9,7 +9,7 @@ import pytest
 from gpusched.errors import InputError
 from gpusched.sim.physics import Delays, Faults, Noise, parse_scaling
 from gpusched.sim.plan import Request, forewords, plan
-from gpusched.sim.summary import Mean, student_t
+from gpusched.sim.study import Mean, student_t
 
 
 def problems(**request):
@@ -69,13 +69,13 @@ def test_delays_by_name_are_added():
         ({"overrides": ["eta"]}, "write key=value"),
         ({"overrides": ["asha.eta=3"]}, "not simulated here"),
         ({"overrides": ["eta=[1"]}, "not YAML"),
-        ({"atoms": "0"}, "no number of atoms"),
-        ({"atoms": "eight"}, "no number of atoms"),
-        ({"deadline": "soon"}, "no duration"),
+        ({"atoms": "0"}, "is not a number of atoms"),
+        ({"atoms": "eight"}, "is not a number of atoms"),
+        ({"deadline": "soon"}, "is not a duration"),
         ({"scaling": "cubic"}, "one of linear, sqrt, none"),
         ({"scaling": "2:-1"}, "must be above 0"),
         ({"delay": "-1"}, "must be 0 or more"),
-        ({"delay": "fast"}, "no delay"),
+        ({"delay": "fast"}, "is not a delay"),
         ({"delays": {"save_s": -1.0}}, "--save-delay must be 0 or more"),
         ({"noise": Noise(metric=-1.0)}, "noise of the metric"),
         ({"noise": Noise(step_time=math.nan)}, "noise of the step time"),

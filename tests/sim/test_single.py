@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from gpusched.sim.physics import Delays, Faults, Incident, Noise
-from gpusched.sim.runner import run_all
 from gpusched.sim.setup import Setup
 from gpusched.sim.single import simulate
+from gpusched.sim.study import run_all
 from gpusched.sim.workload import Synthetic
 
 STEADY = """

@@ -20,7 +20,7 @@ from gpusched.sim.physics import Delays, Faults, Noise
 from gpusched.sim.setup import Setup, experiment, recipe
 from gpusched.sim.single import simulate
 from gpusched.sim.trace import Record, Trace, milestones_reached
-from gpusched.sim.workloads import load_workload
+from gpusched.sim.workload import load_workload
 
 DELAYS = Delays(launch_s=0.5, resize_s=0.8, save_s=0.05, exit_s=0.1, release_s=0.2)
 
