@@ -208,7 +208,8 @@ def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False
     if as_json:
         common.print_json({"over": True, "view": view, "folder": str(paths.root)})
     else:
-        print(summary(views.from_json(view)))
+        for line in summary(views.from_json(view)).splitlines():
+            print(common.paragraph(line))
     if has_model:
         return 0
     return 130 if interrupted else 3

@@ -13,4 +13,5 @@ prepare_parser = common.prepare_trial_parser
 def run(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
     answer = session.explanation(paths, session.trial_number(args.trial))
-    return common.tell(args, answer["data"], "\n".join(answer["lines"]))
+    lines = (common.paragraph(line, rest=" " * 15) for line in answer["lines"])
+    return common.tell(args, answer["data"], "\n".join(lines))

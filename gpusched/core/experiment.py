@@ -361,7 +361,7 @@ class Experiment:
     def _fill(self) -> None:
         """Give free atoms away until nobody wants them."""
         state = self.state
-        self._enact([Resume(wanted, 1, "goes on, as it was to") for wanted in state.wanted])
+        self._enact([Resume(wanted, 1, "goes on as planned") for wanted in state.wanted])
         while state.devices.free and self._enact(self.policy.on_capacity(state.view)):
             self._tell_of_rest()
 

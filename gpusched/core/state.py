@@ -19,6 +19,7 @@ from gpusched.core.policy import View
 from gpusched.core.rules import Rules
 from gpusched.core.speed import Speed
 from gpusched.core.trial import NEVER, Trial, TrialState
+from gpusched.text import show_duration
 
 #: The n-th configuration of the sequence; None when there are no more.
 Draw = Callable[[int], Mapping[str, object] | None]
@@ -228,7 +229,8 @@ class State:
         """It is then, in seconds since the beginning; not before now."""
         before_s, to_s = self.rules.deadline_s, max(to_s, self.now)
         self.rules = replace(self.rules, deadline_s=to_s)
-        self.say(None, f"the deadline is moved by {to_s - before_s:+.0f} s")
+        by_s, how = abs(to_s - before_s), "later" if to_s > before_s else "earlier"
+        self.say(None, f"the deadline is {show_duration(by_s)} {how}")
 
     def draw(self, tag: Any = None) -> Trial:
         """Make the next trial. The caller has asked ``can_draw``."""

@@ -60,10 +60,10 @@ def _winner(view: View, best: BestView, here: Path | None) -> Iterator[str]:
     if view.state == "interrupted":
         yield INTERRUPTED
     else:
-        yield (
-            f"'gpusched best' shows how to load the model, 'gpusched explain {best.trial}' the trial's story, "
-            "'gpusched status' all trials."
-        )
+        story = f"gpusched explain {best.trial}"
+        yield f"  {'gpusched best':<{len(story)}}  how to load the model"
+        yield f"  {story}  the trial's story"
+        yield f"  {'gpusched report':<{len(story)}}  plots of the whole search"
 
 
 def _failures(view: View) -> Iterator[str]:

@@ -25,8 +25,9 @@ def test_the_winner_and_where_it_lies() -> None:
         "  optimizer.decay  0.001",
         "  checkpoint       /data/runs/digits-0714-1532/best/checkpoint",
         "",
-        "'gpusched best' shows how to load the model, 'gpusched explain 0' the trial's story, "
-        "'gpusched status' all trials.",
+        "  gpusched best       how to load the model",
+        "  gpusched explain 0  the trial's story",
+        "  gpusched report     plots of the whole search",
     ]
     assert "  runs/digits-0714-1532/best/checkpoint" in summary(view, Path("/data"))
 
