@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpusched.devices.base import Device
 from gpusched.devices.gpu import Gpu
 from gpusched.devices.machine import Machine
-from gpusched.devices.release import BaselineFile
+from gpusched.devices.release import BaselineFile, Verdict
 from gpusched.devices.unit import Doing, Unit
 from gpusched.devices.visible import choose, listing, visible
 from gpusched.devices.watch import Threads
@@ -40,6 +41,26 @@ class Atom:
         """A sort key: free atoms first, then draining ones, then those in use."""
         order = (Doing.FREE, Doing.DRAINING, Doing.HELD)
         return max((order.index(unit.doing) for unit in self.units), default=0)
+
+    def as_device(self) -> Device:
+        """Describe the atom as the core's device."""
+        why = self.why_not()
+        is_one = len(self.units) == 1 and not self.missing
+        sliced = any(unit.gpu.parent for unit in self.units)
+        return Device(
+            self.id,
+            self.label,
+            self.island,
+            usable=not why,
+            why_not=f"{self.label}: {why}" if why and is_one else why,
+            alone="a MIG slice, and a process sees one slice only" if sliced else "",
+        )
+
+    def why_not_free(self, verdicts: Sequence[Verdict]) -> str:
+        """Say why the atom is not free by its units' verdicts; empty if it is."""
+        if self.missing:
+            return self.why_not()
+        return "; ".join(verdict.why for verdict in verdicts if not verdict.clean)
 
     def why_not(self) -> str:
         """Say why the atom may not be used; empty if it may."""

@@ -32,10 +32,10 @@ from gpusched.devices.base import (
 from gpusched.devices.gpus import read_atom
 from gpusched.devices.holders import Processes, in_initial_pid_namespace
 from gpusched.devices.leases import Leases, lease_folder, state_home
-from gpusched.devices.machine import Machine, find_machine
+from gpusched.devices.machine import find_machine
 from gpusched.devices.opening import Opening, StartContext
 from gpusched.devices.placing import GpuIds, place
-from gpusched.devices.release import BaselineFile, Verdict
+from gpusched.devices.release import BaselineFile
 from gpusched.devices.unit import Out, Unit
 from gpusched.devices.watch import RealThreads, Threads
 from gpusched.devices.xid import XidWatch
@@ -61,27 +61,27 @@ class CudaDevices:
 
     def __init__(
         self,
-        machine: Machine,
+        maker: Maker,
         atoms: Sequence[Atom],
         *,
         leases: Leases,
-        baselines: BaselineFile,
         processes: Processes,
-        threads: Threads,
         gpu_ids: GpuIds = "uuid",
         start_context: StartContext | None = None,
     ) -> None:
-        self._machine = machine
+        self._machine, self._threads, self._baselines = (
+            maker.machine,
+            maker.threads,
+            maker.baselines,
+        )
         self._atoms = {atom.id: atom for atom in atoms}
         self._leases = leases
-        self._baselines = baselines
         self._processes = processes
-        self._threads = threads
         self._gpu_ids = gpu_ids
         self._start_context = start_context
         self._units = {unit.gpu.uuid: unit for atom in atoms for unit in atom.units}
         self._xids: XidWatch | None = None
-        self._leases_tried_at = threads.now()
+        self._leases_tried_at = self._threads.now()
         self._said: set[str] = set()
         self._missed: set[str] = set()
         self._waits: dict[str, _Wait] = {}
@@ -136,12 +136,10 @@ class CudaDevices:
             machine.close()
             raise
         return cls(
-            machine,
+            maker,
             atoms,
             leases=leases,
-            baselines=baselines,
             processes=processes,
-            threads=threads,
             gpu_ids="index" if gpu_ids == "index" else "uuid",
             start_context=start_context,
         )
@@ -158,7 +156,7 @@ class CudaDevices:
         for note in self._machine.notes:
             self._say(note)
         self._begin()
-        devices = tuple(self._device(atom) for atom in self._atoms.values())
+        devices = tuple(atom.as_device() for atom in self._atoms.values())
         if not any(device.usable for device in devices):
             reasons = "\n".join(f"  {device.why_not}" for device in devices)
             raise DeviceError(f"no GPU can be used now:\n{reasons}")
@@ -167,20 +165,6 @@ class CudaDevices:
         self._missed = {atom.id for atom in self._atoms.values() if atom.missing}
         host.after(LOOK_EVERY_S, self._look)
         return devices
-
-    def _device(self, atom: Atom) -> Device:
-        why = atom.why_not()
-        alone = len(atom.units) == 1 and not atom.missing
-        named = f"{atom.label}: {why}" if why and alone else why
-        sliced = any(unit.gpu.parent for unit in atom.units)
-        return Device(
-            atom.id,
-            atom.label,
-            atom.island,
-            usable=not why,
-            why_not=named,
-            alone="a MIG slice, and a process sees one slice only" if sliced else "",
-        )
 
     def _begin(self) -> None:
         units = list(self._units.values())
@@ -289,7 +273,7 @@ class CudaDevices:
         )  # the difference may round to less
         for name in names:
             atom = self._atom(name)
-            why = _why(atom, [unit.released() for unit in atom.units])
+            why = atom.why_not_free([unit.released() for unit in atom.units])
             if why and not is_over:
                 continue
             del self._waits[name]
@@ -326,7 +310,7 @@ class CudaDevices:
         for unit in leased:
             if unit.out is not None and unit.out.leased:
                 return unit.out.reason
-        return _why(atom, [unit.can_readmit() for unit in atom.units])
+        return atom.why_not_free([unit.can_readmit() for unit in atom.units])
 
     def _examine(self, devices: tuple[str, ...], until: float) -> None:
         """Judge by readings begun after the request; look again until all are in."""
@@ -435,10 +419,3 @@ class _Wait:
     since: float
     limit_s: float
     pause_s: float = PAUSE_MIN_S
-
-
-def _why(atom: Atom, verdicts: Sequence[Verdict]) -> str:
-    """Say why an atom is not free; empty if it is."""
-    if atom.missing:
-        return atom.why_not()
-    return "; ".join(verdict.why for verdict in verdicts if not verdict.clean)

@@ -180,7 +180,7 @@ class World:
         elif happening == "ecc":
             board.ecc_uncorrected += 1
         elif happening == "display":
-            pid = self._pid()
+            pid = self.new_pid()
             self.foreign[pid] = gpu
             self.driver.start(gpu, pid, 300 * MIB, user="me", command="Xorg", ours=False)
             gpu.contexts[-1].graphics = True
@@ -202,7 +202,7 @@ class World:
         self.sick_until[board.uuid] = max(self.sick_until.get(board.uuid, 0.0), until + SICK_S)
 
     def _stranger(self, gpu: FakeGpu) -> None:
-        pid = self._pid()
+        pid = self.new_pid()
         self.foreign[pid] = gpu
         context = self.driver.start(
             gpu, pid, 3 * GIB, user="alice", command="python hers.py", ours=False
@@ -212,7 +212,7 @@ class World:
         context.memory_until = self.now + stays + self.rng.uniform(0, 2)
         self.driver.table[pid].ends = self.now + stays
 
-    def _pid(self) -> int:
+    def new_pid(self) -> int:
         self.next_pid += 1
         return self.next_pid
 

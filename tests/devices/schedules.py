@@ -163,7 +163,7 @@ class Schedule(World):
         pids = []
         for gpu in [gpu for name in chosen for gpu in self.atoms[name].gpus]:
             for _ in range(self.rng.choice([1, 1, 1, 2])):
-                pids.append(self._pid())
+                pids.append(self.new_pid())
                 size = self.rng.choice([0.3, 1, 5, 7]) * GIB
                 context = self.driver.start(gpu, pids[-1], int(size))
                 context.since = self.now + self.rng.uniform(0.0, 1.0)
@@ -173,7 +173,7 @@ class Schedule(World):
         """Its tree is empty now; the driver's clean-up has a pace of its own."""
         self.trials.remove(trial)
         for pid in trial.pids:
-            listed, memory = self._lag(), self._lag()
+            listed, memory = self.lag(), self.lag()
             if self.rng.random() < 0.1:  # stuck in the kernel: alive as far as anybody can see
                 self.driver.table[pid].ends = self.now + min(listed, 1e6)
             self.driver.end(pid, listed, memory)
@@ -185,7 +185,7 @@ class Schedule(World):
         if drained:
             self.devices.confirm_release(drained, LIMIT_S)
 
-    def _lag(self) -> float:
+    def lag(self) -> float:
         rng = self.rng
         return rng.choices(
             [rng.uniform(0, 0.3), rng.uniform(0, 8), rng.uniform(8, 100), NEVER], [60, 28, 10, 2]
@@ -311,7 +311,7 @@ class _Child:
     """The context that ``opening`` opens, in the script's world."""
 
     def __init__(self, schedule: Schedule, uuid: str) -> None:
-        self.pid = schedule._pid()
+        self.pid = schedule.new_pid()
         self._schedule = schedule
         gpu = next(gpu for gpu in schedule.units if gpu.uuid == uuid)
         self.context: Context = schedule.driver.start(gpu, self.pid, 500 * MIB)

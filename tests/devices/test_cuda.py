@@ -9,6 +9,7 @@ from conftest import Box, begin, gpu, run_trial, with_slices
 from fake_driver import GIB, MIB
 
 from gpusched.devices.base import Devices, require_sizes
+from gpusched.devices.leases import Leases, lease_folder
 from gpusched.errors import DeviceError
 
 MakeBox = Callable[..., Box]
@@ -49,14 +50,16 @@ def test_two_experiments_share_a_box_by_leases(box: Box) -> None:
 
 def test_a_trial_that_outlived_its_daemon_finishes_though_its_lease_is_lost(box: Box) -> None:
     box.driver.start(box.gpus[0], 11, GIB)
-    other = box.devices("cuda:0", experiment=box.home / "other")
-    assert other._leases.take("GPU-0a00-beef") is None
+    folder = lease_folder({"XDG_STATE_HOME": str(box.home)})
+    other = Leases(folder, "runs/other")
+    assert other.take("GPU-0a00-beef") is None
     devices, (name, _) = begin(box)
     box.clock.advance(2)
     assert devices.faults() == ()
     box.driver.end(11)
     assert devices.released([name], 3) is None, "it is not ours to give out again"
-    assert "leased by experiment" in str(devices.readmitted(name))
+    assert "leased by experiment runs/other" in str(devices.readmitted(name))
+    other.close()
 
 
 # ------------------------------------------------------------ containers and poor drivers

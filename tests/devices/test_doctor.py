@@ -216,7 +216,7 @@ def test_all_gpus_at_a_glance(make_box: MakeBox) -> None:
     assert hers.busy == "held by pid 99 (alice: python hers.py, 1.00 GiB)"
     assert (slice_.uuid, slice_.busy) == ("MIG-0c-GPU-2a00-beef", "")
     assert json.loads(json.dumps(ours.to_json()))["memory_used_bytes"] == GIB + (4 << 20)
-    assert devices._leases.held, "looking takes no lease away"
+    assert "runs/digits" in look(box)[0].leased_by, "looking takes no lease away"
 
 
 def test_without_a_driver_it_says_so(make_box: MakeBox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,12 @@ def test_the_lock_is_the_truth_not_what_is_written_in_it(folder: Path) -> None:
 def test_descriptors_are_not_inherited(folder: Path) -> None:
     mine = Leases(folder, "mine")
     mine.take("GPU-a")
-    assert not any(os.get_inheritable(descriptor) for descriptor in mine._held.values())
+    held = [
+        int(link.name)
+        for link in Path("/proc/self/fd").iterdir()
+        if link.is_symlink() and os.path.realpath(link) == str(lock_path(folder, "GPU-a").resolve())
+    ]
+    assert [os.get_inheritable(descriptor) for descriptor in held] == [False]
     mine.close()
 
 

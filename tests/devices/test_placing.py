@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gpusched.devices import gpu as gpu_module
 from gpusched.devices.atoms import bundle
 from gpusched.devices.gpu import Gpu
+from gpusched.devices.gpus import gpu_states
 from gpusched.devices.machine import islands
 from gpusched.devices.placing import (
     core_siblings,
@@ -138,12 +139,14 @@ def test_devices_come_island_by_island(make_box: Callable[..., Box], tmp_path: P
     for a, b in ((0, 2), (1, 3)):
         gpus[a].nvlinked, gpus[b].nvlinked = {gpus[b].uuid}, {gpus[a].uuid}
     box = make_box(*gpus)
-    found = box.devices().open()
+    devices = box.devices()
+    found = devices.open()
     assert [(device.label, device.island) for device in found] == [
         *(("GPU 0", 0), ("GPU 2", 0), ("GPU 1", 1), ("GPU 3", 1))
     ]
-    pairs_of_two = box.devices(gpus_per_atom=2)
-    assert [atom.label for atom in pairs_of_two._atoms.values()] == ["GPU 0+2", "GPU 1+3"]
+    devices.close()
+    pairs_of_two = box.devices(gpus_per_atom=2).open()
+    assert [device.label for device in pairs_of_two] == ["GPU 0+2", "GPU 1+3"]
 
 
 def test_the_numa_node_comes_from_sysfs(
@@ -155,9 +158,8 @@ def test_the_numa_node_comes_from_sysfs(
         (folder / "numa_node").write_text(node + "\n")
     monkeypatch.setattr(gpu_module, "SYS", tmp_path / "sys")
     box = make_box(gpu(0), gpu(1), gpu(2), gpu(3))
-    devices = box.devices()
-    nodes = [unit.gpu.numa_node for unit in devices._units.values()]
-    assert sorted(nodes, key=str) == [0, 1, None, None]
+    states, _ = gpu_states({"XDG_STATE_HOME": str(box.home)}, box.clock, box.processes)
+    assert [state.numa_node for state in states] == [0, 1, None, None]
 
 
 def test_placement(make_box: Callable[..., Box]) -> None:

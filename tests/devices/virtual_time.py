@@ -80,6 +80,10 @@ class VirtualClock:
             heapq.heappop(self._actions)[2]()
         self._run(until, lambda: False)
 
+    def skip(self, seconds: float) -> None:
+        """Let time pass while all stand still."""
+        self._now += seconds
+
     def finish(self, limit_s: float = 1000.0) -> None:
         """Let the threads run until all have ended."""
         until = self._now + limit_s

@@ -76,7 +76,7 @@ class Seats:
         whole.counts["launches"] += 1
         pids = self._pids[run] = []
         for gpu in [gpu for name in run.devices for gpu in whole.atoms[name].gpus]:
-            pids.append(whole._pid())
+            pids.append(whole.new_pid())
             size = whole.rng.choice([0.3, 1, 5, 7]) * GIB
             whole.driver.start(gpu, pids[-1], int(size)).since = whole.now + whole.rng.random()
 
@@ -88,7 +88,7 @@ class Seats:
             for gpu in whole.atoms[name].gpus:
                 gpu.contexts = [c for c in gpu.contexts if c.since <= whole.now]
         for pid in self._pids.pop(run):
-            listed, memory = whole._lag(), whole._lag()
+            listed, memory = whole.lag(), whole.lag()
             if whole.rng.random() < 0.1:  # stuck in the kernel: alive as far as anybody can see
                 whole.driver.table[pid].ends = whole.now + min(listed, 1e6)
             whole.driver.end(pid, listed, memory)
