@@ -196,3 +196,13 @@ def test_a_process_that_cannot_be_read_holds_nobody_up(
 def test_the_boot_has_a_name_unless_the_kernel_keeps_it(tmp_path: Path) -> None:
     assert boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip() != ""
     assert boot_id(str(tmp_path / "nothing")) == ""
+
+
+def test_nothing_heavy_is_imported_where_every_moment_counts() -> None:
+    """A shim, a rank and a daemon's start have no use for psutil, which takes tens of milliseconds."""
+    program = (
+        "import sys, gpusched.runtime.warm, gpusched.runtime.shim, gpusched.worker.trial, gpusched.daemon.main\n"
+        "sys.exit(' '.join({'psutil', 'pynvml'} & {*sys.modules}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
