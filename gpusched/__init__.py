@@ -26,7 +26,11 @@ __all__ = ["Trial", "__version__", "init", "load", "pickled"]
 
 
 def __getattr__(name: str) -> object:
-    """Load ``Trial``, the type that ``init`` returns, when a script names it; torch is not needed for that."""
+    """Load ``Trial``, the type that ``init`` returns, or an integration when a script names it."""
+    if name in ("lightning", "transformers"):
+        import importlib
+
+        return importlib.import_module(f"gpusched.integrations.{name}")
     if name == "Trial":
         from gpusched.worker.trial import Trial
 

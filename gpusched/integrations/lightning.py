@@ -1,0 +1,109 @@
+"""Lightning's ``Trainer`` as a trial: one callback reports, saves into the trial's checkpoint, and ends the fit in time.
+
+::
+
+    trial = gpusched.init(in_charge=True)
+    search = gpusched.lightning.Search(trial)
+    trainer = L.Trainer(max_epochs=30, **search.options)
+    trainer.fit(model, train_loader, val_loader, ckpt_path=search.ckpt_path)
+
+One report is one epoch, after its validation. The strategy is DDP on one rank too: Lightning then shuffles by seed and
+epoch, so that the order of the samples depends neither on the number of ranks nor on a pause. ``batch_size=B`` is a
+batch per atom, and the learning rate follows the number of atoms; ``batch_size=trial.local_batch(B)`` keeps the global
+batch, and with it the training, the same on any number of atoms.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+if TYPE_CHECKING:
+    from gpusched.worker.trial import Trial
+
+CHECKPOINT = "lightning.ckpt"
+
+
+class Search(Callback):
+    """The callback that makes a ``Trainer`` a trial; see the top of this file.
+
+    Args:
+        trial: From ``gpusched.init(in_charge=True)``.
+        scale_lr: Let the learning rates follow the number of atoms (the recipe's ``lr_scaling``).
+    """
+
+    def __init__(self, trial: Trial, *, scale_lr: bool = True) -> None:
+        self._trial = trial
+        self._scale_lr = scale_lr
+        self._is_wanted = False
+        #: Whether the search has this trial leave: end the script after ``fit``, without a test or an export.
+        self.is_leaving = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments of ``Trainer``: this callback, this trial's ranks, no sanity check, no checkpoints of its own."""
+        return {
+            "callbacks": [self],
+            "accelerator": "gpu" if self._trial.device.type == "cuda" else "cpu",
+            "devices": self._trial.world_size,
+            "strategy": "ddp",
+            "num_sanity_val_steps": 0,
+            "enable_checkpointing": False,
+            "default_root_dir": self._trial.folder,
+        }
+
+    @property
+    def ckpt_path(self) -> Path | None:
+        """The checkpoint to go on from, for ``Trainer.fit``; None for a new trial."""
+        folder = self._trial.restored_dir
+        return None if folder is None else folder / CHECKPOINT
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Check that the trainer is set up as ``options`` and ``ckpt_path`` say; scale rates and schedules.
+
+        Raises:
+            RuntimeError: Another number of ranks, or a trial that goes on without its checkpoint.
+        """
+        trial = self._trial
+        if trainer.world_size != trial.world_size:
+            raise RuntimeError(
+                f"the Trainer has {trainer.world_size} ranks and the trial {trial.world_size}: "
+                f"write Trainer(..., **search.options)"
+            )
+        if self.ckpt_path is not None and not trainer.ckpt_path:
+            raise RuntimeError(
+                f"trial {trial.id} goes on from step {trial.step}, and Trainer.fit would begin anew: "
+                f"write trainer.fit(..., ckpt_path=search.ckpt_path)"
+            )
+        for optimizer in trainer.optimizers if self._scale_lr else ():
+            trial.scale_lr(optimizer)
+        for config in trainer.lr_scheduler_configs:
+            if config.interval == "step" and not config.reduce_on_plateau:
+                config.scheduler = trial.schedule(config.scheduler)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Report the epoch that has ended, with every metric that was logged."""
+        metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
+        self._trial.report(trainer.current_epoch + 1, **metrics)
+        self._is_wanted = self._trial.should_save()
+        self.is_leaving = self._trial.should_yield()
+        if self.is_leaving:
+            trainer.fit_loop.min_epochs = 0
+            trainer.fit_loop.epoch_loop.min_steps = None
+            trainer.should_stop = True
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save the epoch before where that is wanted: only now have its schedulers been stepped."""
+        self._save(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Save the last epoch where that is wanted."""
+        self._save(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        if self._is_wanted or self.is_leaving:
+            with self._trial.checkpoint_dir() as folder:
+                trainer.save_checkpoint(folder / CHECKPOINT)
+        self._is_wanted = False

@@ -1,0 +1,133 @@
+"""Hugging Face's ``Trainer`` as a trial: one callback reports, saves into the trial's checkpoint, and ends training in time.
+
+::
+
+    trial = gpusched.init(in_charge=True)
+    search = gpusched.transformers.Search(trial)
+    options = search.arguments(TrainingArguments(..., eval_strategy="epoch"))
+    trainer = Trainer(model, options, callbacks=[search], ...)
+    trainer.train(resume_from_checkpoint=search.checkpoint)
+
+One report is one evaluation. ``per_device_train_batch_size`` is the global batch and stays so: its ranks share it, so
+the number of steps, the schedule and the order of the samples depend neither on the number of ranks nor on a pause.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+
+if TYPE_CHECKING:
+    from gpusched.worker.trial import Trial
+
+CHECKPOINT = "trainer"
+
+
+class Search(TrainerCallback):  # type: ignore[misc]
+    """The callback that makes a ``Trainer`` a trial; see the top of this file.
+
+    Args:
+        trial: From ``gpusched.init(in_charge=True)``.
+        keep_global_batch: Share ``per_device_train_batch_size`` among the ranks. False: each rank has such a batch, the
+            global batch grows with the atoms, and the schedule and the learning rate do not follow.
+    """
+
+    def __init__(self, trial: Trial, *, keep_global_batch: bool = True) -> None:
+        self._trial = trial
+        self._keep_global_batch = keep_global_batch
+        self._options: TrainingArguments | None = None
+        #: Whether the search has this trial leave: end the script after ``train``, without a test or an export.
+        self.is_leaving = False
+
+    @property
+    def checkpoint(self) -> str | None:
+        """The folder to go on from, for ``Trainer.train(resume_from_checkpoint=..)``; None for a new trial."""
+        folder = self._trial.restored_dir
+        return None if folder is None else str(folder / CHECKPOINT)
+
+    def arguments(self, options: TrainingArguments) -> TrainingArguments:
+        """Change the options so that they fit the trial: its folder, each rank's share of the batch, no saves of its own.
+
+        Raises:
+            RuntimeError: The options ask for what a trial cannot keep; the message names the argument.
+            ValueError: The batch does not divide by the number of ranks.
+        """
+        trial = self._trial
+        if options.world_size != trial.world_size:
+            raise RuntimeError(
+                f"TrainingArguments count {options.world_size} ranks and the trial has {trial.world_size}: leave "
+                f"launching to gpusched"
+            )
+        if options.load_best_model_at_end:
+            raise RuntimeError(
+                "TrainingArguments(load_best_model_at_end=True): gpusched keeps the best model itself; leave it out"
+            )
+        if options.eval_strategy == IntervalStrategy.NO:
+            raise RuntimeError(
+                'TrainingArguments(eval_strategy="no"): the search goes by evaluations; write eval_strategy="epoch"'
+            )
+        options.output_dir = str(trial.folder / "trainer")
+        options.save_strategy = SaveStrategy.NO
+        if self._keep_global_batch:
+            batch = options.per_device_train_batch_size
+            options.per_device_train_batch_size = trial.local_batch(batch)
+        self._options = options
+        return options
+
+    def on_init_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Check that the trainer has the options that ``arguments`` returned.
+
+        Raises:
+            RuntimeError: It has others.
+        """
+        if args is not self._options:
+            raise RuntimeError(
+                "the Trainer would share its batches and its folder wrongly: write "
+                "Trainer(model, search.arguments(TrainingArguments(...)), callbacks=[search])"
+            )
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Check that a trial that goes on does so.
+
+        Raises:
+            RuntimeError: ``train`` was called without the checkpoint.
+        """
+        if self._trial.step > 0 and state.global_step == 0:
+            raise RuntimeError(
+                f"trial {self._trial.id} goes on from step {self._trial.step}, and Trainer.train would begin anew: "
+                f"write trainer.train(resume_from_checkpoint=search.checkpoint)"
+            )
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **_: Any,
+    ) -> None:
+        """Report an evaluation, under its names and without the prefix ``eval_`` (``eval_loss`` and ``loss``)."""
+        if state.global_step == 0:  # eval_on_start: nothing has been trained
+            return
+        short = {name.removeprefix("eval_"): value for name, value in metrics.items()}
+        self._trial.report(**{**short, **metrics})
+        control.should_save = self._trial.should_save()
+        self.is_leaving = self._trial.should_yield()
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> None:
+        """Move the trainer's checkpoint into the trial's, and stop training where the trial leaves."""
+        written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        with self._trial.checkpoint_dir() as folder:  # every rank has written its files
+            if self._trial.rank == 0:
+                shutil.move(written, folder / CHECKPOINT)
+        control.should_training_stop |= self.is_leaving

@@ -1,0 +1,52 @@
+"""A Lightning script: a small regression, its learning rate and loss of every step written down."""
+
+import json
+
+import lightning as L
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import gpusched
+
+trial = gpusched.init(in_charge=True)
+hp = trial.hparams
+EPOCHS = 40
+
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+
+    def training_step(self, batch, index):
+        x, y = batch
+        loss = nn.functional.mse_loss(self.net(x), y)
+        group = self.optimizers().param_groups[0]
+        row = {"global_step": self.global_step, "epoch": self.current_epoch, "lr": group["lr"]}
+        row |= {"rank": self.global_rank, "ranks": trial.world_size, "samples": x[:, 0].tolist()}
+        with (trial.folder / "steps.jsonl").open("a") as file:
+            file.write(json.dumps(row | {"loss": loss.item()}) + "\n")
+        return loss
+
+    def validation_step(self, batch, index):
+        x, y = batch
+        self.log("val_loss", nn.functional.mse_loss(self.net(x), y), sync_dist=True)
+
+    def configure_optimizers(self):
+        opt = torch.optim.SGD(self.parameters(), lr=hp.lr, momentum=0.9)
+        if hp.schedule == "epoch":
+            return [opt], [torch.optim.lr_scheduler.StepLR(opt, 3, 0.5)]
+        steps = EPOCHS * 256 // hp.batch
+        once = torch.optim.lr_scheduler.OneCycleLR(opt, hp.lr, total_steps=steps, cycle_momentum=False)
+        return [opt], [{"scheduler": once, "interval": "step"}]
+
+
+torch.manual_seed(0)
+data = TensorDataset(x := torch.rand(256, 4), x.sum(1, keepdim=True) + (3 * x[:, :1]).sin())
+size = trial.local_batch(hp.batch) if hp.fixed else hp.batch
+train, val = DataLoader(data, batch_size=size, shuffle=True), DataLoader(data, batch_size=64)
+
+search = gpusched.lightning.Search(trial)
+trainer = L.Trainer(max_epochs=EPOCHS, **search.options, logger=False, enable_progress_bar=False)
+trainer.fit(Net(), train, val, ckpt_path=search.ckpt_path)
