@@ -4,13 +4,15 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Large libraries whose integrations are tested, in an environment of their own on top of the first.
+LIBRARIES := .venv-libraries
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs bench torture clean
+.PHONY: help demo test check docs bench torture clean test-integrations
 
 help: ## Say what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMP) ## Search a small network on handwritten digits for a minute, live
 	@$(BIN)/gpusched run recipes/digits.yaml
@@ -26,6 +28,9 @@ check: $(STAMP) ## Lint, formatting and types: what continuous integration runs
 docs: $(VENV)/.docs ## Build the documentation site in build/site; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "build/site/index.html"
 
+test-integrations: $(LIBRARIES)/.installed ## Run scripts with Lightning, transformers and Accelerate (about three minutes)
+	@$(LIBRARIES)/bin/python -m pytest -q -m integrations tests/integrations
+
 bench: $(STAMP) ## Measure launch time and the cost of reports
 	@$(BIN)/python scripts/bench_launch.py
 	@$(BIN)/python scripts/bench_reports.py --trials 32 --step 0.1 --seconds 30
@@ -34,7 +39,7 @@ torture: $(STAMP) ## Run the long tests: kills, fuzzing, soak (ONLY=sockets: tho
 	@$(BIN)/python -m pytest -q -s -m slow --timeout 3600 $(if $(ONLY),-k "$(ONLY)")
 
 clean: ## Remove the environment, caches and build leftovers; keeps runs/
-	@rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) $(LIBRARIES) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	@find gpusched tests scripts recipes -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch first and pinned exactly: left to a range, pip may prefer a newer build that brings gigabytes of GPU libraries
@@ -53,4 +58,13 @@ $(STAMP): pyproject.toml constraints.txt
 $(VENV)/.docs: $(STAMP)
 	@echo "[docs] the site generator"
 	@$(PIP) -c constraints.txt -e ".[docs]"
+	@touch $@
+
+$(LIBRARIES)/.installed: $(STAMP)
+	@echo "[libraries] Lightning, transformers and Accelerate in $(LIBRARIES)"
+	@test -x $(LIBRARIES)/bin/python || $(BIN)/python -m venv $(LIBRARIES)
+	@$(BIN)/python -c "import site; print('$(CURDIR)', *site.getsitepackages(), sep='\n')" > \
+		"$$($(LIBRARIES)/bin/python -c 'import site; print(site.getsitepackages()[0])')/first.pth"
+	@$(LIBRARIES)/bin/python -m pip --disable-pip-version-check install -qq -c constraints.txt \
+		lightning "transformers[torch]"
 	@touch $@

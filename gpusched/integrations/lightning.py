@@ -1,4 +1,4 @@
-"""Lightning's ``Trainer`` as a trial: one callback reports, saves into the trial's checkpoint, and ends the fit in time.
+"""Lightning's ``Trainer`` as a trial: a callback reports, saves into the trial's checkpoint and ends the fit in time.
 
 ::
 
@@ -37,7 +37,7 @@ class Search(Callback):
     def __init__(self, trial: Trial, *, scale_lr: bool = True) -> None:
         self._trial = trial
         self._scale_lr = scale_lr
-        self._is_wanted = False
+        self._is_asked = self._is_wanted = False
         #: Whether the search has this trial leave: end the script after ``fit``, without a test or an export.
         self.is_leaving = False
 
@@ -57,6 +57,7 @@ class Search(Callback):
     @property
     def ckpt_path(self) -> Path | None:
         """The checkpoint to go on from, for ``Trainer.fit``; None for a new trial."""
+        self._is_asked = True
         folder = self._trial.restored_dir
         return None if folder is None else folder / CHECKPOINT
 
@@ -64,7 +65,7 @@ class Search(Callback):
         """Check that the trainer is set up as ``options`` and ``ckpt_path`` say; scale rates and schedules.
 
         Raises:
-            RuntimeError: Another number of ranks, or a trial that goes on without its checkpoint.
+            RuntimeError: Another number of ranks, or ``fit`` without the checkpoint.
         """
         trial = self._trial
         if trainer.world_size != trial.world_size:
@@ -72,10 +73,10 @@ class Search(Callback):
                 f"the Trainer has {trainer.world_size} ranks and the trial {trial.world_size}: "
                 f"write Trainer(..., **search.options)"
             )
-        if self.ckpt_path is not None and not trainer.ckpt_path:
+        if not self._is_asked or (self.ckpt_path is not None and not trainer.ckpt_path):
             raise RuntimeError(
-                f"trial {trial.id} goes on from step {trial.step}, and Trainer.fit would begin anew: "
-                f"write trainer.fit(..., ckpt_path=search.ckpt_path)"
+                "Trainer.fit would begin anew after a pause or a resize: write "
+                "trainer.fit(..., ckpt_path=search.ckpt_path)"
             )
         for optimizer in trainer.optimizers if self._scale_lr else ():
             trial.scale_lr(optimizer)

@@ -1,4 +1,4 @@
-"""Hugging Face's ``Trainer`` as a trial: one callback reports, saves into the trial's checkpoint, and ends training in time.
+"""Hugging Face's ``Trainer`` as a trial: a callback reports, saves into the trial's checkpoint and ends training.
 
 ::
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CHECKPOINT = "trainer"
 
 
-class Search(TrainerCallback):  # type: ignore[misc]
+class Search(TrainerCallback):
     """The callback that makes a ``Trainer`` a trial; see the top of this file.
 
     Args:
@@ -40,17 +40,19 @@ class Search(TrainerCallback):  # type: ignore[misc]
         self._trial = trial
         self._keep_global_batch = keep_global_batch
         self._options: TrainingArguments | None = None
+        self._is_asked = False
         #: Whether the search has this trial leave: end the script after ``train``, without a test or an export.
         self.is_leaving = False
 
     @property
     def checkpoint(self) -> str | None:
         """The folder to go on from, for ``Trainer.train(resume_from_checkpoint=..)``; None for a new trial."""
+        self._is_asked = True
         folder = self._trial.restored_dir
         return None if folder is None else str(folder / CHECKPOINT)
 
     def arguments(self, options: TrainingArguments) -> TrainingArguments:
-        """Change the options so that they fit the trial: its folder, each rank's share of the batch, no saves of its own.
+        """Fit the options to the trial: its folder, each rank's share of the batch, no saves of the trainer's own.
 
         Raises:
             RuntimeError: The options ask for what a trial cannot keep; the message names the argument.
@@ -95,15 +97,15 @@ class Search(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
-        """Check that a trial that goes on does so.
+        """Check that training goes on from the trial's checkpoint.
 
         Raises:
-            RuntimeError: ``train`` was called without the checkpoint.
+            RuntimeError: ``train`` was called without it.
         """
-        if self._trial.step > 0 and state.global_step == 0:
+        if not self._is_asked or (self._trial.step > 0 and state.global_step == 0):
             raise RuntimeError(
-                f"trial {self._trial.id} goes on from step {self._trial.step}, and Trainer.train would begin anew: "
-                f"write trainer.train(resume_from_checkpoint=search.checkpoint)"
+                "Trainer.train would begin anew after a pause or a resize: write "
+                "trainer.train(resume_from_checkpoint=search.checkpoint)"
             )
 
     def on_evaluate(
@@ -118,7 +120,7 @@ class Search(TrainerCallback):  # type: ignore[misc]
         if state.global_step == 0:  # eval_on_start: nothing has been trained
             return
         short = {name.removeprefix("eval_"): value for name, value in metrics.items()}
-        self._trial.report(**{**short, **metrics})
+        self._trial.report(None, **{**short, **metrics})
         control.should_save = self._trial.should_save()
         self.is_leaving = self._trial.should_yield()
 

@@ -98,6 +98,14 @@ class Clock:
         return self._reports + min(1.0, self._steps / self._steps_per_report)
 
 
+def bare_optimizer(optimizer: Any) -> Any:
+    """Return the optimizer inside a wrapper, which has the hooks: Accelerate's has it as ``.optimizer``."""
+    from torch.optim import Optimizer
+
+    inner = getattr(optimizer, "optimizer", None)
+    return inner if isinstance(inner, Optimizer) else optimizer
+
+
 class RateScaler:
     """Scales the rates of one optimizer; its ramp survives checkpoints."""
 
@@ -111,6 +119,7 @@ class RateScaler:
         clock: Clock,
         momentum_correction: bool = True,
     ) -> None:
+        optimizer = bare_optimizer(optimizer)
         self._optimizer = optimizer
         self._kind = kind
         self._warmup_epochs = warmup_epochs

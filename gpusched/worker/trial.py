@@ -288,6 +288,11 @@ class Trial:
         from gpusched.worker.schedule import Schedule
 
         training = self._training
+        if hasattr(scheduler, "step_with_optimizer"):
+            raise TypeError(
+                "trial.schedule takes the scheduler itself: accelerator.prepare has made one that counts the steps of "
+                "one atom already; use and track that one as it is"
+            )
         if hasattr(scheduler, "cooldown_counter") or not (
             hasattr(scheduler, "step") and hasattr(scheduler, "load_state_dict")
         ):

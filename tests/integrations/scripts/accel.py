@@ -18,7 +18,7 @@ accelerator = Accelerator(cpu=True)
 model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
 opt = torch.optim.SGD(model.parameters(), lr=hp.lr, momentum=0.9)
 schedule = torch.optim.lr_scheduler.LinearLR(opt, 1.0, 0.1, EPOCHS * 256 // hp.batch)
-loader = DataLoader(data, batch_size=trial.local_batch(hp.batch) if hp.fixed else hp.batch)
+loader = DataLoader(data, batch_size=hp.batch, shuffle=True)
 model, opt, loader, schedule = accelerator.prepare(model, opt, loader, schedule)
 trial.scale_lr(opt)
 if hp.files:  # all state in Accelerate's own files

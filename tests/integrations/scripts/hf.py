@@ -1,4 +1,4 @@
-"""A script with Hugging Face's Trainer: a tiny GPT-2 from scratch, learning rate and samples of every step written down."""
+"""A script with Hugging Face's Trainer: a tiny GPT-2 from scratch; rate and loss of every step written down."""
 
 import json
 
@@ -43,5 +43,7 @@ options = TrainingArguments(
 )
 search = gpusched.transformers.Search(trial)
 model = GPT2LMHeadModel(config)
-trainer = Written(model, search.arguments(options), train_dataset=rows, eval_dataset=rows, callbacks=[search])
+trainer = Written(
+    model, search.arguments(options), train_dataset=rows, eval_dataset=rows, callbacks=[search]
+)
 trainer.train(resume_from_checkpoint=search.checkpoint)

@@ -24,6 +24,7 @@ class Net(L.LightningModule):
         loss = nn.functional.mse_loss(self.net(x), y)
         group = self.optimizers().param_groups[0]
         row = {"global_step": self.global_step, "epoch": self.current_epoch, "lr": group["lr"]}
+        row["base_lr"] = self.lr_schedulers().get_last_lr()[0]
         row |= {"rank": self.global_rank, "ranks": trial.world_size, "samples": x[:, 0].tolist()}
         with (trial.folder / "steps.jsonl").open("a") as file:
             file.write(json.dumps(row | {"loss": loss.item()}) + "\n")
@@ -38,7 +39,9 @@ class Net(L.LightningModule):
         if hp.schedule == "epoch":
             return [opt], [torch.optim.lr_scheduler.StepLR(opt, 3, 0.5)]
         steps = EPOCHS * 256 // hp.batch
-        once = torch.optim.lr_scheduler.OneCycleLR(opt, hp.lr, total_steps=steps, cycle_momentum=False)
+        once = torch.optim.lr_scheduler.OneCycleLR(
+            opt, hp.lr, total_steps=steps, cycle_momentum=False
+        )
         return [opt], [{"scheduler": once, "interval": "step"}]
 
 

@@ -1,0 +1,210 @@
+"""Scripts with Lightning, transformers and Accelerate, searched for real: paused, resumed, taken 1 -> 2 -> 1 ranks.
+
+Each is compared with the same script that is left alone on one rank. ``make test-integrations`` installs the libraries.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import defaultdict
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = Path(__file__).with_name("scripts")
+PATIENCE_S = 280
+
+pytestmark = [
+    pytest.mark.integrations,
+    pytest.mark.timeout(2 * PATIENCE_S),
+    *(
+        pytest.mark.skipif(not find_spec(name), reason=f"{name} is not installed here")
+        for name in ("lightning", "transformers", "accelerate")
+    ),
+]
+Row = dict[str, Any]
+
+
+def search(
+    folder: Path, script: str, policy: str, preload: list[str], **space: object
+) -> list[Row]:
+    """Run one trial of ``script`` to its end; every row its ranks wrote down, in order."""
+    recipe = {
+        "script": str(SCRIPTS / script),
+        "metric": "val_loss" if script != "hf.py" else "eval_loss",
+        "mode": "min",
+        "deadline": f"{PATIENCE_S}s",
+        "devices": "cpu:2",
+        "policy": {"name": f"{SCRIPTS / 'policies.py'}:{policy}", "R": 40},
+        "space": space,
+        "preload": ["vision_ops", *preload],
+    }
+    file = folder / f"{policy.lower()}.yaml"
+    file.write_text(json.dumps(recipe))
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "recipes")])
+    environment = {**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"}
+    words = ["-m", "gpusched", "run", str(file), "--dir", str(folder / policy), "--json"]
+    done = subprocess.run(
+        [sys.executable, *words],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    (written,) = (folder / policy).rglob("steps.jsonl")
+    rows: list[Row] = [json.loads(line) for line in written.read_text().splitlines()]
+    sizes = [row["ranks"] for row in rows if row["rank"] == 0]
+    changes = [b for a, b in pairwise(sizes) if a != b]
+    assert changes == ([2, 1] if policy == "Seesaw" else []), "the trial was not resized as planned"
+    return rows
+
+
+def by_step(rows: list[Row]) -> dict[int, list[Row]]:
+    found: dict[int, list[Row]] = defaultdict(list)
+    for row in rows:
+        found[row["global_step"]].append(row)
+    return found
+
+
+def assert_each_sample_once(rows: list[Row], epochs: int = 40) -> None:
+    """No epoch is trained twice or in part, whatever happened in it."""
+    seen: dict[int, list[float]] = defaultdict(list)
+    for row in rows:
+        seen[row["epoch"]] += row["samples"]
+    assert sorted(seen) == list(range(epochs))
+    assert {tuple(sorted(samples)) for samples in seen.values()} == {tuple(sorted(seen[0]))}
+
+
+def assert_same_course(steady: list[Row], moved: list[Row]) -> None:
+    """With a fixed global batch: the same steps, rates and (mean over ranks) losses as on one rank without a pause."""
+    alone, together = by_step(steady), by_step(moved)
+    assert alone.keys() == together.keys()
+    for step, rows in together.items():
+        (expected,) = alone[step]
+        assert len(rows) == rows[0]["ranks"], f"step {step} was taken twice or by some ranks only"
+        assert [row["lr"] for row in rows] == pytest.approx([expected["lr"]] * len(rows), rel=1e-9)
+        mean = sum(row["loss"] for row in rows) / len(rows)
+        assert mean == pytest.approx(expected["loss"], rel=1e-3, abs=1e-5)
+
+
+def test_lightning_with_a_fixed_global_batch_trains_as_if_left_alone(tmp_path: Path) -> None:
+    given = {"lr": 0.05, "batch": 16, "schedule": "epoch", "fixed": True}
+    steady, moved = (
+        search(tmp_path, "lit.py", policy, ["lightning"], **given)
+        for policy in ("Steady", "Seesaw")
+    )
+    assert_same_course(steady, moved)
+    assert_each_sample_once(moved)
+
+
+def test_lightning_with_a_batch_per_atom_keeps_the_course_of_a_schedule_by_step(
+    tmp_path: Path,
+) -> None:
+    given = {"lr": 0.05, "batch": 16, "schedule": "step", "fixed": False}
+    rows = search(tmp_path, "lit.py", "Seesaw", ["lightning"], **given)
+    assert_each_sample_once(rows)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.05)
+    once = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, 0.05, total_steps=640, cycle_momentum=False
+    )
+    expected = []
+    for _ in range(640):
+        expected.append(once.get_last_lr()[0])
+        optimizer.step()
+        once.step()
+    seen = 0
+    for row in (row for row in rows if row["rank"] == 0):
+        assert row["base_lr"] == pytest.approx(expected[seen], abs=1e-9)
+        seen += row["ranks"]
+    assert seen == 640
+
+
+def test_transformers_trains_as_if_left_alone(tmp_path: Path) -> None:
+    given = {"lr": 0.01, "batch": 16}
+    steady, moved = (
+        search(tmp_path, "hf.py", policy, ["transformers"], **given)
+        for policy in ("Steady", "Seesaw")
+    )
+    assert_same_course(steady, moved)
+    assert_each_sample_once(moved)
+
+
+@pytest.mark.parametrize("files", [False, True], ids=["tracked", "in files of its own"])
+def test_accelerate_counts_its_schedule_once(tmp_path: Path, files: bool) -> None:
+    given = {"lr": 0.05, "batch": 16, "files": files}
+    rows = search(tmp_path, "accel.py", "Seesaw", ["accelerate"], **given)
+    assert_each_sample_once(rows)
+    seen = 0
+    for row in (row for row in rows if row["rank"] == 0):
+        assert row["lr"] == pytest.approx(0.05 * (1 - 0.9 * seen / 640), abs=1e-9)
+        seen += row["ranks"]
+    assert seen == 640
+
+
+MISTAKES = {
+    "lightning without the options": (
+        "lit.py",
+        "**search.options",
+        "callbacks=[search], accelerator='cpu', devices=1, default_root_dir=trial.folder",
+        "write Trainer(..., **search.options)",
+    ),
+    "lightning without the checkpoint": (
+        "lit.py",
+        ", ckpt_path=search.ckpt_path",
+        "",
+        "write trainer.fit(..., ckpt_path=search.ckpt_path)",
+    ),
+    "transformers without the checkpoint": (
+        "hf.py",
+        "resume_from_checkpoint=search.checkpoint",
+        "",
+        "write trainer.train(resume_from_checkpoint=search.checkpoint)",
+    ),
+    "transformers with options of its own": (
+        "hf.py",
+        "search.arguments(options)",
+        "options",
+        "search.arguments(TrainingArguments(...))",
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_would_train_wrongly_is_refused_with_the_line_to_change(
+    tmp_path: Path, mistake: str
+) -> None:
+    script, right, wrong, says = MISTAKES[mistake]
+    text = (SCRIPTS / script).read_text()
+    assert right in text
+    (tmp_path / script).write_text(text.replace(right, wrong))
+    recipe = {
+        "script": script,
+        "metric": "val_loss" if script == "lit.py" else "eval_loss",
+        "mode": "min",
+        "deadline": f"{PATIENCE_S}s",
+        "devices": "cpu:2",
+        "policy": {"name": f"{SCRIPTS / 'policies.py'}:Seesaw", "R": 40},
+        "space": {"lr": 0.05, "batch": 16, "schedule": "epoch", "fixed": True},
+        "preload": ["vision_ops", "lightning" if script == "lit.py" else "transformers"],
+    }
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "recipes")])
+    done = subprocess.run(
+        [sys.executable, "-m", "gpusched", "run", "recipe.yaml", "--dir", "runs"],
+        env={**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert says in done.stdout + done.stderr
