@@ -40,6 +40,12 @@ def steps_per_epoch(loader: Any, global_batches: int) -> int:
     return int(length // batch if drop_last else math.ceil(length / batch))
 
 
+def counts_atoms(scheduler: Any) -> bool:
+    """Whether this is a scheduler from ``accelerator.prepare`` that advances by one step for each rank."""
+    counts = getattr(scheduler, "step_with_optimizer", False)
+    return bool(counts) and not getattr(scheduler, "split_batches", True)
+
+
 class Schedule:
     """A scheduler of ``torch.optim.lr_scheduler`` that ``trial.schedule`` counts in base steps; see the module's text.
 

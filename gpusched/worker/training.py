@@ -15,8 +15,9 @@ from gpusched.worker.checkpoint import Restorable
 from gpusched.worker.context import Context
 from gpusched.worker.data import Layout
 from gpusched.worker.group import script_line
-from gpusched.worker.learning_rate import Clock, RateScaler
+from gpusched.worker.learning_rate import Clock, RateScaler, bare_optimizer
 from gpusched.worker.say import say
+from gpusched.worker.schedule import counts_atoms
 from gpusched.worker.usage import Usage
 
 
@@ -121,6 +122,11 @@ class Training:
                 raise ValueError(
                     f"trial.track({name}=...): track what trial.schedule(...) returned, which knows how far it is"
                 )
+            if self.keeps_global_batch and counts_atoms(value):
+                raise ValueError(
+                    f"trial.track({name}=...): this scheduler of Accelerate takes a step for each rank, and the global "
+                    f"batch is the same on any number of ranks: write Accelerator(step_scheduler_with_optimizer=False)"
+                )
             if self.tracked.get(name, value) is not value:
                 raise ValueError(f"trial.track({name}=...): {name!r} is tracked already")
         for value in objects.values():
@@ -187,7 +193,7 @@ class Training:
         if not (hasattr(value, "param_groups") and hasattr(value, "register_step_post_hook")):
             return
         self._optimizers += 1
-        value.register_step_post_hook(self._stepped)
+        bare_optimizer(value).register_step_post_hook(self._stepped)
         for loader in self.loaders:
             loader.count_steps()
 

@@ -285,10 +285,10 @@ class Trial:
         Raises:
             TypeError: ``ReduceLROnPlateau``, which goes by metrics, or an object without those methods.
         """
-        from gpusched.worker.schedule import Schedule
+        from gpusched.worker.schedule import Schedule, counts_atoms
 
         training = self._training
-        if hasattr(scheduler, "step_with_optimizer"):
+        if counts_atoms(scheduler):
             raise TypeError(
                 "trial.schedule takes the scheduler itself: accelerator.prepare has made one that counts the steps of "
                 "one atom already; use and track that one as it is"

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpusched.worker.group import Call, Group, script_line
-from gpusched.worker.schedule import Schedule
+from gpusched.worker.learning_rate import bare_optimizer
+from gpusched.worker.schedule import Schedule, counts_atoms
 
 _SAMPLES = 2048
 _FAR = 1e-3
@@ -119,11 +120,11 @@ class Usage:
     def watch(self, tracked: Mapping[str, Any]) -> None:
         """Count the steps of tracked schedulers, and of one's optimizer, from here."""
         for name, value in tracked.items():
-            if isinstance(value, Schedule):
+            if isinstance(value, Schedule) or counts_atoms(value):
                 continue
             if hasattr(value, "last_epoch") and hasattr(value, "optimizer"):
                 if not self._stepped:
-                    value.optimizer.register_step_post_hook(self._optimizer_stepped)
+                    bare_optimizer(value.optimizer).register_step_post_hook(self._optimizer_stepped)
                 self._stepped[name] = value.last_epoch
 
     def _optimizer_stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:

@@ -151,7 +151,20 @@ def test_accelerate_counts_its_schedule_once(tmp_path: Path, files: bool) -> Non
     assert seen == 640
 
 
+LIBRARY = {"lit.py": "lightning", "hf.py": "transformers", "accel.py": "accelerate"}
 MISTAKES = {
+    "accelerate's steps counted twice": (
+        "accel.py",
+        "trial.scale_lr(opt)",
+        "schedule = trial.schedule(schedule)",
+        "counts the steps of one atom already",
+    ),
+    "accelerate's steps counted for each rank of a fixed batch": (
+        "accel.py",
+        "batch_size=hp.batch",
+        "batch_size=trial.local_batch(hp.batch)",
+        "write Accelerator(step_scheduler_with_optimizer=False)",
+    ),
     "lightning without the options": (
         "lit.py",
         "**search.options",
@@ -189,13 +202,13 @@ def test_what_would_train_wrongly_is_refused_with_the_line_to_change(
     (tmp_path / script).write_text(text.replace(right, wrong))
     recipe = {
         "script": script,
-        "metric": "val_loss" if script == "lit.py" else "eval_loss",
+        "metric": "eval_loss" if script == "hf.py" else "val_loss",
         "mode": "min",
         "deadline": f"{PATIENCE_S}s",
         "devices": "cpu:2",
         "policy": {"name": f"{SCRIPTS / 'policies.py'}:Seesaw", "R": 40},
-        "space": {"lr": 0.05, "batch": 16, "schedule": "epoch", "fixed": True},
-        "preload": ["vision_ops", "lightning" if script == "lit.py" else "transformers"],
+        "space": {"lr": 0.05, "batch": 16, "schedule": "epoch", "fixed": True, "files": False},
+        "preload": ["vision_ops", LIBRARY[script]],
     }
     (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
     paths = os.pathsep.join([str(ROOT), str(ROOT / "recipes")])
