@@ -1,4 +1,4 @@
-"""Which devices are FREE, HELD, DRAINING or QUARANTINED, and who holds or awaits them.
+"""Devices that are FREE, HELD, DRAINING or QUARANTINED, and the trials that hold or await them.
 
     FREE ──take──▶ HELD ──drain──▶ DRAINING ──released──▶ FREE, or HELD if a trial awaits it (resize)
                                        └──quarantine──▶ QUARANTINED ──readmit──▶ FREE
@@ -41,7 +41,7 @@ class DeviceSlot:
 
 
 def _lowest(bits: int, count: int) -> list[int]:
-    """The places of the lowest ``count`` bits that are set, ascending; of all of them if it is negative."""
+    """Return the places of the lowest ``count`` bits that are set, ascending; of all of them if it is negative."""
     if count == 1 and bits:
         return [(bits & -bits).bit_length() - 1]
     digits = format(bits, "b")
@@ -69,7 +69,7 @@ class Devices:
             self._free_on[slot.island] |= 1 << self._order[slot.id]
         self.quarantined = 0
         self.draining = 0
-        #: Devices that changed since the invariants last looked, and who has held or awaited them meanwhile.
+        #: Devices that changed since the invariants last looked, and trials that held or awaited them meanwhile.
         self.changed: set[str] = set()
         self.concerned: set[int] = set()
 
@@ -82,20 +82,20 @@ class Devices:
         return len(self.slots) - self.quarantined
 
     def counts(self) -> dict[str, int]:
-        """How many are in each state."""
+        """Count the devices in each state."""
         found = dict.fromkeys((state.value for state in DeviceState), 0)
         for slot in self.slots.values():
             found[slot.state.value] += 1
         return found
 
     def free_by_island(self) -> set[str]:
-        """What ``choose`` takes from: the same as ``free``, or an index is wrong."""
+        """Return what ``choose`` takes from: the same as ``free``, or an index is wrong."""
         return {
             self._names[place] for free in self._free_on.values() for place in _lowest(free, -1)
         }
 
     def choose(self, count: int, near: Iterable[str] = ()) -> tuple[str, ...]:
-        """``count`` free devices: on the island of ``near`` first, else on the island that they fill best."""
+        """Choose ``count`` free devices: on the island of ``near`` first, else on the island that they fill best."""
         if count > len(self.free):
             raise AssertionError(f"{count} devices wanted, {len(self.free)} free")
         by_island = {island: free for island, free in self._free_on.items() if free}
@@ -135,7 +135,7 @@ class Devices:
         self.concerned.add(trial)
 
     def drain(self, names: Sequence[str], awaited_by: int | None) -> None:
-        """HELD -> DRAINING; whoever awaits them gets them once they are released."""
+        """HELD -> DRAINING; ``awaited_by`` gets the devices once they are released."""
         slots, changed, concerned = self.slots, self.changed, self.concerned
         for name in names:
             slot = slots[name]
@@ -149,14 +149,14 @@ class Devices:
             concerned.add(awaited_by)
 
     def unawait(self, names: Iterable[str]) -> None:
-        """Who awaited them does not any more: they become free when they are released."""
+        """Record that no trial awaits these devices: they become free when they are released."""
         for name in names:
             slot = self.slots[name]
             self._note(slot)
             slot.awaited_by = None
 
     def give_back(self, names: Iterable[str]) -> None:
-        """HELD but never used since it was clean -> FREE."""
+        """HELD but not used since the last release -> FREE."""
         for name in names:
             slot = self.slots[name]
             if slot.state is HELD:
@@ -215,7 +215,7 @@ class Devices:
             self._free_on[slot.island] ^= 1 << self._order[slot.id]
 
     def _note(self, slot: DeviceSlot) -> None:
-        """It changes: before it is given to nobody, or after it was given to somebody."""
+        """Record that this slot changed. Call before clearing its owner or after setting one."""
         self.changed.add(slot.id)
         if slot.trial is not None:
             self.concerned.add(slot.trial)

@@ -103,7 +103,7 @@ class TrialExited(Event):
     saved_step: int | None = None
     error: str | None = None
     barred: bool = False
-    #: It had been asked for and had not begun when the daemon ended: nobody's fault, and not counted.
+    #: Whether the launch was asked for and had not begun when the daemon ended: not counted as a fault.
     unbegun: bool = False
 
 
@@ -116,7 +116,7 @@ class DevicesReleased(Event):
 
 @dataclass(slots=True, kw_only=True)
 class DeviceQuarantined(Event):
-    """Not to be used until it is readmitted. ``passing``: the reason may end by itself (a stranger leaves)."""
+    """A device is out of use until it is readmitted. ``passing``: the reason may end by itself (a stranger leaves)."""
 
     device: str
     reason: str

@@ -102,7 +102,7 @@ class Experiment:
         return self._do.take()
 
     def _after_the_end(self, event: Event) -> None:
-        """Only what becomes of the devices is still of interest."""
+        """Follow the devices alone."""
         devices = self.state.devices
         match event:
             case DevicesReleased():
@@ -119,7 +119,7 @@ class Experiment:
     # ------------------------------------------------------------ facts about trials
 
     def _current(self, trial_id: int, incarnation: int) -> Trial | None:
-        """The trial, unless the event is about an incarnation that is over."""
+        """Return the trial, unless the event is about an incarnation that is over."""
         trial = self.state.trials.get(trial_id)
         if trial is None or trial.incarnation != incarnation or not trial.has_processes:
             return None
@@ -250,7 +250,7 @@ class Experiment:
             self._do.settle_for_less(trial)
             self._do.launch_if_ready(trial)
         elif used:
-            # Its ranks sit on a device that is gone: the incarnation cannot go on.
+            # Ranks sit on a device that is lost: the incarnation cannot go on.
             why = f"{event.device} was lost: {event.reason}"
             self._do.kill(trial, grace_s=0.0, why=why)
 
@@ -259,7 +259,7 @@ class Experiment:
         self.state.say(None, f"{event.device} is in use again")
 
     def _storage_changed(self, event: StorageChanged) -> None:
-        """Below the low mark nothing is begun, as it could not be saved; what runs goes on."""
+        """Begin nothing below the low mark, as it could not be saved; trials that run go on."""
         if event.low != self.state.storage_low:
             self.state.storage_low = event.low
             self.state.say(None, event.what)
@@ -280,7 +280,7 @@ class Experiment:
             self._do.kill_silent(due)
 
     def _stop_all(self, reason: str) -> None:
-        """Everything leaves at its next report; what has not left at the last call is killed."""
+        """Have every trial leave at its next report; the last call kills those that have not."""
         state = self.state
         if state.stopping is not None:
             return
@@ -344,7 +344,7 @@ class Experiment:
             state.trials[int(number)].skip_to = incarnation
         state.say(None, f"daemon {event.epoch} took over")
         for trial in state.live.values():
-            # What is being measured spans the time without a daemon.
+            # A measurement under way spans the time without a daemon.
             trial.decided_at = None
 
     # ------------------------------------------------------------ what follows
@@ -359,14 +359,14 @@ class Experiment:
         return acted
 
     def _fill(self) -> None:
-        """Give free atoms away until nobody wants them."""
+        """Give free atoms away until no trial wants them."""
         state = self.state
         self._enact([Resume(wanted, 1, "goes on as planned") for wanted in state.wanted])
         while state.devices.free and self._enact(self.policy.on_capacity(state.view)):
             self._tell_of_rest()
 
     def _tell_of_rest(self) -> None:
-        """Tell the policy of every trial that came to rest, by whatever way."""
+        """Tell the policy of every trial that came to rest, for whatever reason."""
         state = self.state
         while state.rested:
             trial = state.rested.popleft()
@@ -383,7 +383,7 @@ class Experiment:
             self._stop_all(f"the first {state.failures} trials failed")
 
     def _finish_if_over(self) -> None:
-        """No trial is live: the experiment is over if it is stopping, or if nothing can bring one back."""
+        """End the experiment, which has no live trial, if it is stopping or nothing can bring one back."""
         state = self.state
         if state.devices.total == 0:
             return

@@ -31,7 +31,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why, and what next.
+    """Reasons for a trial's state, and what would change it.
 
     ``why``: the present state in a sentence; ``moves_when``: what would change it (empty: nothing will); ``standings``:
     its ranks in rungs, lowest first; ``policy``: the policy's sentences; ``story``: (seconds, what happened).
@@ -107,7 +107,7 @@ def _standings(state: State, policy: Policy, trial: Trial) -> Iterator[Standing]
 
 
 def _without_echoes(story: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
-    """Without a decision that the transition right after it tells again with the states."""
+    """Drop a decision that the transition right after it repeats with the states."""
     kept = []
     for place, (at, what) in enumerate(story):
         following = story[place + 1][1] if place + 1 < len(story) else ""

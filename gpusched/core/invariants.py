@@ -1,9 +1,9 @@
-"""What is always true of an experiment, as code: checked after every event, in tests and in production.
+"""Invariants of an experiment, as code: checked after every event, in tests and in production.
 
 ``check`` looks at everything; ``Checks`` only at what an event was about: the trial, and the devices that changed and
 whoever holds or awaits them. That costs nothing that the event itself did not cost, so that the daemon can afford it
 after every report, with a thousand devices too. An AssertionError names what is broken; it is never caught and never
-repaired, since nobody knows what else is wrong then.
+repaired, since what else is wrong is unknown then.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check(state: State) -> None:
 
 
 class Checks:
-    """What ``Experiment.handle`` asserts after each event."""
+    """Assertions of ``Experiment.handle`` after each event."""
 
     __slots__ = ("_seen",)
 
@@ -41,7 +41,7 @@ class Checks:
         self._seen: dict[int, tuple[tuple[str, ...], tuple[str, ...], bool]] = {}
 
     def after_event(self, state: State, trial: Trial | None) -> None:
-        """``trial``: whom the event was about, if anybody. In constant time where no device has changed."""
+        """Check ``trial``, if the event was about one, and devices that changed; in constant time where none has."""
         if state.devices.changed:
             self._check_changed(state)
         if trial is None:
@@ -57,7 +57,7 @@ class Checks:
             self._check_allocation(state, trial)
 
     def _check_changed(self, state: State) -> None:
-        """Devices that changed are where their trials think they are, and the other way round."""
+        """Assert that devices that changed and their trials agree about each other."""
         devices, given = state.devices, dict[int, set[str]]()
         for trial_id in devices.concerned:
             trial = state.trials.get(trial_id)
@@ -126,7 +126,7 @@ def _has_allowed_size(state: State, trial: Trial) -> bool:
 
 
 def _check_devices(state: State) -> None:
-    """A device is in at most one allocation, and held + free + draining + quarantined = all."""
+    """Assert that a device is in at most one allocation, and held + free + draining + quarantined = all."""
     devices, trials = state.devices, state.trials
     given = [name for trial in trials.values() for name in (*trial.devices, *trial.reserved)]
     assert len(given) == len(set(given)), "a device in two allocations"

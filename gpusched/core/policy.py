@@ -42,7 +42,7 @@ class TrialView:
 
     id: Final[int] = _shown("_trial.id")
     hparams: Final[Mapping[str, object]] = _shown("_trial.hparams")
-    #: What the policy gave ``Start(tag=..)`` for this trial; None: nothing.
+    #: Value that the policy gave ``Start(tag=..)`` for this trial.
     tag: Final[Any] = _shown("_trial.tag")
 
     state: Final[TrialState] = _shown("_trial.state")
@@ -136,7 +136,7 @@ class View:
 
     @property
     def draws_left(self) -> float:
-        """How many configurations can still be started, as far as is known; infinite without ``max_trials``."""
+        """Configurations that can still be started, as far as is known; infinite without ``max_trials``."""
         if not self.can_draw:
             return 0
         most = self.rules.max_trials

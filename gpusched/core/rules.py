@@ -1,4 +1,4 @@
-"""What an experiment is asked to do: the part of a recipe that the core needs."""
+"""The part of a recipe that the core needs, and the version of the decision rules."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Rules:
     max_atoms: int | None = None
     sizes: tuple[int, ...] = ()
     scaling: str | Mapping[int, float] = "auto"
-    #: What ``gpusched profile`` measured before, to start from where ``scaling`` is learnt: throughput by size relative
+    #: Measurements of ``gpusched profile``, to start from where ``scaling`` is learnt: throughput by size relative
     #: to the smallest size measured, and To.
     profiled: Mapping[int, float] | None = None
     profiled_overhead_s: float | None = None
@@ -40,7 +40,7 @@ class Rules:
     #: After the deadline: how long a trial may take to come to its next report, and to die when told to.
     last_call_s: float = 1.5
     kill_grace_s: float = 5.0
-    #: How long a launch may take to its first report, and how long a trial may be silent after it
+    #: Time a launch may take to its first report, and a trial may be silent after it
     #: (None: the larger of 60 s and five of its steps). Not watched if ``watch`` is off (simulations).
     startup_limit_s: float = 600.0
     hang_limit_s: float | None = None
@@ -57,16 +57,16 @@ class Rules:
         object.__setattr__(self, "sign", 1.0 if self.mode == "max" else -1.0)
 
     def is_reached_by(self, score: float) -> bool:
-        """Whether this score is good enough to end the search."""
+        """Tell whether this score is good enough to end the search."""
         return self.target is not None and score >= self.target * self.sign
 
     @property
     def smallest(self) -> int:
-        """The least atoms a trial may have."""
+        """Least atoms a trial may have."""
         return min(self.sizes) if self.sizes else 1
 
     def fit(self, atoms: int) -> int:
-        """The largest allowed size that is at most ``atoms``; the smallest size where there is none."""
+        """Return the largest allowed size that is at most ``atoms``; the smallest size where there is none."""
         if self.max_atoms is not None:
             atoms = min(atoms, self.max_atoms)
         if self.sizes:

@@ -37,7 +37,7 @@ class Rung:
         #: (-score, arrival, trial), ascending: the best first.
         self._order: SortedList[tuple[float, int, int]] = SortedList()
         self._arrivals: dict[int, int] = {}
-        #: Those of the order that are paused here and wait to be promoted.
+        #: Entries of the order whose trials are paused here and wait to be promoted.
         self._waiting: SortedList[tuple[float, int, int]] = SortedList()
         self._cutoff: float | None = None
         self._cutoff_eta = 0.0
@@ -63,7 +63,7 @@ class Rung:
         return self._scores[trial]
 
     def cutoff(self, eta: float) -> float:
-        """The score of the ceil(n/eta)-th best: what a trial needs to be kept (Algorithm 3, line 18)."""
+        """Return the score of the ceil(n/eta)-th best, which a trial needs to be kept (Algorithm 3, line 18)."""
         if self._cutoff is None or self._cutoff_eta != eta:
             place = max(1, math.ceil(len(self._order) / eta))
             self._cutoff = -self._order[place - 1][0] if self._order else -math.inf
@@ -71,19 +71,19 @@ class Rung:
         return self._cutoff
 
     def keeps(self, trial: int, eta: float) -> bool:
-        """Whether the trial is among the best ceil(n/eta) of the n recorded here; ties keep."""
+        """Tell whether the trial is among the best ceil(n/eta) of the n recorded here; ties keep."""
         return self._scores[trial] >= self.cutoff(eta)
 
     def wait(self, trial: int) -> None:
-        """The trial is paused, and this is the last rung it was recorded in."""
+        """Note that the trial is paused, and that this is the last rung it was recorded in."""
         entry = (-self._scores[trial], self._arrivals[trial], trial)
         if entry not in self._waiting:
             self._waiting.add(entry)
 
     def promotable(self, eta: float, paused: Container[int]) -> Iterator[int]:
-        """Waiting trials among the best floor(n/eta), the best first (Algorithm 1, lines 20 and 21).
+        """Yield waiting trials among the best floor(n/eta), the best first (Algorithm 1, lines 20 and 21).
 
-        Those that are not in ``paused`` any more, or were recorded in a higher rung since, are forgotten on the way;
+        Trials that are not in ``paused`` any more, or were recorded in a higher rung since, are forgotten on the way;
         ``wait`` brings them back. So a promotion costs O(log n), however many of the best have been promoted before.
         """
         limit, place = int(len(self._order) // eta), 0
@@ -98,16 +98,16 @@ class Rung:
             yield entry[2]
 
     def top(self, count: int) -> Iterator[int]:
-        """The best ``count`` trials, the best first."""
+        """Yield the best ``count`` trials, the best first."""
         return (trial for _, _, trial in self._order.islice(0, count))
 
     def rank(self, trial: int) -> int:
-        """0 for the best trial of this rung."""
+        """Return 0 for the best trial of this rung."""
         return int(self._order.index((-self._scores[trial], self._arrivals[trial], trial)))
 
 
 def milestones(r: int, R: int | None, eta: float, brackets: int = 0) -> Iterator[int]:
-    """r*eta^s, r*eta^(s+1), ... below R (without end if R is None); the same number never twice."""
+    """Yield r*eta^s, r*eta^(s+1), ... below R (without end if R is None); the same number never twice."""
     milestone = r * eta**brackets
     last = 0
     while R is None or round(milestone) < R:
@@ -139,7 +139,7 @@ class Ladder:
         return True
 
     def at(self, step: int) -> Rung | None:
-        """The rung whose milestone is exactly this step."""
+        """Return the rung whose milestone is exactly this step."""
         while self.rungs and self.rungs[-1].milestone < step:
             if not self._grow():
                 break

@@ -1,4 +1,4 @@
-"""What the search measures about speed: the time of a step on one atom, s(a), and To.
+"""Speed as the search measures it: the time of a step on one atom, s(a), and To.
 
 * ``s(a)``, normalised to s(1) = 1, is given (linear, sqrt, none, a table) or learnt (``auto``): Amdahl's law
   ``T(a)/T(1) = f + (1 - f)/a`` with the serial fraction f as the one unknown. Its prior is fitted to Table 3 of
@@ -35,7 +35,7 @@ def none(atoms: int) -> float:
 
 
 def table(points: Mapping[int, float]) -> Scaling:
-    """s(a) through the points, straight between them, level beyond the last; s(1) = 1 unless given."""
+    """Return s(a) through the points, straight between them, level beyond the last; s(1) = 1 unless given."""
     known = sorted({1: 1.0, **points}.items())
 
     def scaling(atoms: int) -> float:
@@ -136,7 +136,7 @@ class Speed:
     # ------------------------------------------------------------ answers
 
     def s(self, atoms: int) -> float:
-        """Throughput on ``atoms`` atoms relative to one."""
+        """Return the throughput on ``atoms`` atoms relative to one."""
         if self._given is not None:
             return self._given(atoms)
         fraction = self._fractions.value or 0.0
@@ -168,7 +168,7 @@ class Speed:
     def saw_resize(
         self, atoms_before: int, before_s: float, atoms_after: int, after_s: float
     ) -> None:
-        """The same trial's step took ``before_s`` on a and ``after_s`` on b atoms: one measurement of f."""
+        """Learn f from a trial whose step took ``before_s`` on a atoms and ``after_s`` on b."""
         if not self.learns or atoms_before == atoms_after or before_s <= 0:
             return
         fraction = _serial_fraction(atoms_before, atoms_after, after_s / before_s)

@@ -49,13 +49,13 @@ class Ranking:
     __slots__ = ("_changed", "_order", "_placed")
 
     def __init__(self) -> None:
-        #: (-score, trial) as of when the order was last asked for; each trial's entry in it; whose has changed since.
+        #: (-score, trial) when the order was last asked for; each trial's entry; trials whose score changed since.
         self._order: SortedList[tuple[float, int]] = SortedList()
         self._placed: dict[int, tuple[float, int]] = {}
         self._changed: dict[int, Trial] = {}
 
     def touch(self, trial: Trial) -> None:
-        """The trial is new here, or its score has changed."""
+        """Note that the trial is new here, or its score has changed."""
         self._changed[trial.id] = trial
 
     def discard(self, trial: Trial) -> None:
@@ -65,7 +65,7 @@ class Ranking:
             self._order.remove(entry)
 
     def rank(self, trial: Trial) -> int:
-        """0 for the best."""
+        """Return 0 for the best."""
         self._settle()
         return int(self._order.index(self._placed[trial.id]))
 
@@ -106,7 +106,7 @@ class State:
         self.trials: dict[int, Trial] = {}
         self.live: dict[int, Trial] = {}
         self.paused: dict[int, Trial] = {}
-        #: What policies get to see of this state.
+        #: The part that policies see.
         self.view = View(self)
         self.best: Best | None = None
         #: When a trial was last asked to save because it had become the best.
@@ -123,7 +123,7 @@ class State:
         #: The sampler's answers that are not used yet, and the number it has been asked for.
         self.suggested: dict[int, Mapping[str, object] | None] = {}
         self.asked_for: int | None = None
-        #: Why the experiment is ending; None while it goes on.
+        #: Reason why the experiment is ending; None while it goes on.
         self.stopping: str | None = None
         #: The disk has too little room for checkpoints: nothing is begun.
         self.storage_low = False
@@ -135,7 +135,7 @@ class State:
         self.decisions: deque[tuple[float, int | None, str]] = deque(maxlen=200)
         self._draw = draw
         self._next_hparams: Mapping[str, object] | None = None
-        #: How far in the sequence we are: up to what a trial was made of, and up to what was drawn.
+        #: Places in the sequence: of the latest trial, and of the latest configuration drawn.
         self._used = self._drawn = 0
         #: Configurations that are not tried again.
         self._barred: list[Mapping[str, object]] = []
@@ -187,15 +187,15 @@ class State:
         return None if self._drawn in self.suggested else self._drawn
 
     def rank_among_live(self, trial: Trial) -> int:
-        """0 for the live trial with the best latest score; equal scores by age."""
+        """Return 0 for the live trial with the best latest score; equal scores by age."""
         return self._ranking.rank(trial)
 
     def live_by_score(self) -> Iterable[Trial]:
-        """Live trials, the best latest score first."""
+        """Yield live trials, the best latest score first."""
         return (self.trials[trial] for trial in self._ranking)
 
     def paused_by_score(self) -> Iterable[Trial]:
-        """Paused trials, the best latest score first."""
+        """Yield paused trials, the best latest score first."""
         return (self.trials[trial] for _, trial in self._paused_by_score)
 
     @property
@@ -219,14 +219,14 @@ class State:
     # ------------------------------------------------------------ changes, for Experiment alone
 
     def bar(self, hparams: Mapping[str, object]) -> None:
-        """This configuration is not tried again."""
+        """Bar a configuration from being tried again."""
         if hparams not in self._barred:
             self._barred.append(hparams)
         if self._next_hparams == hparams:
             self._next_hparams = None
 
     def move_deadline(self, to_s: float) -> None:
-        """It is then, in seconds since the beginning; not before now."""
+        """Move the deadline, in seconds since the beginning; not before now."""
         before_s, to_s = self.rules.deadline_s, max(to_s, self.now)
         self.rules = replace(self.rules, deadline_s=to_s)
         by_s, how = abs(to_s - before_s), "later" if to_s > before_s else "earlier"
@@ -265,7 +265,7 @@ class State:
             self._paused_by_score.remove((-trial.score, trial.id))
 
     def want(self, trial: Trial) -> None:
-        """It is to go on as soon as atoms are free."""
+        """Have the trial go on as soon as atoms are free."""
         if trial.id not in self.wanted:
             self.wanted.append(trial.id)
 
@@ -274,12 +274,12 @@ class State:
             self.wanted.remove(trial.id)
 
     def set_up(self, trial: Trial) -> None:
-        """Its ranks run: from here its training time counts."""
+        """Count the trial's training time from now on: its ranks run."""
         trial.up_at = self.now
         self._live_by_age.add((self.now - trial.past_training_s, trial.id))
 
     def _set_down(self, trial: Trial) -> None:
-        """Its ranks are gone: training time stops."""
+        """Stop counting the trial's training time: its ranks are gone."""
         if trial.up_at is None:
             return
         self._live_by_age.remove((trial.up_at - trial.past_training_s, trial.id))
@@ -288,7 +288,7 @@ class State:
         trial.up_at = None
 
     def set_score(self, trial: Trial, score: float) -> None:
-        """The latest score of a live trial."""
+        """Set the latest score of a live trial."""
         if score != trial.score:
             trial.score = score
             self._ranking.touch(trial)
@@ -303,7 +303,7 @@ class State:
         return max(ahead, key=lambda trial: trial.best_score, default=None)
 
     def say(self, trial: Trial | None, text: str) -> None:
-        """A decision in words, for the dashboard and for ``explain``."""
+        """Keep a decision in words, for the dashboard and for ``explain``."""
         self.decisions.append((self.now, trial.id if trial else None, text))
         if trial is not None:
             trial.tell(self.now, text)

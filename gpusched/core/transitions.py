@@ -39,7 +39,7 @@ S = TrialState
 
 WAKE = "wake"
 WATCH = "watch"
-#: How often the watchdog looks for trials that have been silent for too long (reliability F13).
+#: Period at which the watchdog looks for trials that have been silent for too long (reliability F13).
 WATCH_EVERY_S = 10.0
 
 NO_REPORT = (
@@ -255,7 +255,7 @@ class Transitions:
         """Kill and relaunch trials that have not reported for too long; the timer was due at ``due``."""
         state = self._state
         if state.now - due > WATCH_EVERY_S:
-            # Nobody was heard: the machine, or the daemon, was suspended.
+            # No trial was heard: the machine, or the daemon, was suspended.
             state.watched_since = state.now
         for trial in state.live.values():
             if trial.has_processes and not trial.is_doomed and (why := _silence(state, trial)):

@@ -26,7 +26,7 @@ NO_REPORT = Report(0, 0, 0)
 
 
 class TrialState(enum.Enum):
-    """Where a trial stands. COMPLETED, STOPPED and FAILED are final."""
+    """State of a trial. COMPLETED, STOPPED and FAILED are final."""
 
     PENDING = "pending"
     STARTING = "starting"
@@ -65,9 +65,9 @@ TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """What follows a yield: the state to go to, and for a resize the number of atoms.
+    """Sequel of a yield: the state to go to, and for a resize the number of atoms.
 
-    ``save``: it has been told to save a checkpoint before it leaves.
+    ``save``: the trial has been told to save a checkpoint before it leaves.
     """
 
     state: TrialState
@@ -146,7 +146,7 @@ class Trial:
 
     id: int
     hparams: Mapping[str, object]
-    #: What the policy gave ``Start(tag=..)``; comes back with the trial.
+    #: Value that the policy gave ``Start(tag=..)``; comes back with the trial.
     tag: Any = None
     state: TrialState = S.PENDING
     after: After | None = None
@@ -171,7 +171,7 @@ class Trial:
     #: Best finite metric so far, as a score, and the step it was reported at.
     best_score: float = NEVER
     best_step: int = 0
-    #: Why the best step has no checkpoint, for the time that it has none.
+    #: Reason why the best step has no checkpoint, for the time that it has none.
     why_unsaved: str = ""
     #: The latest report.
     report: Report = field(default_factory=lambda: NO_REPORT)
@@ -201,16 +201,16 @@ class Trial:
     infrastructure_faults: int = 0
     #: Set once this incarnation has been told to die: the grace it was given.
     kill_grace_s: float | None = None
-    #: Why it was told to die although it was to go on; None: it was not.
+    #: Reason for an unplanned kill of this incarnation; None: there was none.
     killed_because: str | None = None
-    #: It was told to die because it hung: what is said when it exits is where.
+    #: Killed because it hung; the exit event says where each rank was stuck.
     hung: bool = False
     held_by_user: bool = False
     error: str | None = None
-    #: What happened to it, for ``explain`` and for error messages: (at, text).
+    #: Events of its life, for ``explain`` and for error messages: (at, text).
     story: list[tuple[float, str]] = field(default_factory=list)
     curve: Curve = field(default_factory=Curve)
-    #: What policies get to see of this trial.
+    #: The part that policies see.
     view: Any = field(default=None, repr=False, compare=False)
 
     @property
@@ -227,7 +227,7 @@ class Trial:
 
     @property
     def has_processes(self) -> bool:
-        """Whether its incarnation was launched and is not known to be gone.
+        """Whether the incarnation was launched and is not known to be gone.
 
         Not to be confused with ``is_live``: between two incarnations of a resize a trial is live and has none.
         """
@@ -239,12 +239,12 @@ class Trial:
 
     @property
     def is_resizing(self) -> bool:
-        """Whether it leaves to go on at another size."""
+        """Whether the trial leaves to go on at another size."""
         return self.after is not None and self.after.is_resize
 
     @property
     def is_doomed(self) -> bool:
-        """Its incarnation has been told to die and has not done so yet."""
+        """Whether the incarnation has been told to die and has not done so yet."""
         return self.kill_grace_s is not None
 
     @property
@@ -253,11 +253,11 @@ class Trial:
 
     @property
     def usual_interval_s(self) -> float:
-        """Median time between its reports; 0 where it is not known."""
+        """Median time between reports; 0 where it is not known."""
         return statistics.median(self.intervals_s) if self.intervals_s else 0.0
 
     def training_s(self, now: float) -> float:
-        """Seconds it has been up so far, over all incarnations."""
+        """Return the seconds it has been up so far, over all incarnations."""
         running = now - self.up_at if self.up_at is not None else 0.0
         return self.past_training_s + running
 

@@ -98,7 +98,7 @@ class Asha(base.Policy):
         return self.ladders[bracket]
 
     def _next_bracket(self) -> int:
-        """The bracket that has had the fewest steps on its first rung so far."""
+        """Choose the bracket that has had the fewest steps on its first rung so far."""
         if len(self.ladders) == 1:
             return 0
         steps = [self.options.r * self.options.eta**s for s in range(len(self.ladders))]
@@ -120,7 +120,7 @@ class Asha(base.Policy):
 
 
 def explain_rungs(rungs: Sequence[Rung], trial: TrialView, eta: float) -> list[str]:
-    """One sentence a rung in which the trial was recorded."""
+    """Return a sentence for each rung in which the trial was recorded."""
 
     def promoted(count: int) -> str:
         best = int(count // eta)

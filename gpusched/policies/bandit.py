@@ -94,7 +94,7 @@ class Bandit(fifo.Fifo):
         return job * factor > best if sign > 0 else best * factor > job
 
     def _scale(self, sign: float) -> Scale | None:
-        """What to normalise by; None: metrics are positive and compared as they are."""
+        """Return the scale to normalise by; None: metrics are positive and compared as they are."""
         low, high = self.options.metric_min, self.options.metric_max
         if low is not None and high is not None:
             return Scale(low, high, sign)

@@ -33,7 +33,7 @@ class HalvingOptions(Options):
 
 
 def complete_at(trial: TrialView, R: int | None) -> Sequence[Decision]:
-    """Algorithms 2 (line 5) and 3 (line 12): a trial that has had R steps is complete."""
+    """Complete a trial that has had R steps (Algorithms 2, line 5, and 3, line 12)."""
     if R is not None and trial.step >= R:
         return (Complete(trial.id, f"complete: {trial.step} of {R} steps"),)
     return NOTHING

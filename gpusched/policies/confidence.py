@@ -1,4 +1,4 @@
-"""How many trials are promising, and which: section 3.2 of HyperDrive (Middleware'17), for ``pop``.
+"""Promising trials, their number and their order: section 3.2 of HyperDrive (Middleware'17), for ``pop``.
 
 Trials are kept in the order of their p, so that a rank costs O(log n). S_desired grows with every trial further down
 that order and S_deserved falls, so the best threshold is found by bisection.
@@ -14,7 +14,7 @@ from sortedcontainers import SortedList
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a trial: p, the expected remaining time, and the step at which it was extrapolated."""
+    """Forecast of a trial: p, the expected remaining time, and the step at which it was made."""
 
     p: float
     ert_s: float
@@ -22,13 +22,13 @@ class Known:
 
 
 class Confidence:
-    """The p of every trial that is under way, and where the line is drawn."""
+    """The p of every trial that is under way, and the threshold between promising and not."""
 
     def __init__(self) -> None:
         self._known: dict[int, Known] = {}
         #: (-p, expected remaining time, trial): the most promising first.
         self._order: SortedList[tuple[float, float, int]] = SortedList()
-        #: How many of them are promising, and their least p.
+        #: Number of promising trials, and their least p.
         self.count = 0
         self.threshold = 1.0
 
@@ -39,7 +39,7 @@ class Confidence:
         return self._known.get(trial)
 
     def of(self, trial: int) -> float:
-        """p of a trial that was extrapolated."""
+        """Return p of a trial that was extrapolated."""
         return self._known[trial].p
 
     def set(self, trial: int, p: float, ert_s: float, step: int) -> None:
@@ -72,11 +72,11 @@ class Confidence:
         self.threshold = self._p_at(place) if place else 1.0
 
     def _p_at(self, place: int) -> float:
-        """p of the trial at this place, from 1."""
+        """Return p of the trial at this place, from 1."""
         return -float(self._order[place - 1][0])
 
     def promising(self) -> Iterator[int]:
-        """Promising trials, the one with the highest p first."""
+        """Yield promising trials, the one with the highest p first."""
         return (trial for _, _, trial in self._order.islice(0, self.count))
 
     def is_promising(self, trial: int) -> bool:

@@ -30,7 +30,7 @@ class Options(fifo.Options):
 
     b: int = 30
     delta: float = 0.05
-    #: How curves are extrapolated: the MCMC model of the paper (a second or two each), or a cheap ensemble.
+    #: Extrapolation of curves: the MCMC model of the paper (a second or two each), or a cheap ensemble.
     predictor: PredictorName = "mcmc"
     #: The values that the metric can have.
     metric_min: float | None = None

@@ -4,11 +4,11 @@ A bracket is a series of halvings. In each, its trials train to a milestone and 
 floor(n/eta) go on to the next one and the others are out. The end of a halving is the only point where anything is
 decided: a bracket holds state, the policies turn it into decisions.
 
-Who does not arrive must not block a halving for ever:
+A trial that does not arrive must not block a halving for ever:
 
 * a trial that has failed, or that a person stopped or holds, does not count any more;
 * once half of the others are in, a *straggler* that has had its atoms for ``patience`` times their median time is left
-  out. Who was left out but comes while the halving is still open takes part after all.
+  out. A trial that was left out but comes while the halving is still open takes part after all.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from gpusched.core.trial import NEVER, TrialState
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A bracket before it begins: how many trials train up to which step, halving by halving."""
+class Shape:
+    """Form of a bracket: how many trials train up to which step, halving by halving."""
 
     name: str
     sizes: tuple[int, ...]
@@ -34,7 +34,7 @@ class Plan:
 
 @dataclass(slots=True)
 class Halving:
-    """One halving: who is still to come, and who is in with which score."""
+    """One halving: trials still to come, and those that are in with their scores."""
 
     rung: Rung
     #: Given a place, and neither in nor out. The value: when it was given atoms; None: it waits for them.
@@ -42,15 +42,15 @@ class Halving:
     #: Dropped, but not out for good.
     left_out: set[int] = field(default_factory=set)
     times_s: RunningMedian = field(default_factory=RunningMedian)
-    #: How many came from being given atoms to being in.
+    #: Number of trials whose time from getting atoms to arriving is known.
     timed: int = 0
 
 
 class Bracket:
     """A running bracket. Trials are entered by number, ``arrive`` and are dropped; ``advance`` ends a halving."""
 
-    def __init__(self, plan: Plan, eta: float) -> None:
-        self.plan = plan
+    def __init__(self, shape: Shape, eta: float) -> None:
+        self.shape = shape
         self._eta = eta
         self._place = 0
         self.rungs: list[Rung] = []
@@ -59,12 +59,12 @@ class Bracket:
         #: No more configurations: fewer trials than planned take part.
         self.is_full = False
         self.is_over = False
-        #: Who is to be given atoms, in this order: winners of the last halving, and trials that lost theirs. Each is
+        #: Trials to be given atoms, in this order: winners of the last halving, and trials that lost theirs. Each is
         #: in it once, and taking out one that is not in it changes nothing: trials leave by more ways than one.
         self._line: OrderedDict[int, None] = OrderedDict()
 
     def _open(self) -> Halving:
-        halving = Halving(Rung(self.plan.milestones[self._place]))
+        halving = Halving(Rung(self.shape.milestones[self._place]))
         self.rungs.append(halving.rung)
         return halving
 
@@ -74,26 +74,26 @@ class Bracket:
 
     @property
     def is_last_halving(self) -> bool:
-        return self._place + 1 == len(self.plan.milestones)
+        return self._place + 1 == len(self.shape.milestones)
 
     @property
     def wants_new(self) -> bool:
-        return self._place == 0 and not self.is_full and self.entered < self.plan.sizes[0]
+        return self._place == 0 and not self.is_full and self.entered < self.shape.sizes[0]
 
     # ------------------------------------------------------------ trials come and go
 
     def enter(self, trial: int, now_s: float) -> None:
-        """A new configuration was started for this bracket."""
+        """Note that a new configuration was started for this bracket."""
         self.entered += 1
         self.now.coming[trial] = now_s
 
     def launched(self, trial: int, now_s: float) -> None:
-        """A trial that waits for atoms was given some, or has them still."""
+        """Note that a trial that waited for atoms was given some, or has them still."""
         self._line.pop(trial, None)
         self.now.coming[trial] = now_s
 
     def is_waiting(self, trial: int) -> bool:
-        """Whether it is to be given atoms for the present halving."""
+        """Tell whether the trial is to be given atoms for the present halving."""
         return trial in self._line
 
     @property
@@ -101,16 +101,16 @@ class Bracket:
         return bool(self._line)
 
     def comes_first(self, trial: int) -> None:
-        """It goes on as soon as it can."""
+        """Put the trial first in line for atoms."""
         self._line[trial] = None
         self._line.move_to_end(trial, last=False)
 
     def takes_part(self, trial: int) -> bool:
-        """Whether the present halving is open to this trial."""
+        """Tell whether the present halving is open to this trial."""
         return not self.is_over and (trial in self.now.coming or trial in self.now.left_out)
 
     def arrive(self, trial: TrialView, now_s: float) -> None:
-        """A trial that takes part is at the milestone."""
+        """Record that a trial that takes part is at the milestone."""
         began = self.now.coming.pop(trial.id, None)
         if began is not None:
             self.now.times_s.add(now_s - began)
@@ -121,13 +121,13 @@ class Bracket:
         self._line.pop(trial.id, None)
 
     def drop(self, trial: int) -> None:
-        """The halving goes on without it, unless it comes before the others are in."""
+        """Let the halving go on without a trial, unless it comes before the others are in."""
         if trial in self.now.coming:
             del self.now.coming[trial]
             self.now.left_out.add(trial)
 
     def next_waiting(self, view: View) -> TrialView | None:
-        """Who is to be given atoms next. Who cannot run any more, or is held by a person, is dropped."""
+        """Return the next trial to be given atoms; drop trials that cannot run any more or that a person holds."""
         for number in list(self._line):
             trial = view.trials[number]
             if trial.state is TrialState.PAUSED and not trial.held_by_user:
@@ -144,14 +144,14 @@ class Bracket:
 
     @property
     def is_complete(self) -> bool:
-        """Whether everybody who takes part in this halving is in."""
+        """Whether every trial that takes part in this halving is in."""
         return not self.now.coming and not self.wants_new
 
     def advance(self) -> tuple[Sequence[int], bool]:
-        """End the halving: the winners move on. Who is out, and whether the bracket is over."""
+        """End the halving and move the winners on; return the losers, and whether the bracket is over."""
         rung = self.now.rung
         ranked = list(rung.top(len(rung)))
-        count = 0 if self.is_last_halving else self.plan.sizes[self._place + 1]
+        count = 0 if self.is_last_halving else self.shape.sizes[self._place + 1]
         winners = [trial for trial in ranked[:count] if rung.score(trial) > NEVER]
         if not winners:
             self.is_over = True
@@ -166,14 +166,14 @@ class Bracket:
     # ------------------------------------------------------------ stragglers
 
     def limit_s(self, patience: float) -> float | None:
-        """How long a trial may take for this halving; None while fewer than half are in."""
+        """Return how long a trial may take for this halving; None while fewer than half are in."""
         median_s = self.now.times_s.value
         if not median_s or self.now.timed < len(self.now.coming):
             return None
         return patience * median_s
 
     def stragglers(self, view: View, patience: float) -> tuple[list[int], float | None]:
-        """Who has taken too long by now, and when the next one will have."""
+        """Return the trials that have taken too long by now, and when the next one will have."""
         limit = self.limit_s(patience)
         if limit is None or self.wants_new:
             return [], None

@@ -43,7 +43,7 @@ class Options(base.Options):
     R: int | None = 81
     quantum_s: float = 10.0
     trials_per_device: int = 4
-    #: By which shares of its first value the loss must have fallen for the quantum to grow, and by which factor.
+    #: Shares of its first value by which the loss must have fallen for the quantum to grow, and the factor.
     milestones: tuple[float, ...] = (0.5, 0.75, 0.9)
     growth: float = 2.0
     #: The best possible metric, where more is better: what is missing to it counts as the loss.
@@ -66,7 +66,7 @@ class Options(base.Options):
 
 
 class Job:
-    """What Hermes knows of a trial: its convergence and its quantum."""
+    """Convergence and quantum of a trial."""
 
     __slots__ = (
         "_count",
@@ -116,7 +116,7 @@ class Job:
             self.quantum_s *= growth
 
     def is_over(self, now_s: float, at_least_s: float) -> bool:
-        """Whether the present quantum is over, and says something."""
+        """Tell whether the present quantum is over, and long enough to say something."""
         if self.began_s is None or now_s - self.began_s < max(self.quantum_s, at_least_s):
             return False
         return self.quanta > 0 or self._count != 1
@@ -152,7 +152,7 @@ class Hermes(base.Policy):
         self._has_said = False
 
     def job(self, trial: int) -> Job:
-        """What is known of a trial."""
+        """Return the job of a trial."""
         found = self._jobs.get(trial)
         if found is None:
             found = self._jobs[trial] = Job(self.options.quantum_s)

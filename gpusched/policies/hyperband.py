@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpusched.policies.halving import Plan, shrinking
+from gpusched.policies.halving import Shape, shrinking
 from gpusched.policies.sha import Synchronous, SynchronousOptions
 
 
@@ -23,13 +23,13 @@ class Options(SynchronousOptions):
     """``r``, ``R``, ``eta`` decide the brackets."""
 
 
-def brackets(r: int, R: int, eta: float) -> Iterator[Plan]:
-    """The brackets of one round, the most aggressive first."""
+def brackets(r: int, R: int, eta: float) -> Iterator[Shape]:
+    """Yield the brackets of one round, the most aggressive first."""
     s_max = int(math.log(R / r, eta) + 1e-9)
     for s in range(s_max, -1, -1):
         first = math.ceil((s_max + 1) / (s + 1) * eta**s - 1e-9)
         steps = tuple(max(1, round(R * eta ** (i - s))) for i in range(s + 1))
-        yield Plan(f"bracket s={s}", tuple(shrinking(first, eta, s + 1)), steps)
+        yield Shape(f"bracket s={s}", tuple(shrinking(first, eta, s + 1)), steps)
 
 
 class Hyperband(Synchronous):
@@ -38,7 +38,7 @@ class Hyperband(Synchronous):
     name = "hyperband"
     options_type = Options
 
-    def _plans(self) -> Iterator[Plan]:
+    def _shapes(self) -> Iterator[Shape]:
         options = self.options
         assert options.R is not None
         while True:

@@ -41,7 +41,7 @@ class Options(base.HalvingOptions):
 
     #: COOLDOWN of Algorithm 3, in steps since the last launch at another size.
     cooldown: int = 5
-    #: Who gets the atoms that are left over: everybody in turn, the best first, or the best alone (section 4.3).
+    #: Receiver of the atoms left over: all trials in turn, the best first, or the best alone (section 4.3).
     allocation: Literal["uniform", "top_job"] = "uniform"
     #: Ablation (figure 5): off = judged once, on arrival at a rung, against floor(n/eta).
     speculation: bool = True
@@ -172,7 +172,7 @@ class HyperSched(base.Policy):
         return (Resize(trial.id, atoms, why),)
 
     def _waits_for_more(self, view: View, trial: TrialView, share: int, atoms: int) -> bool:
-        """Atoms on their way to becoming free are waited for, one report long: one resize instead of two."""
+        """Tell whether to let this one report pass for atoms that are coming: one resize instead of two."""
         if not self.options.wait_for_more or self._waited.get(trial.id) == trial.incarnation:
             return False
         soon = trial.atoms + view.atoms_free + view.atoms_coming
@@ -230,7 +230,7 @@ class HyperSched(base.Policy):
         return needed_s < view.time_left_s
 
     def _may_resume(self, trial: TrialView) -> bool:
-        """Not one that its next report would pause again for a lower rung."""
+        """Tell whether a trial may go on: not one that its next report would pause for a lower rung."""
         if trial.held_by_user:
             return False
         return not self.options.speculation or self._failed_rung(trial) is None

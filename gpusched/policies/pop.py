@@ -53,7 +53,7 @@ class Options(base.Options):
     kill_threshold: float | None = None
     #: Below this chance to reach the target a trial is poor.
     p_poor: float = 0.05
-    #: How far beyond the best metric a rising target lies, as a share of what is still possible.
+    #: Distance of a rising target beyond the best metric, as a share of what is still possible.
     raise_by: float = 0.1
     #: Most trials under way at a time.
     configurations: int = 100

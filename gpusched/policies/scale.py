@@ -23,17 +23,17 @@ class Scale:
         self._low, self._high, self._sign = metric_min, metric_max, sign
 
     def of_score(self, score: float) -> float:
-        """0..1 for a finite score; 0 for minus infinity (a metric that was not finite)."""
+        """Return 0..1 for a finite score; 0 for minus infinity (a metric that was not finite)."""
         return self.of_metric(score * self._sign) if score > float("-inf") else 0.0
 
     def of_metric(self, metric: float) -> float:
-        """0..1 for a finite metric."""
+        """Return 0..1 for a finite metric."""
         share = (metric - self._low) / (self._high - self._low)
         share = min(1.0, max(0.0, share))
         return share if self._sign > 0 else 1.0 - share
 
     def metric(self, share: float) -> float:
-        """The metric at this place of the scale."""
+        """Return the metric at this place of the scale."""
         if self._sign < 0:
             share = 1.0 - share
         return self._low + share * (self._high - self._low)
@@ -42,7 +42,7 @@ class Scale:
 def bounds_problems(
     metric_min: float | None, metric_max: float | None, *, needed_by: str | None = None
 ) -> Iterator[BadOption]:
-    """What is wrong with the bounds of a metric. ``needed_by``: the policy that cannot do without."""
+    """Yield what is wrong with the bounds of a metric. ``needed_by``: the policy that cannot do without."""
     if metric_min is None and metric_max is None:
         if needed_by is not None:
             yield (
@@ -59,7 +59,7 @@ def bounds_problems(
 
 
 def curve_of(trial: TrialView, scale: Scale) -> tuple[tuple[float, ...], int]:
-    """The trial's learning curve on the scale, one value every ``stride`` steps, and that stride.
+    """Return the trial's learning curve on the scale, one value every ``stride`` steps, and that stride.
 
     A step that was trained twice counts with its later value; a metric that was not finite is replaced by the one
     before it (by the one after it at the beginning). Empty if no metric was finite.
@@ -81,5 +81,5 @@ def curve_of(trial: TrialView, scale: Scale) -> tuple[tuple[float, ...], int]:
 
 
 def first_finite(values: dict[int, float]) -> float | None:
-    """The earliest metric that is a number."""
+    """Return the earliest metric that is a number."""
     return next((values[step] for step in sorted(values) if values[step] == values[step]), None)

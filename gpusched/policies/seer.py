@@ -74,7 +74,7 @@ class Options(base.Options):
             yield "p_max", f"must be at least p_min = {self.p_min}, not {self.p_max}"
 
     def arguments(self, rules: Rules, atoms: int, time_left_s: float) -> Arguments:
-        """What the planner is asked, with everything that was left open filled in."""
+        """Return what the planner is asked, with options that were left open filled in."""
         deadline = min(self.T or float("inf"), time_left_s / 60.0)
         most = min(atoms, rules.max_atoms or atoms)
         return Arguments(
@@ -120,7 +120,7 @@ class Seer(base.Policy):
     # ------------------------------------------------------------ before it starts
 
     def plan_for(self, rules: Rules, atoms: int, time_left_s: float) -> tuple[Plan | None, str]:
-        """The plan for so many atoms, and in words: what it is, why it was cut, or why there is none."""
+        """Make the plan for so many atoms, and word it: how it was cut, or why there is none."""
         given = self.options.arguments(rules, atoms, time_left_s)
         wanted = self._plan_of(given, given.budget)
         if wanted is None or given.p_min > given.p_max:
@@ -151,7 +151,7 @@ class Seer(base.Policy):
         )
 
     def _cut(self, given: Arguments, atoms: int) -> Plan | None:
-        """The largest plan that fits the box.
+        """Make the largest plan that fits the box.
 
         If t_min was left open: with as many stages, and of those the one that uses most of the budget. Few atoms cannot
         run the many short trials that a t_min of a minute calls for, and would have few long ones done too early.

@@ -1,4 +1,4 @@
-"""What SEER plans before it starts (SoCC'21, Algorithms 2 and 3): how long, how many trials, on how many atoms.
+"""SEER's plan (SoCC'21, Algorithms 2 and 3): how long, how many trials, on how many atoms.
 
 Times in minutes, budgets in atom-minutes, as in the paper. Two remarks:
 

@@ -7,7 +7,7 @@ bracket is over the next one begins, until the deadline, which is not looked at;
 as soon as atoms are idle.
 
 Synchronous means to wait: "every trial within a halving iteration must complete consuming its resource". What keeps
-a straggler or a dropped job from blocking it for ever is said in ``halving``.
+a straggler or a dropped job from blocking a halving for ever is said in ``halving``.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gpusched.core.decisions import Complete, Decision, Pause, Resume, Start, St
 from gpusched.core.policy import TrialView, View
 from gpusched.core.rung import Rung, milestones
 from gpusched.policies import base
-from gpusched.policies.halving import Bracket, Plan, shrinking
+from gpusched.policies.halving import Bracket, Shape, shrinking
 from gpusched.text import ordinal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SynchronousOptions(base.HalvingOptions):
-    """What ``sha`` and ``hyperband`` share."""
+    """Options that ``sha`` and ``hyperband`` share."""
 
     #: Begin the next bracket on atoms that the present one leaves idle.
     overlap: bool = False
@@ -54,18 +54,18 @@ class Options(SynchronousOptions):
 
 
 class Synchronous(base.Policy):
-    """Runs brackets of successive halving, one after the other. Which ones: ``_plans``."""
+    """Brackets of successive halving, one after the other; ``_shapes`` says which."""
 
     options: SynchronousOptions
 
     def __init__(self, options: SynchronousOptions) -> None:
         super().__init__(options)
-        self._next_plan = self._plans()
+        self._next_shape = self._shapes()
         self._brackets: list[Bracket] = []
         self._begun = 0
 
-    def _plans(self) -> Iterator[Plan]:
-        """The brackets, without end."""
+    def _shapes(self) -> Iterator[Shape]:
+        """Yield the form of each bracket, without end."""
         raise AssertionError("which brackets a policy runs is its own")
 
     # ------------------------------------------------------------ reports
@@ -129,7 +129,7 @@ class Synchronous(base.Policy):
         return base.NOTHING if view.wake_at is not None else self._look_after_stragglers(view)
 
     def _next_of(self, view: View, bracket: Bracket) -> Decision | None:
-        """What a bracket would do with a free atom."""
+        """Return what a bracket would do with a free atom."""
         trial = bracket.next_waiting(view)
         if trial is not None:
             bracket.launched(trial.id, view.now)
@@ -141,15 +141,15 @@ class Synchronous(base.Policy):
         return None
 
     def _start(self, bracket: Bracket) -> Decision:
-        of = bracket.plan.sizes[0]
-        return Start(1, f"{bracket.plan.name}, {bracket.entered + 1} of {of}", tag=bracket)
+        of = bracket.shape.sizes[0]
+        return Start(1, f"{bracket.shape.name}, {bracket.entered + 1} of {of}", tag=bracket)
 
     def on_start(self, view: View, trial: TrialView) -> None:
         bracket: Bracket = trial.tag
         bracket.enter(trial.id, view.now)
 
     def _begin(self) -> Bracket:
-        bracket = Bracket(next(self._next_plan), self.options.eta)
+        bracket = Bracket(next(self._next_shape), self.options.eta)
         self._begun += 1
         self._brackets.append(bracket)
         return bracket
@@ -199,15 +199,15 @@ class Synchronous(base.Policy):
 
     def notes(self, view: View) -> Sequence[str]:
         return [
-            f"{bracket.plan.name}: {len(bracket.now.rung)} in at {bracket.milestone} steps, "
+            f"{bracket.shape.name}: {len(bracket.now.rung)} in at {bracket.milestone} steps, "
             f"{len(bracket.now.coming)} to come"
             for bracket in self._brackets
         ]
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         bracket: Bracket = trial.tag
-        lines = [f"it is in {bracket.plan.name}"]
-        for rung, size in zip(bracket.rungs, (*bracket.plan.sizes[1:], 0), strict=False):
+        lines = [f"it is in {bracket.shape.name}"]
+        for rung, size in zip(bracket.rungs, (*bracket.shape.sizes[1:], 0), strict=False):
             if trial.id in rung:
                 goes_on = f"the best {size} go on" if size else "the last halving"
                 place = ordinal(rung.rank(trial.id))
@@ -222,7 +222,7 @@ class Sha(Synchronous):
     options_type = Options
     options: Options
 
-    def _plans(self) -> Iterator[Plan]:
+    def _shapes(self) -> Iterator[Shape]:
         options = self.options
         assert options.R is not None
         steps = (*milestones(options.r, options.R, options.eta), options.R)
@@ -231,4 +231,4 @@ class Sha(Synchronous):
         number = 0
         while True:
             number += 1
-            yield Plan(f"bracket {number}", sizes, steps)
+            yield Shape(f"bracket {number}", sizes, steps)

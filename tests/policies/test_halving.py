@@ -7,11 +7,11 @@ from random import Random
 import pytest
 
 from gpusched.core.trial import Trial, TrialState
-from gpusched.policies.halving import Bracket, Plan
+from gpusched.policies.halving import Bracket, Shape
 from tests.events import reported
 from tests.policies.hand import Hand
 
-PLAN = Plan("bracket", (9, 3, 1), (1, 3, 9))
+PLAN = Shape("bracket", (9, 3, 1), (1, 3, 9))
 
 
 def in_line(bracket: Bracket, hand: Hand) -> list[int]:

@@ -14,7 +14,7 @@ NINE: dict[str, Any] = {"r": 1, "R": 9, "eta": 3.0}
 
 def plan(hand: Hand) -> tuple[tuple[int, ...], tuple[int, ...]]:
     assert isinstance(hand.policy, Sha)
-    found = next(hand.policy._plans())
+    found = next(hand.policy._shapes())
     return found.sizes, found.milestones
 
 
