@@ -154,14 +154,17 @@ class Experiment:
             trial.decided_at = state.now  # it trained until now: that is no overhead
         if state.best is None or trial.score > state.best.score:
             self._do.save_if_better(trial, trains_on=stays and event.can_save)
+        self._do.save_if_due(trial)
 
     def _record(self, trial: Trial, event: Reported) -> None:
         state, metric = self.state, event.metric
         if trial.steps_of_incarnation and trial.last_report_at is not None:
             trial.intervals_s.append(state.now - trial.last_report_at)
+        stride = max(1, event.step - trial.step) if state.rules.version >= 3 else 1
         trial.seq, trial.step, trial.report = event.seq, event.step, event.report
         trial.last_report_at = state.now
-        trial.steps_since_resize += 1
+        trial.trained_atoms = trial.atoms
+        trial.steps_since_resize += stride
         trial.steps_of_incarnation += 1
         if event.step > trial.furthest_step:
             trial.furthest_step, trial.infrastructure_faults = event.step, 0
@@ -192,7 +195,8 @@ class Experiment:
         elif trial.steps_of_incarnation == 1 and trial.step_time_before_s is not None:
             before, trial.step_time_before_s = trial.step_time_before_s, None
             state.speed.saw_resize(before[0], before[1], trial.atoms, step_time_s)
-        state.speed.saw_step(trial.atoms, step_time_s)
+        stride = max(1, event.step - trial.step) if state.rules.version >= 3 else 1
+        state.speed.saw_step(trial.atoms, step_time_s / stride)
         trial.step_time_s = step_time_s
 
     def _checkpoint_saved(self, event: CheckpointSaved) -> None:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 #: 2   ``hypersched`` deals atoms out in allowed sizes; ``pop`` and ``hermes`` preempt only for trials that get no atom
 #:     from those that leave already; ``pop`` tells two outstanding forecasts of a trial apart; a profile without a
 #:     measurement on one atom is relative to its smallest size.
-RULES_VERSION = 2
+#: 3   a trial that fails on more atoms before it reports goes back to the atoms it trained on; running trials are saved
+#:     every ``save_every_s``; ``cooldown`` and the time of a step count the steps that a report says, not reports.
+RULES_VERSION = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,8 @@ class Rules:
     #: model on disk is replaced while its trial trains on.
     save_share: float = 0.03
     best_every_s: float = 1.0
+    #: A running trial is saved at the latest after this much training (None: only what may be the best).
+    save_every_s: float | None = 300.0
 
     #: Factor that turns a metric into a score (more is better); a field, as every report needs it.
     sign: float = field(init=False, repr=False)

@@ -123,7 +123,7 @@ class Transitions:
     def _resume(self, decision: Resume) -> bool:
         state = self._state
         trial = state.trials[decision.trial]
-        atoms = state.rules.fit(decision.atoms)
+        atoms = self._fit(trial, decision.atoms)
         if trial.state is not S.PAUSED or trial.held_by_user or atoms > state.atoms_free:
             return False
         self._begin(trial, atoms, decision.reason or "resumed", f"resumed at step {trial.step}")
@@ -166,7 +166,7 @@ class Transitions:
     def _resize(self, decision: Resize) -> bool:
         state = self._state
         trial = state.trials[decision.trial]
-        atoms = state.rules.fit(decision.atoms)
+        atoms = self._fit(trial, decision.atoms)
         more = atoms - trial.atoms
         if trial.state is not S.RUNNING or trial.is_doomed or more == 0 or more > state.atoms_free:
             return False
@@ -177,6 +177,11 @@ class Transitions:
         state.say(trial, decision.reason or f"resize to {atoms} atoms")
         self._yield(trial, After(S.STARTING, decision.reason, atoms))
         return True
+
+    def _fit(self, trial: Trial, atoms: int) -> int:
+        """Return the largest size of at most ``atoms`` on which this trial has not failed."""
+        most = trial.most_atoms
+        return self._state.rules.fit(atoms if most is None else min(atoms, most))
 
     def leave(self, trial_id: int, after: After) -> bool:
         """Pause, stop or complete a trial; False if that changes nothing."""
@@ -267,7 +272,8 @@ class Transitions:
     def exited(self, trial: Trial, event: TrialExited) -> None:
         """Move a trial to where it goes now that nothing of its incarnation is left."""
         state, told = self._state, trial.after
-        after = _planned(state, trial, event) or self._relaunch(trial, event)
+        after = self._go_back(trial, event) or _planned(state, trial, event)
+        after = after or self._relaunch(trial, event)
         trial.after = None
         trial.gone, trial.kill_grace_s = trial.incarnation, None
         if trial.atoms and trial.step_time_s is not None and after.is_resize:
@@ -282,6 +288,19 @@ class Transitions:
             state.say(trial, after.reason)
         state.move(trial, after.state, after.reason)
         self.launch_if_ready(trial)
+
+    def _go_back(self, trial: Trial, event: TrialExited) -> After | None:
+        """Return a trial that failed on more atoms than it has trained on, before a report from there, to those."""
+        state, fewer = self._state, trial.trained_atoms
+        failed = event.outcome == "failed" and not trial.is_doomed and not event.barred
+        told_to_end = state.stopping or (trial.after is not None and not trial.after.is_resize)
+        if state.rules.version < 3 or not failed or told_to_end:
+            return None
+        if trial.steps_of_incarnation or not 0 < fewer < trial.atoms:
+            return None
+        trial.most_atoms, trial.decided_at = fewer, state.now
+        why = f"failed on {trial.size_in_words}, goes back to {fewer} and grows no more: {event.error}"
+        return After(S.STARTING, why, fewer)
 
     def _relaunch(self, trial: Trial, event: TrialExited) -> After:
         """Count a fault of the machine; the trial goes on from its checkpoint, a few times without progress."""
@@ -355,10 +374,21 @@ class Transitions:
             why = self._why_not_yet
         else:
             why = "the trial was asked to save it, and has not committed it"
-            state.best_asked_at = state.now
+            state.best_asked_at = trial.save_asked_at = state.now
             self.add(Save(trial.id, trial.incarnation))
         if trial.best_step == trial.step:
             trial.why_unsaved = why
+
+    def save_if_due(self, trial: Trial) -> None:
+        """Have a running trial saved that has trained for ``save_every_s`` without it: a machine may die."""
+        state, rules = self._state, self._state.rules
+        if rules.version < 3 or rules.save_every_s is None or trial.state is not S.RUNNING:
+            return
+        since = max(trial.last_saved_at, trial.save_asked_at, trial.up_at or 0.0)
+        pause_s = max(rules.save_every_s, trial.save_s / rules.save_share)
+        if not trial.is_doomed and state.now - since >= pause_s:
+            trial.save_asked_at = state.now
+            self.add(Save(trial.id, trial.incarnation))
 
     def saved(self, trial: Trial, step: int) -> None:
         """Note that a checkpoint of ``step`` is on disk: it may be the best model there is."""

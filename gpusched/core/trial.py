@@ -179,6 +179,8 @@ class Trial:
     #: Step of the newest committed checkpoint; 0: none.
     saved_step: int = 0
     last_saved_at: float = NEVER
+    #: When it was last asked to save a checkpoint and train on.
+    save_asked_at: float = NEVER
     save_s: float = 0.0
 
     #: When the launch, or the yield of a resize, was decided: the start of what counts as overhead. None: not known.
@@ -187,6 +189,9 @@ class Trial:
     #: When the present incarnation came up, and the training time of those before it.
     up_at: float | None = None
     past_training_s: float = 0.0
+    #: Atoms that its last report came from; the most that it may have after it has failed on more (None: any).
+    trained_atoms: int = 0
+    most_atoms: int | None = None
     steps_since_resize: int = 0
     #: Steps reported by the present incarnation.
     steps_of_incarnation: int = 0

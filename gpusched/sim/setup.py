@@ -22,7 +22,7 @@ from gpusched.sim.workload import Workload, load_workload
 
 #: How a simulated experiment differs from a live one, as fields of ``Rules``. No trial hangs unless hangs are asked
 #: for, so the watchdog's timer is off. ``best_every_s`` spares a real disk; here a save costs what ``Delays`` says.
-QUIET: Mapping[str, Any] = {"watch": False, "best_every_s": 0.0}
+QUIET: Mapping[str, Any] = {"watch": False, "best_every_s": 0.0, "save_every_s": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

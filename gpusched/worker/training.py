@@ -49,11 +49,17 @@ class Training:
         self._slots: list[tuple[str, int, int]] = []
         self._made: Counter[tuple[str, int]] = Counter()
         self._optimizers = 0
+        self._has_stepped = False
 
     @property
     def keeps_global_batch(self) -> bool:
         """Whether the global batch is the same on any number of atoms."""
         return self.layout.exact or self._is_fixed
+
+    @property
+    def has_not_stepped(self) -> bool:
+        """Whether an optimizer is tracked and none has stepped in this launch."""
+        return self._optimizers > 0 and not self._has_stepped
 
     def target_factor(self, power: float) -> float:
         """Factor of the learning rate for the present global batch."""
@@ -199,6 +205,7 @@ class Training:
 
     def _stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         if not self.clock.frozen:
+            self._has_stepped = True
             for loader in self.loaders:
                 loader.step_taken()
 

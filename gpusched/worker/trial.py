@@ -416,13 +416,19 @@ class Trial:
     def report(self, step: int | None = None, **metrics: Any) -> None:
         """Tell how the trial does after one more step, and do what the scheduler says. Every rank calls it.
 
-        Rank 0's metrics count: floats, ints, tensors or numpy scalars of one element. ``step`` counts finished steps;
-        by default it is one more than the last. May not return: see the rules at the top of this file.
+        May not return: see the rules at the top of this file.
+
+        Args:
+            step: Steps finished, in the unit of the recipe's ``r`` and ``R`` (epochs, iterations); by default one more
+                than the last. A loop that evaluates before it trains passes its iteration: a step that is reported
+                already, and step 0, are passed over at the beginning of a launch.
+            metrics: Numbers of rank 0, which count: floats, ints, tensors or numpy scalars of one element.
 
         Raises:
             TypeError: A metric is no number.
             ValueError: The recipe's metric is missing, the report is too large, or ``step`` does not go up.
-            SystemExit: The scheduler has this trial leave here.
+            RuntimeError: The script would train a wrong model (``usage.py``); the message has the line to change.
+            SystemExit: The scheduler has this trial leave here (never with ``in_charge``).
         """
         if not self._arrived:
             raise RuntimeError(
@@ -440,6 +446,19 @@ class Trial:
             if not self._leaving.in_charge:
                 raise SystemExit(0)
             return
+        if step == self._step and not self._reported:
+            return  # a loop that evaluates before it trains: this step was reported by the launch before, or is step 0
+        if (
+            step is None
+            and not self._reported
+            and self._training.has_not_stepped
+            and self.rank == 0
+        ):
+            say(
+                f"this trial.report(...) counts as step {self._step + 1}, but the optimizer has not stepped in this "
+                f"launch: a loop that evaluates before it trains skips as much training at every resume. Report after "
+                f"training, or say where training stands: trial.report(step=iteration, ...)"
+            )
         step = self._next_step(step)
         if not self._reported:
             self._first_report()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpusched.core.decisions import ConfirmRelease, KeepBest, Pause, Save, Start, Yield
@@ -120,3 +122,16 @@ def test_the_best_model_is_replaced_once_a_second_at_most_while_its_trial_trains
     script.report(0, 0.2).expect_nothing()
     script.wait(20.0)
     script.report(0, 0.3).expect(Save(0, 1))
+
+
+def test_a_running_trial_is_saved_every_so_often_though_it_is_not_the_best() -> None:
+    script = stages.running(save_every_s=100.0).wait(60.0).report(0, 0.1).expect_nothing()
+    script.wait(60.0).report(0, 0.1).expect(Save(0, 1))
+    script.wait(60.0).report(0, 0.1).expect_nothing()
+    script.saved(0, 3, save_s=6.0).wait(150.0).report(0, 0.1).expect_nothing()
+    script.wait(60.0).report(0, 0.1).expect(Save(0, 1))
+
+
+@pytest.mark.parametrize("rules", [{"save_every_s": None}, {"version": 2}])
+def test_where_it_is_off_only_the_best_is_saved(rules: dict[str, Any]) -> None:
+    stages.running(**rules).wait(900.0).report(0, 0.1).expect_nothing()

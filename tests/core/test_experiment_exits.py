@@ -267,3 +267,28 @@ def test_the_checkpoint_of_a_yield_may_be_the_best_model() -> None:
 def test_an_exit_without_a_checkpoint_keeps_the_older_one() -> None:
     script = stages.pausing().exited(0, "lost").expect(ConfirmRelease(("d0",)))
     assert (script.trial(0).step, script.trial(0).saved_step) == (2, 1)
+
+
+def failing_on_two(**rules: int) -> Script:
+    """Trained a step on d0, and fails on d0 and d1 before it reports."""
+    script = stages.waiting(**rules).released("d0").drop().up(0)
+    return script.exited(0, "failed", error="ValueError: not wrapped")
+
+
+def test_a_trial_that_fails_on_more_atoms_goes_back_and_grows_no_more() -> None:
+    script = failing_on_two().drop().released("d0").expect(launch(0, 3, "d0"))
+    assert script.trial(0).error is None
+    assert "goes back to 1 and grows no more: ValueError: not wrapped" in str(script.trial(0).story)
+    script.up(0).released("d1").drop()
+    script.decides(Resize(0, 2)).report(0, 0.6).drop()
+    assert script.trial(0).state is S.RUNNING
+    assert script.trial(0).atoms == 1
+
+
+def test_under_the_older_rules_such_a_trial_has_failed() -> None:
+    assert failing_on_two(version=2).trial(0).state is S.FAILED
+
+
+def test_a_trial_that_fails_where_it_has_trained_has_failed() -> None:
+    script = stages.waiting().released("d0").drop().up(0).report(0, 0.5).exited(0, "failed")
+    assert script.trial(0).state is S.FAILED
