@@ -26,7 +26,6 @@ from gpusched.core.events import (
     TrialUp,
 )
 from gpusched.devices.base import Device, Devices, Reading
-from gpusched.errors import GpuschedError
 from gpusched.executors.base import LiveTrial, Setting
 from gpusched.executors.best import BestKeeper
 from gpusched.executors.hub import Hub
@@ -42,12 +41,12 @@ from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.intake import Intake
 from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.launching import Launcher
-from gpusched.executors.local.prestart import Preparing
+from gpusched.executors.local.prestart import Prestart, Prestarts
 from gpusched.executors.local.server import Server
 from gpusched.executors.local.settings import LaunchSettings, devices_of, launch_settings
+from gpusched.executors.local.shared import Shared, Timers
 from gpusched.executors.local.speakers import Speakers
 from gpusched.executors.local.stopping import Stopping
-from gpusched.executors.local.timers import Timers
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import Identity
 from gpusched.processes.outcome import sane_exit
@@ -86,52 +85,36 @@ class TorchrunExecutor:
         seq_of: Callable[[int], int] = lambda _trial: 0,
         spare: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._paths = paths
+        timers = Timers(clock)
+        self.shared = shared = Shared(
+            paths=paths, settings=settings, hub=hub, timers=timers, say=say, seq_of=seq_of
+        )
+        self.now = clock
         self._devices = devices
-        self._settings = settings
-        self._clock = clock
-        self._say = say
         self._events: list[Event] = []
-        self._live: dict[int, Incarnation] = {}
-        self._timers = Timers(clock)
-        self.seq_of = seq_of
-        self._inventory = Inventory(
-            devices, self._timers, clock, self._emit, say, settings.release_limit_s
-        )
-        self._intake = Intake(settings.metric, clock, self._emit, self._fail, say)
-        self.hub = hub
-        self._speakers = Speakers(self, self._intake, epoch, hub, say)
-        self._best = BestKeeper(
-            paths, settings.metric, self._timers.after, say, self._atoms_of, spare
-        )
-        self._server = Server(self.hub, paths, settings, self._server_said, self._server_gone)
-        self._launcher = Launcher(paths, devices, settings, self._server, epoch)
-        self._stopping = Stopping(self, paths, settings, self._timers, self._inventory)
-        self._preparing = Preparing(
-            self,
-            paths,
-            settings,
-            self._server,
+        emit = self._events.append
+        self._inventory = Inventory(devices, timers, clock, emit, say, settings.release_limit_s)
+        self._best = BestKeeper(paths, settings.metric, timers.after, say, self._atoms_of, spare)
+        self.server = Server(hub, paths, settings, self._server_said, self._server_gone)
+        self._launcher = Launcher(shared, self.server, devices, self._end, epoch)
+        self.stopping = Stopping(shared, self.server, self._launcher, self._inventory, self._end)
+        self.prestarts = Prestarts(
+            shared,
+            self.server,
             self._launcher,
-            self._stopping,
-            self._timers,
-            clock,
-            say,
-            enabled=settings.prestart and devices.kind == "cpu",
+            self.stopping,
+            self._is_up,
+            enabled=devices.kind == "cpu",
         )
-        self.expect = self._preparing.expect
-        self._intake.handed = self._preparing.handed
-        self._intake.taken_back = self._preparing.taken_back
-        self._intake.waiting = self._preparing.waiting
+        self.expect = self.prestarts.expect
+        self._intake = Intake(shared, self.prestarts, emit, self._fail)
+        Speakers(shared, self._intake, self.stopping, epoch, up=self._is_up, exited=self._shim_said)
         if epoch > 1:  # trials wait for the daemon that comes back: serve first, then warm up
-            self._timers.after(_WARM_UP_AFTER_S, self._server.want)
+            timers.after(_WARM_UP_AFTER_S, self.server.want)
         else:
-            self._server.start()
+            self.server.start()
 
     # ------------------------------------------------------------------ the seam
-
-    def now(self) -> float:
-        return self._clock()
 
     def inventory(self) -> tuple[Device, ...]:
         return self._inventory.open()
@@ -140,15 +123,15 @@ class TorchrunExecutor:
         match command:
             case Launch():
                 self._launch(command)
-            case Yield():
-                if (it := self._current(command.trial, command.incarnation)) is not None:
-                    it.yields = "yield" if command.save else "leave"
-            case Save():
-                if (it := self._current(command.trial, command.incarnation)) is not None:
-                    it.saves = True
-            case Kill():
-                if (it := self._current(command.trial, command.incarnation)) is not None:
-                    self._stopping.kill(it, command.grace_s, stacks=command.stacks)
+            case Yield(trial, number, save):
+                if (incarnation := self.shared.roster.find(trial, number)) is not None:
+                    incarnation.yields = "yield" if save else "leave"
+            case Save(trial, number):
+                if (incarnation := self.shared.roster.find(trial, number)) is not None:
+                    incarnation.saves = True
+            case Kill(trial, number, grace_s, stacks):
+                if (incarnation := self.shared.roster.find(trial, number)) is not None:
+                    self.stopping.kill(incarnation, grace_s, stacks=stacks)
             case ConfirmRelease():
                 self._inventory.confirm_release(command.devices)
             case KeepBest():
@@ -156,45 +139,40 @@ class TorchrunExecutor:
             case _:
                 pass  # timers, forecasts and the end are the driver's and the daemon's
 
-    def _atoms_of(self, trial: int) -> int | None:
-        it = self._live.get(trial)
-        return len(it.devices) if it is not None else None
-
-    def _emit(self, event: Event) -> None:
-        self._events.append(event)
-
     def acknowledge(self, report: Reported) -> None:
-        it = self._live.get(report.trial)
-        if it is not None and it.number == report.incarnation:
-            it.answer(report.seq)
+        incarnation = self.shared.roster.find(report.trial, report.incarnation)
+        if incarnation is not None:
+            incarnation.answer(report.seq)
 
     def poll(self, until: float) -> Sequence[Event]:
         """Also returns when somebody rang at the hub."""
-        self._tick(self.now())
+        timers, hub = self.shared.timers, self.shared.hub
+        timers.run_due()
         while not self._events:
-            next_at = min(until, self._timers.next_at)
-            rung = self.hub.turn(min(max(0.0, next_at - self.now()), 3600.0))
-            now = self.now()
-            self._tick(now)
-            if rung or now >= until:
+            next_at = min(until, timers.next_at)
+            rung = hub.turn(min(max(0.0, next_at - self.now()), 3600.0))
+            timers.run_due()
+            if rung or self.now() >= until:
                 break
-        events, self._events = self._events, []
-        return events
+        return self._told()
 
     def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
-        uncounted = self._preparing.find_abandoned({(one.trial, one.incarnation) for one in live})
+        not_due = self.prestarts.find_abandoned({(one.trial, one.incarnation) for one in live})
         for one in live:
-            self._reconcile(one, counts=(one.trial, one.incarnation) not in uncounted)
-        events, self._events = self._events, []
+            self._reconcile(one, is_due=(one.trial, one.incarnation) not in not_due)
+        return self._told()
+
+    def _told(self) -> list[Event]:
+        events = list(self._events)
+        self._events.clear()
         return events
 
     def close(self) -> None:
-        """Trials, their shims and (until the last of them is gone) the warm server live on."""
-        for it in self._live.values():
-            it.unwatch_shim(self.hub)
-            it.hang_up()
-        self._preparing.close()
-        self._server.close(idle=not self._live and not self._preparing.is_busy)
+        """Let go: trials, shims and (until the last is gone) the warm server live on, and prestarts end themselves."""
+        left = list(self.shared.roster.all())
+        for incarnation in left:
+            incarnation.hang_up(self.shared.hub)
+        self.server.close(idle=not left)
         self._devices.close()
 
     def keep_out(self, device: str, reason: str) -> None:
@@ -206,119 +184,76 @@ class TorchrunExecutor:
     def readings(self) -> Sequence[Reading]:
         return self._devices.readings()
 
-    # ------------------------------------------------------------------ commands
-
-    def _current(self, trial: int, incarnation: int) -> Incarnation | None:
-        it = self._live.get(trial)
-        return it if it is not None and it.number == incarnation else None
+    # ------------------------------------------------------------------ launches
 
     def _launch(self, command: Launch) -> None:
-        known = self._live.get(command.trial)
+        known = self.shared.roster.current.get(command.trial)
         if known is not None and known.number >= command.incarnation:
             return
-        if self._preparing.take(command):
+        if self.prestarts.take(command):
             return
-        paths = self._paths.trial(command.trial)
-        it = Incarnation(command.trial, command.incarnation, command.devices, paths)
-        self._live[it.trial] = it
-        begin = partial(self._begin, it, command)
-        if not self._preparing.hold(it, begin):
-            begin()
+        paths = self.shared.paths.trial(command.trial)
+        incarnation = Incarnation(command.trial, command.incarnation, command.devices, paths)
+        self.shared.roster.current[command.trial] = incarnation
+        self._launcher.launch(incarnation, command)
 
-    def _begin(self, it: Incarnation, command: Launch) -> None:
-        try:
-            self._launcher.prepare(it, command, self.seq_of(it.trial))
-        except (OSError, GpuschedError) as problem:
-            self.end(it, lost(f"it could not be launched: {problem}"))
-            return
-        self._launcher.send(it)
+    def _atoms_of(self, trial: int) -> int | None:
+        incarnation = self.shared.roster.current.get(trial)
+        return len(incarnation.devices) if incarnation is not None else None
 
-    # ------------------------------------------------------------------ who speaks
+    def _is_up(self, incarnation: Incarnation) -> None:
+        incarnation.is_up = True
+        self._events.append(
+            TrialUp(at=self.now(), trial=incarnation.trial, incarnation=incarnation.number)
+        )
 
-    def known(self, trial: int, incarnation: int) -> Incarnation | None:
-        """Who may be named; while something of the same number that was dropped is left, that."""
-        return self._preparing.find(trial, incarnation) or self._current(trial, incarnation)
-
-    def joined(self, it: Incarnation) -> None:
-        """All of its ranks have."""
-        if not it.waits and not it.is_up:
-            self._is_up(it)
-
-    def _is_up(self, it: Incarnation) -> None:
-        it.is_up = True
-        self._emit(TrialUp(at=self.now(), trial=it.trial, incarnation=it.number))
-
-    def watch(self, it: Incarnation, shim: Identity) -> bool:
-        """Notice when its shim ends. False if it has ended."""
-        return it.watch_shim(self.hub, shim, partial(self._stopping.shim_gone, it))
-
-    def _fail(self, it: Incarnation, why: str) -> None:
-        """The trial did what it must not: it is ended, and failed for this reason."""
-        it.fault = why
-        self._stopping.kill(it, 0.0)
+    def _fail(self, incarnation: Incarnation, why: str) -> None:
+        """End a trial that did what it must not; it has failed for this reason."""
+        incarnation.fault = why
+        self.stopping.kill(incarnation, 0.0)
 
     # ------------------------------------------------------------------ ends
 
-    def is_live(self, it: Incarnation) -> bool:
-        """Whether it is current and has not ended."""
-        return self._live.get(it.trial) is it or self._preparing.knows(it)
-
-    def live(self, trial: int) -> Incarnation | None:
-        return self._live.get(trial)
-
-    def go_live(self, it: Incarnation) -> None:
-        """It was launched before it was due, and now it is."""
-        self._live[it.trial] = it
-        if it.is_ready:
-            self._is_up(it)
-
-    def withdraw(self, it: Incarnation) -> bool:
-        """True if its launch had not begun, and now will not."""
-        return self._preparing.withdraw(it) or self._launcher.withdraw(it)
-
-    def has_server(self, it: Incarnation) -> bool:
-        """Whether the server that forked its shim is there to clean up after it."""
-        return it.launched_by is not None and it.launched_by == self._server.pid
-
-    def shim_said(self, it: Incarnation, frame: Exited) -> None:
+    def _shim_said(self, incarnation: Incarnation, frame: Exited) -> None:
         record = sane_exit(frame.record)
-        if record is not None and self.is_live(it):
-            self.end(it, how_it_ended(it, record))
+        if record is not None and self.shared.roster.has(incarnation):
+            self._end(incarnation, how_it_ended(incarnation, record))
 
-    def end(self, it: Incarnation, ending: Ending) -> None:
-        """The one place where an incarnation ends: now, or when its GPUs have been looked at."""
-        if self._preparing.knows(it):
-            self._preparing.ended(it, ending)
+    def _end(self, incarnation: Incarnation, ending: Ending) -> None:
+        """The one place where an incarnation ends: now, or when its GPUs have been examined."""
+        if self.shared.roster.is_prestart(incarnation):
+            self.prestarts.ended(incarnation, ending)
             return
-        if it.waits:
+        if not incarnation.is_due:
             ending = Ending("lost", error=_UNBEGUN, unbegun=True)
-        if it.fault is None:
-            ending = blame_memory(it, ending, self._inventory.strangers)
+        if incarnation.fault is None:
+            ending = blame_memory(incarnation, ending, self._inventory.strangers)
             if may_be_the_gpus(ending):
                 self._inventory.examine(
-                    it.devices, lambda fault: self._end(it, with_blame(ending, fault))
+                    incarnation.devices,
+                    lambda fault: self._tell_end(incarnation, with_blame(ending, fault)),
                 )
                 return
-        self._end(it, ending)
+        self._tell_end(incarnation, ending)
 
-    def _end(self, it: Incarnation, ending: Ending) -> None:
-        if not self.is_live(it):
+    def _tell_end(self, incarnation: Incarnation, ending: Ending) -> None:
+        """Tell all that the incarnation has said, then its end."""
+        if not self.shared.roster.has(incarnation):
             return
-        if it.rank_peer is not None:
-            it.rank_peer.drain()
-        self._intake.catch_up(it)
-        self._intake.catch_up_saved(it, ending.saved_step)
-        it.unwatch_shim(self.hub)
-        it.hang_up()
-        del self._live[it.trial]
-        self._preparing.left(it, ending.saved_step)
-        if it.fault is not None:
-            ending = Ending("failed", step=ending.step, error=it.fault)
-        self._emit(
+        if incarnation.rank_peer is not None:
+            incarnation.rank_peer.drain()
+        self._intake.catch_up(incarnation)
+        self._intake.catch_up_saved(incarnation, ending.saved_step)
+        incarnation.hang_up(self.shared.hub)
+        del self.shared.roster.current[incarnation.trial]
+        self.prestarts.left(incarnation, ending.saved_step)
+        if incarnation.fault is not None:
+            ending = Ending("failed", step=ending.step, error=incarnation.fault)
+        self._events.append(
             TrialExited(
                 at=self.now(),
-                trial=it.trial,
-                incarnation=it.number,
+                trial=incarnation.trial,
+                incarnation=incarnation.number,
                 outcome=ending.outcome,
                 step=ending.step,
                 saved_step=ending.saved_step,
@@ -331,76 +266,76 @@ class TorchrunExecutor:
     # ------------------------------------------------------------------ the server
 
     def _server_said(self, frame: FromServer) -> None:
+        named = self.shared.roster.named
         match frame:
             case Ready():
                 self._launcher.flush()
             case Launched():
-                if (it := self.known(frame.trial, frame.incarnation)) is not None:
-                    it.launched_by = self._server.pid
-                    self._stopping.limit_birth(it)
+                if (incarnation := named(frame.trial, frame.incarnation)) is not None:
+                    incarnation.launched_by = self.server.pid
+                    self.stopping.limit_birth(incarnation)
                     began = frame.start_time
-                    if began is None or not self.watch(it, Identity(frame.pid, began)):
-                        self._timers.after(0.0, partial(self._stopping.shim_gone, it))
+                    shim = Identity(frame.pid, began) if began is not None else None
+                    if shim is None or not self.stopping.watch(incarnation, shim):
+                        self._shim_gone_soon(incarnation)
             case ShimDied():
-                it = self.known(frame.trial, frame.incarnation)
-                if it is not None and it.shim is not None and it.shim.pid == frame.pid:
-                    self.end(it, how_it_ended(it, None, status=frame.status))
+                incarnation = named(frame.trial, frame.incarnation)
+                shim = incarnation.shim if incarnation is not None else None
+                if incarnation is not None and shim is not None and shim.pid == frame.pid:
+                    ending = how_it_ended(incarnation, None, status=frame.status)
+                    self._end(incarnation, ending)
             case LaunchFailed():
-                if (it := self.known(frame.trial, frame.incarnation)) is not None:
-                    self.end(it, lost(f"it could not be launched: {frame.message}"))
+                if (incarnation := named(frame.trial, frame.incarnation)) is not None:
+                    self._end(incarnation, lost(f"it could not be launched: {frame.message}"))
             case PreloadFailed():
-                self._say(f"preload: {frame.module} is not preloaded: {frame.message}")
-                self._server.never_again(frame.module, tainted=frame.tainted)
+                self.shared.say(f"preload: {frame.module} is not preloaded: {frame.message}")
+                self.server.never_again(frame.module, tainted=frame.tainted)
             case _:
                 pass
 
+    def _shim_gone_soon(self, incarnation: Incarnation) -> None:
+        self.shared.timers.after(0.0, partial(self.stopping.shim_gone, incarnation))
+
     def _server_gone(self) -> None:
-        """Start another. What it had been asked to launch is asked again, unless a shim has claimed it."""
-        self._say("the warm server ended; starting another")
-        self._preparing.server_gone()
-        for it in self._live.values():
-            it.launched_by = None
-            if it.shim is None and it.spec is not None:
-                if it.claim() is None:
-                    self._launcher.send(it)
-                elif not self._adopt(it):
-                    self._timers.after(0.0, partial(self._stopping.shim_gone, it))
-        self._timers.after(self._server.pause_s, self._server.want_again)
+        """Start another. A launch that no shim has claimed is asked for again."""
+        self.shared.say("the warm server ended; starting another")
+        self.prestarts.server_gone()
+        for incarnation in self.shared.roster.current.values():
+            incarnation.launched_by = None
+            if incarnation.shim is None and incarnation.spec is not None:
+                if incarnation.claim() is None:
+                    self._launcher.send(incarnation)
+                elif not self._adopt(incarnation):
+                    self._shim_gone_soon(incarnation)
+        self.server.want()
 
     # ------------------------------------------------------------------ after a restart of the daemon
 
-    def _reconcile(self, one: LiveTrial, *, counts: bool) -> None:
-        """``counts``: false if it was launched before it was due, and was not told that it was due now."""
-        paths = self._paths.trial(one.trial)
-        it = Incarnation(one.trial, one.incarnation, one.devices, paths)
-        it.last_seq, it.saved_step = one.last_seq, one.saved_step
-        self._live[it.trial] = it
-        it.waits = not counts
-        if not it.claim_or_forbid():
-            self.end(it, Ending("lost", error=_UNBEGUN, unbegun=True))
-        elif not counts:
-            self._stopping.hunt(it)
-        elif (record := it.exit_record()) is not None:
-            self.end(it, how_it_ended(it, record))
-        elif self._adopt(it):
-            self._intake.catch_up(it)
-            self._intake.catch_up_saved(it)
+    def _reconcile(self, one: LiveTrial, *, is_due: bool) -> None:
+        """Find out what became of an incarnation. ``is_due``: false for a prestart whose shim was not told it was."""
+        paths = self.shared.paths.trial(one.trial)
+        incarnation = Incarnation(one.trial, one.incarnation, one.devices, paths)
+        incarnation.last_seq, incarnation.saved_step = one.last_seq, one.saved_step
+        incarnation.prestart = None if is_due else Prestart()
+        self.shared.roster.current[one.trial] = incarnation
+        if not incarnation.claim_or_forbid():
+            self._end(incarnation, Ending("lost", error=_UNBEGUN, unbegun=True))
+        elif not is_due:
+            self.stopping.hunt(incarnation)
+        elif (record := incarnation.exit_record()) is not None:
+            self._end(incarnation, how_it_ended(incarnation, record))
+        elif self._adopt(incarnation):
+            self._intake.catch_up(incarnation)
+            self._intake.catch_up_saved(incarnation)
         else:
-            self._stopping.hunt(it)
+            self.stopping.hunt(incarnation)
 
-    def _adopt(self, it: Incarnation) -> bool:
+    def _adopt(self, incarnation: Incarnation) -> bool:
         """Watch over the shim that another daemon, or another server, has started. False if it has ended."""
-        claim = it.claim()
+        claim = incarnation.claim()
         if claim is None or claim.shim is None or not claim.is_alive:
             return False
-        return self.watch(it, claim.shim)
-
-    # ------------------------------------------------------------------ time
-
-    def _tick(self, now: float) -> None:
-        """Do what is due."""
-        if now >= self._timers.next_at:
-            self._timers.run_due()
+        return self.stopping.watch(incarnation, claim.shim)
 
 
 def make(setting: Setting) -> TorchrunExecutor:

@@ -1,4 +1,4 @@
-"""One incarnation as the daemon sees it: what was asked of it, who speaks for it, which reports are in.
+"""One incarnation as the daemon sees it: what was asked of it, who speaks for it, which reports are in; and the roster.
 
 Not to be confused with ``core.trial.Trial`` (what the search knows of a trial) or the shim (which owns the processes).
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpusched.executors.hub import Hub
 from gpusched.executors.peer import Peer
@@ -17,38 +17,36 @@ from gpusched.folder.reports import reports_after
 from gpusched.processes.claim import Claim, make_claim, read_claim
 from gpusched.processes.identity import Identity, open_pidfd, send_signal
 from gpusched.processes.outcome import sane_exit
-from gpusched.protocol import Answer, Counts, Go, Handed, LaunchSpec, Report, Stop
+from gpusched.protocol import Answer, Counts, Go, LaunchSpec, Report, Stop
+
+if TYPE_CHECKING:
+    from gpusched.executors.local.prestart import Prestart
 
 
 class Incarnation:
-    """``launched_by``: the pid of the server that forked its shim, None if that was another daemon's."""
+    """One launch of a trial. ``launched_by``: the pid of the server that forked its shim, None: another daemon's."""
 
     __slots__ = (
         "awaiting",
-        "counts",
         "devices",
         "fault",
-        "handed",
-        "is_ready",
         "is_up",
         "last_seq",
         "launched_by",
         "number",
         "paths",
         "pidfd",
+        "prestart",
         "rank_peer",
-        "restored_step",
         "saved_step",
         "saves",
-        "sent_at",
         "shim",
         "shim_peer",
         "spec",
         "stacks",
-        "stays",
         "stop_grace_s",
+        "successor",
         "trial",
-        "waits",
         "yields",
     )
 
@@ -74,28 +72,31 @@ class Incarnation:
         self.shim: Identity | None = None
         self.pidfd: int | None = None
         self.launched_by: int | None = None
-        #: Of a resize (``preparing.py``). It is to yield, and is answered "go on" for now.
-        self.stays = False
-        #: What it told of a checkpoint in memory.
-        self.handed: Handed | None = None
-        #: It was launched before it was due: it does not count yet; its ranks are set up; what they went on from.
-        self.waits = False
-        self.is_ready = False
-        self.restored_step: int | None = None
-        self.sent_at = 0.0
-        #: Its shim is to be told that it counts now.
-        self.counts = False
+        #: How this one was set up before it was due; None: it was launched when it was due.
+        self.prestart: Prestart | None = None
+        #: The prestart of the incarnation that is to follow this one.
+        self.successor: Prestart | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether its launch has been executed."""
+        return self.prestart is None or self.prestart.is_due
+
+    @property
+    def trains_on(self) -> bool:
+        """Whether it is to yield, and is answered "go on" until its successor's ranks are ready."""
+        return self.successor is not None and self.successor.delays_yield
 
     # ------------------------------------------------------------------ reports
 
     def missed_reports(self, before: int | None = None) -> Iterator[Report]:
-        """Reports in the trial's own file that have not come in."""
+        """Read the reports in the trial's own file that have not come in."""
         for report in reports_after(self.paths.reports, self.last_seq):
             if before is None or report.seq < before:
                 yield report
 
     def newest_checkpoint(self) -> int:
-        """The step of the newest that is committed on disk; 0 if there is none."""
+        """Return the step of the newest checkpoint that is committed on disk; 0: none is."""
         try:
             names = [entry.name for entry in self.paths.checkpoints.iterdir()]
         except OSError:
@@ -104,14 +105,15 @@ class Incarnation:
         return max((int(step) for step in steps if step.isdigit()), default=0)
 
     def reply_to(self, seq: int) -> Answer:
-        """The answer to a report: what was asked for it, or to go on."""
-        if self.yields is not None and not self.stays:
+        """Word the answer to a report: what was asked for, or to go on."""
+        trains_on = self.trains_on
+        if self.yields is not None and not trains_on:
             return Answer(seq, "yield" if self.saves else self.yields)
         saves, self.saves = self.saves, False
-        return Answer(seq, "save" if saves else "continue", soon=self.stays)
+        return Answer(seq, "save" if saves else "continue", soon=trains_on)
 
     def answer(self, seq: int) -> None:
-        """Answer if rank 0 waits for it."""
+        """Answer a report if rank 0 waits for it."""
         if self.awaiting == seq and self.rank_peer is not None:
             self.awaiting = None
             self.rank_peer.send(self.reply_to(seq))
@@ -122,18 +124,18 @@ class Incarnation:
         return read_claim(self.paths.shim(self.number))
 
     def claim_or_forbid(self) -> bool:
-        """Whether a shim has claimed it; if none has, none ever will."""
+        """Whether a shim has claimed this incarnation; if none has, none ever will."""
         try:
             return not make_claim(self.paths.shim(self.number), None)
         except FileNotFoundError:
-            return False  # not even its folder is there; nobody is left who would make one
+            return False  # not even its folder is there; no process is left that would make one
 
     def exit_record(self) -> dict[str, Any] | None:
-        """What its shim wrote when nothing was left."""
+        """Read what the shim wrote when nothing was left."""
         return sane_exit(read_json(self.paths.exit(self.number)))
 
     def watch_shim(self, hub: Hub, shim: Identity, on_gone: Any) -> bool:
-        """Have ``on_gone()`` called when it ends. False if it has ended."""
+        """Have ``on_gone()`` called when the shim ends. False if it has ended."""
         self.shim = shim
         self.unwatch_shim(hub)
         self.pidfd = open_pidfd(shim)
@@ -148,23 +150,59 @@ class Incarnation:
             os.close(self.pidfd)
             self.pidfd = None
 
-    def ask_to_stop(self) -> None:
-        """Pass a stop that was asked for on to the shim, if it is on the line; else it hears when it connects."""
-        if self.stop_grace_s is not None and self.shim_peer is not None:
+    def tell_shim(self) -> None:
+        """Pass on a stop that was asked for, and that a prestart is due; a shim without a line hears on connecting."""
+        if self.shim_peer is None:
+            return
+        if self.stop_grace_s is not None:
             self.shim_peer.send(Stop(self.stop_grace_s, self.stacks))
-
-    def tell_that_it_counts(self) -> None:
-        """It was launched before it was due, and now it is; a shim that is not on the line hears when it connects."""
-        if self.counts and self.shim_peer is not None:
+        if self.prestart is not None and self.prestart.is_due:
             self.shim_peer.send(Counts())
 
     def signal_shim(self, number: int) -> bool:
         return self.shim is not None and send_signal(self.shim, number)
 
-    def hang_up(self) -> None:
-        """Close its lines; nobody is called about it."""
+    def hang_up(self, hub: Hub) -> None:
+        """Stop watching the shim and close both lines, without a call of ``on_end``."""
+        self.unwatch_shim(hub)
         for peer in (self.rank_peer, self.shim_peer):
             if peer is not None:
                 peer.on_end = None
                 peer.close()
         self.rank_peer = self.shim_peer = None
+
+
+class Roster:
+    """Every incarnation of which processes may be left: of each trial the current one, and prestarts."""
+
+    def __init__(self) -> None:
+        self.current: dict[int, Incarnation] = {}
+        #: Set up and not due yet, by trial.
+        self.prestarted: dict[int, Incarnation] = {}
+        #: Prestarts that will not be needed, until nothing is left of them.
+        self.dropped: list[Incarnation] = []
+
+    def find(self, trial: int, number: int) -> Incarnation | None:
+        """Return the current incarnation if it has this number."""
+        incarnation = self.current.get(trial)
+        return incarnation if incarnation is not None and incarnation.number == number else None
+
+    def named(self, trial: int, number: int) -> Incarnation | None:
+        """Return the incarnation a frame may name; a prestart with that number takes precedence until it is gone."""
+        for prestart in (*self.prestarted.values(), *self.dropped):
+            if prestart.trial == trial and prestart.number == number:
+                return prestart
+        return self.find(trial, number)
+
+    def is_prestart(self, incarnation: Incarnation) -> bool:
+        """Whether this is a prestart that is not due, or will not be needed."""
+        return self.prestarted.get(incarnation.trial) is incarnation or incarnation in self.dropped
+
+    def has(self, incarnation: Incarnation) -> bool:
+        """Whether this incarnation has not ended."""
+        return self.current.get(incarnation.trial) is incarnation or self.is_prestart(incarnation)
+
+    def all(self) -> Iterator[Incarnation]:
+        yield from self.current.values()
+        yield from self.prestarted.values()
+        yield from self.dropped

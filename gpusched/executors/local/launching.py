@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gpusched.core.decisions import Launch
 from gpusched.devices.base import Devices, Placement
+from gpusched.errors import GpuschedError
+from gpusched.executors.local.endings import Ending, lost
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.server import Server
-from gpusched.executors.local.settings import LaunchSettings
+from gpusched.executors.local.shared import Shared
 from gpusched.folder.files import private_folder, write_aside
-from gpusched.folder.paths import ExperimentPaths
 from gpusched.folder.reports import last_seq
 from gpusched.protocol import LaunchSpec
 from gpusched.space import arguments
@@ -31,55 +32,90 @@ def seed_of(seed: int, trial: int) -> int:
 
 
 class Launcher:
-    """Keeps what cannot be sent yet because the server is not up."""
+    """Launches incarnations; holds those whose devices or number a dropped prestart still has, or without a server.
+
+    ``end`` is told of one that could not be launched.
+    """
 
     def __init__(
         self,
-        paths: ExperimentPaths,
-        devices: Devices,
-        settings: LaunchSettings,
+        shared: Shared,
         server: Server,
+        devices: Devices,
+        end: Callable[[Incarnation, Ending], None],
         epoch: int = 1,
     ) -> None:
-        self._paths = paths
-        self._devices = devices
-        self._settings = settings
+        self._paths = shared.paths
+        self._settings = shared.settings
+        self._roster = shared.roster
+        self._seq_of = shared.seq_of
         self._server = server
+        self._devices = devices
+        self._end = end
         self._epoch = epoch
-        self._waiting: dict[int, Incarnation] = {}
+        self._held: list[tuple[Incarnation, Launch]] = []
+        self._unsent: dict[int, Incarnation] = {}
 
-    def prepare(self, it: Incarnation, command: Launch, known_seq: int = 0) -> None:
-        """Folders, ``hparams.json`` and the frame. ``known_seq``: of the last report that has come in.
+    def launch(self, incarnation: Incarnation, command: Launch) -> None:
+        """Launch now, or as soon as nothing is left of a dropped prestart in the way."""
+        taken = set(incarnation.devices)
+        if any(
+            prestart.trial == incarnation.trial or taken & set(prestart.devices)
+            for prestart in self._roster.dropped
+        ):
+            incarnation.last_seq = last_seq(incarnation.paths.reports)
+            incarnation.saved_step = incarnation.newest_checkpoint()
+            self._held.append((incarnation, command))
+            return
+        try:
+            self.prepare(incarnation, command)
+        except (OSError, GpuschedError) as problem:
+            self._end(incarnation, lost(f"it could not be launched: {problem}"))
+            return
+        self.send(incarnation)
 
-        Raises OSError, and DeviceError for devices that are gone.
-        """
-        private_folder(it.paths.logs(it.number))
+    def release_held(self) -> None:
+        """Launch what was held, now that a dropped prestart is gone; some may have to wait for another."""
+        held, self._held = self._held, []
+        for incarnation, command in held:
+            self.launch(incarnation, command)
+
+    def prepare(self, incarnation: Incarnation, command: Launch) -> None:
+        """Make folders, ``hparams.json`` and the frame. Raises OSError, and DeviceError for devices that are gone."""
+        private_folder(incarnation.paths.logs(incarnation.number))
         # All that is there was told before the incarnation before this one ended.
-        it.last_seq = last_seq(it.paths.reports)
-        it.saved_step = it.newest_checkpoint()
+        incarnation.last_seq = last_seq(incarnation.paths.reports)
+        incarnation.saved_step = incarnation.newest_checkpoint()
         content = self._hparams(command)
-        if known_seq > it.last_seq:  # the disk refused to keep some
-            it.last_seq = content["seq"] = known_seq
-        _write_hparams(it.paths.hparams, json.dumps(content).encode() + b"\n")
+        known_seq = self._seq_of(incarnation.trial)
+        if known_seq > incarnation.last_seq:  # the disk refused to keep some
+            incarnation.last_seq = content["seq"] = known_seq
+        _write_hparams(incarnation.paths.hparams, json.dumps(content).encode() + b"\n")
         placement = self._devices.take(command.devices)
         args = arguments.fill(self._settings.args, command.hparams)
-        it.spec = self._spec(it, placement, args)
+        incarnation.spec = self._spec(incarnation, placement, args)
 
-    def send(self, it: Incarnation) -> None:
-        """Now, or as soon as the server is up."""
+    def send(self, incarnation: Incarnation) -> None:
+        """Ask the server to fork it, now or as soon as the server is up."""
         self._server.want()
-        if not (self._server.ready and it.spec is not None and self._server.launch(it.spec)):
-            self._waiting[it.trial] = it
+        spec = incarnation.spec
+        if not (self._server.ready and spec is not None and self._server.launch(spec)):
+            self._unsent[incarnation.trial] = incarnation
 
     def flush(self) -> None:
-        """The server is up."""
-        waiting, self._waiting = self._waiting, {}
-        for it in waiting.values():
-            self.send(it)
+        """Send what could not be sent: the server is up."""
+        unsent, self._unsent = self._unsent, {}
+        for incarnation in unsent.values():
+            self.send(incarnation)
 
-    def withdraw(self, it: Incarnation) -> bool:
-        """True if it had not been sent, and now will not be."""
-        return self._waiting.pop(it.trial, None) is not None
+    def withdraw(self, incarnation: Incarnation) -> bool:
+        """Take back a launch that has not begun. True: it will not begin."""
+        held = [entry for entry in self._held if entry[0] is not incarnation]
+        held, self._held = self._held, held
+        is_unsent = self._unsent.get(incarnation.trial) is incarnation
+        if is_unsent:
+            del self._unsent[incarnation.trial]
+        return is_unsent or len(held) > len(self._held)
 
     def _hparams(self, command: Launch) -> dict[str, Any]:
         return {
@@ -88,18 +124,18 @@ class Launcher:
             "hparams": dict(command.hparams),
         }
 
-    def _spec(self, it: Incarnation, placement: Placement, args: list[str]) -> LaunchSpec:
+    def _spec(self, incarnation: Incarnation, placement: Placement, args: list[str]) -> LaunchSpec:
         settings, cpus = self._settings, placement.rank_cpus
         return LaunchSpec(
-            trial=it.trial,
-            incarnation=it.number,
+            trial=incarnation.trial,
+            incarnation=incarnation.number,
             ranks=placement.ranks,
-            dir=str(it.paths.root),
+            dir=str(incarnation.paths.root),
             experiment_dir=str(self._paths.root),
             script=str(settings.absolute_script),
             args=args,
-            cwd=str(self._working_directory(it)),
-            env=self._environment(it, placement),
+            cwd=str(self._working_directory(incarnation)),
+            env=self._environment(incarnation, placement),
             rank_env=[self._of_rank(one) for one in placement.rank_env],
             rank_cpus=None if cpus is None else [list(one) for one in cpus],
             python=settings.interpreter,
@@ -107,11 +143,11 @@ class Launcher:
             lease_s=settings.orphan_lease_s,
         )
 
-    def _working_directory(self, it: Incarnation) -> Path:
+    def _working_directory(self, incarnation: Incarnation) -> Path:
         if not self._settings.has_private_cwd:
             return self._settings.cwd
-        private_folder(it.paths.own)
-        return it.paths.own
+        private_folder(incarnation.paths.own)
+        return incarnation.paths.own
 
     def _of_rank(self, environment: Mapping[str, str]) -> dict[str, str]:
         """What the recipe sets outranks our defaults, but not which devices a rank has."""
@@ -121,23 +157,23 @@ class Launcher:
             **{name: theirs[name] for name in theirs if not _DEVICES.match(name)},
         }
 
-    def _environment(self, it: Incarnation, placement: Placement) -> dict[str, str]:
+    def _environment(self, incarnation: Incarnation, placement: Placement) -> dict[str, str]:
         return {
             "NCCL_SOCKET_IFNAME": "lo",
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": str(placement.threads_per_rank),
             **self._settings.env,
             "GPUSCHED_DIR": str(self._paths.root),
-            "GPUSCHED_TRIAL": str(it.trial),
-            "GPUSCHED_TRIAL_DIR": str(it.paths.own),
-            "GPUSCHED_INCARNATION": str(it.number),
-            "GPUSCHED_ATOMS": str(len(it.devices)),
+            "GPUSCHED_TRIAL": str(incarnation.trial),
+            "GPUSCHED_TRIAL_DIR": str(incarnation.paths.own),
+            "GPUSCHED_INCARNATION": str(incarnation.number),
+            "GPUSCHED_ATOMS": str(len(incarnation.devices)),
             "GPUSCHED_DEVICE": placement.kind,
         }
 
 
 def _write_hparams(path: Path, data: bytes) -> None:
-    """Written at every launch and not synced: the journal has it, and a power cut ends every launch."""
+    """Written at every launch and not synced: the journal has incarnation, and a power cut ends every launch."""
     with suppress(OSError):
         if path.read_bytes() == data:
             return

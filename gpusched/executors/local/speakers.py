@@ -1,18 +1,17 @@
 """Who may speak for whom: the hub's connections, handed to the incarnation that they belong to.
 
-A frame of an incarnation that is not the current one is refused; one that was launched before it was due
-(``preparing.py``) is known by its number as well.
+A frame of an incarnation that is not the current one is refused; a prestart (``prestart.py``) may speak as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
-from gpusched.executors.hub import Hub
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.intake import Intake
+from gpusched.executors.local.shared import Shared
+from gpusched.executors.local.stopping import Stopping
 from gpusched.executors.peer import Peer
 from gpusched.processes.identity import Identity
 from gpusched.protocol import (
@@ -25,65 +24,69 @@ from gpusched.protocol import (
 )
 
 
-class Owner(Protocol):
-    """What this part needs of the executor."""
-
-    def known(self, trial: int, incarnation: int) -> Incarnation | None: ...
-
-    def joined(self, it: Incarnation) -> None: ...
-
-    def watch(self, it: Incarnation, shim: Identity) -> bool: ...
-
-    def shim_said(self, it: Incarnation, frame: Exited) -> None: ...
-
-
 class Speakers:
-    """Takes connections of rank 0 and of shims. ``epoch``: of this daemon; ``say`` takes a remark for the log."""
+    """Takes connections of rank 0 and of shims.
+
+    ``epoch``: of this daemon; ``up`` is called when all ranks of an incarnation have joined, ``exited`` with the last
+    frame of its shim.
+    """
 
     def __init__(
-        self, owner: Owner, intake: Intake, epoch: int, hub: Hub, say: Callable[[str], None]
+        self,
+        shared: Shared,
+        intake: Intake,
+        stopping: Stopping,
+        epoch: int,
+        *,
+        up: Callable[[Incarnation], None],
+        exited: Callable[[Incarnation, Exited], None],
     ) -> None:
-        self._owner = owner
+        self._roster = shared.roster
+        self._say = shared.say
         self._intake = intake
+        self._stopping = stopping
         self._greeting = Greeting(epoch)
-        self._say = say
+        self._up = up
+        self._exited = exited
         #: Incarnations of which it was said that they sent what is no frame.
         self._complained: set[tuple[int, int]] = set()
-        hub.register(RankHello, self._take_rank)
-        hub.register(ShimHello, self._take_shim)
+        shared.hub.register(RankHello, self._take_rank)
+        shared.hub.register(ShimHello, self._take_shim)
 
     def _take_rank(self, hello: RankHello, peer: Peer) -> bool:
-        it = self._owner.known(hello.trial, hello.incarnation)
-        if it is None:
+        incarnation = self._roster.named(hello.trial, hello.incarnation)
+        if incarnation is None:
             return False
-        if it.rank_peer is not None:
-            it.rank_peer.close()
-        it.rank_peer = peer
-        it.awaiting = None
+        if incarnation.rank_peer is not None:
+            incarnation.rank_peer.close()
+        incarnation.rank_peer = peer
+        incarnation.awaiting = None
         peer.send(self._greeting)
-        peer.hear(from_rank, partial(self._intake.said, it, peer))
-        peer.on_end = partial(self._rank_left, it, peer)
-        self._owner.joined(it)
+        peer.hear(from_rank, partial(self._intake.said, incarnation, peer))
+        peer.on_end = partial(self._rank_left, incarnation, peer)
+        if incarnation.is_due and not incarnation.is_up:
+            self._up(incarnation)
         return True
 
     def _take_shim(self, hello: ShimHello, peer: Peer) -> bool:
-        it = self._owner.known(hello.trial, hello.incarnation)
+        incarnation = self._roster.named(hello.trial, hello.incarnation)
         shim = Identity(hello.pid, hello.start_time)
-        if it is None or (it.shim is not None and it.shim != shim):
+        if incarnation is None or (incarnation.shim is not None and incarnation.shim != shim):
             return False
-        it.shim_peer = peer
+        incarnation.shim_peer = peer
         peer.send(self._greeting)
-        peer.hear(from_shim, partial(self._owner.shim_said, it))
-        if it.pidfd is None:
-            self._owner.watch(it, shim)
-        it.ask_to_stop()
-        it.tell_that_it_counts()
+        peer.hear(from_shim, partial(self._exited, incarnation))
+        if incarnation.pidfd is None:
+            self._stopping.watch(incarnation, shim)
+        incarnation.tell_shim()
         return True
 
-    def _rank_left(self, it: Incarnation, peer: Peer) -> None:
-        if it.rank_peer is peer:
-            it.rank_peer = None
-            it.awaiting = None
-        if peer.fault and (it.trial, it.number) not in self._complained:
-            self._complained.add((it.trial, it.number))
-            self._say(f"trial {it.trial}: its line is closed, it sent no frame: {peer.fault}")
+    def _rank_left(self, incarnation: Incarnation, peer: Peer) -> None:
+        if incarnation.rank_peer is peer:
+            incarnation.rank_peer = None
+            incarnation.awaiting = None
+        if peer.fault and (incarnation.trial, incarnation.number) not in self._complained:
+            self._complained.add((incarnation.trial, incarnation.number))
+            self._say(
+                f"trial {incarnation.trial}: its line is closed, it sent no frame: {peer.fault}"
+            )

@@ -12,17 +12,16 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
-from gpusched.executors.hub import Hub
 from gpusched.executors.local.endings import Ending, how_it_ended, lost
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.inventory import Inventory
-from gpusched.executors.local.settings import LaunchSettings
-from gpusched.executors.local.timers import Timers
-from gpusched.folder.paths import ExperimentPaths
+from gpusched.executors.local.launching import Launcher
+from gpusched.executors.local.server import Server
+from gpusched.executors.local.shared import Shared
 from gpusched.processes.identity import (
     Identity,
     command_of,
@@ -36,46 +35,43 @@ _SERVER_PATIENCE_S = 5.0
 _HUNT_EVERY_S = 0.05
 
 
-class Owner(Protocol):
-    """What this part needs of the executor."""
-
-    hub: Hub
-
-    def is_live(self, incarnation: Incarnation) -> bool: ...
-
-    def withdraw(self, incarnation: Incarnation) -> bool: ...
-
-    def has_server(self, incarnation: Incarnation) -> bool: ...
-
-    def end(self, incarnation: Incarnation, ending: Ending) -> None: ...
-
-
 class Stopping:
-    """Every method may be called when the incarnation has ended meanwhile."""
+    """Ends incarnations; every method may be called when the incarnation has ended meanwhile.
+
+    ``end`` is told of each end, once.
+    """
 
     def __init__(
         self,
-        owner: Owner,
-        paths: ExperimentPaths,
-        settings: LaunchSettings,
-        timers: Timers,
+        shared: Shared,
+        server: Server,
+        launcher: Launcher,
         inventory: Inventory,
+        end: Callable[[Incarnation, Ending], None],
     ) -> None:
-        self._owner = owner
-        self._experiment = paths.root
-        self._settings = settings
-        self._timers = timers
+        self._hub = shared.hub
+        self._roster = shared.roster
+        self._experiment = shared.paths.root
+        self._settings = shared.settings
+        self._timers = shared.timers
+        self._server = server
+        self._launcher = launcher
         self._inventory = inventory
+        self._end = end
+
+    def watch(self, incarnation: Incarnation, shim: Identity) -> bool:
+        """Notice when the shim of an incarnation ends. False if it has ended."""
+        return incarnation.watch_shim(self._hub, shim, partial(self.shim_gone, incarnation))
 
     def kill(self, incarnation: Incarnation, grace_s: float, *, stacks: bool = False) -> None:
         """Begin to end an incarnation, or shorten its grace. ``stacks``: it hangs, and must say where."""
         if incarnation.stop_grace_s is not None and grace_s >= incarnation.stop_grace_s:
             return
         incarnation.stop_grace_s, incarnation.stacks = grace_s, stacks
-        if self._owner.withdraw(incarnation):
-            self._owner.end(incarnation, Ending("killed"))
+        if self._launcher.withdraw(incarnation):
+            self._end(incarnation, Ending("killed"))
             return
-        incarnation.ask_to_stop()
+        incarnation.tell_shim()
         patience_s = grace_s + self._settings.kill_margin_s
         self._timers.after(patience_s, partial(self.kill_shim, incarnation))
         self._timers.after(
@@ -88,49 +84,51 @@ class Stopping:
         One that sleeps (stopped, say) must not hold devices until a start is overdue, which takes minutes as ranks may
         import and load for long.
         """
-        self._timers.after(self._settings.birth_limit_s, partial(self._expect_ranks, incarnation))
+        self._timers.after(self._settings.birth_limit_s, partial(self.expect_ranks, incarnation))
 
-    def _expect_ranks(self, incarnation: Incarnation) -> None:
+    def expect_ranks(self, incarnation: Incarnation) -> None:
+        """Kill a shim that has forked no rank by now."""
         claim = incarnation.claim()
         if incarnation.rank_peer is None and not (claim is not None and claim.ranks):
             self.kill_shim(incarnation)
 
     def kill_shim(self, incarnation: Incarnation) -> None:
         """End a shim that does not do as it was told; the processes it owned are then hunted."""
-        if self._owner.is_live(incarnation):
+        if self._roster.has(incarnation):
             incarnation.signal_shim(signal.SIGKILL)
 
     def shim_gone(self, incarnation: Incarnation) -> None:
         """Deal with the end of a shim: the server, or else the daemon, kills what is left."""
-        incarnation.unwatch_shim(self._owner.hub)
-        if self._owner.has_server(incarnation):
+        incarnation.unwatch_shim(self._hub)
+        forked_by = incarnation.launched_by
+        if forked_by is not None and forked_by == self._server.pid:
             self._timers.after(_SERVER_PATIENCE_S, partial(self.hunt, incarnation))
         else:
             self.hunt(incarnation)
 
     def hunt(self, incarnation: Incarnation) -> None:
         """Kill what an incarnation left behind, then end it."""
-        if self._owner.is_live(incarnation):
+        if self._roster.has(incarnation):
             self._round(incarnation, Hunt(self._experiment, incarnation))
 
     def _round(self, incarnation: Incarnation, hunt: Hunt) -> None:
-        if not self._owner.is_live(incarnation):
+        if not self._roster.has(incarnation):
             return
         if not hunt.round():
-            self._owner.end(incarnation, how_it_ended(incarnation, None))
+            self._end(incarnation, how_it_ended(incarnation, None))
         elif hunt.since_s > self._settings.unkillable_after_s:
             self._give_up(incarnation)
         else:
             self._timers.after(_HUNT_EVERY_S, partial(self._round, incarnation, hunt))
 
     def _give_up(self, incarnation: Incarnation) -> None:
-        if not self._owner.is_live(incarnation):
+        if not self._roster.has(incarnation):
             return
         hunt = Hunt(self._experiment, incarnation)
         self._inventory.hold(incarnation.devices, hunt)
         error = f"{hunt.describe()} cannot be killed"
         ending = lost(error) if incarnation.stop_grace_s is None else Ending("killed", error=error)
-        self._owner.end(incarnation, ending)
+        self._end(incarnation, ending)
 
 
 class Hunt:
