@@ -20,6 +20,7 @@ from gpusched.core.decisions import Kill
 from gpusched.devices.choose import CpuDevices
 from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
+from gpusched.executors.local.incarnation import Roster
 from gpusched.executors.local.settings import LaunchSettings
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
@@ -115,6 +116,10 @@ class Lab:
         self.executor = self.build()
 
     @property
+    def roster(self) -> Roster:
+        return self.executor.shared.roster
+
+    @property
     def rig(self) -> Rig:
         return Rig(self.executor, lambda: next(self.numbers), train)
 
@@ -160,8 +165,8 @@ def lab(shared_lab: Lab) -> Iterator[Lab]:
     """The shared one; whatever a test leaves running is ended and is the test's fault."""
     yield shared_lab
     executor = shared_lab.executor
-    for trial, it in list(executor._live.items()):
-        executor.execute(Kill(trial, it.number, 0.0))
+    for trial, incarnation in list(shared_lab.roster.current.items()):
+        executor.execute(Kill(trial, incarnation.number, 0.0))
         shared_lab.rig.watch(exit_of(trial))
 
 

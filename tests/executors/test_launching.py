@@ -11,9 +11,11 @@ import pytest
 from gpusched.core.decisions import Launch
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import DeviceError
+from gpusched.executors.local.endings import Ending
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.settings import LaunchSettings
+from gpusched.executors.local.shared import Shared, Timers
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.protocol import LaunchSpec, encode, to_server
 
@@ -40,9 +42,21 @@ class Bench:
         self.paths = ExperimentPaths(folder)
         self.server = Server()
         settings = {"script": Path("train.py"), "metric": "m", "cwd": folder, **settings}
+        nothing: Any = None  # no frame is read here
+        self.seqs: dict[int, int] = {}
+        self.ended: list[Ending] = []
+        shared = Shared(
+            paths=self.paths,
+            settings=LaunchSettings(**settings),
+            hub=nothing,
+            timers=Timers(lambda: 0.0),
+            say=print,
+            seq_of=lambda trial: self.seqs.get(trial, 0),
+        )
+        server: Any = self.server
         self.launcher = Launcher(
-            self.paths, CpuDevices(4, cores=[0, 1]), LaunchSettings(**settings), self.server
-        )  # type: ignore[arg-type]
+            shared, server, CpuDevices(4, cores=[0, 1]), lambda _, ending: self.ended.append(ending)
+        )
 
     def prepare(
         self, *devices: str, trial: int = 3, number: int = 2, **hparams: object

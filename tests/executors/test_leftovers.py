@@ -106,7 +106,7 @@ def test_shared_memory_goes_when_the_shim_was_killed(
         assert claim is not None
         assert claim.shim is not None
         if server_too:
-            server = lab.executor._server.pid
+            server = lab.executor.server.pid
             assert server is not None
             assert send_signal(Identity(server, start_time(server) or 0), signal.SIGKILL)
         assert send_signal(claim.shim, signal.SIGKILL)

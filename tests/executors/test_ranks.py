@@ -67,7 +67,7 @@ def test_output_of_each_rank_and_files_left_open(lab: Lab) -> None:
 
 def test_the_server_has_one_thread_and_no_cuda_when_it_forks(lab: Lab) -> None:
     trial, _ = play(lab, "finish")
-    server = lab.executor._server.pid
+    server = lab.executor.server.pid
     status = Path(f"/proc/{server}/status").read_text()
     assert "\nThreads:\t1\n" in status
     assert "libtorch_cpu.so" in Path(f"/proc/{server}/maps").read_text()

@@ -48,7 +48,7 @@ def test_a_killed_server_is_replaced_and_its_trials_live_on(own_lab: Lab) -> Non
     trial = rig.new_trial()
     rig.launch(trial, steps=10_000, pause_s=0.02)
     rig.watch(report_of(trial, 2))
-    server = lab.executor._server.pid
+    server = lab.executor.server.pid
     assert server is not None
     os.kill(server, signal.SIGKILL)
     other = rig.new_trial()
@@ -56,7 +56,7 @@ def test_a_killed_server_is_replaced_and_its_trials_live_on(own_lab: Lab) -> Non
     events = rig.run(other)
     assert the_exit(events, other).outcome == "finished"
     assert len(steps_of(events, trial)) > 5, "it went on meanwhile"
-    assert lab.executor._server.pid != server
+    assert lab.executor.server.pid != server
     assert "the warm server ended; starting another" in lab.said
     shim = read_claim(lab.paths.trial(trial).shim(1))
     assert shim is not None
@@ -69,7 +69,7 @@ def test_a_killed_server_is_replaced_and_its_trials_live_on(own_lab: Lab) -> Non
 
 def test_a_server_killed_with_launches_in_its_ear_is_asked_again(own_lab: Lab) -> None:
     rig = own_lab.rig
-    server = own_lab.executor._server.pid
+    server = own_lab.executor.server.pid
     assert server is not None
     rig.launch(trial := rig.new_trial(), steps=1)
     os.kill(server, signal.SIGKILL)
@@ -143,7 +143,7 @@ def test_a_resumed_daemon_finds_a_tree_without_a_shim(own_lab: Lab) -> None:
     lab = own_lab
     trial = begin(lab, "orphans", count=4, stay=True)
     wait_for(lab.trial_folder(trial) / "ready")
-    server = lab.executor._server.pid
+    server = lab.executor.server.pid
     claim = read_claim(lab.paths.trial(trial).shim(1))
     assert server is not None
     assert claim is not None
@@ -236,13 +236,13 @@ def test_a_daemon_that_took_over_serves_first_and_warms_up_later(tmp_path: Path)
     try:
         lab.executor.close()
         lab.executor = lab.build(epoch=2)
-        assert lab.executor._server.pid is None
-        wait_until(lambda: not lab.executor.poll(0.0) and lab.executor._server.pid is not None)
+        assert lab.executor.server.pid is None
+        wait_until(lambda: not lab.executor.poll(0.0) and lab.executor.server.pid is not None)
         lab.executor.close()
         lab.executor = lab.build(epoch=3)
-        assert lab.executor._server.pid is None
+        assert lab.executor.server.pid is None
         lab.rig.launch(lab.rig.new_trial(), steps=1)
-        assert lab.executor._server.pid is not None, "who launches does not wait"
+        assert lab.executor.server.pid is not None, "who launches does not wait"
     finally:
         lab.clean()
 

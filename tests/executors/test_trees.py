@@ -28,7 +28,7 @@ def begin(lab: Lab, scenario: str, atoms: int = 1, **hparams: object) -> int:
 
 
 def is_launched(lab: Lab, trial: int) -> bool:
-    it = lab.executor._live.get(trial)
+    it = lab.roster.current.get(trial)
     return it is None or it.shim is not None
 
 
@@ -108,11 +108,11 @@ def test_a_stopped_shim_is_killed_when_its_patience_is_over(lab: Lab) -> None:
     wait_for(lab.trial_folder(trial) / "ready-0")
     shim = wait_for(lab.logs(trial) / "shim.json")["pid"]
     os.kill(shim, signal.SIGSTOP)
-    it = lab.executor._live[trial]
+    it = lab.roster.current[trial]
     lab.executor.execute(Kill(trial, 1, 0.1))
     lab.executor.poll(lab.executor.now() + 0.2)
-    assert lab.executor._live[trial] is it, "a stopped shim does not answer"
-    lab.executor._stopping.kill_shim(it)  # what the timer does after kill_margin_s
+    assert lab.roster.current[trial] is it, "a stopped shim does not answer"
+    lab.executor.stopping.kill_shim(it)  # what the timer does after kill_margin_s
     assert the_exit(lab.rig.run(trial), trial).outcome == "killed"
     assert lab.left_of(trial) == []
 
@@ -122,11 +122,11 @@ def test_a_shim_that_sleeps_before_it_has_ranks_is_killed(lab: Lab) -> None:
     wait_for(lab.trial_folder(trial) / "ready-0")
     record = wait_for(lab.logs(trial) / "shim.json")
     os.kill(record["pid"], signal.SIGSTOP)
-    it = lab.executor._live[trial]
-    lab.executor._stopping._expect_ranks(it)  # what the timer does after birth_limit_s
+    it = lab.roster.current[trial]
+    lab.executor.stopping.expect_ranks(it)  # what the timer does after birth_limit_s
     assert start_time(record["pid"]), "it has its ranks: they train on while it sleeps"
     (lab.logs(trial) / "shim.json").write_text(json.dumps({**record, "ranks": []}))
-    lab.executor._stopping._expect_ranks(it)
+    lab.executor.stopping.expect_ranks(it)
     ending = the_exit(lab.rig.run(trial), trial)
     assert (ending.outcome, ending.error) == ("lost", "its shim died (SIGKILL)")
     assert lab.left_of(trial) == []

@@ -14,10 +14,13 @@ from gpusched.core.events import Event
 from gpusched.executors.hub import Hub
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.executors.local.intake import Intake
+from gpusched.executors.local.prestart import Prestarts
+from gpusched.executors.local.settings import LaunchSettings
+from gpusched.executors.local.shared import Shared, Timers
 from gpusched.executors.local.speakers import Speakers
+from gpusched.executors.local.stopping import Stopping
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.codec import event_body
-from gpusched.processes.identity import Identity
 from gpusched.processes.outcome import sane_exit
 from gpusched.protocol import (
     Exited,
@@ -51,23 +54,27 @@ class Daemon:
         self.exits: list[Any] = []
         self.said: list[str] = []
         self.trial = Incarnation(3, 1, ("cpu:0",), ExperimentPaths(folder).trial(3))
-        intake = Intake("accuracy", lambda: 9.0, self._emit, lambda _, why: self.faults.append(why))
         self.hub = Hub(folder / "daemon.sock")
-        Speakers(self, intake, 1, self.hub, self.said.append)
+        settings = LaunchSettings(script=folder / "train.py", metric="accuracy")
+        shared = Shared(
+            paths=ExperimentPaths(folder),
+            settings=settings,
+            hub=self.hub,
+            timers=Timers(lambda: 9.0),
+            say=self.said.append,
+        )
+        shared.roster.current[3] = self.trial
+        absent: Any = None  # what no frame of these tests needs
+        stopping = Stopping(shared, absent, absent, absent, absent)
+        prestarts = Prestarts(shared, absent, absent, stopping, lambda _: None, enabled=False)
+        intake = Intake(shared, prestarts, self._emit, lambda _, why: self.faults.append(why))
+        Speakers(shared, intake, stopping, 1, up=lambda _: None, exited=self._exited)
 
     def _emit(self, event: Event) -> None:
         json.loads(event_body(event), parse_constant=pytest.fail)
         self.events.append(event)
 
-    def known(self, trial: int, incarnation: int) -> Incarnation | None:
-        return self.trial if (trial, incarnation) == (3, 1) else None
-
-    def joined(self, it: Incarnation) -> None: ...
-
-    def watch(self, it: Incarnation, shim: Identity) -> bool:
-        return True
-
-    def shim_said(self, it: Incarnation, frame: Exited) -> None:
+    def _exited(self, _: Incarnation, frame: Exited) -> None:
         if (record := sane_exit(frame.record)) is not None:
             self.exits.append(record)
 

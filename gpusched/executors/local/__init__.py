@@ -5,5 +5,5 @@
 * frames (``protocol.py``): ``speakers`` (whose a connection is), ``intake`` (rank 0's reports as events, in order and
   once)
 * how it ends: ``stopping`` (the ladder, and the hunt for what is left), ``endings`` (in which words, by whose fault)
-* beside it: ``inventory`` (its devices: released, gone bad, come back), ``timers``
+* beside it: ``inventory`` (its devices: released, gone bad, come back), ``shared`` (what all parts work with, timers)
 """

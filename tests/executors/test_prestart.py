@@ -13,6 +13,7 @@ import pytest
 from gpusched.core.decisions import Kill, Launch, Save, Yield
 from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited, TrialUp
 from gpusched.executors.base import LiveTrial
+from gpusched.executors.local.prestart import Stage
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import is_alive
 from tests.executors.conftest import Lab, of_trial
@@ -56,12 +57,18 @@ class Resize:
 
     def ready(self) -> None:
         """Watch until its next ranks wait."""
-        due = self.lab.executor._preparing._due
         self.see(
             lambda event: (
-                isinstance(event, Reported) and self.trial in due and due[self.trial].is_ready
+                isinstance(event, Reported) and self.stage in (Stage.READY, Stage.TRAINING)
             )
         )
+
+    @property
+    def stage(self) -> Stage | None:
+        """How far the prestart is; None: there is none."""
+        prestarted = self.lab.roster.prestarted.get(self.trial)
+        prestart = prestarted.prestart if prestarted is not None else None
+        return prestart.stage if prestart is not None else None
 
     def goes_on_without_a_gap(self) -> None:
         """No step is lost or done twice, whatever the incarnation."""
@@ -70,7 +77,7 @@ class Resize:
         assert [report.seq for report in self.reports] == list(range(1, len(found) + 1))
 
     def end(self) -> None:
-        live = self.lab.executor.live(self.trial)
+        live = self.lab.roster.current.get(self.trial)
         if live is not None:
             self.lab.executor.execute(Kill(self.trial, live.number, 0.0))
             self.rig.watch(exit_of(self.trial))
@@ -204,7 +211,7 @@ def test_what_cannot_be_set_up_beside_the_old_ranks_is_launched_when_they_have_l
     said = [text for text in lab.said if f"trial {resize.trial}: its next ranks" in text]
     assert len(said) == 1
     assert "two at once are too many" in said[0]
-    lab.executor._preparing._failures = 0
+    lab.executor.prestarts.failures = 0
     resize.end()
 
 
@@ -286,8 +293,7 @@ class HandedOver(Resize):
         self.events += poll_until(lab, self._trains)
 
     def _trains(self) -> bool:
-        it = self.lab.executor._preparing._due.get(self.trial)
-        return it is not None and it.restored_step is not None
+        return self.stage is Stage.TRAINING
 
     def went_back_to_what_was_committed(self) -> None:
         """The launch that follows begins at the last committed checkpoint, and nothing else was ever told."""
@@ -378,7 +384,7 @@ def test_the_server_dies_while_ranks_wait(own_lab: Lab) -> None:
     resize = Resize(own_lab)
     resize.decide()
     resize.ready()
-    server = own_lab.executor._server.pid
+    server = own_lab.executor.server.pid
     assert server is not None
     os.kill(server, signal.SIGKILL)
     resize.see(exit_of(resize.trial))
