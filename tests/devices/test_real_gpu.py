@@ -26,7 +26,7 @@ from gpusched.devices.cuda import CudaDevices
 from gpusched.devices.gpus import gpu_states
 from gpusched.devices.release import tolerance_bytes
 from gpusched.doctor.machine import doctor_checks, installed_torch_cuda
-from gpusched.executors.local.timers import Timers
+from gpusched.executors.local.shared import Timers
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 

@@ -15,7 +15,7 @@ from fake_nvml import installed
 
 from gpusched.devices.base import DeviceEvent, Quarantined, Released
 from gpusched.devices.cuda import CudaDevices
-from gpusched.executors.local.timers import Timers
+from gpusched.executors.local.shared import Timers
 
 PATIENCE_S = 60.0
 BLOCKING_MAX_S = 0.010

@@ -22,7 +22,7 @@ from gpusched.devices.base import (
     Strangers,
 )
 from gpusched.executors.local.inventory import Inventory
-from gpusched.executors.local.timers import Timers
+from gpusched.executors.local.shared import Timers
 
 LIMIT_S = 60.0
 
