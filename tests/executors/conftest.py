@@ -18,6 +18,7 @@ import pytest
 
 from gpusched.core.decisions import Kill
 from gpusched.devices.choose import CpuDevices
+from gpusched.errors import GpuschedError
 from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.incarnation import Roster
@@ -97,15 +98,19 @@ class Lab:
 
     def build(self, **more: Any) -> TorchrunExecutor:
         self.hub = Hub(self.paths.socket)
-        return TorchrunExecutor(
-            self.paths,
-            CpuDevices(4),
-            self.settings,
-            self.hub,
-            clock=lambda: time.monotonic() - self.began_s,
-            say=self.said.append,
-            **more,
-        )
+        try:
+            return TorchrunExecutor(
+                self.paths,
+                CpuDevices(4),
+                self.settings,
+                self.hub,
+                clock=lambda: time.monotonic() - self.began_s,
+                say=self.said.append,
+                **more,
+            )
+        except GpuschedError:
+            self.hub.close()
+            raise
 
     def close(self) -> None:
         self.executor.close()
