@@ -307,7 +307,7 @@ class TorchrunExecutor:
                     self._launcher.send(incarnation)
                 elif not self._adopt(incarnation):
                     self._shim_gone_soon(incarnation)
-        self.server.want()
+        self.shared.timers.after(self.server.pause_s, self.server.want_again)
 
     # ------------------------------------------------------------------ after a restart of the daemon
 
