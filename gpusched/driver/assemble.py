@@ -1,4 +1,4 @@
-"""From a recipe (as resolved, plain JSON) to an experiment, and from an experiment's files to what people ask of it.
+"""An experiment made from its resolved recipe, its folder, and answers read from its files.
 
 Without pydantic and YAML: the daemon and the quick commands start from ``resolved.json``, which was validated when the
 experiment was made.
@@ -33,7 +33,7 @@ from gpusched.text import no_trial
 
 @dataclass(slots=True)
 class Assembled:
-    """An experiment and what is needed to show it."""
+    """An experiment, and everything needed to show it."""
 
     experiment: Experiment
     policy: Policy
@@ -41,7 +41,7 @@ class Assembled:
     paths: ExperimentPaths
 
     def view(self, *, daemon_pid: int | None, now: float | None = None, **more: Any) -> views.View:
-        """Where it stands; cheap enough for twice a second."""
+        """Return the standing of the experiment; cheap enough for twice a second."""
         state = self.experiment.state
         return views.build(
             state,
@@ -65,7 +65,7 @@ class Assembled:
             raise InputError("\n".join(lines))
 
     def foreword(self, atoms: int) -> Sequence[str]:
-        """What the policy has to say to a person before it starts on so many atoms."""
+        """Return what the policy tells a person before it starts on so many atoms."""
         return self.policy.foreword(self.experiment.state.rules, atoms)
 
     def explain(self, trial: int) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class Assembled:
 
 
 def read_recipe(paths: ExperimentPaths) -> Recipe:
-    """The recipe as resolved when the experiment was made. Raises DamagedState."""
+    """Read the recipe as resolved when the experiment was made. Raises DamagedState."""
     try:
         resolved = json.loads(paths.resolved.read_bytes())
     except (OSError, ValueError) as error:
@@ -94,7 +94,7 @@ def read_recipe(paths: ExperimentPaths) -> Recipe:
 
 
 def rules(recipe: Recipe, profile: Profile | None = None) -> Rules:
-    """The core's part of a recipe; ``profile``: what was measured of it before."""
+    """Return the core's part of a recipe; ``profile``: earlier measurements of it."""
     known = Rules(
         deadline_s=recipe.deadline_s,
         version=recipe.rules_version,
@@ -123,7 +123,7 @@ def configurations(recipe: Recipe) -> Draw | None:
 def assemble(
     recipe: Recipe, paths: ExperimentPaths, simulated: Mapping[str, Any] | None = None
 ) -> Assembled:
-    """A fresh experiment of this recipe. ``simulated``: rules in which a simulated one differs from a live one."""
+    """Make a fresh experiment of this recipe. ``simulated``: rules in which a simulated one differs from a live one."""
     policy = policies.make(recipe.policy_name, recipe.policy_options)
     obeyed = replace(rules(recipe, profiles.read(paths.profile)), **(simulated or {}))
     experiment = Experiment(obeyed, policy, configurations(recipe))
@@ -131,7 +131,7 @@ def assemble(
 
 
 def from_journal(paths: ExperimentPaths) -> Assembled:
-    """The experiment as its journal tells it. Only while no daemon lives. Raises DamagedState."""
+    """Rebuild the experiment from its journal. Call only while no daemon lives. Raises DamagedState."""
     journal = Journal.open(paths.journal)
     try:
         assembled = assemble(read_recipe(paths), paths, journal.meta.get("rules"))
@@ -142,7 +142,7 @@ def from_journal(paths: ExperimentPaths) -> Assembled:
 
 
 def view_from_journal(paths: ExperimentPaths) -> dict[str, Any]:
-    """The view of an experiment without a daemon, as JSON."""
+    """Return the view of an experiment without a daemon, as JSON."""
     return views.to_json(from_journal(paths).view(daemon_pid=None))
 
 

@@ -38,7 +38,7 @@ class Child(Generic[Job]):
         self._lost: list[Job] = []
         #: The question without an answer yet.
         self.job: Job | None = None
-        #: What went wrong; for the daemon's log.
+        #: Problems, for the daemon's log.
         self.complaints: list[str] = []
 
     @property

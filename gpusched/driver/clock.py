@@ -21,7 +21,7 @@ def boottime_s() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """When the experiment began, in both clocks. Kept in the journal."""
+    """The instant when the experiment began, in both clocks. Kept in the journal."""
 
     wall_s: float
     boottime_s: float
@@ -40,7 +40,7 @@ class Beginning:
 
 
 class Clock:
-    """Call it for the seconds since the beginning; it never goes back.
+    """A clock that is called for the seconds since the beginning and never goes back.
 
     ``at_least_s`` is the time of the last journaled event: after a reboot with a wrong wall clock time goes on there.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Recipe(Protocol):
-    """What is needed of a recipe (``gpusched.recipe.recipe.Recipe``)."""
+    """The part of ``gpusched.recipe.recipe.Recipe`` that forecasts need."""
 
     @property
     def policy_options(self) -> Mapping[str, Any]: ...
@@ -36,7 +36,7 @@ class Recipe(Protocol):
 
 
 def make_forecaster(recipe: Recipe) -> PooledForecaster | None:
-    """The forecaster that the recipe's policy asks for by its option ``predictor``; None if it forecasts nothing."""
+    """Return the forecaster that the policy's option ``predictor`` asks for; None if the policy forecasts nothing."""
     predictor = recipe.policy_options.get("predictor")
     if not isinstance(predictor, str):
         return None
@@ -57,7 +57,7 @@ class PooledForecaster:
         ]
         self._waiting: dict[int, Forecast] = {}
         self._given_up: list[Forecast] = []
-        #: What happened that a person should know; for the daemon's log.
+        #: Problems, for the daemon's log.
         self.complaints: deque[str] = deque(maxlen=20)
 
     @property
@@ -67,7 +67,7 @@ class PooledForecaster:
         return len(self._waiting) + len(self._given_up) + busy
 
     def submit(self, command: Forecast) -> None:
-        """Have it fitted; never waits."""
+        """Have a curve fitted; never waits."""
         overtaken = self._waiting.pop(command.trial, None)
         if overtaken is not None:
             self._given_up.append(overtaken)
@@ -75,7 +75,7 @@ class PooledForecaster:
         self._feed()
 
     def poll(self, now: float) -> Sequence[Event]:
-        """The forecasts that are done."""
+        """Return the forecasts that are done."""
         done: list[Event] = []
         for worker in self._workers:
             for command, forecast in worker.answers():

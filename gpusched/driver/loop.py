@@ -35,7 +35,7 @@ from gpusched.journal.log import DiskFull, Entry, Journal
 
 #: Reports that wait for no effect are synced at least this often.
 COMMIT_EVERY_S = 0.25
-#: How often a full disk is tried again.
+#: Interval at which a full disk is tried again.
 RETRY_EVERY_S = 1.0
 
 Observer = Callable[[Event, Sequence[Command]], None]
@@ -57,7 +57,7 @@ class Suggester(Protocol):
     def poll(self, now: float) -> Sequence[Event]: ...
 
     def next_look_at(self, now: float) -> float:
-        """When there may be something to poll; never if nothing was asked."""
+        """Return the time of the next useful poll; ``FOREVER`` if nothing was asked."""
         ...
 
 
@@ -104,7 +104,7 @@ class Driver:
     # ------------------------------------------------------------ the loop
 
     def run(self) -> None:
-        """Until the experiment is over."""
+        """Run until the experiment is over."""
         while not self.experiment.finished or self.stalled is not None:
             self.turn()
         if self.journal is not None:
@@ -167,7 +167,7 @@ class Driver:
             self.executor.acknowledge(report)
 
     def _commit(self) -> bool:
-        """False if the disk is full: it will be tried again. Any other failure to write is fatal.
+        """Sync the journal; False if the disk is full, to be tried again. Any other failure to write is fatal.
 
         After a failed fsync nothing on that disk can be trusted (Rebello et al., ATC'20): fail-stop, resume re-reads.
         """
@@ -209,7 +209,7 @@ class Driver:
         failpoints.reach(f"{name}.after")
 
     def _expect(self, number: int) -> None:
-        """Have the executor prepare the launch that a trial's yield is for, if it is for one."""
+        """Have the executor prepare the launch for which a trial yields, if any."""
         trial = self.experiment.state.trials[number]
         launch = expected_launch(self.experiment.state, trial)
         if launch is not None and self._expected.get(number) != launch:
@@ -217,7 +217,7 @@ class Driver:
             self.executor.expect(number, launch, trial.usual_interval_s)
 
     def _expect_what_is_left(self) -> None:
-        """What has been launched is not expected any more; what will not be, or otherwise, is said to the executor."""
+        """Drop expectations already launched; tell the executor about cancelled or changed ones."""
         for number, launch in list(self._expected.items()):
             trial = self.experiment.state.trials[number]
             if trial.incarnation == launch.incarnation:
@@ -241,7 +241,7 @@ class Driver:
     def resume(
         self, epoch: int, *, launched: Mapping[int, int] | None = None, lost: Sequence[Event] = ()
     ) -> None:
-        """After ``replay``: find out what happened meanwhile and issue again what the state implies.
+        """Go on after ``replay``: find out what happened meanwhile and issue again what the state implies.
 
         ``launched``: incarnations that the journal knows nothing of, by trial; ``lost``: what became of devices.
         """
@@ -285,7 +285,7 @@ def _diverged(entry: Entry, what: str) -> ReplayDiverged:
 
 
 def live_trials(experiment: Experiment) -> Iterator[LiveTrial]:
-    """The incarnations that should have processes."""
+    """Yield the incarnations that should have processes."""
     for trial in experiment.state.live.values():
         if trial.has_processes:
             yield LiveTrial(
@@ -299,7 +299,7 @@ def live_trials(experiment: Experiment) -> Iterator[LiveTrial]:
 
 
 def outstanding(experiment: Experiment) -> Iterator[Command]:
-    """Commands that the state implies: a crash between journal and execution needs no case of its own."""
+    """Yield commands that the state implies: a crash between journal and execution needs no case of its own."""
     state = experiment.state
     for timer, at in state.timers.items():
         yield SetTimer(timer, at)

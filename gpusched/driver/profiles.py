@@ -1,4 +1,4 @@
-"""What ``gpusched profile`` measured: s(a) and To of a recipe, from the journal of a profiling run, kept with a hash.
+"""Measurements of ``gpusched profile``: s(a) and To of a recipe, from the journal of a profiling run, kept with a hash.
 
 The hash is over the recipe's script and what of the recipe changes how fast a step is; a profile of something else is
 never used.
@@ -59,7 +59,7 @@ def measure(told: Timeline) -> Profile:
 
 
 def recipe_hash(recipe: Recipe) -> str:
-    """Of the script's text and the keys that change the speed of a step."""
+    """Hash the script's text and the keys that change the speed of a step."""
     resolved = recipe.resolved()
     text = json.dumps({key: resolved[key] for key in _SPEED_KEYS}, sort_keys=True)
     digest = hashlib.sha256(text.encode())
@@ -80,12 +80,12 @@ def keep(runs: Path, recipe: Recipe, profile: Profile) -> Path:
 
 
 def find(runs: Path, recipe: Recipe) -> Profile | None:
-    """The profile of exactly this recipe and script; None if there is none that can be read."""
+    """Return the profile of exactly this recipe and script; None without a readable one."""
     return read(_file(runs, recipe))
 
 
 def read(path: Path) -> Profile | None:
-    """The profile in a file; None if there is none that can be read."""
+    """Return the profile in a file; None without a readable one."""
     try:
         found = json.loads(path.read_bytes())
         times = {int(atoms): float(time_s) for atoms, time_s in found["step_s"].items()}
@@ -95,5 +95,5 @@ def read(path: Path) -> Profile | None:
 
 
 def write(path: Path, profile: Profile) -> None:
-    """Durably."""
+    """Write a profile durably."""
     write_durably(path, json.dumps(asdict(profile)).encode())

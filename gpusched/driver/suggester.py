@@ -27,7 +27,7 @@ from gpusched.space.forms import identity
 
 #: A suggestion that takes longer is not waited for.
 LIMIT_S = 20.0
-#: How often a question without an answer is looked at.
+#: Interval at which a question without an answer is looked at.
 _LOOK_EVERY_S = 0.05
 #: Points of a curve that the sampler gets to see.
 _POINTS = 64
@@ -52,7 +52,7 @@ class ChildSuggester:
         self._asked_at_s = 0.0
         self._tried: set[str] = set()
         self._done: deque[Suggested] = deque()
-        #: What went wrong; for the daemon's log.
+        #: Problems, for the daemon's log.
         self.complaints: deque[str] = deque(maxlen=20)
 
     def submit(self, command: Suggest, trials: Iterable[Trial]) -> None:

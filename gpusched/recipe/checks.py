@@ -27,7 +27,7 @@ def absolute(folder: FilePath, written: str) -> FilePath:
 
 
 def check_script(script: FilePath, launch: str, python: str | None) -> Iterator[Finding]:
-    """It exists, is a file, and compiles (unless another interpreter is to run it, or it is a program itself)."""
+    """Check that the script is a file and compiles, unless another interpreter runs it or it is a program itself."""
     source, message = _read(script)
     if message:
         yield ("script",), message
@@ -67,7 +67,7 @@ def _read(script: FilePath) -> tuple[bytes, str]:
 def _syntax(script: FilePath, source: bytes) -> str:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an odd escape sequence is no reason not to run
+            warnings.simplefilter("ignore")  # a script with an odd escape sequence runs
             compile(source, str(script), "exec", dont_inherit=True)
     except SyntaxError as error:
         where = f"line {error.lineno}: " if error.lineno else ""

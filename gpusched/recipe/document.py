@@ -1,4 +1,4 @@
-"""What was read from a recipe: plain values, where each was written, and what is wrong with them."""
+"""A recipe as read: plain values, the place where each was written, and their problems."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gpusched.text import printable
 
 Path = tuple[str | int, ...]
 Finding = tuple[Path, str]
-"""What is wrong at a key, before it is known where that key was written."""
+"""A key and its problem, before the key's place in the file is looked up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where something was written: a file and its line, or (line 0) an option of the command line."""
+    """Place of a value: a file and its line, or (line 0) an option of the command line."""
 
     origin: str
     line: int = 0
@@ -26,7 +26,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, where. ``path`` is empty for the document as a whole."""
+    """A message about a key and its place. ``path`` is empty for the document as a whole."""
 
     mark: Mark
     path: Path
@@ -46,14 +46,14 @@ class Document:
     data: Any
     marks: dict[Path, Mark]
     problems: list[Problem] = field(default_factory=list)
-    #: Where a placeholder stands for a value that could not be taken.
+    #: Keys whose value could not be taken; a placeholder stands there.
     unusable: set[Path] = field(default_factory=set)
 
     #: Keys that the command line set; they are the likelier culprits.
     overridden: list[Path] = field(default_factory=list)
 
     def mark(self, path: Path) -> Mark:
-        """Where the key is: an override of it or inside it, its line, or the nearest thing around it."""
+        """Return the place of a key: an override of it or inside it, its line, or the nearest map around it."""
         for inner in self.overridden if path else ():
             if inner[: len(path)] == path:
                 return self.marks[inner]

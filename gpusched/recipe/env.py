@@ -1,4 +1,4 @@
-"""Which values of a recipe's ``env`` may stand on the disk, and where the others come from (reliability F42).
+"""Secrets in a recipe's ``env``: values that may stand on the disk, and the source of the others (reliability F42).
 
 Names are always written. A value is written only if it is on the allow-list: of a variable that tunes a library, or
 plainly no secret (a number, a switch, a path). Every other value reaches the daemon through memory, and at ``resume``
@@ -35,7 +35,7 @@ _LONGEST = 1000
 
 
 def may_be_written(name: str, value: str) -> bool:
-    """Whether this value may stand on the disk."""
+    """Tell whether this value may stand on the disk."""
     if _SECRET.search(name) or len(value) > _LONGEST or "://" in value:
         return False
     known = _TUNING.fullmatch(name) is not None
@@ -43,7 +43,7 @@ def may_be_written(name: str, value: str) -> bool:
 
 
 def for_disk(environment: Environment) -> dict[str, str | None]:
-    """All names, and the values that may be written."""
+    """Return all names, and the values that may be written."""
     return {
         name: value if value is not None and may_be_written(name, value) else None
         for name, value in environment.items()
@@ -51,7 +51,7 @@ def for_disk(environment: Environment) -> dict[str, str | None]:
 
 
 def from_elsewhere(wanted: Environment, file: Path | None) -> dict[str, str]:
-    """Values of those in ``wanted`` that have none: from the environment, else from the recipe's file.
+    """Return values for the names in ``wanted`` that have none: from the environment, else from the recipe's file.
 
     Raises InputError naming all that are nowhere.
     """
@@ -71,14 +71,14 @@ def from_elsewhere(wanted: Environment, file: Path | None) -> dict[str, str]:
 
 
 def filled_in(recipe_env: Environment, given: Mapping[str, str]) -> dict[str, str]:
-    """The whole environment, with the values that were ``given``. Raises InputError where one is nowhere."""
+    """Return the whole environment, with the values that were ``given``. Raises InputError if one is nowhere."""
     known = {**recipe_env, **given}
     found = from_elsewhere(known, None)
     return {name: found[name] if value is None else value for name, value in known.items()}
 
 
 def read_source(path: Path) -> Path | None:
-    """The recipe's file, as noted when the experiment was made; None if that cannot be told."""
+    """Return the recipe's file, as noted when the experiment was made; None if the note cannot be read."""
     try:
         return Path(str(json.loads(path.read_bytes())["recipe"]))
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""From a recipe file and the command line's overrides to a checked ``Recipe``; all problems at once.
+"""Reading a recipe file with the command line's overrides into a checked ``Recipe``; all problems at once.
 
 Order: read the YAML, apply overrides, check keys and types (pydantic), then the space, the policy, the script and what
 must fit together. A later check looks only at keys that passed the earlier ones, so that one mistake is told once.
@@ -52,7 +52,7 @@ def load_recipe(
     that name. A policy named by option keeps those options of the recipe's policy that it knows too.
 
     Raises RecipeError with all problems, each ``recipe.yaml:LINE: dotted.key: what is wrong; what to do``, and
-    InputError if there is no such file or it is no text.
+    InputError if the file does not exist or is not text.
     """
     flags = {"policy": policy, "deadline": deadline, "devices": devices, "seed": seed}
     path = FilePath(path)
@@ -92,7 +92,7 @@ def _read(path: FilePath) -> Document:
 
 
 def _lines(problems: list[Problem]) -> list[str]:
-    """In the order of the file, the command line's last; not too many."""
+    """Return problems in the order of the file, the command line's last; not too many."""
     ordered = sorted(problems, key=lambda problem: problem.mark.line or 1 << 30)
     lines = list(dict.fromkeys(map(str, ordered)))
     if len(lines) > MAX_PROBLEMS:
@@ -162,7 +162,7 @@ def _remark(document: Document, path: Path, mark: Mark) -> None:
 
 
 def _switch_policy(document: Document, name: str, mark: Mark) -> None:
-    """Another policy keeps the options that it knows too, so that one recipe compares several."""
+    """Switch to another policy; it keeps the options that it knows too, so that one recipe compares several."""
     before = document.data.get("policy")
     options = before if isinstance(before, dict) else {}
     shared = {key: value for key, value in options.items() if key in option_names(name)}
@@ -174,7 +174,7 @@ def _switch_policy(document: Document, name: str, mark: Mark) -> None:
 
 
 def _check_keys(document: Document) -> list[Finding]:
-    """Unknown keys, missing keys and wrong types."""
+    """Return unknown keys, missing keys and wrong types."""
     try:
         RecipeModel.model_validate(document.data)
     except ValidationError as error:
@@ -195,7 +195,7 @@ def _check_keys(document: Document) -> list[Finding]:
 
 
 def _misplaced(path: Path) -> str:
-    """A policy's option at the top of the recipe, or what another tool calls one of our keys."""
+    """Return a hint for a policy's option at the top of the recipe, or another tool's name of a key."""
     key = str(path[0])
     if len(path) != 1 or key in RecipeModel.model_fields:
         return ""
@@ -245,7 +245,7 @@ def _check_values(good: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list
 
 
 def _aimed(policy: object, target: float | None, folder: FilePath) -> object:
-    """The policy as written, with the recipe's target where it aims at one and names none itself."""
+    """Return the policy as written, with the recipe's target if it aims at one and names none."""
     options = {"name": policy} if isinstance(policy, str) else policy
     if target is None or not isinstance(options, dict) or options.get("target") is not None:
         return policy
@@ -260,7 +260,7 @@ def _fill_in(good: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_of(file: FilePath) -> str:
-    """The recipe's file name as a name of an experiment."""
+    """Return the recipe's file name as a name of an experiment."""
     plain = unicodedata.normalize("NFKD", file.stem).encode("ascii", "ignore").decode()
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("._-")
     return name[:64] or "experiment"
@@ -280,7 +280,7 @@ def _check_space(model: Any, *, has_first: bool) -> tuple[Space | None, list[Fin
 
 
 def _check_arguments(args: Sequence[str], space: Space) -> Iterator[Finding]:
-    """Every ``${name}`` of ``args`` is a key of the space."""
+    """Check that every ``${name}`` of ``args`` is a key of the space."""
     known = [name for name, _ in space.describe()]
     for place, argument in enumerate(args):
         for name in arguments.names(argument):
@@ -293,7 +293,7 @@ def _check_arguments(args: Sequence[str], space: Space) -> Iterator[Finding]:
 
 
 def _check_together(recipe: Recipe) -> Iterator[Finding]:
-    """Keys that are right alone and wrong together."""
+    """Yield problems of keys that are right alone and wrong together."""
     if recipe.max_atoms is not None and recipe.sizes and min(recipe.sizes) > recipe.max_atoms:
         smallest = min(recipe.sizes)
         yield ("max_atoms",), f"{recipe.max_atoms} is below the smallest of sizes, {smallest}"

@@ -1,4 +1,4 @@
-"""pydantic's findings in a person's words: what is wrong, and the nearest known key or what to write."""
+"""pydantic's findings in a person's words, with the nearest known key or an example."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BOUNDS = {
     "less_than": ("less than", "lt"),
 }
 
-#: What Ray Tune, Optuna, W&B, NNI, Determined and Syne Tune call what a recipe has under another name.
+#: Names of keys in Ray Tune, Optuna, W&B, NNI, Determined and Syne Tune, with the recipe's name.
 ELSEWHERE = {
     **dict.fromkeys(("num_samples", "n_trials", "maxtrialnumber", "run_cap"), "max_trials"),
     **dict.fromkeys(
@@ -79,14 +79,14 @@ ELSEWHERE = {
 
 
 def problems(error: ValidationError, model: type[BaseModel]) -> Iterable[tuple[Path, str]]:
-    """Path and message of each finding, with care for the first hundred."""
+    """Yield path and message of each finding, with care for the first hundred."""
     for number, details in enumerate(error.errors(include_url=False)):
         path = tuple(details["loc"])
         yield path, in_words(details, model, path) if number < 100 else details["msg"]
 
 
 def in_words(details: ErrorDetails, model: type[BaseModel] | None, path: Path) -> str:
-    """One finding as a message. ``model``: whose keys an unknown key may be one of."""
+    """Word one finding. ``model``: the keys that an unknown one may have been meant to be."""
     kind, given, context = details["type"], details["input"], details.get("ctx", {})
     if kind == "extra_forbidden" and model is not None:
         return unknown_key(str(path[-1]), sorted(_model_at(model, path[:-1]).model_fields))

@@ -1,4 +1,4 @@
-"""Whether a metric's name says if more or less of it is better: ``mode`` the wrong way round wastes a whole search."""
+"""Hints from a metric's name that more or less of it is better: a wrong ``mode`` wastes a whole search."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def sounds_like(metric: str) -> str | None:
-    """``max`` or ``min``, as the last telling word of the name says; None where no word does."""
+    """Return ``max`` or ``min``, as the last telling word of the name says; None if no word does."""
     for word in reversed(re.split(r"[^a-z0-9]+", _HUMP.sub("_", metric).lower())):
         if word in _LESS:
             return "min"
@@ -43,14 +43,14 @@ def sounds_like(metric: str) -> str | None:
 
 
 def not_said(metric: str) -> str:
-    """What is wrong with a recipe without ``mode``; empty if nothing is."""
+    """Return the problem of a recipe without ``mode``; empty if it has none."""
     if sounds_like(metric) != "min":
         return ""
     return f"less {metric} sounds better, but without a mode more is; write mode: min, or mode: max if that is meant"
 
 
 def remark(metric: str, mode: str) -> str:
-    """What is odd about a ``mode`` that was said; empty if nothing is."""
+    """Return a remark about a ``mode`` that contradicts the metric's name; empty if it does not."""
     if sounds_like(metric) in (None, mode):
         return ""
     other = "min" if mode == "max" else "max"

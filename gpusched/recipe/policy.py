@@ -1,4 +1,4 @@
-"""The policy of a recipe: its name, and its options against the dataclass that the policy itself declares."""
+"""The policy of a recipe: its name, and its options against the dataclass that the policy declares."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _problems(options: Any) -> list[tuple[str, str]]:
 
 
 def _check_value(hint: Any, value: object) -> tuple[Any, list[Finding]]:
-    """Through JSON: strict about numbers and text, but a list may become a tuple."""
+    """Check a value through JSON: strict about numbers and text, but a list may become a tuple."""
     from pydantic import ConfigDict, TypeAdapter, ValidationError
 
     adapter: Any = TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False))
@@ -111,7 +111,7 @@ def _unknown_option(name: str, key: str, known: list[str]) -> str:
 
 
 def option_names(policy: str) -> list[str]:
-    """The options of a policy, by name."""
+    """Return the names of a policy's options."""
     try:
         return [field.name for field in dataclasses.fields(policies.options_type(policy))]
     except (KeyError, InputError):  # which check_policy reports

@@ -271,7 +271,7 @@ class Recipe:
 
     @property
     def has_memory(self) -> bool:
-        """Whether the sampler is asked for one configuration after the other, as trials go."""
+        """True if the sampler learns, and is asked for one configuration after the other."""
         from gpusched.samplers import sequence
 
         return self.sampler_name not in sequence.NAMES
@@ -326,7 +326,7 @@ _BRANCHES = ("policy", "sampler", "lr_scaling")
 
 @functools.cache
 def _places() -> dict[str, tuple[tuple[str, ...], Any, Key]]:
-    """Each field's place in the file, its type, and what is said of it."""
+    """Return each field's place in the file, its type, and its ``Key``."""
     hints = typing.get_type_hints(Recipe)
     found = {}
     for item in fields(Recipe):
@@ -346,7 +346,7 @@ def _plain(value: Any) -> Any:
 
 
 def _typed(value: Any, hint: Any) -> Any:
-    """A plain value as the field of this type holds it."""
+    """Return a plain value as the field of this type holds it."""
     kinds = {typing.get_origin(kind) or kind for kind in (hint, *typing.get_args(hint))}
     if Path in kinds and value is not None:
         return Path(value)
@@ -358,7 +358,7 @@ def _typed(value: Any, hint: Any) -> Any:
 
 
 def _tuples(value: Any) -> Any:
-    """Lists become tuples, at any depth, so that a policy's options cannot be changed."""
+    """Turn lists into tuples, at any depth, so that a policy's options cannot be changed."""
     if isinstance(value, list | tuple):
         return tuple(_tuples(item) for item in value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""What a recipe file may hold, made from the fields of ``Recipe``: the pydantic model, and the JSON schema for editors.
+"""The form of a recipe file, made from the fields of ``Recipe``: the pydantic model, and the JSON schema for editors.
 
 ``space``, ``policy`` and what depends on the machine are checked elsewhere. Imported only where a recipe is read; the
 daemon does not pay for pydantic.
@@ -85,7 +85,7 @@ _READ: Mapping[str, Any] = {
 
 
 def _type_in_file(hint: Any, about: Key) -> Any:
-    """The type of a key in the file, from its type in ``Recipe``."""
+    """Return the type of a key in the file, from its type in ``Recipe``."""
     arguments = typing.get_args(hint)
     if about.read:
         kind = _READ[about.read]
@@ -183,7 +183,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _own(title: str) -> list[dict[str, Any]]:
-    """A class in a file of the user's: its options are known when the file is loaded."""
+    """Return the forms of a class in a file of the user's; its options are known when the file is loaded."""
     name = {"type": "string", "pattern": r"\.py:\w+$"}
     return [name, {"title": title, **_map(name)}]
 
@@ -193,7 +193,7 @@ def _map(name: dict[str, Any]) -> dict[str, Any]:
 
 
 def _policy(name: str) -> dict[str, Any]:
-    """The map form of one policy: its name and its options."""
+    """Return the map form of one policy: its name and its options."""
     kind = policies.options_type(name)
     hints = typing.get_type_hints(kind)
     properties: dict[str, Any] = {"name": {"const": name}}

@@ -246,7 +246,7 @@ class _Builder:
             self.document.unusable.add(path)
 
     def _take_list(self, text: str, line: int) -> bool:
-        """The items for which ``text`` stands; False if it is no item of a list but part of a text."""
+        """Return the items for which ``text`` stands; False if it is part of a text instead of an item."""
         found = _ONE_STAND_IN.fullmatch(text)
         frame = self._stack[-1]
         if found is None or not isinstance(frame.value, list):
@@ -298,7 +298,7 @@ class _Builder:
 
 
 def resolve(text: str) -> tuple[str | int | float | bool | None, str]:
-    """What a plain (unquoted) scalar stands for, and what is wrong with it (empty if nothing)."""
+    """Return the value of a plain (unquoted) scalar, and its problem (empty if it has none)."""
     if text in _WORDS:
         return _WORDS[text], ""
     if _INT.fullmatch(text):

@@ -1,4 +1,4 @@
-"""Who suggests configurations: a ``Sampler`` answers with the n-th one of a search.
+"""Suggesting configurations: a ``Sampler`` answers with the n-th one of a search.
 
 * ``sequence``: the seam, and samplers that are functions of (seed, n): random, grid, independent
 * ``memory``: samplers that learn from the trials so far, and how they are found; ``optuna``: tpe, gp and cmaes. They

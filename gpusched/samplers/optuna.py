@@ -132,7 +132,7 @@ class CmaEs(Suggester):
 
 
 def _params(space: Space, hparams: Mapping[str, object]) -> dict[str, object]:
-    """A configuration as Optuna's parameters."""
+    """Return a configuration as Optuna's parameters."""
     found: dict[str, object] = {}
     for path, value in flat(hparams, space.leaves).items():
         form = space.leaves[path].form
@@ -160,7 +160,7 @@ def _at(form: Form, quantile: float) -> object:
 
 
 def _quantile(form: Form, value: object) -> float:
-    """Where a value lies in its range, from 0 to 1, as ``draw`` spreads it."""
+    """Return the place of a value in its range, from 0 to 1, as ``draw`` spreads it."""
     assert isinstance(value, int | float)
     if isinstance(form, Steps):
         count = float(value) / float(form.step)

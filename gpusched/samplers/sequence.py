@@ -26,15 +26,15 @@ Configuration = dict[str, object]
 
 
 class Sampler(Protocol):
-    """Where configurations come from."""
+    """A sequence of configurations."""
 
     @property
     def size(self) -> int | None:
-        """How many configurations there are; None if their number is not known."""
+        """Number of configurations; None if it is not known."""
         ...
 
     def sample(self, n: int) -> Configuration | None:
-        """The n-th configuration, counting from 0; None behind the last. Raises ValueError if n is negative."""
+        """Return the n-th configuration, counting from 0; None behind the last. Raises ValueError if n is negative."""
         ...
 
 
@@ -171,7 +171,7 @@ def make(
     first: Sequence[Mapping[str, object]] = (),
     repeats: int = 1,
 ) -> Sampler:
-    """The sampler of this name, for a space of which ``problems`` yields nothing."""
+    """Make the sampler of this name, for a space of which ``problems`` yields nothing."""
     sampler: Sampler = _SAMPLERS[name](space, seed, first)
     return Repeated(sampler, repeats) if repeats > 1 else sampler
 

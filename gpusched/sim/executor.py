@@ -45,7 +45,7 @@ _LOOK_AGAIN_S = 1.0
 
 
 class Stalled(Exception):
-    """Somebody waits, and nothing will ever happen again."""
+    """The search waits, and nothing will ever happen again."""
 
 
 class SimExecutor:
@@ -69,7 +69,7 @@ class SimExecutor:
         self.launches = 0
         #: (at, metric) each time a report was better than all before it.
         self.improvements: list[tuple[float, float]] = []
-        #: What ``best/`` would hold.
+        #: The content of ``best/``.
         self.kept: KeepBest | None = None
         self._delays = delays or Delays()
         self._noise = noise or Noise()
@@ -90,7 +90,7 @@ class SimExecutor:
 
     @property
     def device_s(self) -> float:
-        """Device-seconds used so far by launches that are over."""
+        """Device-seconds used by launches that are over."""
         return self._pool.used_s
 
     # ------------------------------------------------------------ the seam
@@ -123,7 +123,7 @@ class SimExecutor:
                 pass  # timers and forecasts are the driver's; at the end nothing is left to do
 
     def expect(self, trial: int, launch: Launch | None, interval_s: float) -> None:
-        """The delays of a workload are what a resize takes, all told."""
+        """Do nothing: the delays include all that a resize takes."""
 
     def acknowledge(self, report: Reported) -> None:
         run = self._run(report.trial, report.incarnation)
@@ -179,12 +179,12 @@ class SimExecutor:
         return events
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: no process or file is held."""
 
     # ------------------------------------------------------------ trials
 
     def _run(self, trial: int, incarnation: int) -> Run | None:
-        """The incarnation, unless its end is decided."""
+        """Return the incarnation, unless its end is decided."""
         story = self._stories.get(trial)
         run = story.run if story is not None else None
         if run is None or run.leaving or run.incarnation != incarnation:
@@ -224,7 +224,7 @@ class SimExecutor:
         self._push(since + run.step_time_s, "report", run)
 
     def _step_ended(self, run: Run) -> Reported | None:
-        """The report of a step, unless something happened instead."""
+        """Return the report of a step, unless something happened instead."""
         if run.leaving or run.hung:
             return None
         run.step = step = run.step + 1
@@ -244,7 +244,7 @@ class SimExecutor:
         return report
 
     def _report(self, story: Story, seq: int) -> Reported:
-        """The trial's report of this number, as it is told now."""
+        """Return the trial's report of this number, as told now."""
         incarnation, step, step_time_s = story.log[seq - 1]
         value = story.curve.metric(step)
         metric = value if -_INFINITE < value < _INFINITE else None
@@ -253,12 +253,12 @@ class SimExecutor:
         return Reported(at=self._now, trial=story.trial, report=report, metric=metric)
 
     def _missed(self, story: Story, last_seq: int) -> Iterator[Reported]:
-        """What the daemon was not told, or forgot when it crashed before it had synced its journal."""
+        """Yield reports the daemon was not told, or forgot in a crash before its journal was synced."""
         for seq in range(last_seq + 1, story.seq + 1):
             yield self._report(story, seq)
 
     def _answer(self, run: Run) -> None:
-        """The report is acknowledged: go on, save, or leave."""
+        """Go on, save, or leave, as the report is acknowledged."""
         save, run.save = run.save, False
         if not save and not run.leave:
             self._go_on(run, self._now)
@@ -279,14 +279,14 @@ class SimExecutor:
     # ------------------------------------------------------------ ends
 
     def _leave(self, run: Run, outcome: Outcome, at: float, *, saved: bool = False) -> None:
-        """By itself, when it is done at ``at``."""
+        """Have the run leave by itself, when it is done at ``at``."""
         run.leaving, run.waiting = True, False
         saved_step = run.step if saved else None
         error = "simulated: its record ends so" if outcome == "failed" else None
         self._push(at + self._delays.exit_s, "exit", (run, outcome, saved_step, error))
 
     def _cut(self, run: Run, outcome: Outcome, error: str | None, after_s: float = 0.0) -> None:
-        """Not by itself."""
+        """Have the run end by force or by accident."""
         run.leaving, run.waiting, run.cut = True, False, True
         exit_at = self._now + after_s + self._delays.exit_s
         self._push(exit_at, "exit", (run, outcome, None, error))
@@ -340,7 +340,7 @@ class SimExecutor:
                 raise AssertionError(f"nothing is called {kind}")
 
     def _saved(self, run: Run, step: int) -> Iterator[Event]:
-        """A checkpoint is committed, unless its writer was cut off."""
+        """Commit a checkpoint, unless its writer was cut off."""
         if run.cut:
             return
         run.story.save(step)
@@ -353,7 +353,7 @@ class SimExecutor:
         )
 
     def _confirm(self, names: Sequence[str]) -> None:
-        """Asked for twice (by a daemon that was resumed) it is told once."""
+        """Schedule a release; one asked for twice, by a resumed daemon, happens once."""
         at, confirming = max(self._now, self._pool.clean_at(names)), self._confirming
         new = tuple([name for name in names if confirming.get(name, -1.0) < at])
         confirming.update(dict.fromkeys(new, at))

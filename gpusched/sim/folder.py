@@ -31,7 +31,7 @@ _BATCH = 5000
 
 
 class _LazyJournal(Journal):
-    """Writes in large batches."""
+    """A journal that is written in large batches."""
 
     def commit(self) -> None:
         if len(self._pending) >= _BATCH:
@@ -43,7 +43,7 @@ class _LazyJournal(Journal):
 
 
 class _TrialFiles:
-    """What the trials' own files would hold; an observer of the driver."""
+    """The trials' own files; an observer of the driver."""
 
     def __init__(self, paths: ExperimentPaths, seed: int) -> None:
         self._paths = paths
@@ -73,7 +73,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def simulate_into(runs: Path, setup: Setup) -> tuple[Result, Path]:
-    """Run it and keep everything in a new folder in ``runs``. Raises InputError if that cannot be written."""
+    """Run a setup and keep everything in a new folder in ``runs``. Raises InputError if ``runs`` cannot be written."""
     of = dataclasses.replace(recipe(setup), name=_name(setup))
     began = Beginning.now()
     try:

@@ -14,7 +14,7 @@ Trouble = Literal["crash", "lost", "hang"]
 
 
 class Story:
-    """What stays of a trial on disk between its launches."""
+    """A trial on disk, between its launches."""
 
     __slots__ = (
         "crash_step",
@@ -39,7 +39,7 @@ class Story:
         self.run: Run | None = None
         #: Of each report, in order: incarnation, step, step time, as ``reports.jsonl`` would hold it.
         self.log: list[tuple[int, int, float]] = []
-        #: How the latest launch ended: what a new daemon finds.
+        #: End of the latest launch, as a new daemon finds it.
         self.exit: TrialExited | None = None
 
     @property
@@ -85,11 +85,11 @@ class Run:
         self.devices = devices
         self.launched_at = now
         self.speedup = speedup
-        #: The step it has reached: it begins behind the newest checkpoint.
+        #: Step reached so far; a run begins behind the newest checkpoint.
         self.step = story.saved_step
         self.step_time_s = 0.0
         self.waiting = False
-        #: What the answer to its next report will be.
+        #: The answer to its next report.
         self.save = False
         self.leave = False
         self.leaving = False
@@ -100,7 +100,7 @@ class Run:
         self.trouble_step = story.crash_step
 
     def meet(self, faults: Faults, seed: int) -> None:
-        """Find out in which step what goes wrong, if anything does."""
+        """Find the step in which the run crashes, is lost or hangs, if it does."""
         lost, hang = faults.fault_steps(seed, self.story.trial, self.incarnation)
         if self.step + lost < self.trouble_step:
             self.trouble, self.trouble_step = "lost", self.step + lost
@@ -145,7 +145,7 @@ class Pool:
         on.update(dict.fromkeys(names, run))
 
     def vacate(self, run: Run, now: float) -> None:
-        """Its processes are gone; the devices become clean a little later."""
+        """Take a run off its devices, which become clean a little later."""
         clean_at, on = now + self._release_s, self._on
         for name in run.devices:
             del on[name]
@@ -153,7 +153,7 @@ class Pool:
         self.used_s += (clean_at - run.launched_at) * len(run.devices)
 
     def clean(self, names: tuple[str, ...], now: float) -> tuple[str, ...]:
-        """Those that nobody is on and that are clean."""
+        """Return the devices that are clean and unused."""
         if self._on.keys().isdisjoint(names) and self.clean_at(names) <= now:
             return names
         return tuple(name for name in names if self.is_clean(name, now))
@@ -162,11 +162,11 @@ class Pool:
         return name not in self._on and self._clean_at[name] <= now
 
     def clean_at(self, names: Sequence[str]) -> float:
-        """When all of them will be clean, as far as that is known."""
+        """Return the time when all of them will be clean, as far as known."""
         return max(map(self._clean_at.__getitem__, names), default=0.0)
 
     def stuck(self, names: Sequence[str]) -> Iterator[str]:
-        """Those of the released that do not come back; they are broken from here on."""
+        """Yield released devices that do not come back; they are broken from here on."""
         if not self._faults.quarantine:
             return
         for name in names:
@@ -176,13 +176,13 @@ class Pool:
                 yield name
 
     def break_down(self, name: str) -> bool:
-        """False if it is broken already. Raises KeyError for a device that does not exist."""
+        """Break a device; False if it is broken already. Raises KeyError for a device that does not exist."""
         fresh = self._clean_at[name] >= 0 and name not in self._broken
         self._broken.add(name)
         return fresh
 
     def mend(self, name: str) -> bool:
-        """False if it is not broken."""
+        """Mend a device; False if it is not broken."""
         was_broken = name in self._broken
         self._broken.discard(name)
         return was_broken

@@ -1,4 +1,4 @@
-"""What the simulated machine is like: delays, noise, faults and how training scales. Times in (virtual) seconds.
+"""The simulated machine's delays, noise, faults and scaling. Times in (virtual) seconds.
 
 Random numbers are keyed by what they are about (seed, trial, incarnation), never by the order in which things happen:
 every policy meets the same noise and the same crashes on the same configuration.
@@ -29,7 +29,7 @@ NEVER_STEP = 1 << 62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delays:
-    """What things take beside training."""
+    """Times of everything beside training."""
 
     #: From a launch to the first training step: processes, imports, process group.
     launch_s: float = 0.0
@@ -45,13 +45,13 @@ class Delays:
     release_s: float = 0.0
 
     def launch(self, incarnation: int, atoms: int) -> float:
-        """From the command to the first training step."""
+        """Return the time from the command to the first training step."""
         start_s = self.launch_s if incarnation <= 1 else self.resize_s
         return start_s + self.launch_per_atom_s * (atoms - 1)
 
     @property
     def handover_s(self) -> float:
-        """From the word to leave to the first step of the next trial on that atom, which has run before."""
+        """Time from the word to leave to the first step of the next trial on that atom, which has run before."""
         return self.save_s + self.exit_s + self.release_s + self.resize_s
 
     def problems(self) -> Iterator[str]:
@@ -112,14 +112,14 @@ class Faults:
         return _first(self.lost, f"lost/{key}"), _first(self.hang, f"hang/{key}")
 
     def is_stuck(self, seed: int, device: str, release: int) -> bool:
-        """Whether a device does not come back from its n-th release."""
+        """Tell whether a device does not come back from its n-th release."""
         if not self.quarantine:
             return False
         return Random(f"{seed}/stuck/{device}/{release}").random() < self.quarantine
 
 
 def _first(chance: float, key: str) -> int:
-    """When it happens for the first time, if it happens with this chance each time."""
+    """Draw the first time that something happens which has this chance each time."""
     if chance <= 0:
         return NEVER_STEP
     return 1 + int(math.log1p(-Random(key).random()) / math.log1p(-chance))
@@ -137,7 +137,7 @@ class Incident:
 
 
 def parse_scaling(text: str) -> tuple[str | dict[int, float], Scaling]:
-    """How training scales: as a recipe says it, and as a function.
+    """Read how training scales: as a recipe says it, and as a function.
 
     ``linear``, ``sqrt``, ``none``, a model of HyperSched's Table 3 (``resnet50``), or a table (``2:1.9,4:3.6``).
     Raises InputError.

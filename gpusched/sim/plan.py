@@ -1,4 +1,4 @@
-"""From what a person asks for on the command line to the runs: every combination, every seed, one list of problems."""
+"""The runs that a command line asks for: every combination, every seed, one list of problems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """As typed. What has several values separated by commas makes a grid."""
+    """A command line, as typed. Values separated by commas make a grid."""
 
     workload: str = "synthetic"
     policies: Sequence[str] = ("hypersched",)
@@ -44,7 +44,7 @@ class Request:
 
 
 class Problems:
-    """Collects what is wrong, so that all of it is told at once."""
+    """A list of problems, all told at once."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -67,7 +67,7 @@ class Problems:
 
 
 def plan(request: Request) -> list[Setup]:
-    """All runs: for each situation every policy on every seed. Raises InputError with all problems."""
+    """Return all runs: for each situation every policy on every seed. Raises InputError with all problems."""
     problems = Problems()
     workload = load_workload(request.workload)
     target = request.more.get("target")
@@ -112,7 +112,7 @@ def plan(request: Request) -> list[Setup]:
 
 
 def forewords(setups: Sequence[Setup]) -> Iterator[str]:
-    """What a person should know before these runs start: once a situation, which is named where there are several."""
+    """Yield forewords of policies: once a situation, which is named if there are several."""
     asked = [setup for setup in setups if setup.seed == setups[0].seed]
     situations = {(setup.atoms, setup.deadline_s) for setup in asked}
     found: dict[str, None] = {}
@@ -140,7 +140,7 @@ def choose_options(
     problems: Problems,
     target: float | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Complete options of each policy: its own defaults, then the workload's and the target, then ``--set``.
+    """Return the complete options of each policy: its own defaults, then the workload's and the target, then ``--set``.
 
     ``--set key=value`` goes to every chosen policy that has the option, ``--set policy.key=value`` to that one.
     """
@@ -182,7 +182,7 @@ def _override(text: str, wanted: Mapping[str, dict[str, Any]], problems: Problem
         problems.lines.append(f"--set {text}: policy {policy} is not simulated here ({chosen})")
         return
     names = [policy] if dot else [name for name in wanted if option in option_names(name)]
-    for name in names or list(wanted)[:1]:  # where nobody knows it, the first one says so
+    for name in names or list(wanted)[:1]:  # an option that no policy knows is refused by the first
         wanted[name][option] = document.data
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SUFFIXES = (".png", ".svg", ".pdf")
-#: What may be on the x axis: (field of a row, name of the axis).
+#: Possible x axes: (field of a row, name of the axis).
 DIMENSIONS = (
     ("atoms", "atoms"),
     ("deadline_s", "deadline (s)"),

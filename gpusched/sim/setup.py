@@ -1,4 +1,4 @@
-"""What is to be simulated (``Setup``), and the experiment and the machine that are made of it.
+"""One simulated run (``Setup``), and the experiment and the machine that are made of it.
 
 The experiment is assembled from a recipe like a live one, so that a simulated experiment's folder is a complete one.
 """
@@ -20,7 +20,7 @@ from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Delays, Faults, Incident, Noise, parse_scaling
 from gpusched.sim.workload import Workload, load_workload
 
-#: How a simulated experiment differs from a live one, as fields of ``Rules``. No trial hangs unless hangs are asked
+#: Fields of ``Rules`` in which a simulated experiment differs from a live one. No trial hangs unless hangs are asked
 #: for, so the watchdog's timer is off. ``best_every_s`` spares a real disk; here a save costs what ``Delays`` says.
 QUIET: Mapping[str, Any] = {"watch": False, "best_every_s": 0.0, "save_every_s": None}
 
@@ -62,7 +62,7 @@ class Setup:
 
 
 def recipe(setup: Setup) -> Recipe:
-    """The recipe that a live experiment of this kind would have."""
+    """Return the recipe that a live experiment of this kind would have."""
     workload = setup.load()
     assumed = setup.assumed or setup.scaling
     return Recipe(
@@ -111,13 +111,13 @@ def experiment(setup: Setup, of: Recipe) -> Experiment:
 
 
 def policy_problems(setup: Setup, of: Recipe) -> Iterator[tuple[str, str]]:
-    """What is wrong with the policy's options in this situation: (option, what and what to do)."""
+    """Yield problems of the policy's options in this situation: (option, message)."""
     policy = policies.make(of.policy_name, of.policy_options)
     return policy.problems(rules_of(setup, of), setup.atoms)
 
 
 def foreword(setup: Setup) -> Sequence[str]:
-    """What a person should know before it starts."""
+    """Return what a person should know before the run starts."""
     of = recipe(setup)
     policy = policies.make(of.policy_name, of.policy_options)
     # What a hand-over takes is known here, as if it had been measured.

@@ -22,9 +22,9 @@ from gpusched.sim.setup import Setup, experiment, machine, recipe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a run came to; ``line`` is what ``simulate --json`` prints.
+    """The outcome of a run; ``simulate --json`` prints its ``line``.
 
-    ``best``: the metric of the best model on disk at the deadline (None: there is none); ``top_steps``: how many steps
+    ``best``: the metric of the best model on disk at the end (None: no model); ``top_steps``: how many steps
     it had had. ``time_to_target_s``: None if the target was not reached. ``device_s``: device-seconds used;
     ``cost_s``: device-seconds to pay for. ``history``: (at, metric) of each new best report.
     """
@@ -66,7 +66,7 @@ def start(driver: Driver, executor: SimExecutor) -> None:
 
 
 def simulate(setup: Setup, *, observer: Observer | None = None, check: bool = False) -> Result:
-    """Run it to its end. ``check``: assert every invariant after every event (slow)."""
+    """Run a setup to its end. ``check``: assert every invariant after every event (slow)."""
     return run(setup, recipe(setup), observer=observer, check=check)[1]
 
 
@@ -115,7 +115,7 @@ def without_collector() -> Iterator[None]:
 
 
 def forecaster(setup: Setup, options: Any) -> Forecaster | None:
-    """The predictor that the policy's options ask for, in this process."""
+    """Return the predictor that the policy's options ask for, in this process."""
     predictor = options.get("predictor")
     if not isinstance(predictor, str):
         return None

@@ -26,7 +26,7 @@ R = TypeVar("R")
 
 
 def run_one(setup: Setup, runs: Path | None = None) -> Result:
-    """One run; with ``runs``, its folder is kept there."""
+    """Run a setup; with ``runs``, its folder is kept there."""
     if runs is None:
         return simulate(setup)
     from gpusched.sim.folder import simulate_into
@@ -135,7 +135,7 @@ class Mean:
 
 
 def student_t(degrees: int, level: float = 0.95) -> float:
-    """How many standard errors a two-sided interval reaches."""
+    """Return the number of standard errors in half of a two-sided interval."""
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, 0.5 + level / 2))
@@ -169,7 +169,7 @@ Situation = tuple[str, int, float, str, float]
 
 
 def situation(result: Result) -> Situation:
-    """What a policy cannot choose."""
+    """Everything that a policy cannot choose."""
     return (result.workload, result.atoms, result.deadline, result.scaling, result.delay)
 
 

@@ -33,7 +33,7 @@ KEY = "recorded"
 class Trace:
     """The trials of the experiment in ``folder``.
 
-    Raises InputError if there is no experiment or no report in it, DamagedState if it cannot be read.
+    Raises InputError for a folder without an experiment or without a report, DamagedState if it cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,7 +53,7 @@ class Trace:
         }
         if not any(trial.steps for trial in self._trials.values()):
             raise InputError(
-                f"{self.name}: no trial of this experiment has reported anything, so there is nothing to replay"
+                f"{self.name}: no trial of this experiment has reported anything, so nothing can be replayed"
             )
         self.longest = max(max(trial.steps, default=0) for trial in self._trials.values())
         options = record.recipe.policy_options
@@ -63,7 +63,7 @@ class Trace:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know of this record."""
+        """Remarks about this record."""
         wanted = min(self.defaults["R"], self.longest)
         short = sum(max(t.steps, default=0) < wanted for t in self._trials.values())
         if not short:

@@ -23,7 +23,7 @@ from gpusched.text import did_you_mean
 
 
 class Curve:
-    """How one configuration trains. ``step_time_s`` is on one atom.
+    """A configuration's learning curve. ``step_time_s`` is on one atom.
 
     ``length``: steps after which its script ends by itself (None: it never does), with what ``ending``.
     """
@@ -44,7 +44,7 @@ class Curve:
 
 
 class Workload(Protocol):
-    """What is trained. ``defaults``: options of policies that suit it, for those policies that have them."""
+    """A kind of training. ``defaults``: options that suit it, for policies that have them."""
 
     name: str
     metric: str
@@ -52,11 +52,11 @@ class Workload(Protocol):
     defaults: Mapping[str, Any]
 
     def space(self, seed: int) -> Mapping[str, Any]:
-        """The search space, in the words of a recipe."""
+        """Return the search space, in the words of a recipe."""
         ...
 
     def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> Curve:
-        """How the configuration trains. The same arguments give the same curve, whatever the policy."""
+        """Return the curve of a configuration: the same for the same arguments, whatever the policy."""
         ...
 
 

@@ -18,12 +18,12 @@ _PLACE = re.compile(r"\$(\$\{|\{([^{}]*)\})")
 
 
 def names(argument: str) -> list[str]:
-    """What is named in an argument, ``hparams`` included."""
+    """Return the names in an argument, ``hparams`` included."""
     return [found[2].strip() for found in _PLACE.finditer(argument) if found[2] is not None]
 
 
 def fill(arguments: Sequence[str], hparams: Mapping[str, object]) -> list[str]:
-    """The arguments of the trial with these hyperparameters."""
+    """Return the arguments of the trial with these hyperparameters."""
     values = dict(flat(hparams))
     filled: list[str] = []
     for argument in arguments:
@@ -38,13 +38,13 @@ def fill(arguments: Sequence[str], hparams: Mapping[str, object]) -> list[str]:
 def unnamed(
     arguments: Sequence[str], hparams: Mapping[str, object]
 ) -> Iterator[tuple[str, object]]:
-    """Hyperparameters that these arguments do not pass on, by their dotted names."""
+    """Yield hyperparameters that these arguments do not pass on, by their dotted names."""
     named = {name for argument in arguments for name in names(argument)}
     return ((name, value) for name, value in flat(hparams) if not named & {name, ALL})
 
 
 def text(value: object) -> str:
-    """As a program reads it: text as it is, anything else as JSON (``true``, ``null``, ``[1, 2]``)."""
+    """Write a value as programs read it: text as it is, anything else as JSON (``true``, ``null``, ``[1, 2]``)."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

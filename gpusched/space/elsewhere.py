@@ -1,4 +1,4 @@
-"""How other tools write a search space, recognised: taken literally it would be constants, and searched nothing."""
+"""Other tools' ways to write a search space: taken literally they would be constants, and search nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LISTS = ("values", "categories", "choices", "vals", "_value")
 
 
 def call(value: object) -> str:
-    """What to write instead of ``tune.loguniform(1e-4, 1)``; empty if it is not of this kind."""
+    """Return the form to write instead of ``tune.loguniform(1e-4, 1)``; empty for other values."""
     found = _CALL.match(value) if isinstance(value, str) else None
     form = _CALLS.get(found[1].lower()) if found else None
     if form is None:
@@ -29,7 +29,7 @@ def call(value: object) -> str:
 
 
 def bounds(value: Mapping[str, object]) -> str:
-    """What to write instead of ``{min: 0, max: 1}`` or ``{values: [1, 2]}``; empty if it is not of this kind."""
+    """Return the form to write instead of ``{min: 0, max: 1}`` or ``{values: [1, 2]}``; empty for other maps."""
     for low, high in _BOUNDS:
         if {low, high} <= set(value) <= {low, high, *_BESIDE}:
             a, b = value[low], value[high]

@@ -11,7 +11,7 @@ from gpusched.space.space import Space, flat
 from gpusched.text import nearest, show
 
 Finding = tuple[tuple[str | int, ...], str]
-"""Where in ``try_first``, and what is wrong there."""
+"""A place in ``try_first``, and its problem."""
 
 
 def check(space: Space, seed: int, first: Sequence[Mapping[str, object]]) -> Iterator[Finding]:
@@ -47,7 +47,7 @@ def _problems(
 
 
 def _lies_in(form: Form, value: object) -> bool:
-    """Whether it could have been drawn; of a quantised range any number within the bounds will do."""
+    """Tell whether the value could be drawn; of a quantised range any number within the bounds will do."""
     if isinstance(form, Uniform | LogUniform | Steps):
         if isinstance(value, bool) or not isinstance(value, int | float):
             return False

@@ -27,34 +27,34 @@ _EXACT = decimal.Context(prec=40, Emin=-999_999, Emax=999_999)
 
 
 class Form(Protocol):
-    """How a value is drawn."""
+    """A way to draw a value."""
 
     def draw(self, bits: int) -> object:
-        """The value for this uniformly random number of 128 bits."""
+        """Return the value for this uniformly random number of 128 bits."""
         ...
 
     def may_be(self, value: object) -> bool | None:
-        """Whether the value can be drawn; None if no single value ever is (a continuous range)."""
+        """Tell whether the value can be drawn; None for a continuous range, from which no single value is."""
         ...
 
     def options(self, limit: int) -> list[object] | None:
-        """Every value, each once; None if there are more than ``limit``."""
+        """Return every value, each once; None if there are more than ``limit``."""
         ...
 
     def __str__(self) -> str:
-        """In words, for people."""
+        """Word the form for people."""
         ...
 
 
 def same(left: object, right: object) -> bool:
-    """Equal as a recipe's reader means it: ``1`` is ``1.0`` but not ``true``."""
+    """Tell whether values are equal as a recipe's reader means it: ``1`` is ``1.0`` but not ``true``."""
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     return left == right
 
 
 def identity(value: object) -> str:
-    """Equal texts for equal values, at any depth: ``1`` is ``1.0`` but not ``true``."""
+    """Return equal texts for equal values, at any depth: ``1`` is ``1.0`` but not ``true``."""
     return json.dumps(_levelled(value), sort_keys=True)
 
 
@@ -216,11 +216,11 @@ NAMES = ("choice", "uniform", "loguniform", "int", "logint", "grid", "const")
 
 
 class FormError(ValueError):
-    """What is wrong with a form, and what to do."""
+    """A problem of a form, and what to do."""
 
 
 def read(name: str, argument: object, quantum: object = None) -> Form:
-    """The form called ``name``; raises FormError."""
+    """Read the form called ``name``; raises FormError."""
     if quantum is not None and name not in RANGES:
         raise FormError(f"q goes with {', '.join(RANGES)} only, not with {name}")
     if name == "const":
@@ -231,7 +231,7 @@ def read(name: str, argument: object, quantum: object = None) -> Form:
 
 
 def plain(value: object) -> object:
-    """The value, if it is made of text, finite numbers, true, false, null, lists and maps; raises FormError."""
+    """Return a value made of text, finite numbers, true, false, null, lists and maps; raises FormError for another."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -301,7 +301,7 @@ def _read_steps(low: float, high: float, quantum: float, whole: bool, logarithmi
 
 
 def _number(value: object, whole: bool) -> float:
-    """A finite number, an int if ``whole`` (1e3 is one)."""
+    """Read a finite number, an int if ``whole`` (1e3 is one)."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         hint = ""
         if isinstance(value, str) and any(character.isdigit() for character in value):

@@ -1,4 +1,4 @@
-"""From the maps and lists of a recipe to hyperparameters with their forms and conditions; all problems at once."""
+"""Reading a recipe's maps and lists into hyperparameters with forms and conditions; all problems at once."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Whens = list[tuple[Path, Mapping[str, object]]]
 
 MAX_GRID = 100_000
 HINTS = 50
-"""Problems for which the nearest known key is looked up: that takes time, and nobody reads more of them."""
+"""Problems for which the nearest known key is looked up: looking takes time, and more are not read."""
 
 KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with the space, at which key."""
+    """A problem of the space, and its key."""
 
     path: Path
     message: str
@@ -85,7 +85,7 @@ class Reader:
                 self._read_group(here, value, whens)
 
     def _read_value(self, path: Path, value: object, whens: Whens) -> None:
-        """A constant, or something that was meant to be a form."""
+        """Read a constant, or something that was meant to be a form."""
         if value is None:
             self.complain(path, "no value; write {const: null} if null is meant")
         elif isinstance(value, list | tuple):
@@ -146,7 +146,7 @@ class Reader:
         return order
 
     def _check_grid(self, order: list[Path]) -> None:
-        """Which cells a grid has must not depend on what is drawn."""
+        """Check that the cells of a grid do not depend on drawn keys."""
         drawn: set[Path] = set()
         cells = 1
         for path in order:
@@ -182,7 +182,7 @@ class Reader:
                 self._once(where, f"{name} is never {show(value)}; it is {form}")
 
     def _find(self, place: Path, name: str, where: Path) -> Path | None:
-        """The key that a condition names: beside it, or from the top."""
+        """Return the key that a condition names: beside it, or from the top."""
         parts = tuple(name.split("."))
         for path in ((*place[:-1], *parts), parts):
             if path in self.leaves:
@@ -197,12 +197,12 @@ class Reader:
         return None
 
     def _names(self, place: Path) -> list[str]:
-        """What a condition at ``place`` may call the keys."""
+        """Return the names by which a condition at ``place`` may call the keys."""
         beside = [path[-1] for path in self.leaves if path[:-1] == place[:-1]]
         return [*beside, *(".".join(path) for path in self.leaves)]
 
     def _once(self, where: Path, message: str) -> None:
-        """A group's condition is bound for each of its keys; complain for the first only."""
+        """Complain once: a group's condition is bound for each of its keys."""
         if where not in self._complained:
             self._complained.add(where)
             self.complain(where, message)

@@ -57,7 +57,7 @@ class Space:
 
     @functools.cached_property
     def grid(self) -> list[Values] | None:
-        """Every combination of the keys that are a ``grid``; None if no key is."""
+        """Every combination of the keys that are a ``grid``; None without such a key."""
         grids = {path for path, leaf in self.leaves.items() if isinstance(leaf.form, Grid)}
         return self._combine(grids) if grids else None
 
@@ -68,7 +68,7 @@ class Space:
         return None if found is None else [self.nested(values) for values in found]
 
     def _combine(self, keys: Collection[Path]) -> list[Values] | None:
-        """Every combination of ``keys`` and constants, ordered by the keys' names, the last one fastest."""
+        """Return every combination of ``keys`` and constants, ordered by the keys' names, the last one fastest."""
         found: list[tuple[dict[Path, int], Values]] = [({}, {})]
         for path in self._order:
             leaf = self.leaves[path]
@@ -138,7 +138,7 @@ def parse_space(raw: object) -> Space:
 
 
 def flat(values: Mapping[str, object], leaves: Mapping[Path, Leaf]) -> Values:
-    """Nested values by their paths; a map that is the value of one key of the space stays whole."""
+    """Return nested values by their paths; a map that is the value of one key of the space stays whole."""
     found: Values = {}
 
     def walk(path: Path, value: object) -> None:

@@ -146,7 +146,7 @@ def test_a_trace_without_reports(tmp_path):
     _, folder = simulate_into(
         tmp_path, Setup(policy="fifo", deadline_s=1.0, delays=Delays(launch_s=5.0))
     )
-    with pytest.raises(InputError, match="nothing to replay"):
+    with pytest.raises(InputError, match="nothing can be replayed"):
         Trace(folder)
 
 
