@@ -188,7 +188,7 @@ class Counts(Frame, tag="counts"):
 class LaunchSpec(Frame, tag="launch"):
     """All that a shim needs to run an incarnation. ``dir``: the trial's folder; ``waits``: a prestart.
 
-    ``epoch`` is the daemon's that asks; without a daemon for ``lease_s`` the trial saves and leaves.
+    ``epoch`` is the daemon's that asks; without a daemon for ``tether_s`` the trial saves and leaves.
     """
 
     trial: Count
@@ -204,7 +204,7 @@ class LaunchSpec(Frame, tag="launch"):
     rank_cpus: list[list[int]] | None
     python: str
     epoch: Count = 0
-    lease_s: Seconds = 120.0
+    tether_s: Seconds = 120.0
     waits: bool = False
 
 

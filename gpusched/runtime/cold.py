@@ -5,7 +5,8 @@
 ``gpusched.runtime.torchrun`` is ``torchrun`` with the loopback rendezvous registered. ``coldrank.py`` gives a rank its
 streams, cores and variables and then becomes ``python script``: the script runs as under torchrun itself, in an
 interpreter that has imported nothing. No torch is imported here; the other interpreter finds ``gpusched`` (and nothing
-else of ours) through a folder of the experiment that holds one link.
+else of ours) through a folder of the experiment that holds one link. Both files stand apart from this one because that
+interpreter may lack every library of gpusched.
 """
 
 from __future__ import annotations

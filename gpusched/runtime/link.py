@@ -1,14 +1,17 @@
-"""A shim's line to the daemon: newline-delimited JSON over ``daemon.sock``, never waited for.
+"""A shim and the daemon: the line between them, what the daemon wants, and what follows from its silence.
 
-The daemon may be away, come back, or be stuck; a shim's work depends on none of that. So everything here is
-non-blocking, a full or broken line is closed, and ``connect`` is simply tried again later.
+The daemon may be away, come back, or be stuck; a shim's work depends on none of that.
 """
 
 from __future__ import annotations
 
+import os
 import socket
+import time
+from contextlib import suppress
 from pathlib import Path
 
+from gpusched.folder.epoch import read_epoch
 from gpusched.folder.paths import socket_address
 from gpusched.protocol import (
     BadFrame,
@@ -22,11 +25,19 @@ from gpusched.protocol import (
     to_shim,
 )
 
+TERM_GRACE_S = 10.0
+GREETING_S = 2.0
+"""How long a daemon may take to say who it is; one that is stopped says nothing."""
+_LOOK_S = 1.0
+HARD_FACTOR = 10.0
 _READ_BYTES = 1 << 16
 
 
 class DaemonLink:
-    """Connects as ``hello``; hands out the frames that came in."""
+    """Line to ``daemon.sock``: connects as ``hello``, hands out the frames that came in, never waits.
+
+    A full or broken line is closed; ``connect`` may be tried again later.
+    """
 
     def __init__(self, folder: Path, hello: ShimHello) -> None:
         self._folder = folder
@@ -90,3 +101,126 @@ class DaemonLink:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+
+class Tether:
+    """How long a trial goes on without a daemon. Times in seconds of the monotonic clock.
+
+    Past ``limit_s`` the file ``leave`` is made beside the logs: rank 0 looks for it at each report for which it finds
+    no daemon, and takes it for ``yield``. A daemon that comes back in time takes the file away; one that comes later
+    finds the trial yielded, and goes on from its checkpoint. A trial that has not left after ``HARD_FACTOR`` times the
+    limit is ended: it hangs, or it never reports.
+    """
+
+    def __init__(self, leave: Path, limit_s: float) -> None:
+        self._leave = leave
+        self._limit_s = limit_s
+        self._heard_s = time.monotonic()
+        self._asked = False
+
+    def heard(self, now_s: float) -> None:
+        """Count anew: a daemon is there."""
+        self._heard_s = now_s
+        if self._asked:
+            self._asked = False
+            with suppress(OSError):
+                self._leave.unlink(missing_ok=True)
+            print("a daemon came back: the trial goes on", flush=True)
+
+    def is_over(self, now_s: float) -> bool:
+        """Ask the trial to leave if it is time for that; True if the trial must be ended."""
+        alone_s = now_s - self._heard_s
+        if alone_s > self._limit_s and not self._asked:
+            self._asked = True
+            print(f"no daemon for {alone_s:.0f} s: the trial is to save and leave", flush=True)
+            with suppress(OSError):
+                os.close(os.open(self._leave, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        return alone_s > HARD_FACTOR * self._limit_s
+
+
+class Orders:
+    """What the daemon wants of a shim, and what follows from its silence.
+
+    A shim keeps a line to the newest daemon. A prestarted incarnation that does not count yet is ended as soon as its
+    line is gone; ``waits`` is its mark, None for any other.
+    """
+
+    def __init__(
+        self, experiment: Path, epoch: int, link: DaemonLink, tether: Tether, waits: Path | None
+    ) -> None:
+        self._experiment = experiment
+        self._link = link
+        self._tether = tether
+        self._waits = waits
+        #: The highest epoch of a daemon that is known: an older one's word does not count.
+        self.epoch = epoch
+        #: Grace of the ranks, once the incarnation is to stop; None before.
+        self.stop_grace_s: float | None = None
+        #: Whether it is to stop because it hangs.
+        self.hangs = False
+        self._greet_by_s: float | None = None
+        self._next_connect_s = 0.0
+
+    def fileno(self) -> int:
+        """Descriptor of the line; -1 without one."""
+        return self._link.fileno()
+
+    def stop(self, grace_s: float = TERM_GRACE_S) -> None:
+        """Have the incarnation stop. The shortest grace counts."""
+        known = self.stop_grace_s
+        self.stop_grace_s = grace_s if known is None else min(grace_s, known)
+
+    def connect(self) -> None:
+        now = time.monotonic()
+        if not self._link.connected and now >= self._next_connect_s:
+            self._next_connect_s = now + _LOOK_S
+            if self._link.connect():
+                self._greet_by_s = now + GREETING_S
+
+    def mind_the_daemon(self) -> None:
+        """Keep a line to the newest daemon there is; without one for too long, the trial is to leave."""
+        now = time.monotonic()
+        if self._link.connected and now >= self._next_connect_s:
+            self._next_connect_s = now + _LOOK_S
+            newest = read_epoch(self._experiment)
+            mute = self._greet_by_s is not None and now > self._greet_by_s
+            if newest > self.epoch or mute:
+                self.epoch = max(newest, self.epoch)
+                self._link.close()
+                self._next_connect_s = now
+        self.connect()
+        if self._link.connected and self._greet_by_s is None:
+            self._tether.heard(now)
+        elif self._tether.is_over(now):
+            self.stop()
+        if self._waits is not None and not self._link.connected:
+            self.stop(0.0)
+
+    def read(self) -> None:
+        """Obey the frames that have come."""
+        for frame in self._link.read():
+            self._heard(frame)
+
+    def _heard(self, frame: Greeting | Stop | Counts) -> None:
+        if isinstance(frame, Greeting):
+            if frame.epoch < self.epoch:
+                self._link.close()
+            else:
+                self.epoch, self._greet_by_s = frame.epoch, None
+        elif self._greet_by_s is not None:
+            return
+        elif isinstance(frame, Counts):
+            self._count()
+        else:
+            self.hangs = frame.stacks
+            self.stop(frame.grace_s)
+
+    def _count(self) -> None:
+        if self._waits is not None:
+            with suppress(OSError):
+                self._waits.unlink(missing_ok=True)
+            self._waits = None
+
+    def tell(self, frame: Frame) -> None:
+        """Send a frame to the daemon, if it is there."""
+        self._link.send(frame)

@@ -49,10 +49,8 @@ from gpusched.processes.identity import (
 )
 from gpusched.processes.segments import Segments
 from gpusched.protocol import Exited, LaunchSpec, ShimHello
-from gpusched.runtime.lease import Lease
-from gpusched.runtime.link import DaemonLink
-from gpusched.runtime.mark import put_mark, put_title
-from gpusched.runtime.orders import Orders
+from gpusched.runtime.birth import put_mark, put_title
+from gpusched.runtime.link import DaemonLink, Orders, Tether
 
 Launcher = Callable[["Shim"], None]
 News = Literal["running", "left", "failed", "stop", "overdue"]
@@ -90,7 +88,7 @@ class Shim:
             experiment,
             spec.epoch,
             DaemonLink(experiment, hello),
-            Lease(self.paths.leave(self.incarnation), spec.lease_s),
+            Tether(self.paths.leave(self.incarnation), spec.tether_s),
             self.paths.waits if spec.waits else None,
         )
         self._bell, self._wake = socket.socketpair()

@@ -5,7 +5,7 @@ Speaks with the daemon on the socket pair whose descriptor it is given (frames: 
 * Single-threaded whenever it forks; never touches CUDA (a forked child could not use it any more).
 * It says ``ready`` as soon as torchrun's elastic agent is imported. What DDP and optimizers import lazily, and the
   recipe's ``preload:``, follows module by module; launches wait for it, as each of their ranks would pay for those
-  imports itself. Last, while nobody asks for anything, its memory goes into huge pages (``image.py``).
+  imports itself. Last, while nobody asks for anything, its memory goes into huge pages (``imports.py``).
 * ``--light``, for scripts that do not use torch: it is ready without torch, and imports the agent when a launch of
   several ranks is asked for, which have to agree through a process group.
 * It is a subreaper. A shim that dies before its tree is empty leaves its processes to this server, which kills them and
@@ -56,9 +56,16 @@ from gpusched.protocol import (
     encode,
     to_server,
 )
-from gpusched.runtime.image import huge_page_pieces, settle, use_huge_pages
-from gpusched.runtime.imports import HEAVY, LIGHT, Imports, import_agent
-from gpusched.runtime.mark import put_title
+from gpusched.runtime.birth import put_title
+from gpusched.runtime.imports import (
+    HEAVY,
+    LIGHT,
+    Imports,
+    huge_page_pieces,
+    import_agent,
+    settle,
+    use_huge_pages,
+)
 
 _STRAY_PATIENCE_S = 0.02
 _READ_BYTES = 1 << 20

@@ -55,7 +55,7 @@ class Channel:
     def __init__(
         self, folder: Path, trial: int, incarnation: int, leave: Path | None = None
     ) -> None:
-        """``leave``: a file that says, while no daemon is there, that the trial is to save and leave (``lease.py``)."""
+        """``leave``: without a daemon this file says that the trial is to save and leave (``runtime/link.py``)."""
         self._leave = leave
         self._folder = folder
         self._hello = encode(RankHello(trial, incarnation, os.getpid()))

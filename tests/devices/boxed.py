@@ -35,7 +35,7 @@ class Boxed(Sandbox):
             "GPU_BOX": str(self.box),
             "PYTHONPATH": os.pathsep.join([str(BOX), os.environ.get("PYTHONPATH", "")]),
             "XDG_STATE_HOME": str(root / "state"),
-            "GPUSCHED_ORPHAN_LEASE_S": "2",
+            "GPUSCHED_TETHER_S": "2",
         }
 
     def asks(self, *words: str | Path, **more: str) -> Result:

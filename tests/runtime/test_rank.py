@@ -8,10 +8,31 @@ from typing import Any
 
 import pytest
 
+from gpusched.protocol import LaunchSpec
 from gpusched.runtime.rank import run_script
 from tests.worker.fakes import Bench, Ended, run_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def spec_of(script: Path, folder: Path, *arguments: str) -> LaunchSpec:
+    where = str(folder)
+    return LaunchSpec(
+        *(
+            0,
+            1,
+            1,
+            where,
+            where,
+            str(script),
+            list(arguments),
+            where,
+            {},
+            [{}],
+            None,
+            sys.executable,
+        )
+    )
 
 
 class Stage:
@@ -26,7 +47,7 @@ class Stage:
         script.parent.mkdir(exist_ok=True)
         if source is not None:
             script.write_bytes(source if isinstance(source, bytes) else source.encode())
-        spec = {"script": str(script), "args": list(arguments), "cwd": str(self.folder)}
+        spec = spec_of(script, self.folder, *arguments)
 
         def body() -> Any:
             import os
@@ -156,13 +177,13 @@ def test_good_endings_leave_no_error(stage: Stage, source: str) -> None:
 def test_a_failure_after_reports_leaves_no_word(stage: Stage, bench: Bench) -> None:
     script = stage.folder / "train.py"
     script.write_text("import gpusched\ngpusched.init().report(accuracy=1)\n1 / 0\n")
-    spec = {"script": str(script), "args": [], "cwd": str(stage.folder)}
+    spec = spec_of(script, stage.folder)
     (ended,) = run_ranks(lambda: run_script(spec, 0), 1, bench)
     assert ended.code == 1
     assert bench.last_word() is None
     script.write_text("import gpusched\ngpusched.init().report(accuracy=1)\n")
     (ended,) = run_ranks(lambda: run_script(spec, 0), 1, bench, incarnation=2)
-    assert bench.last_word(2) == {"why": "finished", "step": 2 - 1, "saved_step": None}
+    assert bench.last_word(2) == {"why": "finished", "step": 1, "saved_step": 1}
 
 
 def test_as_a_module_under_an_interpreter_of_its_own(stage: Stage) -> None:

@@ -88,7 +88,7 @@ def test_an_old_daemon_that_wakes_up_leaves_without_touching_anything(make_bed: 
 @pytest.mark.slow
 def test_without_a_daemon_trials_save_and_leave_and_go_on_later(make_bed: MakeBed) -> None:
     bed = make_bed(
-        {"GPUSCHED_ORPHAN_LEASE_S": "1"},
+        {"GPUSCHED_TETHER_S": "1"},
         devices="cpu:2",
         policy={"name": "fifo", "R": 100_000},
         max_trials=2,
@@ -114,7 +114,7 @@ def test_without_a_daemon_trials_save_and_leave_and_go_on_later(make_bed: MakeBe
 @pytest.mark.slow
 def test_a_daemon_that_comes_back_in_time_finds_its_trials(make_bed: MakeBed) -> None:
     bed = make_bed(
-        {"GPUSCHED_ORPHAN_LEASE_S": "8"},
+        {"GPUSCHED_TETHER_S": "8"},
         devices="cpu:1",
         policy={"name": "fifo", "R": 100_000},
         max_trials=1,

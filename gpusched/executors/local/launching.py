@@ -140,7 +140,7 @@ class Launcher:
             rank_cpus=None if cpus is None else [list(one) for one in cpus],
             python=settings.interpreter,
             epoch=self._epoch,
-            lease_s=settings.orphan_lease_s,
+            tether_s=settings.tether_s,
         )
 
     def _working_directory(self, incarnation: Incarnation) -> Path:

@@ -33,8 +33,8 @@ _WITHOUT_TORCH = frozenset(
 )
 """Packages beside the standard library of which it is known that they do not import torch."""
 
-LEASE_S = 120.0
-"""How long a trial goes on without a daemon; ``GPUSCHED_ORPHAN_LEASE_S`` overrides it (for tests, mostly)."""
+TETHER_S = 120.0
+"""How long a trial goes on without a daemon; ``GPUSCHED_TETHER_S`` overrides it (for tests, mostly)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,7 @@ class LaunchSettings:
     kill_margin_s: float = 15.0
     unkillable_after_s: float = 60.0
     #: How long a trial goes on without a daemon before it is asked to save and leave.
-    orphan_lease_s: float = LEASE_S
+    tether_s: float = TETHER_S
 
     @property
     def has_private_cwd(self) -> bool:
@@ -91,7 +91,7 @@ def launch_settings(recipe: Recipe) -> LaunchSettings:
         preload=recipe.preload,
         prestart=recipe.prestart,
         seed=recipe.seed,
-        orphan_lease_s=float(os.environ.get("GPUSCHED_ORPHAN_LEASE_S", LEASE_S)),
+        tether_s=float(os.environ.get("GPUSCHED_TETHER_S", TETHER_S)),
     )
 
 

@@ -8,25 +8,25 @@ from pathlib import Path
 import pytest
 
 from gpusched.protocol import Report
-from gpusched.runtime.lease import HARD_FACTOR, Lease
+from gpusched.runtime.link import HARD_FACTOR, Tether
 from gpusched.worker.channel import Channel
 
 
-def test_a_lease_runs_out_and_is_given_back(tmp_path: Path) -> None:
+def test_a_tether_runs_out_and_is_given_back(tmp_path: Path) -> None:
     leave = tmp_path / "leave"
     now_s = time.monotonic()
-    lease = Lease(leave, 10.0)
-    lease.heard(now_s)
-    assert not lease.is_over(now_s + 9)
+    tether = Tether(leave, 10.0)
+    tether.heard(now_s)
+    assert not tether.is_over(now_s + 9)
     assert not leave.exists()
-    assert not lease.is_over(now_s + 11)
+    assert not tether.is_over(now_s + 11)
     assert leave.exists(), "it is asked"
-    lease.heard(now_s + 12)
+    tether.heard(now_s + 12)
     assert not leave.exists(), "a daemon came back in time"
-    assert not lease.is_over(now_s + 21)
-    assert not lease.is_over(now_s + 23)
+    assert not tether.is_over(now_s + 21)
+    assert not tether.is_over(now_s + 23)
     assert leave.exists()
-    assert lease.is_over(now_s + 13 + 10 * HARD_FACTOR), "it does not leave: it is ended"
+    assert tether.is_over(now_s + 13 + 10 * HARD_FACTOR), "it does not leave: it is ended"
 
 
 @pytest.mark.parametrize("asked", [False, True])
