@@ -32,7 +32,7 @@ from gpusched.core.policy import TrialView, View
 from gpusched.core.rung import Ladder, Rung
 from gpusched.policies import base
 from gpusched.policies.asha import explain_rungs
-from gpusched.text import ordinal
+from gpusched.text import ordinal, show_clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,7 +260,8 @@ class HyperSched(base.Policy):
     def notes(self, view: View) -> Sequence[str]:
         if self._entrance_closed_at is None:
             return ("exploring: new configurations may enter",)
-        return (f"exploiting: no new configuration since {self._entrance_closed_at:.0f} s",)
+        since = show_clock(self._entrance_closed_at)
+        return (f"exploiting: no new configuration since {since}",)
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         lines = explain_rungs(self.ladder.rungs, trial, self.options.eta)
