@@ -10,7 +10,7 @@ from tests.e2e.sandbox import SCRIPTS, Sandbox
 TOLD = {
     "no track": "never calls trial.track(...)",
     "lambda": "trial.track(schedule=...): a function has no state_dict()",
-    "sampler": "trial.loader(..., sampler=...): gpusched shards and shuffles by itself",
+    "sampler": "gpusched shards and shuffles by itself; leave the sampler out",
     "one rank": "the ranks of this trial make different calls",
     "fewer": "rank 0 has come to its end",
 }
