@@ -114,6 +114,6 @@ def _details(row: dict[str, Any]) -> list[str]:
     told += [reason] if (reason := _reason(row)) else []
     for text in (row["busy"], *(f"held by {holder}" for holder in row["holders"]), *row["notes"]):
         known = text.removeprefix("held by ")
-        if text and not any(known in one for one in told):
+        if text and not any(known in detail for detail in told):
             told.append(text)
     return told

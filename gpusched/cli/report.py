@@ -71,5 +71,5 @@ def _drawn(told: Timeline, sign: float) -> dict[str, Any]:
             for trial in trials
         ],
         "spans": [asdict(span) for span in told.spans],
-        "importance": [asdict(one) for one in importance(trials, sign)],
+        "importance": [asdict(found) for found in importance(trials, sign)],
     }

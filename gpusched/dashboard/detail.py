@@ -147,8 +147,8 @@ def _paragraph(text: str, width: int) -> list[str]:
 
 def _from_decisions(view: View, trial: TrialView) -> list[str]:
     """While the whole story is not there (yet): what the view's decisions say of it."""
-    mine = (decision for decision in view.decisions if decision.trial == trial.id)
-    return [f"{show_clock(decision.at)}  {decision.text}" for decision in mine]
+    decisions = (decision for decision in view.decisions if decision.trial == trial.id)
+    return [f"{show_clock(decision.at)}  {decision.text}" for decision in decisions]
 
 
 # ---------------------------------------------------------------- help

@@ -99,8 +99,8 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
             yield _record("daemon", f"daemon {epoch} took over", epoch=epoch)
         case UserAsked(verb=verb, trial=asked):
             what = verb.replace("_trial", "")
-            whom = "the experiment" if asked is None else f"trial {asked}"
-            yield _record("asked", f"asked to {what} {whom}", asked, verb=verb)
+            target = "the experiment" if asked is None else f"trial {asked}"
+            yield _record("asked", f"asked to {what} {target}", asked, verb=verb)
         case DeadlineMoved() if state.stopping is None:
             left = show_duration(state.time_left_s)
             yield _record(
@@ -204,8 +204,8 @@ def _over(state: State, reason: str) -> str:
 
 
 def _record(what: str, text: str, trial: int | None = None, **facts: Any) -> Record:
-    whom = {} if trial is None else {"trial": trial}
-    return {"what": what, "text": text, **whom, **facts}
+    target = {} if trial is None else {"trial": trial}
+    return {"what": what, "text": text, **target, **facts}
 
 
 # ---------------------------------------------------------------- from views alone

@@ -75,8 +75,8 @@ def _by_name(text: str, devices: Sequence[DeviceView]) -> str:
     """Name a GPU as on the screen, once, instead of by its UUID."""
     for device in devices:
         if device.id in text and (name := name_of(device)) != device.id:
-            said = text.replace(device.id, name)
-            return said.replace(f"quarantined: {name}: ", "quarantined: ")
+            named = text.replace(device.id, name)
+            return named.replace(f"quarantined: {name}: ", "quarantined: ")
     return text
 
 
@@ -121,15 +121,15 @@ def _device(device: DeviceView, width: int, names: int, colours: dict[int, str])
     else:
         line.append(f"  {state:<12}", marks.DEVICE.get(device.state, marks.UNKNOWN)[1])
     reason = why if device.state != "draining" or device.stuck else ""
-    said = styled("", "yellow")
+    reasons = styled("", "yellow")
     for remark in (reason, *(note for note in device.notes if note != device.reason)):
-        said.append(f"  {remark}" if remark else "")
+        reasons.append(f"  {remark}" if remark else "")
     if not reason or width >= _ROOM_FOR_BOTH:
         figures = _figures(device, width)
-        if device.notes and line.cell_len + figures.cell_len + said.cell_len > width:
+        if device.notes and line.cell_len + figures.cell_len + reasons.cell_len > width:
             figures = _figures(device, 0)  # what is wrong must be seen
         line.append_text(figures)
-    return line.append_text(said)
+    return line.append_text(reasons)
 
 
 def _figures(device: DeviceView, width: int) -> Text:
@@ -170,13 +170,13 @@ def _load(history: Sequence[float | None], width: int) -> Text:
 
 def remarks(view: View, ui: UiState, width: int, rows: int) -> list[Text]:
     """Word what must not be overlooked: warnings of the daemon, the effect of a key; in little room the newest."""
-    said = [(f"! {warning}", "bold yellow") for warning in view.warnings]
+    told = [(f"! {warning}", "bold yellow") for warning in view.warnings]
     if view.state == "interrupted":
-        said.append(("! no daemon runs it; 'gpusched resume' goes on with it", "bold yellow"))
+        told.append(("! no daemon runs it; 'gpusched resume' goes on with it", "bold yellow"))
     if ui.note:
-        said.append((f"» {clean(ui.note)}", "bold cyan"))
+        told.append((f"» {clean(ui.note)}", "bold cyan"))
     shown: list[Text] = []
-    for text, style in reversed(said):
+    for text, style in reversed(told):
         left = rows - len(shown)
         parts = textwrap.wrap(text, max(20, width), subsequent_indent="  ")
         if len(parts) > left > 0:

@@ -93,8 +93,8 @@ class TrialTimeline:
     @property
     def outcome(self) -> Outcome | None:
         """Outcome of the last incarnation that has ended."""
-        ended = (one.outcome for one in reversed(self.incarnations) if one.outcome is not None)
-        return next(ended, None)
+        outcomes = (incarnation.outcome for incarnation in reversed(self.incarnations))
+        return next((outcome for outcome in outcomes if outcome is not None), None)
 
     def best(self, sign: float) -> float | None:
         """Return the best finite metric; ``sign``: +1 where more is better, else -1."""
@@ -170,8 +170,10 @@ class _Reader:
         for command in entry.commands:
             if isinstance(command, Launch):
                 self._launch(command, event.at)
-            elif isinstance(command, Yield) and command.save and (on := self._running(command)):
-                on.yielded_at = event.at
+            elif (
+                isinstance(command, Yield) and command.save and (running := self._running(command))
+            ):
+                running.yielded_at = event.at
 
     def _running(self, of: Reported | CheckpointSaved | TrialExited | Yield) -> Incarnation | None:
         """Return the trial's present incarnation, if that is meant: a late word of one before says nothing."""

@@ -32,12 +32,14 @@ def importance(trials: Iterable[TrialTimeline], sign: float) -> list[Importance]
     The strongest comes first. A trial that was stopped early counts with what it had, so it
     says what a policy saw rather than what a model could do.
     """
-    known = [(dict(flat(t.hparams)), best) for t in trials if (best := t.best(sign)) is not None]
+    bests = ((trial, trial.best(sign)) for trial in trials)
+    known = [(dict(flat(trial.hparams)), best) for trial, best in bests if best is not None]
     if len(known) < 4:
         return []
     names = dict.fromkeys(name for hparams, _ in known for name in hparams)
-    found = [one for name in names if (one := _importance(name, known, sign)) is not None]
-    return sorted(found, key=lambda one: -one.strength)
+    found = [_importance(name, known, sign) for name in names]
+    ranked = [importance for importance in found if importance is not None]
+    return sorted(ranked, key=lambda importance: -importance.strength)
 
 
 def _importance(

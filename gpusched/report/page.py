@@ -140,8 +140,8 @@ def _allocation(told: Timeline) -> str:
             continue
         trial = f"trial {span.trial}" if span.trial is not None else ""
         what = {"held": trial, "draining": f"{trial} has left, release being confirmed"}
-        said = what.get(span.state, f"quarantined: {span.why}")
-        title = f"{span.device}, {span.begin:.1f} to {span.end:.1f} s: {said}"
+        state_text = what.get(span.state, f"quarantined: {span.why}")
+        title = f"{span.device}, {span.begin:.1f} to {span.end:.1f} s: {state_text}"
         paint = "#777" if span.trial is None else svg.colour(span.trial)
         text = {"held": str(span.trial), "quarantined": "out"}.get(span.state, "")
         bars.append(svg.Bar(row[span.device], span.begin, span.end, span.state, paint, title, text))
@@ -168,10 +168,10 @@ def _importance(told: Timeline, sign: float) -> str:
         return ""
     words_of = {1: "larger is better", -1: "smaller is better", 0: "a choice"}
     rows = "".join(
-        f"<tr><td>{escape(one.name)}</td><td class='n'>{one.strength:.2f}</td>"
-        f"<td><span class='bar' style='width:{12 * one.strength:.1f}em'></span></td>"
-        f"<td>{words_of[one.direction]}</td></tr>"
-        for one in found
+        f"<tr><td>{escape(hparam.name)}</td><td class='n'>{hparam.strength:.2f}</td>"
+        f"<td><span class='bar' style='width:{12 * hparam.strength:.1f}em'></span></td>"
+        f"<td>{words_of[hparam.direction]}</td></tr>"
+        for hparam in found
     )
     return (
         "<h2>Which hyperparameters mattered</h2><table><tr><th>hyperparameter</th><th class='n'>strength</th><th></th>"
