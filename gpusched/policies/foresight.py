@@ -1,6 +1,6 @@
 """``foresight``: every atom-second goes to whatever promises most for the deadline.
 
-    forecast   the level of each trial at the deadline, had it all atoms from now on           ``foresight_curves``
+    forecast   the level of each trial at the deadline, had it all atoms from now on           ``foresight_beliefs``
     incumbent  the trial with the best forecast M; ``_price``: what one more atom is worth to it a second
     bids       a trial: E[(X - M)+] / what finding out costs                                   ``_bid_of``
                a new configuration: the same, for a launch and a first look                    ``_bid_of_new``
@@ -16,22 +16,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from random import Random
 
 from gpusched.core.decisions import Decision, Pause, Resize, Resume, Start, Stop
 from gpusched.core.policy import TrialView, View
 from gpusched.core.trial import NEVER, TrialState
 from gpusched.policies import base
-from gpusched.policies.foresight_curves import Belief, Curves, expected_excess
+from gpusched.policies.foresight_beliefs import Beliefs, may_resume, pays
+from gpusched.policies.foresight_curves import Belief, expected_excess
 
 #: Forecasts are made again after this share of the deadline.
 REFRESH = 0.01
-#: Share of the time left that is kept back when it is asked how far a trial can come.
-MARGIN = 0.05
 #: Share of a forecast's deviation that the next half octave resolves.
 NEWS = 0.25
-#: A leader may still win: its forecast is within so many deviations of the best.
-CHANCE = 2.0
 #: The incumbent rests where its atoms are worth so many times more elsewhere.
 REST = 3.0
 #: A newcomer is judged after it has trained this share of what its launch took.
@@ -40,8 +36,6 @@ LOOK = 0.5
 PATIENCE = 3.0
 #: Steps after a launch before the incumbent is resized: its speed is known by then.
 COOLDOWN = 3
-#: Paused trials that are forecast each time: the best ones.
-CONSIDERED = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,116 +66,51 @@ class Foresight(base.Policy):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self.curves = Curves()
-        self.beliefs: dict[int, Belief] = {}
-        self.incumbent: int | None = None
-        self.leaders: set[int] = set()
-        #: M; the best score of a trial that is over; the bid of a new configuration.
-        self._to_beat = self._over = NEVER
+        self.beliefs = Beliefs(options.R)
+        #: The bid of a new configuration.
         self._new = math.inf
-        #: What a step more brings the incumbent at the deadline.
-        self._slope = 0.0
         #: Paused trials by bid, the highest first.
         self._queue: list[int] = []
         self._refreshed_at, self._trials_then, self._is_stale = -math.inf, 0, True
         #: Steps that newcomers had when they were judged for the first time, and how many were.
         self._judged = [3.0, 1.0]
-        #: What newcomers promise now, what those begun promised, what they brought: fading sums.
-        self._hope = self._promised = self._brought = 0.0
+        #: What a newcomer promises now, and what those that began promised: a fading sum.
+        self._hope = self._promised = 0.0
         #: Reports that the incumbent has let pass because more atoms were coming.
         self._waited = 0
-        self._random = Random(0)
-
-    # ------------------------------------------------------------ what is believed
-
-    def _step_s(self, view: View, trial: TrialView | None = None) -> float:
-        """Return Ta, of this trial where it is known."""
-        if trial is not None and trial.step_time_s is not None and trial.atoms:
-            return trial.step_time_s * view.speedup(trial.atoms)
-        return view.step_on_one_atom_s or 1.0
-
-    def _horizon(self, view: View, trial: TrialView | None = None, spent_s: float = 0.0) -> float:
-        """Return the steps a trial, or a new one, would have if all atoms were its own from now on.
-
-        Some time is kept back: a growth takes effect some reports later.
-        """
-        left_s = max(0.0, view.time_left_s * (1 - MARGIN) - 3 * self._step_s(view)) - spent_s
-        top, steps = view.rules.fit(view.atoms_total), 0
-        seconds = view.speedup(top) * max(0.0, left_s - view.overhead_s)
-        if trial is not None:
-            steps = trial.step
-            seconds = max(seconds, view.speedup(trial.atoms) * left_s if trial.atoms else 0.0)
-        return min(steps + seconds / self._step_s(view, trial), self.options.R or math.inf)
 
     def _refresh(self, view: View) -> None:
-        """Believe anew where something may have changed."""
+        """Believe and bid anew where something may have changed."""
         is_due = view.now - self._refreshed_at >= REFRESH * view.rules.deadline_s
         if not (is_due or self._is_stale or len(view.trials) > 1.1 * self._trials_then + 1):
             return
         self._refreshed_at, self._trials_then, self._is_stale = view.now, len(view.trials), False
-        self.curves.rescale(view.trials)
-        self.curves.refit()
-        seen = self.curves.seen
-        paused = [i for i in view.paused if i in seen and not view.trials[i].held_by_user]
-        if len(paused) > CONSIDERED:
-            paused.sort(key=lambda i: (-seen[i].level - 4 * seen[i].gain, i))
-        self.beliefs = {}
-        for i in (*view.live, *paused[:CONSIDERED]):
-            belief = self.curves.believe(i, self._horizon(view, view.trials[i]))
-            if belief is not None:
-                self.beliefs[i] = belief
-        self._choose_incumbent(view)
-        ranked = sorted(self.beliefs, key=lambda i: (-self.beliefs[i].mean, i))
-        count = max(1, round(0.5 * self.curves.doubt * view.atoms_total))
-        self.leaders = set()
-        for i, belief in self.beliefs.items():
+        beliefs = self.beliefs
+        beliefs.refresh(view, self._look_s(view))
+        for i, belief in beliefs.of.items():
             belief.bid = self._bid_of(view, view.trials[i], belief)
-            may_win = belief.mean + CHANCE * belief.deviation >= self._to_beat
-            if may_win and i in ranked[:count]:
-                self.leaders.add(i)
-        self._queue = [i for i in ranked if i in view.paused and i != self.incumbent]
-        self._queue.sort(key=lambda i: -self.beliefs[i].bid)
+        self._queue = [i for i in beliefs.of if i in view.paused and i != beliefs.incumbent]
+        self._queue.sort(key=self._by_bid)
         self._new = self._bid_of_new(view)
 
-    def _choose_incumbent(self, view: View) -> None:
-        """Take the best forecast, less half its deviation; in doubt the incumbent stays."""
-        before = self.incumbent
-
-        def merit(i: int) -> tuple[float, int]:
-            belief = self.beliefs[i]
-            return belief.mean - (0.0 if i == before else 0.5 * belief.deviation), -i
-
-        self.incumbent = max(self.beliefs, key=merit, default=None)
-        over = self.curves.scale.level(self._over) if self._over > NEVER else NEVER
-        self._to_beat, self._slope = over, 0.0
-        if self.incumbent is None:
-            return
-        trial, belief = view.trials[self.incumbent], self.beliefs[self.incumbent]
-        if before in self.beliefs and self.incumbent > before:
-            brought = merit(self.incumbent)[0] - max(self.beliefs[before].mean, over)
-            self._brought += max(0.0, brought)
-        if belief.mean <= over:
-            return
-        self._to_beat, self._slope = belief.mean, belief.gain
-        spent_s = view.overhead_s + self._look_s(view)
-        if self._horizon(view, trial, spent_s) >= (self.options.R or math.inf):
-            # Time to spare: nothing is lost by growing later. A little, as growing may fail.
-            self._slope = 0.05 * belief.rise / belief.steps
+    def _by_bid(self, trial: int) -> tuple[float, float, int]:
+        belief = self.beliefs.of[trial]
+        return -belief.bid, -belief.mean, trial
 
     # ------------------------------------------------------------ bids, in levels an atom-second
 
     def _look_s(self, view: View) -> float:
         """Return the time after which a newcomer is usually judged."""
-        return self._judged[0] / self._judged[1] * self._step_s(view)
+        return self._judged[0] / self._judged[1] * self.beliefs.step_s(view)
 
     def _bid_of(self, view: View, trial: TrialView, belief: Belief) -> float:
         """Return by how much the trial may beat M, for what half an octave or all of the way to R costs."""
-        if trial.id == self.incumbent:
+        if trial.id == self.beliefs.incumbent:
             return math.inf
-        step_s, launch_s = self._step_s(view), 0.0 if trial.is_live else view.overhead_s
+        step_s, launch_s = self.beliefs.step_s(view), 0.0 if trial.is_live else view.overhead_s
 
         def bid(share: float, steps: float) -> float:
-            excess = expected_excess(belief.mean, share * belief.deviation, self._to_beat)
+            excess = expected_excess(belief.mean, share * belief.deviation, self.beliefs.to_beat)
             return excess / (max(1.0, steps) * step_s + launch_s)
 
         return max(bid(NEWS, 0.5 * trial.step), bid(1.0, belief.steps))
@@ -191,14 +120,13 @@ class Foresight(base.Policy):
         if not view.can_draw:
             return -1.0
         cost_s = view.overhead_s + self._look_s(view)
-        horizon = self._horizon(view, spent_s=cost_s)
-        if horizon < 1:
+        if view.time_left_s <= cost_s:
             return -1.0
-        excess = self.curves.newcomers(horizon, self._to_beat, self._random)
+        excess = self.beliefs.promise(view, cost_s)
         if excess is None:
             return math.inf
         self._hope, prior = excess, 4.0 * excess
-        kept = (self._brought + prior) / (self._promised + prior) if excess > 0 else 1.0
+        kept = (self.beliefs.brought + prior) / (self._promised + prior) if excess > 0 else 1.0
         return excess * min(1.5, kept) / cost_s
 
     def _price(self, view: View, atoms: int) -> float:
@@ -206,19 +134,19 @@ class Foresight(base.Policy):
         top = view.rules.fit(view.atoms_total)
         sizes = view.rules.sizes or (atoms + 1,)
         larger = min((size for size in sizes if atoms < size <= top), default=None)
-        if self.incumbent is None or self._slope <= 0 or larger is None:
+        if self.beliefs.incumbent is None or self.beliefs.slope <= 0 or larger is None:
             return 0.0
         more = view.speedup(larger) - (view.speedup(atoms) if atoms else 0.0)
-        step_s = self._step_s(view, view.trials[self.incumbent])
-        return more / (larger - atoms) * self._slope / step_s
+        step_s = self.beliefs.step_s(view, view.trials[self.beliefs.incumbent])
+        return more / (larger - atoms) * self.beliefs.slope / step_s
 
     def _wanted(self, view: View, against: float) -> int:
         """Return the atoms the incumbent should have if an atom-second is worth ``against`` elsewhere."""
-        if self.incumbent is None or self._slope <= 0:
+        if self.beliefs.incumbent is None or self.beliefs.slope <= 0:
             return 0
-        trial, high = view.trials[self.incumbent], view.rules.fit(view.atoms_total)
+        trial, high = view.trials[self.beliefs.incumbent], view.rules.fit(view.atoms_total)
         low = held = trial.atoms if trial.is_live else 0
-        if high <= held or (held and not _pays(view, held, high)):
+        if high <= held or (held and not pays(view, held, high)):
             return held
         while low < high:
             middle = (low + high) // 2
@@ -231,8 +159,8 @@ class Foresight(base.Policy):
     def _waiting(self, view: View) -> tuple[float, int | None]:
         """Return the highest bid of a paused trial."""
         for i in self._queue:
-            if i in self.beliefs and _may_resume(view, view.trials[i]):
-                return self.beliefs[i].bid, i
+            if i in self.beliefs.of and may_resume(view, view.trials[i]):
+                return self.beliefs.of[i].bid, i
         return -1.0, None
 
     def _elsewhere(self, view: View) -> float:
@@ -240,11 +168,11 @@ class Foresight(base.Policy):
 
     def _rests(self, view: View) -> bool:
         """Tell whether the incumbent has converged: what it still gains is worth far less than its atoms elsewhere."""
-        if self.incumbent is None:
+        if self.beliefs.incumbent is None:
             return False
-        trial, belief = view.trials[self.incumbent], self.beliefs[self.incumbent]
+        trial, belief = view.trials[self.beliefs.incumbent], self.beliefs.of[self.beliefs.incumbent]
         atoms = max(1, trial.atoms)
-        a_second = belief.rise / (belief.steps * self._step_s(view, trial))
+        a_second = belief.rise / (belief.steps * self.beliefs.step_s(view, trial))
         return REST * a_second * view.speedup(atoms) / atoms < self._elsewhere(view)
 
     # ------------------------------------------------------------ reports
@@ -252,30 +180,31 @@ class Foresight(base.Policy):
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         sign = view.rules.sign
         best = self.options.metric_max if sign > 0 else self.options.metric_min
-        looked = self.curves.look(trial, sign, None if best is None else best * sign)
+        looked = self.beliefs.curves.look(trial, sign, None if best is None else best * sign)
         done = base.complete_at(trial, self.options.R)
         if done:
             return done
         if trial.step_time_s is not None and trial.step_time_s > view.time_left_s:
             return (Stop(trial.id, "another step would not end before the deadline"),)
         if looked:
-            fresh = self.curves.believe(trial.id, self._horizon(view, trial))
+            fresh = self.beliefs.believe(view, trial)
             if fresh is None:
                 why = "its metric is not finite"
                 return (Stop(trial.id, why),) if trial.score == NEVER else base.NOTHING
-            self._is_stale |= trial.id == self.incumbent or fresh.mean > self._to_beat
+            self._is_stale |= (
+                trial.id == self.beliefs.incumbent or fresh.mean > self.beliefs.to_beat
+            )
             fresh.bid = self._bid_of(view, trial, fresh)
-            self.beliefs[trial.id] = fresh
         self._refresh(view)
-        if self._scouts(view, trial) and trial.id != self.incumbent:
+        if self._scouts(view, trial) and trial.id != self.beliefs.incumbent:
             return base.NOTHING
-        if trial.id == self.incumbent:
+        if trial.id == self.beliefs.incumbent:
             if self._rests(view) and not self._scouts(view, trial):
                 return (Pause(trial.id, "pauses: it has converged, and another could still win"),)
             return self._grow(view, trial)
-        launch_steps = view.overhead_s / self._step_s(view)
-        first = max(round(2 * 1.5**self.curves.doubt), round(LOOK * launch_steps))
-        if trial.id not in self.beliefs or trial.step < first:
+        launch_steps = view.overhead_s / self.beliefs.step_s(view)
+        first = max(round(2 * 1.5**self.beliefs.curves.doubt), round(LOOK * launch_steps))
+        if trial.id not in self.beliefs.of or trial.step < first:
             return base.NOTHING
         return self._leave(view, trial)
 
@@ -283,7 +212,7 @@ class Foresight(base.Policy):
         """Tell whether the trial is one of the first, and its time is not over."""
         if trial.id >= view.atoms_total:
             return False
-        is_better = self.curves.seen[trial.id].surprise > 0
+        is_better = self.beliefs.curves.seen[trial.id].surprise > 0
         share = self.options.scouting * (PATIENCE if is_better else 1.0)
         return trial.training_s(view.now) < share * view.rules.deadline_s
 
@@ -293,9 +222,9 @@ class Foresight(base.Policy):
         other, why = self._new, "a new configuration promises more"
         if waiting > other:
             other, why = waiting, f"trial {who} promises more"
-        if self._needs_atoms(view, max(other, self.beliefs[trial.id].bid)):
-            why = f"its atoms are worth more to trial {self.incumbent}"
-        elif trial.id in self.leaders or other <= self.beliefs[trial.id].bid:
+        if self._needs_atoms(view, max(other, self.beliefs.of[trial.id].bid)):
+            why = f"its atoms are worth more to trial {self.beliefs.incumbent}"
+        elif trial.id in self.beliefs.leaders or other <= self.beliefs.of[trial.id].bid:
             return base.NOTHING
         if trial.incarnation == 1:
             self._judged[0] += trial.step
@@ -304,7 +233,7 @@ class Foresight(base.Policy):
 
     def _needs_atoms(self, view: View, against: float) -> bool:
         """Tell whether the incumbent waits for an atom, or is to have more than are free or coming."""
-        best = view.trials[self.incumbent] if self.incumbent is not None else None
+        best = self.beliefs.best(view)
         if best is None or best.is_resizing:
             return False
         if not best.is_live:
@@ -334,12 +263,14 @@ class Foresight(base.Policy):
         """Return the atoms that the incumbent would have if it took free ones, as far as it pays."""
         most = trial.atoms + view.atoms_free
         atoms = view.rules.fit(min(self._wanted(view, elsewhere), most))
-        return atoms if atoms <= most and _pays(view, trial.atoms, atoms) else trial.atoms
+        return atoms if atoms <= most and pays(view, trial.atoms, atoms) else trial.atoms
 
     def _coming(self, view: View, incumbent: TrialView) -> int:
         """Return the atoms on their way, and those of trials that will make room at their next report."""
         price = self._price(view, incumbent.atoms)
-        leave = (i for i, belief in self.beliefs.items() if belief.bid < price and i in view.live)
+        leave = (
+            i for i, belief in self.beliefs.of.items() if belief.bid < price and i in view.live
+        )
         if price <= self._elsewhere(view):
             return view.atoms_coming
         stay = (
@@ -351,11 +282,15 @@ class Foresight(base.Policy):
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
         if trial.is_final:
-            self._over = max(self._over, trial.best_score)
-        self._is_stale |= trial.is_final or trial.id == self.incumbent
-        if trial.id in view.paused and trial.id in self.beliefs and trial.id != self.incumbent:
+            self.beliefs.over = max(self.beliefs.over, trial.best_score)
+        self._is_stale |= trial.is_final or trial.id == self.beliefs.incumbent
+        if (
+            trial.id in view.paused
+            and trial.id in self.beliefs.of
+            and trial.id != self.beliefs.incumbent
+        ):
             self._queue.append(trial.id)
-            self._queue.sort(key=lambda i: (-self.beliefs[i].bid, -self.beliefs[i].mean, i))
+            self._queue.sort(key=self._by_bid)
         return base.NOTHING
 
     def on_capacity(self, view: View) -> Sequence[Decision]:
@@ -365,8 +300,8 @@ class Foresight(base.Policy):
         self._refresh(view)
         waiting, who = self._waiting(view)
         elsewhere = max(self._new, waiting)
-        best = view.trials[self.incumbent] if self.incumbent is not None else None
-        is_ready = best is not None and _may_resume(view, best)
+        best = self.beliefs.best(view)
+        is_ready = best is not None and may_resume(view, best)
         if best is not None and is_ready and not self._rests(view):
             atoms = min(max(1, self._wanted(view, elsewhere)), view.atoms_free)
             return (Resume(best.id, atoms, "the best forecast goes on"),)
@@ -374,74 +309,41 @@ class Foresight(base.Policy):
             takes_them = best.steps_since_resize >= COOLDOWN
             if takes_them and self._grown(view, best, elsewhere) > best.atoms:
                 return base.NOTHING
-        leader = self._paused_leader(view)
+        leader = self.beliefs.leader_that_waits(view)
         if leader is not None:
             return (Resume(leader, 1, "one of the best forecasts goes on"),)
         if who is not None and (waiting > self._new or not view.can_draw):
             return (Resume(who, 1, "the most promising of those that wait"),)
         if view.can_draw:
             self._promised = 0.95 * self._promised + self._hope
-            self._brought *= 0.95
+            self.beliefs.brought *= 0.95
             return (Start(1, "a new configuration"),)
         if best is not None and is_ready:
             return (Resume(best.id, view.atoms_free, "nothing else is left to do"),)
         return base.NOTHING
 
-    def _paused_leader(self, view: View) -> int | None:
-        """Return a leader to go on with, where a launch costs less than the trial has been trained for."""
-        ready = (
-            i for i in self.leaders if i != self.incumbent and _may_resume(view, view.trials[i])
-        )
-        usual_s = self._step_s(view)
-        worth = (i for i in ready if view.overhead_s <= view.trials[i].step * usual_s)
-        return min(worth, key=lambda i: (-self.beliefs[i].mean, i), default=None)
-
     # ------------------------------------------------------------ for people
 
     def notes(self, view: View) -> Sequence[str]:
-        if self.incumbent is None:
+        if self.beliefs.incumbent is None:
             return ("no forecast yet: no trial has come to its first look",)
-        said = f"trial {self.incumbent} has the best forecast, {self._forecast(self.incumbent)}"
-        return said, self._worth(view)
+        words = self.beliefs.in_words(self.beliefs.incumbent)
+        return f"trial {self.beliefs.incumbent} has the best forecast, {words}", self._worth(view)
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
-        belief = self.beliefs.get(trial.id)
+        belief = self.beliefs.of.get(trial.id)
         if belief is None or trial.is_final:
             return ()
-        lines = [f"forecast {self._forecast(trial.id)}", self._worth(view)]
-        if trial.id == self.incumbent:
+        lines = [f"forecast {self.beliefs.in_words(trial.id)}", self._worth(view)]
+        if trial.id == self.beliefs.incumbent:
             return [*lines, "it has the best forecast of all"]
         if trial.is_live and self._scouts(view, trial):
             lines.append("one of the first trials, which run on for a while whatever their rank")
-        elif trial.id in self.leaders:
+        elif trial.id in self.beliefs.leaders:
             lines.append("one of the best forecasts: only the best of all may have its atoms")
-        return [*lines, f"an atom for it promises {self._a_minute(belief.bid)} a minute"]
-
-    def _forecast(self, trial: int) -> str:
-        belief = self.beliefs[trial]
-        words = self.curves.scale.in_words(belief.mean, belief.deviation, self.curves.sign)
-        return f"{words} at the deadline"
+        return [*lines, f"an atom for it promises {self.beliefs.a_minute(belief.bid)} a minute"]
 
     def _worth(self, view: View) -> str:
-        price = (
-            self._price(view, max(0, view.trials[self.incumbent].atoms - 1))
-            if self.incumbent is not None
-            else 0.0
-        )
-        new = f", a new configuration {self._a_minute(self._new)}" if view.can_draw else ""
-        return f"trial {self.incumbent}'s atoms are worth {self._a_minute(price)} a minute{new}"
-
-    def _a_minute(self, bid: float) -> str:
-        if not math.isfinite(bid) or self._to_beat == NEVER:
-            return "an unknown amount"
-        return f"{max(0.0, bid) * 60 * self.curves.scale.slope(self._to_beat):.2g}"
-
-
-def _may_resume(view: View, trial: TrialView) -> bool:
-    return trial.id in view.paused and not trial.held_by_user
-
-
-def _pays(view: View, held: int, atoms: int) -> bool:
-    """Tell whether more steps fit before the deadline on more atoms, the launch taken off."""
-    left_s = view.time_left_s
-    return (left_s - view.overhead_s) * view.speedup(atoms) > left_s * view.speedup(held)
+        price = self._price(view, 0)
+        new = f", a new configuration {self.beliefs.a_minute(self._new)}" if view.can_draw else ""
+        return f"trial {self.beliefs.incumbent}'s atoms are worth {self.beliefs.a_minute(price)} a minute{new}"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpusched.core.events import UserAsked
 from gpusched.core.trial import TrialState
 from gpusched.policies import options_type
 from gpusched.policies.foresight import Foresight
@@ -97,6 +98,21 @@ def test_a_step_that_cannot_end_before_the_deadline_is_not_begun() -> None:
     assert experiment.trial(0).state is TrialState.STOPPED
 
 
+def test_others_keep_their_atoms_while_a_person_holds_the_incumbent() -> None:
+    experiment = hand(atoms=2, configurations=2, deadline_s=600.0)
+    for step, (good, bad) in enumerate(zip(rising(0.9, 20), rising(0.3, 20), strict=True), 1):
+        experiment.report(0, good, at=float(step))
+        experiment.report(1, bad, at=float(step))
+    assert experiment.policy.beliefs.incumbent == 0
+    experiment.send(UserAsked(at=20.5, verb="pause", trial=0))
+    experiment.report(0, 0.8, at=21.0)
+    assert experiment.trial(0).state is TrialState.PAUSED
+    for step, score in enumerate(rising(0.3, 60)[20:], 22):
+        if experiment.trial(1).is_live:
+            experiment.report(1, score, at=float(step))
+    assert experiment.trial(1).step > 50
+
+
 # ---------------------------------------------------------------- growth
 
 
@@ -154,7 +170,7 @@ def test_a_minimised_metric_is_the_same_search_as_its_negative() -> None:
                     shown = score if mode == "max" else 1.0 - score
                     experiment.report(trial, shown, at=float(step))
         steps = {i: t.step for i, t in experiment.state.trials.items()}
-        best.append((experiment.policy.incumbent, steps))
+        best.append((experiment.policy.beliefs.incumbent, steps))
     assert best[0] == best[1]
 
 
