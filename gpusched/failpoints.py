@@ -68,7 +68,7 @@ def _nothing(_name: str) -> None:
 
 
 def arm(text: str) -> Callable[[str], None]:
-    """What ``reach`` does for this value of the variable. Raises ValueError for a name or an action there is not."""
+    """Read what ``reach`` is to do from the variable's value. Raises ValueError for an unknown name or action."""
     name, _, rest = text.partition(":")
     count, _, action = rest.partition(":")
     if name not in NAMES:

@@ -81,7 +81,7 @@ def load(experiment: str | os.PathLike[str] | None = None) -> Best:
 
 
 def describe(paths: ExperimentPaths) -> Description:
-    """What is known of the best model so far. Raises NoTrialSucceeded, DamagedState."""
+    """Describe the best model so far. Raises NoTrialSucceeded, DamagedState."""
     return _undisturbed(paths, lambda folder: _read(paths, folder))
 
 

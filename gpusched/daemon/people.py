@@ -1,4 +1,4 @@
-"""What people ask of a running experiment, and what they are shown: requests, views, lines.
+"""People's requests of a running experiment, and the views and lines that they are sent.
 
 Requests come in within the executor's poll. One that changes the experiment becomes an event, which the daemon takes
 between two turns; every other is answered at once.
@@ -30,7 +30,7 @@ from gpusched.text import no_trial
 
 #: How often watchers get a view.
 VIEW_EVERY_S = 0.5
-#: What somebody who begins to follow is told of what was before.
+#: The past lines that a new follower gets.
 PAST_LINES = 50
 #: How long people have to take their last view of an experiment that is over.
 FAREWELL_S = 1.0
@@ -61,7 +61,7 @@ class People:
 
     @property
     def due_at(self) -> float:
-        """When the daemon must turn to them: at once if something was asked, or when the next view is due."""
+        """The time of the next work here: at once if something was asked, else when the next view is due."""
         if self._asked:
             return 0.0
         return self._next_view_at if self._watchers else float("inf")
@@ -69,7 +69,7 @@ class People:
     # ------------------------------------------------------------ what they ask
 
     def asked(self) -> list[Event]:
-        """What was asked since the last call."""
+        """Return what was asked since the last call."""
         events, self._asked = self._asked, []
         return events
 
@@ -132,7 +132,7 @@ class People:
                 raise InputError(f"the daemon knows no request {other!r}")
 
     def moved_deadline(self, request: Ask) -> DeadlineMoved:
-        """``in_s``: so many seconds from now; ``add_s``: so many more than there were. Raises InputError."""
+        """Read a request: ``in_s`` seconds from now, or ``add_s`` more than there were. Raises InputError."""
         state, now = self._assembled.experiment.state, self._clock()
         if state.stopping is not None:
             raise InputError(f"{self._assembled.paths.root.name} is ending ({state.stopping})")
@@ -162,7 +162,7 @@ class People:
         return f"trial {number} {words[verb]}"
 
     def _readmit(self, wanted: str, client: Client) -> None:
-        """Answered when the device has proven that it is clean and well, or has not within seconds."""
+        """Ask for a device back; answer once it is proven clean and well, or is not within seconds."""
         devices = self._assembled.experiment.state.devices
         device = quarantined_device(wanted, devices, self._executor.inventory())
 
@@ -178,7 +178,7 @@ class People:
     # ------------------------------------------------------------ what they are shown
 
     def view(self, *, leaving: bool = False) -> dict[str, Any]:
-        """Where the experiment stands, as JSON. ``leaving``: as it will be without its daemon."""
+        """Return the standing of the experiment as JSON. ``leaving``: as it will be without its daemon."""
         return views.to_json(
             self._assembled.view(
                 daemon_pid=None if leaving else os.getpid(),
@@ -201,7 +201,7 @@ class People:
                 client.send(frame)
 
     def observe(self, event: Event, commands: Sequence[Command]) -> None:
-        """The driver's observer: a line of the log, and for the followers, for each thing worth one."""
+        """Observe an event: print a line for each thing worth one, and send it to followers."""
         state, metric = self._assembled.experiment.state, self._assembled.recipe.metric
         records = plain.records(event, commands, state, metric)
         if not records:
@@ -230,7 +230,7 @@ def _trial(request: Ask) -> int:
 
 
 def quarantined_device(wanted: str, allocated: Allocated, inventory: Sequence[Device]) -> str:
-    """A quarantined device by its id, its label, its GPU's number, or an unambiguous beginning of its id.
+    """Find a quarantined device by its id, its label, its GPU's number, or an unambiguous beginning of its id.
 
     Raises InputError with those that are in quarantine.
     """

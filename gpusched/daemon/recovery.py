@@ -1,4 +1,4 @@
-"""What a daemon that takes over must set right beyond the replay: rare cases, each left by a death at a bad instant.
+"""Repairs by a daemon that takes over, beyond the replay: rare cases, each left by a death at a bad instant.
 
 * The experiment was over in the journal, but the last commands were not carried out: ``complete``.
 * Devices have gone bad, or are gone, while no daemon looked: ``lost_devices``.
@@ -52,7 +52,7 @@ def complete(assembled: Assembled) -> None:
 def lost_devices(
     state: State, inventory: Sequence[Device], now: float
 ) -> Iterator[DeviceQuarantined]:
-    """Devices that the journal thinks well of and that cannot be used, or are not there any more."""
+    """List the devices that the journal takes for good and that cannot be used now, or are gone."""
     there = {device.id: device for device in inventory}
     for name, slot in state.devices.slots.items():
         if slot.state.value == "quarantined":
@@ -67,7 +67,7 @@ def lost_devices(
 
 @dataclass(slots=True)
 class Unknown:
-    """What was found on disk that a salvaged journal knows nothing of."""
+    """Things found on disk that a salvaged journal knows nothing of."""
 
     #: By trial, the highest number of an incarnation that was launched.
     launched: dict[int, int] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Unknown:
 def forget_the_unknown(
     state: State, paths: ExperimentPaths, clock: Callable[[], float] = time.monotonic
 ) -> Unknown:
-    """End what nobody knows of, so that devices the journal thinks free are. Raises GpuschedError."""
+    """End processes that the journal does not know, so that devices it takes for free are. Raises GpuschedError."""
     found = Unknown()
     for number, trial_paths in _trials(paths):
         trial = state.trials.get(number)
@@ -109,7 +109,7 @@ def _incarnations(paths: TrialPaths) -> Iterator[int]:
 
 
 def _end(paths: ExperimentPaths, trial: int, incarnation: int, clock: Callable[[], float]) -> int:
-    """SIGKILL to all of an incarnation until nothing is left; how many that were."""
+    """Kill an incarnation until nothing of it is left; return the number of its processes."""
     claim = read_claim(paths.trial(trial).shim(incarnation))
     leaders = claim.leaders if claim is not None else ()
     mark = mark_of(paths.root, trial, incarnation)
@@ -127,7 +127,7 @@ def _end(paths: ExperimentPaths, trial: int, incarnation: int, clock: Callable[[
 
 
 def _put_aside(folder: Path) -> None:
-    """Its number will be another trial's: nothing of it may be taken for that one's."""
+    """Rename the folder of an unknown trial: its number will be another trial's, whose files these are not."""
     number = 1
     while (aside := folder.with_name(f"{folder.name}.salvaged-{number}")).exists():
         number += 1

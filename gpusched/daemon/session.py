@@ -18,7 +18,7 @@ from gpusched.folder.paths import ExperimentPaths
 
 
 def view(paths: ExperimentPaths) -> dict[str, Any]:
-    """Where the experiment stands, as JSON: from its daemon, or from its files when none lives."""
+    """Return the standing of an experiment as JSON: from its daemon, or from its files when none lives."""
     answer = _from_daemon(paths, "view")
     if answer is not None:
         return answer
@@ -36,9 +36,9 @@ def view(paths: ExperimentPaths) -> dict[str, Any]:
 
 
 def best_unsaved(paths: ExperimentPaths) -> dict[str, Any] | None:
-    """The report that beats the best model on disk, and why it has no checkpoint; None where there is no such report.
+    """Return the report that beats the best model on disk, and why it has no checkpoint; None: no report does.
 
-    Nor where the experiment's state cannot be told: the best model can be read without it.
+    None, too, where the experiment's state cannot be told: the best model can be read without it.
     """
     with contextlib.suppress(GpuschedError, OSError):
         found: dict[str, Any] | None = view(paths).get("best_unsaved")
@@ -57,7 +57,7 @@ def explanation(paths: ExperimentPaths, trial: int) -> dict[str, Any]:
 
 
 def _from_daemon(paths: ExperimentPaths, verb: str, **arguments: Any) -> dict[str, Any] | None:
-    """What the daemon answers; None once there is none, which includes one that ends while it is being asked."""
+    """Return the daemon's answer; None where there is no daemon, or where it ends while it is being asked."""
     until = time.monotonic() + COMING_OR_GOING_S
     while has_daemon(paths):
         client = Client.connect(paths.socket)
@@ -65,7 +65,7 @@ def _from_daemon(paths: ExperimentPaths, verb: str, **arguments: Any) -> dict[st
             with client, contextlib.suppress(DaemonGone):
                 answer: dict[str, Any] = client.ask(verb, **arguments)
                 return answer
-        # It holds the lock before it listens, and for a moment after it has stopped.
+        # A daemon holds the lock before it listens, and for a moment after it has stopped.
         if time.monotonic() > until:
             raise GpuschedError(
                 f"{paths.root.name}: its daemon holds the lock but does not answer; see {paths.log}"

@@ -1,4 +1,4 @@
-"""Making an experiment's folder and starting its daemon in the background.
+"""The way in: make an experiment's folder and start its daemon in the background.
 
 The daemon is a session of its own with nothing of the terminal: closing it ends nothing. It says over a pipe whether it
 came up; what it says is raised here, in the user's terminal.
@@ -31,7 +31,7 @@ from gpusched.recipe.recipe import Recipe
 def make_experiment(
     runs: Path, recipe: Recipe, began: Beginning, source: Path | None = None
 ) -> ExperimentPaths:
-    """A new folder ``<name>-<time>`` with everything the daemon starts from, but secrets.
+    """Make a new folder ``<name>-<time>`` with everything the daemon starts from, but secrets.
 
     ``source``: the recipe's file. Raises InputError if it cannot be made.
     """
@@ -137,7 +137,7 @@ def start_daemon(
 
 @contextmanager
 def _interrupts_wait() -> Iterator[list[int]]:
-    """What must not be cut in two is not: a Ctrl-C meanwhile is in the list. (The child would inherit a mask.)"""
+    """Put off Ctrl-C: the list tells whether one came meanwhile. (A mask would be inherited by the child.)"""
     pressed: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield pressed
@@ -150,7 +150,7 @@ def _interrupts_wait() -> Iterator[list[int]]:
 
 
 def _take_back(process: subprocess.Popen[bytes], paths: ExperimentPaths) -> None:
-    """Ctrl-C before there is anything to stop: the daemon ends, and the experiment. A second one does not wait."""
+    """End the daemon and the experiment: Ctrl-C came before there was anything to stop. A second one does not wait."""
     process.terminate()
     process.wait()
     if not paths.final_view.exists():
@@ -158,7 +158,7 @@ def _take_back(process: subprocess.Popen[bytes], paths: ExperimentPaths) -> None
 
 
 def _hidden_values(paths: ExperimentPaths, recipe: Recipe | None) -> dict[str, str]:
-    """Values of the environment that the daemon does not find on the disk. Raises InputError where one is nowhere."""
+    """Find the values of the environment that are not on the disk. Raises InputError where one is nowhere."""
     if recipe is not None:
         return config_env.filled_in(recipe.env, {})
     try:

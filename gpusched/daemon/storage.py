@@ -57,7 +57,7 @@ class Storage:
         self.reserve = Reserve(paths.reserve)
         self.next_at = 0.0
         self._make_room_at = 0.0
-        #: What is wrong, in words; None: there is room.
+        #: The trouble in words; None: there is room.
         self.warning: str | None = None
         self._paths = paths
         self._room = room

@@ -54,10 +54,10 @@ class Executor(Protocol):
         ...
 
     def expect(self, trial: int, launch: Launch | None, interval_s: float) -> None:
-        """What the next launch of a trial that leaves for a resize will be, so that it may be prepared meanwhile.
+        """Learn the next launch of a trial that leaves for a resize, so that it may be set up meanwhile (prestart).
 
-        None: it will not come. Said again whenever it changes, until it is executed. Nobody relies on it. The trial
-        reports every ``interval_s`` seconds; it may be answered "go on" until its next ranks are ready.
+        None: that launch will not come. Called again whenever it changes, until it is executed; an executor may ignore
+        it. The trial reports every ``interval_s`` seconds; it may be answered "go on" until its next ranks are ready.
         """
         ...
 
@@ -104,7 +104,7 @@ class LiveExecutor(Executor, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a daemon makes its executor from."""
+    """Everything that a daemon makes its executor from."""
 
     paths: ExperimentPaths
     recipe: Recipe

@@ -25,7 +25,7 @@ _CLIENT_BACKLOG_BYTES = 8 << 20
 
 
 class Loop(Protocol):
-    """What a connection needs of the hub."""
+    """The part of the hub that a connection needs."""
 
     decode_hello: Decode
 

@@ -150,7 +150,7 @@ class Launcher:
         return incarnation.paths.own
 
     def _of_rank(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """What the recipe sets outranks our defaults, but not which devices a rank has."""
+        """Let the recipe outrank our defaults, but not choose which devices a rank has."""
         theirs = {name: value for name, value in self._settings.env.items() if name in environment}
         return {
             **environment,

@@ -50,9 +50,9 @@ class Stage(Enum):
 
     SETTING_UP = auto()
     READY = auto()
-    """They wait for what to go on from."""
+    """The ranks wait for what to go on from."""
     TRAINING = auto()
-    """They went on from what the incarnation before handed over in memory."""
+    """The ranks went on from what the incarnation before handed over in memory."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +61,7 @@ class Prestart:
 
     sent_at: float = 0.0
     stage: Stage = Stage.SETTING_UP
-    #: Its launch has been executed: it is the current incarnation.
+    #: The launch has been executed: the prestart is the current incarnation.
     is_due: bool = False
     #: The incarnation before, which is to yield, is answered "go on" for now.
     delays_yield: bool = False

@@ -79,7 +79,7 @@ class LaunchSettings:
 
 
 def launch_settings(recipe: Recipe) -> LaunchSettings:
-    """What the executor needs of a recipe."""
+    """Read the executor's settings from a recipe."""
     return LaunchSettings(
         script=recipe.script,
         metric=recipe.metric,
@@ -96,7 +96,7 @@ def launch_settings(recipe: Recipe) -> LaunchSettings:
 
 
 def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Devices:
-    """The devices a recipe names; those in ``known`` where the experiment goes on. Raises DeviceError, InputError."""
+    """Find a recipe's devices; those in ``known`` where the experiment goes on. Raises DeviceError, InputError."""
     spec = recipe.devices if isinstance(recipe.devices, str) else ",".join(recipe.devices)
     options: dict[str, Any] = {"gpu_ids": recipe.gpu_ids, "experiment": experiment}
     if known and known[0].startswith("cpu:"):

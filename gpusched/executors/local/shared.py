@@ -1,4 +1,4 @@
-"""What every part of the executor works with: ``Shared``; and ``Timers``, actions to be done later."""
+"""``Shared``: the surroundings that every part of the executor works in; ``Timers``: actions to be done later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may speak for whom: the hub's connections, handed to the incarnation that they belong to.
+"""Connections of ranks and shims, handed to the incarnation that they may speak for.
 
 A frame of an incarnation that is not the current one is refused; a prestart (``prestart.py``) may speak as well.
 """
