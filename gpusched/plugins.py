@@ -10,6 +10,7 @@ import importlib.util
 import sys
 import traceback
 import zlib
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -92,13 +93,38 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
+def guard(made: Any, name: str, hooks: Iterable[str]) -> None:
+    """Have methods of a user's object raise InputError, with the line that failed."""
+    path = getattr(sys.modules.get(type(made).__module__), "__file__", None) or ""
+
+    def guarded(hook: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            try:
+                return method(*arguments)
+            except Exception as error:
+                line = _line(error, path)
+                where = f"{path}:{line}" if line else name
+                raise InputError(
+                    f"{where}: {hook} failed: {type(error).__name__}: {error}\nMend it, then try again; "
+                    "an experiment that was running is resumed where it stood"
+                ) from error
+
+        return call
+
+    for hook in hooks:
+        setattr(made, hook, guarded(hook, getattr(made, hook)))
+
+
+def _line(error: Exception, path: str) -> int | None:
+    """Return the line of the user's file in which an error came up."""
+    if isinstance(error, SyntaxError):
+        return error.lineno
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno for frame in reversed(frames) if frame.filename == path), None)
+
+
 def _first_cause(error: Exception, path: str) -> str:
     """Say what went wrong while importing, and in which line of the user's file."""
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == path
-    ]
-    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    line = _line(error, path)
     where = f"{path}:{line}: " if path and line else f"{path}: " if path else ""
     return f"{where}cannot be imported: {type(error).__name__}: {error}"

@@ -46,6 +46,11 @@ __all__ = [
     "WakeAt",
 ]
 
+#: Methods of a policy that gpusched calls during a search.
+HOOKS = (
+    *("on_report", "on_capacity", "on_start", "on_exit", "on_wake", "on_forecast"),
+    *("notes", "explain", "rungs"),
+)
 #: Entry points of this group are policies of installed packages.
 GROUP = "gpusched.policies"
 
@@ -103,4 +108,7 @@ def options_type(name: str) -> type[Any]:
 def make(name: str, options: Mapping[str, object]) -> Policy:
     """Make a policy with options that have been validated."""
     kind = policy_type(name)
-    return kind(kind.options_type(**options))
+    made = kind(kind.options_type(**options))
+    if name not in REGISTRY:
+        plugins.guard(made, name, HOOKS)
+    return made

@@ -67,6 +67,31 @@ def test_a_policy_of_ones_own_runs_live_and_is_replayed(sandbox: Sandbox, tmp_pa
     assert explained.code == 0, explained.text
 
 
+def test_a_policy_that_failed_is_mended_and_the_search_resumed(
+    sandbox: Sandbox, tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine.py"
+    first = "scores = self.scores"
+    broken = EXAMPLE.replace(first, f"1 / (4 - trial.step)\n        {first}")
+    line = broken[: broken.index("1 / (4")].count("\n") + 1
+    mine.write_text(broken)
+    recipe = sandbox.recipe(
+        "counted.py",
+        policy={"name": f"{mine}:Median", "R": 6, "patience": 2},
+        deadline="60s",
+        max_trials=4,
+    )
+    failed = sandbox.gpusched("run", recipe)
+    assert "no daemon: 'gpusched resume' goes on" in failed.text
+    assert f"mine.py:{line}: on_report failed: ZeroDivisionError" in sandbox.log()
+    mine.write_text(EXAMPLE)
+    resumed = sandbox.gpusched("resume")
+    assert resumed.code == 0, resumed.text + sandbox.log()
+    trials = sandbox.view()["trials"]
+    assert {trial["state"] for trial in trials} <= {"completed", "stopped"}
+    assert max(trial["step"] for trial in trials) == 6
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in policies.names() if name != "hermes"])
 def test_every_policy_live(sandbox: Sandbox, name: str) -> None:

@@ -121,6 +121,28 @@ def test_it_is_simulated(folder: Path, capsys, monkeypatch: pytest.MonkeyPatch) 
     assert '"policy": "median"' in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("1 / 0", "mine.py:5: on_report failed: ZeroDivisionError: division by zero\nMend it"),
+        ("trial.score = 1", "mine.py:5: on_report failed: AttributeError: "),
+        ("view.trials[99]", "mine.py:5: on_report failed: KeyError: 99"),
+    ],
+)
+def test_what_fails_in_it_is_said_with_its_line(
+    tmp_path: Path, capsys, line: str, message: str
+) -> None:
+    head = "from gpusched.policies import Policy, Start\n\nclass Mine(Policy):\n"
+    report = f"    def on_report(self, view, trial):\n        {line}\n        return []\n"
+    capacity = "    def on_capacity(self, view):\n        return [Start(1, 'x')]\n"
+    (tmp_path / "mine.py").write_text(head + report + capacity)
+    arguments = ["--policy", f"{tmp_path}/mine.py:Mine", "--seeds", "1", "--jobs", "1"]
+    assert main(["simulate", *arguments, "--deadline", "3"]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert "defect of gpusched" not in said
+
+
 def test_an_entry_point_of_a_package_is_a_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
