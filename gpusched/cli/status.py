@@ -7,7 +7,7 @@ from typing import Any
 
 from gpusched.cli import common
 from gpusched.daemon import session
-from gpusched.text import show_duration, show_hparams, show_metric
+from gpusched.text import count, show_duration, show_hparams, show_metric
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +31,7 @@ def lines(view: dict[str, Any], *, everything: bool = False) -> list[str]:
     atoms = view["atoms"]
     out = [_headline(view)]
     counts = ", ".join(f"{atoms[key]} {key}" for key in atoms if key != "total" and atoms[key])
-    out.append(f"{atoms['total']} atoms: {counts or 'none in use'}")
+    out.append(f"{count(atoms['total'], 'atom')}: {counts or 'none in use'}")
     for device in view.get("devices", ()):
         if device.get("reason"):
             out.append(f"  {device['id']} is {device['state']}: {device['reason']}")

@@ -6,6 +6,7 @@ Exit code 0 if the recipe is good, 2 if it is not.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gpusched.cli import common
 from gpusched.errors import InputError, RecipeError
 from gpusched.folder import find
-from gpusched.text import show, show_duration, show_hparams
+from gpusched.text import count, show, show_duration, show_hparams
 
 if TYPE_CHECKING:
     from gpusched.recipe.recipe import Recipe
@@ -117,19 +118,16 @@ def lines(recipe: Recipe) -> Iterator[str]:
     better = "more" if recipe.mode == "max" else "less"
     yield _line("metric", f"{recipe.metric}, {better} is better")
     yield _line("deadline", show_duration(recipe.deadline_s))
-    options = recipe.policy_options.items()
-    yield _line("policy", f"{recipe.policy_name}  {' '.join(f'{k}={show(v)}' for k, v in options)}")
+    yield _line("policy", f"{recipe.policy_name}  {_options(recipe)}")
     yield _line(
         "devices", recipe.devices if isinstance(recipe.devices, str) else ", ".join(recipe.devices)
     )
     yield _line("atoms", _atoms(recipe))
-    count = about["configurations"]
+    number = about["configurations"]
     width = max(map(len, about["space"]))
     for place, (name, text) in enumerate(about["space"].items()):
         yield _line("space" if place == 0 else "", f"{name:<{width}}  {text}")
-    yield _line(
-        "trials", "no end of configurations" if count is None else f"{count} configurations"
-    )
+    yield _line("trials", "any number" if number is None else count(number, "configuration"))
     for number, sample in enumerate(about["first"]):
         yield _line("" if number else "such as", show_hparams(sample))
 
@@ -138,6 +136,16 @@ def _line(name: str, text: str) -> str:
     from gpusched.text import printable
 
     return f"  {name:<9} {printable(text)}".rstrip()
+
+
+def _options(recipe: Recipe) -> str:
+    """Word the policy's options that are not at their defaults."""
+    from gpusched import policies
+
+    fields = dataclasses.fields(policies.options_type(recipe.policy_name))
+    defaults = {field.name: field.default for field in fields}
+    options = recipe.policy_options.items()
+    return " ".join(f"{name}={show(value)}" for name, value in options if value != defaults[name])
 
 
 def _atoms(recipe: Recipe) -> str:

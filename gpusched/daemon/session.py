@@ -78,9 +78,11 @@ def ask(paths: ExperimentPaths, verb: str, **arguments: Any) -> Any:
     """Ask the daemon of an experiment. Raises InputError if none lives."""
     client = Client.connect(paths.socket)
     if client is None and paths.final_view.exists():
-        raise InputError(
-            f"{paths.root.name} is over; 'gpusched best {paths.root.name}' shows its model"
-        )
+        name = paths.root.name
+        shows = f"'gpusched best {name}' shows its model"
+        if not (paths.best / "metric.json").exists():
+            shows = f"it has no model, and 'gpusched status {name}' shows why"
+        raise InputError(f"{name} is over; {shows}")
     if client is None:
         raise InputError(
             f"{paths.root.name} is not running; 'gpusched resume {paths.root.name}' goes on with it"

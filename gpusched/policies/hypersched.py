@@ -32,7 +32,7 @@ from gpusched.core.policy import TrialView, View
 from gpusched.core.rung import Ladder, Rung
 from gpusched.policies import base
 from gpusched.policies.asha import explain_rungs
-from gpusched.text import ordinal, show_clock
+from gpusched.text import count, ordinal, show_clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,5 +275,7 @@ class HyperSched(base.Policy):
             follows = "" if trial.is_final else f": it pauses or stays paused until {until}"
             lines.append(worse + follows)
         if trial.is_live:
-            lines.append(f"its share of the {view.atoms_total} atoms is {self._share(view, trial)}")
+            lines.append(
+                f"its share of {count(view.atoms_total, 'atom')} is {self._share(view, trial)}"
+            )
         return lines

@@ -41,7 +41,7 @@ def test_a_good_recipe_is_summed_up(recipe: Path, capsys: pytest.CaptureFixture[
         f"  script    {folder}/train.py --fast",
         "  metric    accuracy, more is better",
         "  deadline  1 min 30 s",
-        "  policy    asha  R=27 r=1 eta=4 brackets=1 s=null",
+        "  policy    asha  R=27",
         "  devices   auto",
         "  atoms     any number for a trial, at most 2",
         "  space     opt       each of 'sgd', 'adam'",

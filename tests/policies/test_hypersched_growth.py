@@ -19,7 +19,7 @@ def test_uniform_allocation_gives_the_left_over_to_the_best() -> None:
     assert hand.launched(0) == [1, 3]  # the only one that has a metric: first of the live ones
     hand.report(1, 0.5, took_s=1.0, at=2.0)
     assert hand.launched(1) == [1, 2]
-    assert "its share of the 5 atoms is 3" in hand.explain(0)
+    assert "its share of 5 atoms is 3" in hand.explain(0)
 
 
 SIZES = (1, 2, 4, 8)
