@@ -94,6 +94,7 @@ def _add_machine(group: Any) -> None:
     add("--max-atoms", metavar="N", type=int, help="most atoms for a trial")
     add("--sizes", metavar="N,N", help="allowed numbers of atoms for a trial")
     add("--max-trials", metavar="N", type=int, help="draw at most N configurations")
+    add("--sampler", metavar="S", default="random", help="sampler, as in a recipe (random)")
 
 
 _DELAYS = {
@@ -224,6 +225,7 @@ def _request(args: argparse.Namespace) -> Any:
         seeds=args.seeds,
         first_seed=args.seed,
         elastic=elastic,
+        sampler=args.sampler,
         more={
             "assumed": args.assume,
             "max_atoms": args.max_atoms,

@@ -16,7 +16,6 @@ from typing import Any
 from gpusched import policies
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
-from gpusched.core.state import Draw
 from gpusched.dashboard import view as views
 from gpusched.driver import profiles
 from gpusched.driver.clock import Beginning
@@ -115,19 +114,20 @@ def rules(recipe: Recipe, profile: Profile | None = None) -> Rules:
     return replace(known, startup_limit_s=recipe.startup_limit_s)
 
 
-def configurations(recipe: Recipe) -> Draw | None:
-    """Return the sequence of configurations; None where a sampler with a memory suggests them (``suggester``)."""
-    return None if recipe.has_memory else recipe.configurations().sample
+def make_experiment(recipe: Recipe, obeyed: Rules) -> Experiment:
+    """Make a fresh experiment of this recipe, live or simulated."""
+    policy = policies.make(recipe.policy_name, recipe.policy_options)
+    draw = None if recipe.has_memory else recipe.configurations().sample
+    return Experiment(obeyed, policy, draw)
 
 
 def assemble(
     recipe: Recipe, paths: ExperimentPaths, simulated: Mapping[str, Any] | None = None
 ) -> Assembled:
-    """Make a fresh experiment of this recipe. ``simulated``: rules in which a simulated one differs from a live one."""
-    policy = policies.make(recipe.policy_name, recipe.policy_options)
+    """Assemble a fresh experiment. ``simulated``: rules in which a simulated one differs from a live one."""
     obeyed = replace(rules(recipe, profiles.read(paths.profile)), **(simulated or {}))
-    experiment = Experiment(obeyed, policy, configurations(recipe))
-    return Assembled(experiment, policy, recipe, paths)
+    experiment = make_experiment(recipe, obeyed)
+    return Assembled(experiment, experiment.policy, recipe, paths)
 
 
 def from_journal(paths: ExperimentPaths) -> Assembled:

@@ -19,9 +19,8 @@ from gpusched.errors import RecipeError
 from gpusched.recipe import checks, messages
 from gpusched.recipe import mode as config_mode
 from gpusched.recipe.document import Document, Finding, Mark, Path, Problem
-from gpusched.recipe.policy import check_policy, option_names
+from gpusched.recipe.policy import check_policy, check_sampler, option_names
 from gpusched.recipe.recipe import DEFAULT_POLICY, Recipe
-from gpusched.recipe.sampler import check_sampler
 from gpusched.recipe.schema import RecipeModel
 from gpusched.recipe.yaml import Unreadable, read_text, read_yaml
 from gpusched.space import arguments

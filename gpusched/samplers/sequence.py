@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from gpusched.space.forms import Const, identity
+from gpusched.space.forms import Const, LogUniform, Uniform, identity
 from gpusched.space.reader import MAX_GRID
 from gpusched.space.space import Space, flat
 
@@ -79,6 +79,11 @@ class Random:
         self._seed = seed
         self._draws = Independent(space, seed, first)
         self._first_count = len(first)
+        #: A range that every configuration draws from repeats none, so nothing need be remembered.
+        self._never_repeats = space.grid is None and any(
+            isinstance(leaf.form, Uniform | LogUniform) and not leaf.conditions
+            for leaf in space.leaves.values()
+        )
         self._drawn = 0
         self._found: list[Configuration] = []
         self._seen: set[str] = set()
@@ -97,6 +102,8 @@ class Random:
 
     def sample(self, n: int) -> Configuration | None:
         _require_count(n)
+        if self._never_repeats:
+            return self._draws.sample(n)
         self._find(n + 1)
         return copy.deepcopy(self._found[n]) if n < len(self._found) else None
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from gpusched import plugins, policies
 from gpusched.errors import InputError
-from gpusched.recipe.policy import check_policy, option_names
+from gpusched.recipe.policy import check_policy, check_sampler, option_names
+from gpusched.recipe.recipe import DEFAULT_SAMPLER
 from gpusched.recipe.values import duration
 from gpusched.recipe.yaml import Unreadable, read_yaml
 from gpusched.sim.physics import Delays, Faults, Noise, parse_scaling
@@ -40,6 +41,7 @@ class Request:
     seeds: int = 10
     first_seed: int = 0
     elastic: bool = False
+    sampler: str = DEFAULT_SAMPLER
     more: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -85,6 +87,8 @@ def plan(request: Request) -> list[Setup]:
         problems.of("--assume", str(assumed).replace(",", ";"), _scaling)
     if request.seeds < 1:
         problems.lines.append(f"--seeds must be at least 1, not {request.seeds}")
+    sampler, sampler_options, found = check_sampler(request.sampler, Path.cwd(), None, 1)
+    problems.lines += [f"--sampler: {message}" for _, message in found]
     problems.stop_if_any()
     setups: list[Setup] = []
     for n, deadline_s, scaling, delay in itertools.product(atoms, deadlines, scalings, delays):
@@ -97,6 +101,8 @@ def plan(request: Request) -> list[Setup]:
             noise=request.noise,
             faults=request.faults,
             elastic=request.elastic,
+            sampler=sampler,
+            sampler_options=sampler_options,
             **request.more,
         )
         setups += _runs(situation, options, request)

@@ -14,7 +14,7 @@ from typing import Any
 from gpusched import policies
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
-from gpusched.driver.assemble import configurations, rules
+from gpusched.driver.assemble import make_experiment, rules
 from gpusched.recipe.recipe import Recipe
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Delays, Faults, Incident, Noise, parse_scaling
@@ -106,8 +106,7 @@ def rules_of(setup: Setup, of: Recipe) -> Rules:
 
 
 def experiment(setup: Setup, of: Recipe) -> Experiment:
-    policy = policies.make(of.policy_name, of.policy_options)
-    return Experiment(rules_of(setup, of), policy, configurations(of))
+    return make_experiment(of, rules_of(setup, of))
 
 
 def policy_problems(setup: Setup, of: Recipe) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpusched.space import elsewhere as space_elsewhere
 from gpusched.space import forms
 from gpusched.space.forms import Const, Form, FormError, Grid
 from gpusched.text import nearest, show
@@ -79,7 +78,7 @@ class Reader:
                 self._read_form(here, value, whens)
             elif not value or set(value) == {"when"}:
                 self.complain(here, "empty; give it a form, as in {choice: [1, 2]}, or keys")
-            elif hint := space_elsewhere.bounds(value):
+            elif hint := _bounds(value):
                 self.complain(here, hint)
             else:
                 self._read_group(here, value, whens)
@@ -93,7 +92,7 @@ class Reader:
             hint = f"did you mean the form {meant}? " if meant else ""
             choices = "{choice: [..]} to draw one of it or {const: [..]} to pass it on"
             self.complain(path, f"a list is not a value; {hint}write {choices}")
-        elif meant := space_elsewhere.call(value):
+        elif meant := _call(value):
             self.complain(path, meant)
         else:
             self._add(path, "const", value, None, whens)
@@ -206,3 +205,49 @@ class Reader:
         if where not in self._complained:
             self._complained.add(where)
             self.complain(where, message)
+
+
+# ------------------------------------------------------------ other tools' ways to write a space
+# Taken literally they would be constants, and search nothing.
+
+_CALL = re.compile(r"\s*(?:[A-Za-z_]+\.)*(?:suggest_|q|)([A-Za-z_]+)\s*\(")
+_CALLS = {
+    **{name: name for name in forms.NAMES},
+    **{"qlog": "loguniform", "log_uniform": "loguniform", "float": "uniform"},
+    **{"randint": "int", "lograndint": "logint", "categorical": "choice", "grid_search": "grid"},
+}
+_BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"), ("minval", "maxval"))
+_BESIDE = {"distribution", "type", "log", "scale", "q", "step", "name", "count", "base"}
+_LISTS = ("values", "categories", "choices", "vals", "_value")
+
+
+def _call(value: object) -> str:
+    """Return the form to write instead of ``tune.loguniform(1e-4, 1)``; empty for other values."""
+    found = _CALL.match(value) if isinstance(value, str) else None
+    form = _CALLS.get(found[1].lower()) if found else None
+    if form is None:
+        return ""
+    return f"{show(value)} is text here, not a range; write {_example(form)}, or {{const: ..}} if text is meant"
+
+
+def _bounds(value: Mapping[str, object]) -> str:
+    """Return the form to write instead of ``{min: 0, max: 1}`` or ``{values: [1, 2]}``; empty for other maps."""
+    for low, high in _BOUNDS:
+        if {low, high} <= set(value) <= {low, high, *_BESIDE}:
+            a, b = value[low], value[high]
+            if all(isinstance(end, int | float) and not isinstance(end, bool) for end in (a, b)):
+                whole = isinstance(a, int) and isinstance(b, int)
+                form = "int" if whole else "uniform"
+                ends = f"[{show(a)}, {show(b)}]"
+                return (
+                    f"{low} and {high} would be two constants; write {{{form}: {ends}}} or {{log{form}: {ends}}}, "
+                    f"or {{const: ..}} if a map is meant"
+                )
+    for name in _LISTS:
+        if isinstance(value.get(name), list | tuple) and set(value) <= {name, "_type", *_BESIDE}:
+            return f"{name} is not a form; write {{choice: {show(value[name])}}}"
+    return ""
+
+
+def _example(form: str) -> str:
+    return f"{{{form}: [1, 2, 3]}}" if form in ("choice", "grid") else f"{{{form}: [1, 10]}}"

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
+from gpusched.cli import main
 from gpusched.core.decisions import Suggest
 from gpusched.core.events import Suggested
 from gpusched.driver.assemble import from_journal
@@ -174,6 +175,17 @@ def test_a_bracket_waits_for_its_configurations(folder: Path) -> None:
     of = replace(of, policy="sha", options={"n": 9, "R": 9, "eta": 3.0}, deadline_s=400.0)
     plain = simulate(replace(of, sampler="random", sampler_options={}))
     assert 0.95 <= simulate(of).trials / plain.trials <= 1.05
+
+
+def test_simulate_takes_a_sampler(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    command = ["simulate", "--policy", "fifo", "--atoms", "2", "--deadline", "6", "--seeds", "1"]
+    assert main([*command, "--sampler", "mine.py:NearTheBest", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["trials"] == 2
+    assert main([*command, "--sampler", "radnom"]) == 2
+    assert "--sampler: unknown sampler 'radnom'; did you mean random?" in capsys.readouterr().err
 
 
 def test_a_sampler_may_end_the_sequence(folder: Path) -> None:
