@@ -138,7 +138,8 @@ def openblas_controls() -> tuple[Callable[[int], object], ...]:
 def _limit_threads(threads: int) -> None:
     """OpenMP, MKL and OpenBLAS are loaded already: their environment variables come too late.
 
-    OpenBLAS was loaded with one thread (``warm.py``) and starts its others when told, so it is told only of more.
+    OpenBLAS was loaded with one thread (``imports.import_agent``) and starts its others when told, so it is told only
+    of more.
     """
     torch = sys.modules.get("torch")
     if torch is not None:

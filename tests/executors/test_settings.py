@@ -60,6 +60,10 @@ def test_what_would_confuse_a_trial_is_left_out(monkeypatch: pytest.MonkeyPatch)
         ("from . import plain\n", False),
         ("import importlib\nnet = importlib.import_module(name)\n", True),
         ("import gpusched\ntrial = gpusched.init()\ntrial.track(state=thing)\n", True),
+        (
+            "import gpusched\ntrial = gpusched.init()\ntrial.track()  # the step is all there is\n",
+            False,
+        ),
         ("def (:\n", True),
     ],
 )
