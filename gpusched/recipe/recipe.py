@@ -121,7 +121,7 @@ class Recipe:
         "Whether the batch size is that of each atom or of all together.", "per_atom"
     )
     lr_power: float = key(
-        "Learning rate x atoms^power: linear (1), sqrt (0.5) or none (0).",
+        "Learning rate x atoms^power: linear (1), sqrt (0.5), none (0) or auto (sqrt for Adam and its like).",
         1.0,
         path="lr_scaling.power",
         read="power",
@@ -133,7 +133,9 @@ class Recipe:
         limits={"ge": 0, "le": 1000},
     )
     lr_ramp: Literal["warmup", "ten_percent"] = key(
-        "Gradual warm-up, or at most 10% a step (HyperSched 6.3).", "warmup", path="lr_scaling.ramp"
+        "Gradual warm-up, or at most 10% an epoch (HyperSched 6.3).",
+        "warmup",
+        path="lr_scaling.ramp",
     )
     scaling: str | Mapping[int, float] = key(
         "Throughput on a atoms, s(a): learnt (auto), a formula, or a table.", "auto", read="scaling"

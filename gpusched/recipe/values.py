@@ -15,7 +15,8 @@ UNITS_S = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 MAX_DURATION_S = 3660 * 86400.0
 MAX_CPU_SLOTS = MAX_DEVICES = 1024
 
-POWERS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0}
+#: ``auto``: sqrt for adaptive optimizers (Adam), linear for others (``worker/learning_rate.py``).
+POWERS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0, "auto": -1.0}
 SCALINGS = ("auto", "linear", "sqrt", "none")
 
 _DURATION = re.compile(
@@ -172,12 +173,12 @@ def _uuids(value: list[object]) -> list[str]:
 
 
 def power(value: object) -> float:
-    """The exponent p of lr = base x atoms^p: ``linear`` or 1, ``sqrt`` or 0.5, ``none`` or 0."""
+    """The exponent p of lr = base x atoms^p: ``linear`` or 1, ``sqrt`` or 0.5, ``none`` or 0; -1 for ``auto``."""
     if isinstance(value, str) and value in POWERS:
         return POWERS[value]
-    if not isinstance(value, bool) and isinstance(value, int | float) and value in (0, 0.5, 1):
+    if not isinstance(value, bool) and isinstance(value, int | float) and value in (0, 0.5, 1, POWERS["auto"]):
         return float(value)
-    raise ValueError(f"should be linear (1), sqrt (0.5) or none (0), not {show(value)}")
+    raise ValueError(f"should be linear (1), sqrt (0.5), none (0) or auto, not {show(value)}")
 
 
 def scaling(value: object) -> str | dict[str, float]:

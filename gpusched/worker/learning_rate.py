@@ -1,16 +1,16 @@
 """The learning rate after a resize: larger global batches get a larger rate, reached gradually.
 
 Effective rate = base rate x factor, target factor = (global batch / base batch)^p = atoms^p (p 1: Goyal et al. 2017,
-"linear scaling rule"; p 0.5: HyperSched section 6.3; p 0: off). A larger target is reached by a ramp, per optimizer
-step:
+"linear scaling rule"; p 0.5: HyperSched section 6.3; p 0: off; auto: 0.5 for optimizers that divide by the size of
+gradients, such as Adam (Malladi et al. 2022), and 1 for others). A larger target is reached by a ramp:
 
 * ``warmup``: Goyal's gradual warm-up, linear in the samples trained on, over ``warmup_epochs`` epochs;
-* ``ten_percent``: at most 10% more a step (HyperSched section 6.3).
+* ``ten_percent``: at most 10% more than the epoch before (HyperSched section 6.3), in small steps.
 
-A smaller target is reached at 10% less a step whichever the ramp is: from 4 atoms to 1 in 15 steps. A warm-up over
-epochs is for rates that go up (both papers speak of these alone); on the way down it would have a small batch trained
-for epochs at a rate meant for a large one, which can diverge. Without a warm-up (``warmup_epochs`` 0) every target is
-reached at once.
+A smaller target is reached at 10% less an optimizer step whichever the ramp is: from 4 atoms to 1 in 15 steps. That is
+ours: both papers speak of rates that go up alone, and on the way down a warm-up over epochs would have a small batch
+trained for epochs at a rate meant for a large one, which can diverge. Without a warm-up (``warmup_epochs`` 0) every
+target is reached at once.
 
 The factor is put on only while ``optimizer.step()`` runs, by the optimizer's own hooks. So whatever else reads or
 writes the rates (any scheduler of ``torch.optim.lr_scheduler``, a checkpoint, a log) sees the base rate alone.
@@ -27,7 +27,21 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gpusched.worker.say import say
+
 TEN_PERCENT = 1.1
+AUTO_POWER = -1.0
+"""A power p that stands for: by the kind of the optimizer."""
+
+_ADAPTIVE = ("ada", "lion", "lamb", "rmsprop", "rprop", "shampoo", "muon", "soap", "sophia")
+
+
+def power_for(optimizer: Any, power: float) -> float:
+    """Return the power p of the recipe for this optimizer: ``AUTO_POWER`` is 0.5 for adaptive ones, 1 for others."""
+    if power != AUTO_POWER:
+        return power
+    names = [kind.__name__.lower() for kind in type(optimizer).__mro__]
+    return 0.5 if any(word in name for name in names for word in _ADAPTIVE) else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +61,8 @@ class Ramp:
         if self.target <= self.start:
             return max(self.target, self.start / change)
         if kind == "ten_percent":
-            return min(self.target, self.start * change)
+            growth: float = TEN_PERCENT ** min(epochs - self.began, 1000.0)
+            return min(self.target, self.start * growth)
         done = min(1.0, max(0.0, (epochs - self.began) / warmup_epochs))
         return self.start + (self.target - self.start) * done
 
@@ -127,6 +142,7 @@ class RateScaler:
         self._momentum_correction = momentum_correction
         self._ramp = Ramp(1.0, target)
         self._applied: list[Any] | None = None
+        self._told = False
         self._epochs = 0.0  # trained on before the next optimizer step
         self._last_factor: float | None = None
         for name in ("register_step_pre_hook", "register_step_post_hook", "param_groups"):
@@ -168,7 +184,10 @@ class RateScaler:
         self._applied = []
         for group in optimizer.param_groups:
             rate = group["lr"]
-            if hasattr(rate, "fill_"):  # a tensor: others hold a reference to it
+            if rate is None:  # Adafactor sets its own rate by the size of its parameters
+                self._applied.append(None)
+                self._leave_alone()
+            elif hasattr(rate, "fill_"):  # a tensor: others hold a reference to it
                 self._applied.append(rate.clone())
                 rate.mul_(factor)
             else:
@@ -184,10 +203,20 @@ class RateScaler:
         ramp = self._ramp
         self._ramp = Ramp(ramp.start, ramp.target, ramp.began, ramp.steps + 1)
 
+    def _leave_alone(self) -> None:
+        if not self._told:
+            self._told = True
+            say(
+                f"trial.scale_lr({type(self._optimizer).__name__}): lr=None, so the optimizer sets its own rate and "
+                f"nothing is scaled; with `batch: global` a resize changes nothing for it"
+            )
+
     def _put_back(self) -> None:
         if self._applied is None:
             return
         for group, rate in zip(self._optimizer.param_groups, self._applied, strict=False):
+            if rate is None:
+                continue
             if hasattr(rate, "fill_"):
                 group["lr"].copy_(rate)
             else:

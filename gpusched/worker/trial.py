@@ -177,17 +177,26 @@ class Trial:
         return wrapped
 
     def scale_lr(self, optimizer: Any, *, momentum_correction: bool = True) -> None:
-        """Scale this optimizer's rates with the global batch; see ``resize.py`` for the rule and the ramp.
+        """Scale this optimizer's rates with the global batch, reached gradually after a resize.
+
+        Effective rate = base rate x (atoms)^p while ``optimizer.step()`` runs, with p and the ramp from the recipe's
+        ``lr_scaling`` (``learning_rate.py`` has the rule and its sources); schedulers and checkpoints see the base
+        rate.
+        Nothing is scaled with ``batch: global``, after ``local_batch``, and where ``lr`` is None (Adafactor).
+
+        Args:
+            optimizer: Of ``torch.optim``, or with its hooks and ``param_groups``.
+            momentum_correction: Keep momentum apart from the rate (Goyal et al. 2017, remark 2).
 
         Raises:
             TypeError: Not an optimizer of torch.
         """
-        from gpusched.worker.learning_rate import RateScaler
+        from gpusched.worker.learning_rate import RateScaler, power_for
 
         settings = self._context.settings
         scaler = RateScaler(
             optimizer,
-            target=self._training.target_factor(settings.lr_power),
+            target=self._training.target_factor(power_for(optimizer, settings.lr_power)),
             kind=settings.lr_ramp,
             warmup_epochs=settings.lr_warmup_epochs,
             clock=self._training.clock,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler as schedulers
 
-from gpusched.worker.learning_rate import Clock, Ramp, RateScaler
+from gpusched.worker.learning_rate import AUTO_POWER, Clock, Ramp, RateScaler, power_for
 
 STEPS_PER_EPOCH = 10
 
@@ -72,15 +72,16 @@ class Rig:
         ("warmup", 4.0, 2.0, 0.1, 8, 2.0),
         ("warmup", 4.0, 2.0, 0.1, 10**9, 2.0),
         ("ten_percent", 1.0, 4.0, 0.0, 0, 1.0),
-        ("ten_percent", 1.0, 4.0, 0.0, 1, 1.1),
-        ("ten_percent", 1.0, 4.0, 0.0, 14, 1.1**14),
-        ("ten_percent", 1.0, 4.0, 0.0, 15, 4.0),
-        ("ten_percent", 2.0, 4.0, 0.0, 7, 2 * 1.1**7),
-        ("ten_percent", 2.0, 4.0, 0.0, 8, 4.0),
+        ("ten_percent", 1.0, 4.0, 0.5, 99, 1.1**0.5),
+        ("ten_percent", 1.0, 4.0, 1.0, 10**6, 1.1),
+        ("ten_percent", 1.0, 4.0, 14.0, 15, 1.1**14),
+        ("ten_percent", 1.0, 4.0, 15.0, 15, 4.0),
+        ("ten_percent", 2.0, 4.0, 7.0, 7, 2 * 1.1**7),
+        ("ten_percent", 2.0, 4.0, 8.0, 8, 4.0),
         ("ten_percent", 4.0, 1.0, 0.0, 0, 4.0),
         ("ten_percent", 4.0, 1.0, 0.0, 14, 4 / 1.1**14),
         ("ten_percent", 4.0, 1.0, 0.0, 15, 1.0),
-        ("ten_percent", 1.0, 4.0, 0.0, 10**9, 4.0),
+        ("ten_percent", 1.0, 4.0, 1e9, 10**9, 4.0),
     ],
 )
 def test_the_factor_by_hand(
@@ -260,7 +261,7 @@ def test_a_step_skipped_by_the_gradient_scaler_does_not_move_the_ramp() -> None:
         scaler.scale(torch.zeros(1))  # makes the scaler's state, as the loss would
         scaler.step(rig.optimizer)
         scaler.update()
-    assert [rates[0] for rates in rig.used] == pytest.approx([0.1, 0.11])
+    assert [rates[0] for rates in rig.used] == pytest.approx([0.1, 0.1 * 1.1**0.1])
 
 
 def test_accumulated_gradients_ramp_by_the_samples_trained_on() -> None:
@@ -332,3 +333,29 @@ def test_a_clock_without_a_loader_counts_reports_and_then_steps() -> None:
 def test_only_optimizers_are_taken() -> None:
     with pytest.raises(TypeError, match=r"takes a torch.optim.Optimizer, not Linear"):
         RateScaler(torch.nn.Linear(1, 1), target=1.0, kind="warmup", warmup_epochs=1, clock=Clock())
+
+
+def test_an_optimizer_that_sets_its_own_rate_is_left_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rig = Rig(target=4.0)
+    rig.optimizer.param_groups[0]["lr"] = None
+    for _ in range(2):
+        rig.scaler._before_step(rig.optimizer, (), {})
+        rig.scaler._after_step(rig.optimizer, (), {})
+    assert rig.optimizer.param_groups[0]["lr"] is None
+    assert capsys.readouterr().err.count("so the optimizer sets its own rate") == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "power", "expected"),
+    [
+        (torch.optim.SGD, 1.0, 1.0),
+        (torch.optim.SGD, AUTO_POWER, 1.0),
+        (torch.optim.AdamW, AUTO_POWER, 0.5),
+        (torch.optim.RMSprop, AUTO_POWER, 0.5),
+        (torch.optim.Adam, 0.0, 0.0),
+    ],
+)
+def test_the_power_by_the_kind_of_optimizer(kind: Any, power: float, expected: float) -> None:
+    assert power_for(kind([torch.zeros(1)], lr=0.1), power) == expected
