@@ -176,7 +176,11 @@ def power(value: object) -> float:
     """The exponent p of lr = base x atoms^p: ``linear`` or 1, ``sqrt`` or 0.5, ``none`` or 0; -1 for ``auto``."""
     if isinstance(value, str) and value in POWERS:
         return POWERS[value]
-    if not isinstance(value, bool) and isinstance(value, int | float) and value in (0, 0.5, 1, POWERS["auto"]):
+    if (
+        not isinstance(value, bool)
+        and isinstance(value, int | float)
+        and value in (0, 0.5, 1, POWERS["auto"])
+    ):
         return float(value)
     raise ValueError(f"should be linear (1), sqrt (0.5), none (0) or auto, not {show(value)}")
 

@@ -22,12 +22,42 @@ _MARK = "__gpusched_whole__"
 
 
 def is_sharded(value: Any) -> bool:
-    """Whether a model, or the model of an optimizer, is sharded."""
+    """Whether a model, or the model of an optimizer, is sharded by ``fully_shard``."""
     if "torch.distributed.tensor" not in sys.modules:
         return False
     from torch.distributed.tensor import DTensor
 
     return any(isinstance(parameter, DTensor) for parameter in _parameters(value))
+
+
+def refuse_fsdp1(name: str, value: Any) -> None:
+    """Raise TypeError for a model in ``FullyShardedDataParallel``: its optimizer holds one shard."""
+    if "torch.distributed.fsdp" not in sys.modules or not isinstance(value, nn.Module):
+        return
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    if any(isinstance(part, FullyShardedDataParallel) for part in value.modules()):
+        raise TypeError(
+            f"trial.track({name}=...): FullyShardedDataParallel (FSDP1) cannot go on with another number of ranks; "
+            f"shard the model with torch.distributed.fsdp.fully_shard, or {name} = trial.wrap({name}, shard=True)"
+        )
+
+
+def gathered(tensor: torch.Tensor) -> torch.Tensor:
+    """The whole of a sharded tensor, any other as it is. All ranks call it."""
+    whole = getattr(tensor, "full_tensor", None)
+    found: torch.Tensor = tensor if whole is None else whole()
+    return found
+
+
+def dealt(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A whole tensor, on the device of ``like`` and sharded as that is. All ranks call it."""
+    mesh = getattr(like, "device_mesh", None)
+    if mesh is None:
+        return tensor.to(like.device)
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(tensor.to(like.device), mesh, like.placements)  # type: ignore[attr-defined]
 
 
 def shard(model: nn.Module, device: torch.device, world_size: int) -> None:
@@ -53,9 +83,9 @@ def save(value: Any, models: Iterable[Any]) -> dict[str, Any]:
 
     options = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
     if isinstance(value, Optimizer):
-        model = _owner(value, models)
+        model = _plain(_owner(value, models))
         return {_MARK: dcp.get_optimizer_state_dict(model, value, options=options)}
-    return {_MARK: dcp.get_model_state_dict(value, options=options)}
+    return {_MARK: dcp.get_model_state_dict(_plain(value), options=options)}
 
 
 def load(value: Any, saved: Any, models: Iterable[Any]) -> None:
@@ -65,12 +95,18 @@ def load(value: Any, saved: Any, models: Iterable[Any]) -> None:
     options = dcp.StateDictOptions(full_state_dict=True)
     state = saved[_MARK] if is_whole(saved) else saved
     if isinstance(value, Optimizer):
-        model = _owner(value, models)
+        model = _plain(_owner(value, models))
         if not is_whole(saved):
             state = _by_name(state, value, model)
         dcp.set_optimizer_state_dict(model, value, state, options=options)
     else:
-        dcp.set_model_state_dict(value, state, options=options)
+        dcp.set_model_state_dict(_plain(value), state, options=options)
+
+
+def _plain(model: nn.Module) -> nn.Module:
+    """A model without ``torch.compile`` around it, which would be in the names of its parameters."""
+    found: nn.Module = getattr(model, "_orig_mod", model)
+    return found
 
 
 def _parameters(value: Any) -> list[Any]:

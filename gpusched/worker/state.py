@@ -36,6 +36,7 @@ class Stateful(Protocol):
 
 def refuse_stateless(name: str, value: object) -> None:
     """Raise TypeError if a checkpoint could not hold ``value``."""
+    sharded.refuse_fsdp1(name, value)
     if not isinstance(value, Stateful) or isinstance(value, type):
         raise TypeError(
             f"trial.track({name}=...): a {type(value).__name__} has no state_dict() and "
@@ -108,7 +109,7 @@ def load_object(
 def portable(value: Any, path: str) -> Any:
     """``value`` as ``torch.load(weights_only=True)`` will take it back."""
     if isinstance(value, torch.Tensor):
-        return value.detach()
+        return sharded.gathered(value.detach())
     if type(value) in _PLAIN:
         return value
     if isinstance(value, Mapping):
@@ -174,7 +175,7 @@ def _moved(state: Any, now: Any) -> Any:
     Models and optimizers see to that themselves; an object of the script's own (averaged weights, say) may not.
     """
     if isinstance(state, torch.Tensor):
-        return state.to(now.device) if isinstance(now, torch.Tensor) else state
+        return sharded.dealt(state, now) if isinstance(now, torch.Tensor) else state
     if type(state) is dict and isinstance(now, Mapping):
         return {key: _moved(entry, now.get(key)) for key, entry in state.items()}
     if type(state) in (list, tuple) and isinstance(now, (list, tuple)) and len(now) == len(state):

@@ -101,7 +101,11 @@ class Training:
     def version(self) -> int:
         """A number that grows with every change in place of a parameter of a tracked model."""
         if self._parameters is None:
-            models = [value for value in self.tracked.values() if hasattr(value, "parameters")]
+            models = [
+                value
+                for value in self.tracked.values()
+                if callable(getattr(value, "parameters", None))
+            ]
             self._parameters = [each for model in models for each in model.parameters()]
         return sum(each._version for each in self._parameters)
 

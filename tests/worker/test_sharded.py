@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import gpusched
@@ -75,3 +76,76 @@ def test_an_optimizer_without_its_model_is_told(bench: Bench) -> None:
     with daemon(bench, at_step(**{"yield": 1})):
         ended: Any = run_ranks(train, 2, bench, 1, (True, False))
     assert "trial.track(model=model, opt=opt), in one call" in ended[0].error
+
+
+class Average:
+    """Averaged parameters in an object of the script's own, each kept as the parameter is: sharded or whole."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def update(self, model: nn.Module) -> None:
+        for name, parameter in model.named_parameters():
+            self.parameters[name].lerp_(parameter.detach(), 0.5)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parameters": self.parameters}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in state["parameters"].items():
+            self.parameters[name].copy_(value)
+
+
+def shard_by(how: str, net: nn.Module, ranks: int) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    if ranks == 1:
+        return torch.compile(net, backend="eager") if how == "compiled" else net  # type: ignore[return-value]
+    if how == "fsdp1":
+        dist.init_process_group("gloo")
+        return FullyShardedDataParallel(net, device_id=torch.device("cpu"), use_orig_params=True)
+    net = fully_shard(net, mesh=init_device_mesh("cpu", (ranks,)))
+    return torch.compile(net, backend="eager") if how == "compiled" else net  # type: ignore[return-value]
+
+
+def averaged(how: str, steps: int = 4) -> list[float]:
+    trial = gpusched.init()
+    torch.manual_seed(0)
+    model = shard_by(how, nn.Linear(4, 6).double(), trial.world_size)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    average = Average(model)
+    trial.track(model=model, opt=optimizer, average=average)
+    for _ in range(trial.step, steps):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4).double()).square().sum().backward()
+        optimizer.step()
+        average.update(model)
+        trial.report(accuracy=0)
+    if trial.world_size > 1:
+        return []
+    return torch.cat(
+        [p.detach().flatten() for p in (*model.parameters(), *average.parameters.values())]
+    ).tolist()
+
+
+def test_fsdp1_is_refused_with_what_to_write_instead(bench: Bench) -> None:
+    for rank in run_ranks(averaged, 2, bench, arguments=("fsdp1",)):
+        assert (
+            "torch.distributed.fsdp.fully_shard, or model = trial.wrap(model, shard=True)"
+            in rank.error
+        )
+
+
+@pytest.mark.parametrize("how", ["compiled", "plain"])
+def test_however_a_model_is_sharded_its_whole_state_is_saved(bench: Bench, how: str) -> None:
+    whole = Bench(bench.root / "whole")
+    whole.prepare()
+    (alone,) = run_ranks(averaged, 1, whole, arguments=(how,))
+    moved = Bench(bench.root / "moved")
+    moved.prepare()
+    for incarnation, (ranks, until) in enumerate([(1, 1), (2, 3), (1, END)], 1):
+        with daemon(moved, at_step(**{"yield": until})):
+            ended = run_ranks(averaged, ranks, moved, incarnation, (how,))
+        assert not any(rank.error for rank in ended), [rank.error for rank in ended]
+    assert ended[0].value == pytest.approx(alone.value, abs=1e-9)
