@@ -17,10 +17,12 @@ from typing import Any
 import psutil
 import pytest
 
+from gpusched import plugins
 from gpusched.cli import main
 from gpusched.core.decisions import Suggest
 from gpusched.core.events import Suggested
 from gpusched.driver.assemble import from_journal
+from gpusched.driver.loop import Driver, replay
 from gpusched.driver.suggester import ChildSuggester
 from gpusched.errors import RecipeError
 from gpusched.folder.paths import ExperimentPaths
@@ -30,8 +32,8 @@ from gpusched.recipe.recipe import Recipe
 from gpusched.samplers import memory
 from gpusched.samplers.memory import Seen
 from gpusched.sim.folder import simulate_into
-from gpusched.sim.setup import Setup
-from gpusched.sim.single import simulate
+from gpusched.sim.setup import Setup, experiment, machine, recipe
+from gpusched.sim.single import simulate, start
 from gpusched.space.space import parse_space
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "recipe.md").read_text()
@@ -141,8 +143,8 @@ def test_what_a_recipe_may_not_say(folder: Path, sampler: str, more: str, told: 
 # ------------------------------------------------------------ a search
 
 
-def suggested(paths: ExperimentPaths) -> list[Suggested]:
-    journal = Journal.open(paths.journal)
+def suggested(file: Path) -> list[Suggested]:
+    journal = Journal.open(file)
     try:
         return [e.event for e in journal.entries() if isinstance(e.event, Suggested)]
     finally:
@@ -155,7 +157,7 @@ def test_a_search_with_a_sampler_of_ones_own_learns_and_replays(folder: Path) ->
     result, root = simulate_into(folder / "runs", of)
     paths = ExperimentPaths(root)
     trials = from_journal(paths).experiment.state.trials
-    answers = suggested(paths)
+    answers = suggested(paths.journal)
     assert result.trials == len(trials) > 20
     assert [answer.by for answer in answers[:8]] == ["random"] * 8
     assert Counter(answer.by for answer in answers)["NearTheBest"] > 8
@@ -191,7 +193,7 @@ def test_simulate_takes_a_sampler(
 def test_a_sampler_may_end_the_sequence(folder: Path) -> None:
     result, root = simulate_into(folder / "runs", setup(folder, "odd.py:Short"))
     assert result.trials == 6
-    assert suggested(ExperimentPaths(root))[-1].hparams is None
+    assert suggested(ExperimentPaths(root).journal)[-1].hparams is None
 
 
 @pytest.mark.parametrize(
@@ -205,11 +207,41 @@ def test_a_sampler_may_end_the_sequence(folder: Path) -> None:
 def test_what_is_no_suggestion_is_drawn_and_said(folder: Path, sampler: str, told: str) -> None:
     result, root = simulate_into(folder / "runs", setup(folder, sampler, max_trials=9))
     assert result.trials == 9
-    answers = suggested(ExperimentPaths(root))
+    answers = suggested(ExperimentPaths(root).journal)
     assert all(answer.hparams is not None for answer in answers)
     assert told in {answer.why for answer in answers}
     state = from_journal(ExperimentPaths(root)).experiment.state
     assert any(told in text for _, _, text in state.decisions)
+
+
+def test_a_daemon_that_dies_between_question_and_answer_asks_again(
+    folder: Path, tmp_path: Path
+) -> None:
+    of = setup(folder, "mine.py:NearTheBest", sampler_options={"startup": 2})
+    made, executor = recipe(of), machine(of)
+    journal = Journal.create(tmp_path / "journal.db", {})
+    suggester = ChildSuggester(made, is_patient=True)
+    driver = Driver(experiment(of, made), executor, journal, suggester=suggester)
+    start(driver, executor)
+    while driver.experiment.state.asked_for != 5:
+        driver.turn()
+    driver.journal.commit()  # type: ignore[union-attr]
+    suggester.close()
+    journal.close()
+
+    journal = Journal.open(tmp_path / "journal.db")
+    again = experiment(of, made)
+    replay(again, journal.entries())
+    assert again.state.asked_for == 5
+    suggester = ChildSuggester(made, is_patient=True)
+    resumed = Driver(again, executor, journal, suggester=suggester, check=True)
+    resumed.resume(epoch=2)
+    resumed.run()
+    suggester.close()
+    journal.close()
+    answers = suggested(tmp_path / "journal.db")
+    assert [answer.n for answer in answers] == list(range(len(answers)))
+    assert len(again.state.trials) > 20
 
 
 # ------------------------------------------------------------ the process
@@ -256,6 +288,27 @@ def test_a_process_that_dies_is_replaced_and_in_the_end_given_up(folder: Path) -
     event = ask(suggester, 3)
     assert (event.by, event.why) == ("random", "the process of Slow died too often")
     assert not psutil.Process().children()
+
+
+def test_an_entry_point_of_a_package_is_a_sampler(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "near_sampler.py").write_text(EXAMPLE)
+    info = folder / "near_sampler-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: near-sampler\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gpusched.samplers]\nnear = near_sampler:NearTheBest\n")
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    plugins.installed.cache_clear()
+    try:
+        recipe = load(folder, "near")
+        assert recipe.sampler_options == {"startup": 8}
+        suggester = ChildSuggester(recipe)
+        assert ask(suggester, 8).by == "near"
+        suggester.close()
+    finally:
+        plugins.installed.cache_clear()
 
 
 def test_a_long_history_goes_through_the_pipe(folder: Path) -> None:
