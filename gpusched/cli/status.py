@@ -7,6 +7,8 @@ from typing import Any
 
 from gpusched.cli import common
 from gpusched.daemon import session
+from gpusched.dashboard.model import from_json
+from gpusched.dashboard.summary import failures
 from gpusched.text import count, show_duration, show_hparams, show_metric
 
 
@@ -40,6 +42,7 @@ def lines(view: dict[str, Any], *, everything: bool = False) -> list[str]:
         out.append(
             f"best: {view['metric']} {show_metric(best['metric'])}, trial {best['trial']} at step {best['step']}"
         )
+    out += failures(from_json(view))
     trials = view["trials"]
     shown = trials if everything else trials[:20]
     if shown:
@@ -66,7 +69,8 @@ def lines(view: dict[str, Any], *, everything: bool = False) -> list[str]:
 
 
 def _headline(view: dict[str, Any]) -> str:
-    parts = [f"{view['experiment']}: {view['state']}", f"policy {view['policy']}"]
+    why = f" ({view['ending']})" if view.get("ending") else ""
+    parts = [f"{view['experiment']}: {view['state']}{why}", f"policy {view['policy']}"]
     if view["state"] == "running":
         parts.append(f"{show_duration(view['time_left_s'])} left")
     if view.get("daemon_pid"):

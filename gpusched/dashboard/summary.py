@@ -20,7 +20,7 @@ def summary(view: View, here: Path | None = None) -> str:
     lines = [_headline(view), ""]
     lines += _winner(view, view.best, here) if view.best is not None else _no_winner(view)
     if view.best is not None:
-        lines += _failures(view)
+        lines += failures(view)
     return "\n".join(lines)
 
 
@@ -66,8 +66,8 @@ def _winner(view: View, best: BestView, here: Path | None) -> Iterator[str]:
         yield f"  {'gpusched report':<{len(story)}}  plots of the whole search"
 
 
-def _failures(view: View) -> Iterator[str]:
-    """Say that trials failed, and why the first did, although a model was found."""
+def failures(view: View) -> Iterator[str]:
+    """Say that trials failed, and why the first did."""
     failed = [trial for trial in view.trials if trial.error]
     if failed:
         first = min(failed, key=lambda trial: trial.id)
