@@ -4,7 +4,7 @@ Importing this imports none of the policies: some need NumPy and SciPy.
 
 A policy is one file: a frozen ``Options`` dataclass beside a class with two questions to answer (``core/policy.py``),
 registered below. The recipe's validation, the simulator and the contract tests pick it up from here. ``base.py`` holds
-what several share, ``halving.py`` a bracket of successive halving, ``curves/`` the extrapolation of learning curves.
+what several share, ``halving/`` the family of successive halving, ``curves/`` the extrapolation of learning curves.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ GROUP = "gpusched.policies"
 #: name -> (module, class)
 REGISTRY: Mapping[str, tuple[str, str]] = {
     "fifo": ("gpusched.policies.fifo", "Fifo"),
-    "sha": ("gpusched.policies.sha", "Sha"),
-    "hyperband": ("gpusched.policies.hyperband", "Hyperband"),
-    "asha": ("gpusched.policies.asha", "Asha"),
-    "hypersched": ("gpusched.policies.hypersched", "HyperSched"),
+    "sha": ("gpusched.policies.halving.sha", "Sha"),
+    "hyperband": ("gpusched.policies.halving.hyperband", "Hyperband"),
+    "asha": ("gpusched.policies.halving.asha", "Asha"),
+    "hypersched": ("gpusched.policies.halving.hypersched", "HyperSched"),
     "foresight": ("gpusched.policies.foresight", "Foresight"),
     "bandit": ("gpusched.policies.bandit", "Bandit"),
     "earlyterm": ("gpusched.policies.earlyterm", "EarlyTerm"),

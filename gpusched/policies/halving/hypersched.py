@@ -31,7 +31,7 @@ from gpusched.core.decisions import Decision, Pause, Resize, Resume, Start, Stop
 from gpusched.core.policy import TrialView, View
 from gpusched.core.rung import Ladder, Rung
 from gpusched.policies import base
-from gpusched.policies.asha import explain_rungs
+from gpusched.policies.halving.asha import explain_rungs
 from gpusched.text import count, ordinal, show_clock
 
 

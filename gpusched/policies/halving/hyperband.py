@@ -14,8 +14,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpusched.policies.halving import Shape, shrinking
-from gpusched.policies.sha import Synchronous, SynchronousOptions
+from gpusched.policies.halving.bracket import Shape, shrinking
+from gpusched.policies.halving.sha import Synchronous, SynchronousOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

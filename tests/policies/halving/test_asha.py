@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.policies.asha import Asha, Options
+from gpusched.policies.halving.asha import Asha, Options
 from tests.policies.hand import Hand
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.policies.hyperband import Options, brackets
+from gpusched.policies.halving.hyperband import Options, brackets
 from tests.policies.hand import Hand
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.policies.hypersched import HyperSched, Options
+from gpusched.policies.halving.hypersched import HyperSched, Options
 from tests.policies.hand import Hand
 
 PLAIN: dict[str, Any] = {"r": 1, "R": 100, "eta": 4.0, "resize": False}

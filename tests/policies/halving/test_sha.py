@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.policies.sha import Options, Sha
+from gpusched.policies.halving.sha import Options, Sha
 from tests.policies.hand import Hand
 
 NINE: dict[str, Any] = {"r": 1, "R": 9, "eta": 3.0}

@@ -7,7 +7,7 @@ bracket is over the next one begins, until the deadline, which is not looked at;
 as soon as atoms are idle.
 
 Synchronous means to wait: "every trial within a halving iteration must complete consuming its resource". What keeps
-a straggler or a dropped job from blocking a halving for ever is said in ``halving``.
+a straggler or a dropped job from blocking a halving for ever is said in ``bracket``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpusched.core.decisions import Complete, Decision, Pause, Resume, Start, St
 from gpusched.core.policy import TrialView, View
 from gpusched.core.rung import Rung, milestones
 from gpusched.policies import base
-from gpusched.policies.halving import Bracket, Shape, shrinking
+from gpusched.policies.halving.bracket import Bracket, Shape, shrinking
 from gpusched.text import ordinal
 
 
