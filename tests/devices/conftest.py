@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +29,10 @@ from gpusched.devices.base import (  # noqa: E402
     Remark,
 )
 from gpusched.devices.cuda import LOOK_EVERY_S, CudaDevices  # noqa: E402
+from gpusched.executors.local.shared import Timers  # noqa: E402
 
 LIMIT_S = 60.0
+PATIENCE_S = 60.0
 Told = TypeVar("Told", bound=DeviceEvent)
 
 
@@ -112,6 +115,37 @@ class Watched:
             if name in self.recovered():
                 return None
             self.clock.advance(0.1)
+
+
+class Loop:
+    """The host of the devices on the machine's clock."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.timers = Timers(now)
+        self.wanted: list[Callable[[], None]] = []
+        self.events: list[DeviceEvent] = []
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        self.wanted.append(action)
+        self.timers.after(delay_s, action)
+
+    def emit(self, event: DeviceEvent) -> None:
+        self.events.append(event)
+
+    def until(self, wanted: type[DeviceEvent]) -> DeviceEvent:
+        """Run until such an event comes."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := [event for event in self.events if isinstance(event, wanted)]):
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+            self.timers.run_due()
+        return found[0]
+
+    def run(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(0.005)
+            self.timers.run_due()
 
 
 @dataclass

@@ -20,13 +20,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import Loop
 
-from gpusched.devices.base import DeviceEvent, Quarantined, Released, Remark
+from gpusched.devices.base import Quarantined, Released, Remark
 from gpusched.devices.cuda import CudaDevices
 from gpusched.devices.gpus import gpu_states
 from gpusched.devices.release import tolerance_bytes
 from gpusched.doctor.machine import doctor_checks, installed_torch_cuda
-from gpusched.executors.local.shared import Timers
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600)]
 
@@ -98,7 +98,7 @@ def devices(tmp_path: Path) -> Iterator[CudaDevices]:
 
 
 def first_usable(devices: CudaDevices) -> tuple[Loop, str]:
-    loop = Loop()
+    loop = Loop(time.monotonic)
     return loop, next(device.id for device in devices.open(loop) if device.usable)
 
 
@@ -106,24 +106,6 @@ def used_bytes(devices: CudaDevices, name: str) -> int:
     reading = next(r for r in devices.readings() if r.device == name)
     assert reading.memory_used_bytes is not None
     return reading.memory_used_bytes
-
-
-class Loop:
-    """The host of the devices."""
-
-    def __init__(self) -> None:
-        self.timers = Timers(time.monotonic)
-        self.after = self.timers.after
-        self.events: list[DeviceEvent] = []
-
-    def emit(self, event: DeviceEvent) -> None:
-        self.events.append(event)
-
-    def run(self, seconds: float) -> None:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            time.sleep(0.005)
-            self.timers.run_due()
 
 
 def wait_released(devices: CudaDevices, loop: Loop, name: str) -> float:
@@ -139,7 +121,7 @@ def wait_released(devices: CudaDevices, loop: Loop, name: str) -> float:
 
 
 def test_the_box_is_seen_whole(devices: CudaDevices) -> None:
-    inventory = devices.open(Loop())
+    inventory = devices.open(Loop(time.monotonic))
     assert len({device.id for device in inventory}) == len(inventory)
     for reading in devices.readings():
         assert reading.memory_total_bytes

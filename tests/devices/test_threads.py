@@ -5,46 +5,19 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import gpu
+from conftest import PATIENCE_S, Loop, gpu
 from fake_driver import GIB, FakeDriver, FakeProcesses, RealTime
 from fake_nvml import installed
 
-from gpusched.devices.base import DeviceEvent, Quarantined, Released
+from gpusched.devices.base import Quarantined, Released
 from gpusched.devices.cuda import CudaDevices
-from gpusched.executors.local.shared import Timers
 
-PATIENCE_S = 60.0
 BLOCKING_MAX_S = 0.010
 """A few milliseconds; the quickest of several calls is measured, since the machine is shared."""
-
-
-class Loop:
-    """The host of the devices on the machine's clock."""
-
-    def __init__(self, clock: RealTime) -> None:
-        self.timers = Timers(clock.now)
-        self.wanted: list[Callable[[], None]] = []
-        self.events: list[DeviceEvent] = []
-
-    def after(self, delay_s: float, action: Callable[[], None]) -> None:
-        self.wanted.append(action)
-        self.timers.after(delay_s, action)
-
-    def emit(self, event: DeviceEvent) -> None:
-        self.events.append(event)
-
-    def until(self, wanted: type[DeviceEvent]) -> DeviceEvent:
-        """Run until such an event comes."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not (found := [event for event in self.events if isinstance(event, wanted)]):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-            self.timers.run_due()
-        return found[0]
 
 
 @pytest.fixture
@@ -60,7 +33,7 @@ def real(tmp_path: Path) -> Iterator[tuple[FakeDriver, RealTime, CudaDevices, Lo
             processes=FakeProcesses(driver),
         )
         try:
-            yield driver, clock, devices, Loop(clock)
+            yield driver, clock, devices, Loop(clock.now)
         finally:
             clock.release()
             driver.bell.set()
