@@ -104,7 +104,7 @@ class Peer:
         return True
 
     def flush(self) -> None:
-        """The other side reads again."""
+        """Send what was kept back, as the other side reads again."""
         try:
             sent = self._socket.send(self._out)
         except BlockingIOError:
@@ -144,7 +144,7 @@ class Peer:
                 return
 
     def close(self) -> None:
-        """Twice is as good as once; ``on_end`` is called once."""
+        """Close the connection and call ``on_end``; a second call does nothing."""
         if self.fd < 0:
             return
         self._hub.forget(self.fd)
@@ -174,7 +174,7 @@ class Client:
         return self._peer.closed
 
     def send(self, frame: Frame) -> bool:
-        """False if it has gone or does not read; it is dropped then."""
+        """Send a frame. False if the client has gone or does not read; it is dropped then."""
         return self._peer.send(frame)
 
     def close(self) -> None:

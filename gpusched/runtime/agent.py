@@ -1,8 +1,9 @@
 """torchrun's elastic agent inside a shim, with ranks forked from the warm image.
 
-``LocalElasticAgent`` keeps torchrun's environment contract, its error files and its all-or-nothing meaning. Two things
-of it are replaced. Its process context: ``ForkedRanks`` forks instead of spawning, and instead of polling it waits in
-the shim's own loop, which also hears the daemon. And its rendezvous (``rendezvous.py``). The core relaunches, not it.
+``LocalElasticAgent`` keeps torchrun's environment contract, its error files and its all-or-nothing meaning. Two of its
+parts are replaced. The process context: ``ForkedRanks`` forks instead of spawning, and instead of polling it waits in
+the shim's own loop, which also hears the daemon. And the rendezvous (``rendezvous.py``). The core relaunches, not the
+agent.
 
 The agent's only signal handlers would be the context's; ``ForkedRanks`` installs none, the shim has its own.
 """
@@ -155,6 +156,6 @@ def run_agent(shim: Shim, unborn: Sequence[Unborn]) -> None:
 
 
 def be_shim(spec: LaunchSpec, body: Body) -> int:
-    """Be the shim of an incarnation whose ranks are forked from this process; its exit status."""
+    """Be the shim of an incarnation whose ranks are forked from this process; return the exit status."""
     unborn = fork_ranks(spec, body)
     return run_shim(spec, lambda shim: run_agent(shim, unborn))

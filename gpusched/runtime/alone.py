@@ -1,7 +1,7 @@
 """One rank without torch: for a script that does not use it and has one atom.
 
-There is nothing for torchrun's agent to agree on then, and importing torch, which is what the agent is part of, is most
-of what a start costs. The rank finds the same environment, files and endings as under the agent (``agent.py``).
+One rank has no others for torchrun's agent to agree with, and importing torch, which the agent is part of, is most of
+the cost of a start. The rank finds the same environment, files and endings as under the agent (``agent.py``).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _LOOPBACK = "127.0.0.1"
 
 
 def be_shim(spec: LaunchSpec, body: Body) -> int:
-    """Be the shim of an incarnation of one rank that is forked from this process; its exit status."""
+    """Be the shim of an incarnation of one rank that is forked from this process; return the exit status."""
     unborn = fork_ranks(spec, body)
     return run_shim(spec, lambda shim: run_alone(shim, unborn))
 
 
 def run_alone(shim: Shim, unborn: Sequence[Unborn]) -> None:
-    """Have the rank run, and look after it until it has gone or is to go."""
+    """Have the rank run, and look after it until the rank has gone or is to go."""
     (rank,) = unborn
     paths, incarnation = shim.paths, shim.incarnation
     contract = torchrun_environment(shim.trial, incarnation)
@@ -41,7 +41,7 @@ def run_alone(shim: Shim, unborn: Sequence[Unborn]) -> None:
 
 
 def torchrun_environment(trial: int, incarnation: int) -> dict[str, str]:
-    """What torchrun's agent would tell the only rank of a node."""
+    """Return the variables that torchrun's agent gives the only rank of a node."""
     with socket.socket() as free:
         free.bind((_LOOPBACK, 0))
         port = free.getsockname()[1]

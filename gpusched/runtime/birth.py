@@ -1,7 +1,7 @@
-"""What a forked rank does between ``fork`` and the user's first line, and between the last line and its end.
+"""A forked rank between ``fork`` and the user's first line, and between the last line and the end of the process.
 
-A rank must look to the script as a process of its own: own session, own streams, default signals, its own environment,
-cores and thread count, fresh randomness. And it must leave as such: threads joined, ``atexit`` run, open
+A rank must look to the script as a process of its own: own session, own streams, default signals, own environment,
+cores and thread count, fresh randomness. And a rank must leave as such: threads joined, ``atexit`` run, open
 files flushed, but the teardown of modules and of C++ skipped (``os._exit``): there torch 2.13 aborts in some runs
 ("terminate called without an active exception") and hangs in others, and it costs time while devices wait.
 """
@@ -37,20 +37,20 @@ _FILES = (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)
 
 
 class Unborn:
-    """A rank that was forked and set up, and waits to be told its environment."""
+    """A rank that was forked and set up, and waits for ``Begin``."""
 
     def __init__(self, pid: int, line: int) -> None:
         self.pid = pid
         self._line = line
 
     def begin(self, environment: Mapping[str, str], streams: tuple[str, str]) -> None:
-        """Have it run the script. One that has died meanwhile is found out when it is reaped."""
+        """Have the rank run the script. A rank that has died meanwhile is noticed when it is reaped."""
         with suppress(BrokenPipeError), os.fdopen(self._line, "wb") as line:
             line.write(encode(Begin(dict(environment), *streams)))
 
 
 def fork_ranks(spec: LaunchSpec, body: Body) -> list[Unborn]:
-    """Fork the ranks of ``spec``; each ends at once if this process does before it has told it to begin.
+    """Fork the ranks of ``spec``; each ends at once if this process ends before ``begin``.
 
     Done before anything else in a shim: what a process writes is no longer shared with the warm image, and has to be
     copied at every fork from then on. And the ranks set themselves up while the shim does.
@@ -89,7 +89,7 @@ def _live(spec: LaunchSpec, local_rank: int, line: int, body: Body) -> NoReturn:
 
 
 def _set_up(spec: LaunchSpec, local_rank: int) -> None:
-    """What does not depend on what the agent will say."""
+    """Do all that does not depend on the agent's frame."""
     os.setsid()
     put_mark(mark_of(spec.experiment_dir, spec.trial, spec.incarnation))
     put_title(f"gpusched: trial {spec.trial}.{spec.incarnation} rank {local_rank}")

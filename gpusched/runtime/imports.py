@@ -25,7 +25,7 @@ _HUGE = 2 << 20
 _PIECE = 16 * _HUGE
 
 LIGHT = ("gpusched.runtime.alone", "gpusched.runtime.rank", "gpusched.worker.start")
-"""What a rank without torch needs."""
+"""Needed by a rank without torch."""
 
 NEEDED = (
     "gpusched.runtime.agent",
@@ -35,7 +35,7 @@ NEEDED = (
     "gpusched.worker.state",
     "gpusched.worker.weights",
 )
-"""Before anything can be launched: torchrun's agent, and what ``gpusched.init`` and a trial's methods import."""
+"""Needed before any launch: torchrun's agent, and what ``gpusched.init`` and a trial's methods import."""
 
 HEAVY = (
     "sympy",
@@ -47,7 +47,7 @@ HEAVY = (
     "torch.nn.parallel",
     "torch.utils.serialization.config",
 )
-"""What DDP, FSDP and every torch optimizer import at first use, in pieces that each take a fraction of a second."""
+"""Imported by DDP, FSDP and every torch optimizer at first use, in pieces that each take a fraction of a second."""
 
 
 class Imports:
@@ -56,7 +56,7 @@ class Imports:
     def __init__(self, modules: Sequence[str], preload: Sequence[str]) -> None:
         self._due = deque(modules)
         self._preload = frozenset(preload)
-        #: A module has initialised CUDA, which a forked rank could not use any more.
+        #: Whether a module has initialised CUDA, which a forked rank could then not use.
         self.taint = False
 
     @property
@@ -65,15 +65,15 @@ class Imports:
 
     @property
     def wanted(self) -> str | None:
-        """The next module, if the recipe asked for it: it may end this process."""
+        """Next module, if the recipe asked for it; importing it may end this process."""
         return self._due[0] if self._due and self._due[0] in self._preload else None
 
     def forget(self) -> None:
-        """Nobody needs them any more."""
+        """Drop the imports that are still due: their daemon is gone."""
         self._due.clear()
 
     def next(self) -> PreloadFailed | None:
-        """Import the next one; what to say if it was the recipe's and failed. Any of torch's own may be missing."""
+        """Import the next module; say what became of it if the recipe's failed. Any of torch's may be missing."""
         module = self._due.popleft()
         wanted = module in self._preload
         try:
@@ -89,7 +89,7 @@ class Imports:
 
 
 def import_agent() -> None:
-    """What a launch needs. OpenBLAS starts threads when it is loaded, which must not be there when a shim is forked."""
+    """Import what a launch needs. OpenBLAS starts threads as it is loaded; a shim is forked without any."""
     alone = "OPENBLAS_NUM_THREADS" not in os.environ
     if alone:
         os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -102,7 +102,7 @@ def import_agent() -> None:
 
 
 def _uses_cuda() -> bool:
-    """By torch, or by anything that has mapped the driver's memory manager."""
+    """True if torch, or any module that maps the driver's memory manager, has touched CUDA."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return True

@@ -27,7 +27,7 @@ from gpusched.protocol import (
 
 TERM_GRACE_S = 10.0
 GREETING_S = 2.0
-"""How long a daemon may take to say who it is; one that is stopped says nothing."""
+"""How long a daemon may take to greet; a stopped daemon says nothing."""
 _LOOK_S = 1.0
 HARD_FACTOR = 10.0
 _READ_BYTES = 1 << 16
@@ -53,7 +53,7 @@ class DaemonLink:
         return self._socket is not None
 
     def connect(self) -> bool:
-        """Try once."""
+        """Connect and say hello, if a daemon listens."""
         if self._socket is not None:
             return True
         line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -69,7 +69,7 @@ class DaemonLink:
         return self.send(self._hello)
 
     def send(self, frame: Frame) -> bool:
-        """False if it could not be handed over whole; the line is closed then."""
+        """Send a frame. False if the kernel did not take all of it; the line is closed then."""
         if self._socket is None:
             return False
         data = encode(frame)
@@ -82,7 +82,7 @@ class DaemonLink:
         return False
 
     def read(self) -> list[Greeting | Stop | Counts]:
-        """The frames that have come; a line that ended, or on which comes what is no frame, is closed."""
+        """Return the frames that have come. A line that ended, or whose frame is too long, is closed."""
         if self._socket is None:
             return []
         frames: list[Greeting | Stop | Counts] = []
@@ -139,7 +139,7 @@ class Tether:
 
 
 class Orders:
-    """What the daemon wants of a shim, and what follows from its silence.
+    """Wishes of the daemon, and what follows from its silence.
 
     A shim keeps a line to the newest daemon. A prestarted incarnation that does not count yet is ended as soon as its
     line is gone; ``waits`` is its mark, None for any other.

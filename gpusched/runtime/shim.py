@@ -97,12 +97,12 @@ class Shim:
 
     @property
     def stop_grace_s(self) -> float | None:
-        """It is to stop: the grace that its ranks have. None: it is not."""
+        """Grace of the ranks, once the incarnation is to stop; None before."""
         return self._orders.stop_grace_s
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that all ranks have beside torchrun's."""
+        """Variables that all ranks have beside torchrun's."""
         return self.spec.env
 
     def prepare(self) -> bool:
@@ -133,7 +133,7 @@ class Shim:
         return True
 
     def started(self, rank_pids: Mapping[int, int]) -> None:
-        """The ranks (cold: the one process that runs them, as rank -1) have been started."""
+        """Take over the ranks that have been started (cold: the one process that runs them, as rank -1)."""
         self._rank_of = {pid: rank for rank, pid in rank_pids.items()}
         self._orders.connect()
         self._logs = LogCap(self.paths.logs(self.incarnation))
@@ -168,7 +168,7 @@ class Shim:
         return "failed" if self._is_failure(now) else "running"
 
     def _is_failure(self, now: float) -> bool:
-        """A rank that only aborts as it leaves is given time: rank 0 may be about to commit the last word."""
+        """Give a rank that only aborts as it leaves some time: rank 0 may be about to commit the last word."""
         bad = [rank for rank, code in self.codes.items() if code]
         aborts = (self.codes[rank] == -signal.SIGABRT and rank != 0 for rank in bad)
         if not all(aborts) or any(self.paths.error_file(self.incarnation, r).exists() for r in bad):
@@ -179,13 +179,13 @@ class Shim:
 
     @property
     def word(self) -> dict[str, Any] | None:
-        """The last word, once it is committed."""
+        """Last word, once it is committed."""
         if self._word is None:
             self._word = outcome.last_word(self.paths, self.incarnation)
         return self._word
 
     def _pass(self, timeout_s: float) -> None:
-        """One turn of the loop: children that end, the daemon's line, at most ``timeout_s``."""
+        """Wait at most ``timeout_s`` for children that end, the daemon and the logs."""
         self._orders.mind_the_daemon()
         poll = select.poll()
         poll.register(self._bell, select.POLLIN)
@@ -213,7 +213,7 @@ class Shim:
         self._orders.stop()
 
     def _reap(self) -> bool:
-        """True if the tree is empty."""
+        """Reap children that ended. True if the tree is empty."""
 
         def note(pid: int, status: int) -> None:
             rank = self._rank_of.get(pid)
@@ -226,7 +226,7 @@ class Shim:
     # ------------------------------------------------------------------ ending
 
     def end(self, grace_s: float) -> None:
-        """SIGTERM to the ranks' sessions, after ``grace_s`` SIGKILL to the tree; returns when it is empty."""
+        """Send SIGTERM to the ranks' sessions, after ``grace_s`` SIGKILL to the tree; return when the tree is empty."""
         if self._reap():
             return
         self._segments.note(self.me.pid)
@@ -262,7 +262,7 @@ class Shim:
             traceback.print_exc()
 
     def _kill_tree(self) -> None:
-        """Whatever forks faster than one round kills is met in the next; the uninterruptible are waited for."""
+        """Kill until the tree is empty: fast forkers are met in the next round, the uninterruptible are waited for."""
         self._segments.note(self.me.pid)
         pause_s = 0.01
         while not self._reap():
@@ -271,7 +271,7 @@ class Shim:
             pause_s = min(TICK_S, pause_s * 1.5)
 
     def _clean_up(self) -> None:
-        """What a tree leaves behind beside processes; nothing of it may keep the end from being told."""
+        """Remove what a tree leaves beside processes; no failure here may keep the end from being told."""
         try:
             if self._logs is not None:
                 self._logs.close()
@@ -281,12 +281,12 @@ class Shim:
             traceback.print_exc()
 
     def abandon(self) -> None:
-        """Something is wrong with this process itself: its tree is ended, and nothing is told."""
+        """End the tree and tell nothing, as something is wrong with this process itself."""
         self._orders.stop(0.0)
         self.end(0.0)
 
     def finish(self) -> None:
-        """The tree is empty: leave ``exit.json``, tell the daemon."""
+        """Leave ``exit.json`` and tell the daemon that the tree is empty."""
         self._clean_up()
         stopped = self.stop_grace_s is not None
         codes = {rank: code for rank, code in self.codes.items() if rank >= 0}
@@ -318,7 +318,7 @@ class Shim:
 
 
 def _write(path: Path, data: bytes) -> int:
-    """Put ``data`` in the place of ``path``; the open file is returned, to be synced when nobody waits for it."""
+    """Put ``data`` in the place of ``path``; return the open file, to be synced when no process waits for it."""
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -332,7 +332,7 @@ def _write(path: Path, data: bytes) -> int:
 
 
 def _tell(processes: list[Identity]) -> None:
-    """SIGTERM; SIGCONT after it, so that a stopped process can act on it."""
+    """Send SIGTERM, and SIGCONT after it, so that a stopped process can act on it."""
     for number in (signal.SIGTERM, signal.SIGCONT):
         for process in processes:
             send_signal(process, number)
@@ -355,7 +355,7 @@ def redirect(path: Path | str, *descriptors: int) -> None:
 
 
 def run_shim(spec: LaunchSpec, launcher: Launcher) -> int:
-    """Be the shim of ``spec`` until nothing is left; the exit status for this process."""
+    """Be the shim of ``spec`` until no process is left; return the exit status."""
     shim = Shim(spec)
     try:
         if not shim.prepare():

@@ -94,7 +94,7 @@ class WarmServer:
         self._bell, self._wake = socket.socketpair()
 
     def serve(self) -> None:
-        """Until the daemon has let go and no shim is left."""
+        """Serve until the daemon has let go and no shim is left."""
         become_subreaper()
         end_with_parent(False)  # shims will need it, whatever becomes of the daemon
         self._bell.setblocking(False)
@@ -140,7 +140,7 @@ class WarmServer:
             self._hang_up()
 
     def _hang_up(self) -> None:
-        """The daemon is gone: what it asked for last may not begin any more."""
+        """Drop all that is asked for and not begun: the daemon is gone."""
         if self._line is not None:
             self._line.close()
         self._line = None
@@ -192,7 +192,7 @@ class WarmServer:
                 self._say(LaunchFailed(spec.trial, spec.incarnation, why))
                 return
             settle()
-        # What an import printed must not end up in every rank's log.
+        # Text that an import printed must not end up in every rank's log.
         sys.stdout.flush()
         sys.stderr.flush()
         try:
@@ -228,7 +228,7 @@ class WarmServer:
     # ------------------------------------------------------------------ the dead
 
     def _reap(self) -> None:
-        """Note shims that ended; then nothing but live shims may be below this process."""
+        """Note shims that ended, and kill until live shims alone are below this process."""
 
         def note(pid: int, status: int) -> None:
             if pid in self._shims:
@@ -255,14 +255,14 @@ class WarmServer:
         self._strays = 0
 
     def _remove(self, segments: Segments) -> None:
-        """A shim that was killed could not remove what its tree left in shared memory."""
+        """Remove what a killed shim's tree left in shared memory."""
         for pid in self._orphans:
             segments.reaped(pid)
         for name in segments.remove():
             print(f"removed /dev/shm/{name}, which a killed trial left behind", flush=True)
 
     def _kill_strays(self) -> int:
-        """A live shim keeps its tree to itself: any other child of ours was a dead one's."""
+        """Kill children that are no live shims: a live shim keeps its tree, so their shim is dead. Return the count."""
         strays = [
             pid for pid in children(os.getpid()) if pid not in self._shims or pid in self._dead
         ]

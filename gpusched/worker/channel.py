@@ -1,6 +1,6 @@
 """Rank 0's line to the daemon: one frame a report, one reply; never in the training's way.
 
-Rules: a report is sent once and answered once. If the daemon is away, goes away while we wait, or talks nonsense, the
+Rules: a report is sent once and answered once. If the daemon is away, or goes away while a report waits, the
 answer is ``continue`` and a later report tries to connect again, less and less often. Nothing is sent twice: a daemon
 that comes back reads the trial's own ``reports.jsonl``. Only the last unsent "saved" frame is kept, because it tells of
 a checkpoint and saying it late does no harm.
@@ -37,12 +37,12 @@ from gpusched.protocol import (
 )
 
 REPLY_WAIT_S = 30.0
-"""A daemon that says nothing for so long is taken for dead. It answers within milliseconds."""
+"""A daemon that is silent for so long is taken for dead; a live one answers within milliseconds."""
 
 FOREVER = float("inf")
 
 _LOOK_S = 1.0
-"""How often, while it says nothing, it is looked whether another daemon has taken over."""
+"""How often a waiting rank looks whether another daemon has taken over."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 0.5
 _LONGEST_MUTE_S = 600.0
@@ -70,7 +70,7 @@ class Channel:
         self._lock = threading.Lock()
         #: A thread waits for an answer on the socket; that thread alone may close it.
         self._is_awaited = False
-        #: The daemon has said that this trial is to leave soon.
+        #: Whether the daemon has said that this trial is to leave soon.
         self.leaves_soon = False
         os.register_at_fork(after_in_child=self._forget)
 
@@ -108,7 +108,7 @@ class Channel:
         return self._alone()
 
     def _alone(self) -> Go:
-        """What to do when no daemon answers."""
+        """Return the answer to a report when no daemon gives one."""
         return "yield" if self._leave is not None and self._leave.exists() else "continue"
 
     def _is_worth_waiting_for(self, until_s: float) -> bool:
@@ -117,7 +117,7 @@ class Channel:
             return False
         if time.monotonic() < until_s:
             return True
-        # It is stopped, and may be for long: training stands still less and less often for it.
+        # The daemon is stopped, perhaps for long: training stands still for it less and less often.
         self._not_before_s = time.monotonic() + self._mute_pause_s
         self._mute_pause_s = min(2 * self._mute_pause_s, _LONGEST_MUTE_S)
         return False
@@ -205,7 +205,7 @@ class Channel:
 
 
 def _let_the_kernel_time(line: socket.socket) -> None:
-    """``settimeout`` asks the kernel twice for each call: may I, and do it."""
+    """Have the kernel time out by itself: ``settimeout`` costs a second system call each time."""
     line.settimeout(None)
     limit = struct.pack("@ll", int(_LOOK_S), 0)
     line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)

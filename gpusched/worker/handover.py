@@ -5,8 +5,8 @@ single ranks beside it. The daemon tells the ranks of the next incarnation which
 ``/proc`` and keep it open until they have reported. Nothing is copied but into the place where it is needed, nothing
 is hashed (it never left memory), and nothing is left behind by a kill.
 
-It is no checkpoint that anybody may rely on: the one that leaves commits the same bytes to disk before it goes, and
-what is trained from them in the meantime counts only once that has happened (``successor.py``).
+A hand-over is no checkpoint to rely on: the incarnation that leaves commits the same bytes to disk before it goes, and
+steps trained from them in the meantime count only once that has happened (``successor.py``).
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _NAME = "gpusched-trial-{}"
 
 
 def memory_name(trial: int) -> str:
-    """What ``/proc`` shows for the memory of a trial."""
+    """Return the name that ``/proc`` shows for the memory of a trial."""
     return _NAME.format(trial)
 
 
 class Outbox:
-    """Of rank 0 of the incarnation that leaves: what belongs to single ranks, in memory of its own."""
+    """State that belongs to single ranks, in a memory of its own; kept by rank 0 of the incarnation that leaves."""
 
     def __init__(self, trial: int) -> None:
         self._trial = trial
@@ -52,13 +52,13 @@ class Outbox:
 
 
 class Received:
-    """The same, opened by a rank of the next incarnation: a checkpoint to restore from (``Restorable``).
+    """The hand-over, opened by a rank of the next incarnation: a checkpoint to restore from (``Restorable``).
 
     Raises OSError or ValueError where it is not there any more.
     """
 
     lasting = False
-    """Its memory is given back soon: nothing that is restored may go on living in it."""
+    """False: the memory is given back soon, so restored state must be copied out of it."""
 
     def __init__(self, handed: Handed, trial: int) -> None:
         self.step = handed.step

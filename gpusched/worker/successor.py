@@ -1,4 +1,4 @@
-"""An incarnation that was launched while the one before it still trains: how its ranks wait, and from when they count.
+"""A prestarted incarnation, while the one before still trains: how its ranks wait, and from when they count.
 
 1. *Set up.* The script runs until something depends on where training stands: ``track``, ``steps``, ``report``, the
    step, a loader's position. There all ranks wait, and rank 0 says so to the daemon.
@@ -57,7 +57,7 @@ class Successor:
             found = Received(Handed(step, pid, state, rest), self._trial)
         if self._group.all_true(Call.RESTORE, found is not None):
             return found
-        # The one before has gone already: it has committed this step, or this incarnation will be ended.
+        # The incarnation before has gone already: either it has committed this step, or this one will be ended.
         if found is not None:
             found.close()
         if self._channel is not None:
@@ -86,6 +86,6 @@ class Successor:
         return self._confirmed
 
     def confirm(self) -> None:
-        """Wait until it counts. If it never does, this process is ended here."""
+        """Wait until the incarnation counts. If it never does, its shim ends this process here."""
         while not self.is_confirmed:
             time.sleep(_LOOK_S)

@@ -128,7 +128,7 @@ class Server:
             os.close(log)
 
     def launch(self, spec: LaunchSpec) -> bool:
-        """False if it has just died; ``on_gone`` follows."""
+        """Ask for a launch. False if the server has just died; ``on_gone`` follows."""
         return self._peer is not None and self._peer.send(spec)
 
     def never_again(self, module: str, *, tainted: bool) -> None:
