@@ -11,7 +11,8 @@ last:
 * ``large``: 1 -> 2 -> 4 ranks with ``--large-mb``.
 * ``pause``: from the last report to "paused", plus from "unpause" to the next step.
 * ``saves``: a step of real arithmetic with a new best at every step (so checkpoints are saved as often as the recipe's
-  3% allow) against one that never improves (none is saved), in turn.
+  3% allow) against one that never improves (none is saved), in turn; mean of the pairs, with twice its standard
+  error on either side.
 """
 
 from __future__ import annotations
@@ -343,13 +344,19 @@ def part_saves(args: argparse.Namespace) -> None:
             rates[how].append((len(reports) - 1) / (reports[-1] - reports[0]))
             counts.append(saves)
             say(part="saves", how=how, steps_per_s=round(rates[how][-1], 2), saves=saves)
-    with_s, without_s = 1 / median(rates["saving"]), 1 / median(rates["not"])
+    slowdowns = [
+        without / saving - 1 for saving, without in zip(rates["saving"], rates["not"], strict=True)
+    ]
+    spread = statistics.stdev(slowdowns) / len(slowdowns) ** 0.5 if len(slowdowns) > 1 else 0.0
+    middle = statistics.mean(slowdowns)
     say(
         part="saves",
         state_mb=args.state_mb,
-        step_s=round(without_s, 4),
+        step_s=round(1 / median(rates["not"]), 4),
         saves=max(counts),
-        slowdown=round(with_s / without_s - 1, 4),
+        slowdown=round(middle, 4),
+        interval=[round(middle - 2 * spread, 4), round(middle + 2 * spread, 4)],
+        runs=len(slowdowns),
     )
 
 

@@ -12,10 +12,12 @@ waits, and one answer, yes or no, comes back to all ranks.
 from __future__ import annotations
 
 import io
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -38,6 +40,7 @@ from gpusched.worker.say import say
 from gpusched.worker.snapshot import Snapshot
 
 _ROOM_WORTH_MAKING_BYTES = 8 << 20
+_NICE = 10
 
 SAVE_SHARE = 0.03
 """Share of a plain run's time that saving may cost; under gpusched the daemon's rules say when to save."""
@@ -168,6 +171,7 @@ class Saver:
             return
 
         def write() -> None:
+            _let_training_go_first()
             size = self._write(step, files, facts, script_folder)
             if size >= 0:
                 self._committed(step, began, size)
@@ -273,6 +277,12 @@ class Saver:
     def _complain(self, what: str, error: OSError) -> None:
         why = error.strerror or error
         say(f"no checkpoint of {what}: {why} ({self._folder}); training goes on")
+
+
+def _let_training_go_first() -> None:
+    """Give this thread, and those it starts, what the training leaves of the rank's core."""
+    with suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 def _file_names(ranks: int) -> tuple[str, ...]:
