@@ -1,7 +1,7 @@
 """Classes of a user's own: ``mine.py:MyPolicy`` in a recipe, or an entry point of an installed package.
 
-For every seam that a third party may fill (policies, samplers). The file is loaded under a name of its own; its folder
-is added to the end of ``sys.path``, so that the file may import its neighbours.
+For every seam that a third party may fill (policies, samplers, simulated workloads). The file is loaded under a name
+of its own; its folder is added to the end of ``sys.path``, so that the file may import its neighbours.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def _from_package(name: str, group: str) -> object:
 
 def _from_file(name: str) -> object:
     path, _, attribute = name.rpartition(":")
-    module = _module(Path(path))
+    loaded = module(Path(path))
     try:
-        return getattr(module, attribute)
+        return getattr(loaded, attribute)
     except AttributeError:
-        classes = [key for key, value in vars(module).items() if _is_own_class(module, value)]
+        classes = [key for key, value in vars(loaded).items() if _is_own_class(loaded, value)]
         there = f"it has {', '.join(classes)}" if classes else "it has no class"
         raise InputError(f"{path} has no class {attribute}; {there}") from None
 
@@ -74,7 +74,8 @@ def _is_own_class(module: ModuleType, value: object) -> bool:
 
 
 @cache
-def _module(path: Path) -> ModuleType:
+def module(path: Path) -> ModuleType:
+    """Import a user's file, once. Raises InputError with the line at which that failed."""
     if not path.is_file():
         raise InputError(f"{path}: no such file")
     # Several files may have the same name; dataclasses look their module up by name.
@@ -82,15 +83,15 @@ def _module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path}: cannot be imported; its name must end in .py")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    found = sys.modules[name] = importlib.util.module_from_spec(spec)
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     try:
-        spec.loader.exec_module(module)
+        spec.loader.exec_module(found)
     except Exception as error:
         del sys.modules[name]
         raise InputError(_first_cause(error, str(path))) from error
-    return module
+    return found
 
 
 def guard(made: Any, name: str, hooks: Iterable[str]) -> None:

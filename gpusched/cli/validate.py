@@ -127,6 +127,9 @@ def lines(recipe: Recipe) -> Iterator[str]:
     width = max(map(len, about["space"]))
     for place, (name, text) in enumerate(about["space"].items()):
         yield _line("space" if place == 0 else "", f"{name:<{width}}  {text}")
+    if recipe.has_memory:
+        own = " ".join(f"{name}={value}" for name, value in recipe.sampler_options.items())
+        yield _line("sampler", f"{recipe.sampler_name}  {own}")
     yield _line("trials", "any number" if number is None else count(number, "configuration"))
     for number, sample in enumerate(about["first"]):
         yield _line("" if number else "such as", show_hparams(sample))

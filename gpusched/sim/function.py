@@ -12,16 +12,15 @@ function is called once for each step, in order.
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 import math
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from types import ModuleType
 from typing import Any, Literal
 
+from gpusched import plugins
 from gpusched.errors import InputError
 from gpusched.sim.workload import Curve
 from gpusched.space.space import SpaceError, parse_space
@@ -32,7 +31,7 @@ class Function:
 
     def __init__(self, file: Path, function: str) -> None:
         self.name = f"{file}:{function}"
-        module = _load(file)
+        module = plugins.module(file.absolute())
         self._call = self._find(module, function)
         self.metric = str(getattr(module, "METRIC", "score"))
         self.mode: Literal["max", "min"] = getattr(module, "MODE", "max")
@@ -95,22 +94,6 @@ class Function:
         if time_s is None:
             return metric, self._step_time_s
         return metric, _seconds(time_s, f"{self.name}: the step time at step {step}")
-
-
-def _load(file: Path) -> ModuleType:
-    if not file.is_file():
-        raise InputError(f"{file}: no such file")
-    name = f"gpusched_workload_{abs(hash(file.resolve()))}"
-    specification = importlib.util.spec_from_file_location(name, file)
-    if specification is None or specification.loader is None:
-        raise InputError(f"{file}: not a Python file")
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module
-    try:
-        specification.loader.exec_module(module)
-    except Exception as error:
-        raise InputError(f"{file}: cannot be imported: {type(error).__name__}: {error}") from error
-    return module
 
 
 def _seconds(value: object, what: str) -> float:

@@ -119,6 +119,12 @@ def test_the_example_is_short_and_a_recipe_names_it(folder: Path) -> None:
     assert recipe.configurations().size is None
 
 
+def test_validate_names_the_sampler(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load(folder, "mine.py:NearTheBest")
+    assert main(["validate", str(folder / "recipe.yaml")]) == 0
+    assert f"  sampler   {folder}/mine.py:NearTheBest  startup=8\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("sampler", "more", "told"),
     [
