@@ -58,3 +58,15 @@ def test_with_a_private_working_directory_no_trial_finds_files_of_another(
         for line in file.read_text().splitlines()
     ]
     assert reports == [{"score": 0.0, "own": 1.0}] * 2
+
+
+@pytest.mark.slow
+def test_a_script_that_is_wrong_on_two_ranks_goes_on_at_one_and_is_told_why(
+    sandbox: Sandbox,
+) -> None:
+    reports = run(sandbox, "unwrapped.py", prestart=False)
+    assert len(reports) > 4, "it trained on after the resize that failed"
+    assert {report["m"]["ranks"] for report in reports} == {1}
+    told = sandbox.gpusched("explain", "0").out
+    assert "goes back to 1 and grows no more" in told
+    assert "model = trial.wrap(model)" in told
