@@ -38,6 +38,7 @@ from gpusched.core.rules import Rules
 from gpusched.core.state import Draw, State
 from gpusched.core.transitions import WAKE, WATCH, Transitions
 from gpusched.core.trial import NEVER, After, Trial, TrialState
+from gpusched.protocol import Report
 
 S = TrialState
 
@@ -133,16 +134,20 @@ class Experiment:
             self.state.move(trial, S.RUNNING, f"up on {trial.size_in_words}")
 
     def _reported(self, event: Reported) -> None:
-        trial = self._current(event.trial, event.incarnation)
-        if trial is None or event.seq <= trial.seq:
+        report = event.report
+        trial = self._current(event.trial, report.incarnation)
+        if trial is None or report.seq <= trial.seq:
             return
         state = self.state
         if trial.up_at is None:
             state.set_up(trial)
             if trial.state is S.STARTING:
                 state.move(trial, S.RUNNING, f"up on {trial.size_in_words}")
-        self._measure(trial, event)
-        self._record(trial, event)
+        stride = 1
+        if state.rules.version >= 3 and report.step > trial.step:
+            stride = report.step - trial.step
+        self._measure(trial, report.step_time_s, stride)
+        self._record(trial, report, event.metric, stride)
         stays = event.stays and trial.is_resizing
         if (trial.state is S.RUNNING or stays) and not trial.is_doomed:
             decisions = self.policy.on_report(state.view, trial.view)
@@ -154,24 +159,24 @@ class Experiment:
             trial.decided_at = state.now  # it trained until now: that is no overhead
         if state.best is None or trial.score > state.best.score:
             self._do.save_if_better(trial, trains_on=stays and event.can_save)
-        self._do.save_if_due(trial)
+        if state.rules.save_every_s is not None:
+            self._do.save_if_due(trial)
 
-    def _record(self, trial: Trial, event: Reported) -> None:
-        state, metric = self.state, event.metric
+    def _record(self, trial: Trial, report: Report, metric: float | None, stride: int) -> None:
+        state, step = self.state, report.step
         if trial.steps_of_incarnation and trial.last_report_at is not None:
             trial.intervals_s.append(state.now - trial.last_report_at)
-        stride = max(1, event.step - trial.step) if state.rules.version >= 3 else 1
-        trial.seq, trial.step, trial.report = event.seq, event.step, event.report
+        trial.seq, trial.step, trial.report = report.seq, step, report
         trial.last_report_at = state.now
-        trial.trained_atoms = trial.atoms
+        trial.trained_atoms = len(trial.devices)
         trial.steps_since_resize += stride
         trial.steps_of_incarnation += 1
-        if event.step > trial.furthest_step:
-            trial.furthest_step, trial.infrastructure_faults = event.step, 0
+        if step > trial.furthest_step:
+            trial.furthest_step, trial.infrastructure_faults = step, 0
         trial.metric = metric
         state.has_reports = True
         state.set_score(trial, NEVER if metric is None else metric * state.rules.sign)
-        trial.curve.add(event.step, math.nan if metric is None else metric)
+        trial.curve.add(step, math.nan if metric is None else metric)
 
     def _end_at_target(self, trial: Trial) -> None:
         """Save this step as its trial leaves and end the search, if the step is good enough."""
@@ -181,9 +186,12 @@ class Experiment:
         self._do.leave(trial.id, After(S.COMPLETED, reached))
         self._stop_all(f"trial {trial.id} {reached}")
 
-    def _measure(self, trial: Trial, event: Reported) -> None:
-        """Learn the step time and, from an incarnation's first report, the overhead of its launch."""
-        state, step_time_s = self.state, event.report.step_time_s
+    def _measure(self, trial: Trial, step_time_s: float | None, stride: int) -> None:
+        """Learn the step time and, from an incarnation's first report, the overhead of its launch.
+
+        ``stride``: steps since the trial's last report.
+        """
+        state = self.state
         if step_time_s is None:
             if trial.steps_of_incarnation == 0 or trial.last_report_at is None:
                 return
@@ -195,7 +203,6 @@ class Experiment:
         elif trial.steps_of_incarnation == 1 and trial.step_time_before_s is not None:
             before, trial.step_time_before_s = trial.step_time_before_s, None
             state.speed.saw_resize(before[0], before[1], trial.atoms, step_time_s)
-        stride = max(1, event.step - trial.step) if state.rules.version >= 3 else 1
         state.speed.saw_step(trial.atoms, step_time_s / stride)
         trial.step_time_s = step_time_s
 
