@@ -28,8 +28,8 @@ check: $(STAMP) ## Lint, formatting and types: what continuous integration runs
 docs: $(VENV)/.docs ## Build the documentation site in build/site; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "build/site/index.html"
 
-test-integrations: $(LIBRARIES)/.installed ## Run scripts with Lightning, transformers and Accelerate (about three minutes)
-	@$(LIBRARIES)/bin/python -m pytest -q -m integrations tests/integrations
+test-integrations: $(LIBRARIES)/.installed ## Run searches with Lightning, transformers, Accelerate and Optuna (minutes)
+	@$(LIBRARIES)/bin/python -m pytest -q -m integrations tests/integrations tests/samplers
 
 bench: $(STAMP) ## Measure launch time and the cost of reports
 	@$(BIN)/python scripts/bench_launch.py
@@ -61,10 +61,10 @@ $(VENV)/.docs: $(STAMP)
 	@touch $@
 
 $(LIBRARIES)/.installed: $(STAMP)
-	@echo "[libraries] Lightning, transformers and Accelerate in $(LIBRARIES)"
+	@echo "[libraries] Lightning, transformers, Accelerate and Optuna in $(LIBRARIES)"
 	@test -x $(LIBRARIES)/bin/python || $(BIN)/python -m venv $(LIBRARIES)
 	@$(BIN)/python -c "import site; print('$(CURDIR)', *site.getsitepackages(), sep='\n')" > \
 		"$$($(LIBRARIES)/bin/python -c 'import site; print(site.getsitepackages()[0])')/first.pth"
 	@$(LIBRARIES)/bin/python -m pip --disable-pip-version-check install -qq -c constraints.txt \
-		lightning "transformers[torch]"
+		lightning "transformers[torch]" optuna cmaes
 	@touch $@

@@ -355,6 +355,7 @@ def score(hparams: Mapping[str, Any]) -> float:
     return -off - (hparams["opt"] == "sgd")
 
 
+@pytest.mark.integrations
 @needs_optuna
 @pytest.mark.parametrize("name", list(memory.OPTUNA))
 def test_optuna_s_samplers_stay_in_the_space_repeat_and_learn(name: str) -> None:
