@@ -1,9 +1,9 @@
 """The training script's side: ``trial`` is what ``gpusched.init()`` returns; the files beside it hold one idea each.
 
 * where this rank stands: ``start`` (what ``init`` does), ``context``, ``hparams``, ``group`` (the ranks of this
-  trial), ``gpu`` (this rank's)
+  trial)
 * what a rank says: ``reports``, over ``channel`` to the daemon; ``leaving``, ``lastword``;
-  to the user: ``say``, ``errorfile`` (in which line it failed), ``usage`` (which call is wrong or missing)
+  to the user: ``errorfile`` (in which line it failed), ``usage`` (which call is wrong or missing)
 * what a trial trains on: ``data`` (who gets which sample), ``loader``; ``weights``, ``learning_rate`` and ``schedule``
   keep gradients, rates and schedules right whatever the number of ranks
 * what survives a launch: ``training`` (what was set up), ``state``, ``tracked``, ``sharded`` and ``rng`` (what a

@@ -29,7 +29,7 @@ from gpusched import failpoints
 from gpusched.errors import DamagedState
 from gpusched.folder.files import private_folder, sync_folder
 from gpusched.processes.identity import boot_id
-from gpusched.worker.say import say
+from gpusched.worker.errorfile import say
 
 FORMAT = 1
 MANIFEST = "manifest.json"

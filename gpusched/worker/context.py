@@ -11,11 +11,14 @@ import json
 from collections.abc import Mapping, MutableSequence, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpusched.errors import DamagedState, InputError
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.worker.hparams import HParams, from_command_line, merged
+
+if TYPE_CHECKING:
+    import torch
 
 Launcher = Literal["gpusched", "torchrun", "nobody"]
 
@@ -183,3 +186,31 @@ def _number(environment: Mapping[str, str], name: str, default: int | None = Non
         return int(text)
     except ValueError:
         raise InputError(f"environment variable {name}: {text!r} is not a whole number") from None
+
+
+# ---------------------------------------------------------------- this rank's GPU
+# Not called before the rank's own environment is in place: CUDA reads it once.
+
+
+def require_cuda() -> None:
+    """Raise RuntimeError where this torch can use no GPU whatever the machine has."""
+    import torch
+
+    if not torch.backends.cuda.is_built():
+        raise RuntimeError(
+            f"this trial was given a GPU, but torch {torch.__version__} is built for CPUs only: install a torch that "
+            f"is built for CUDA (https://pytorch.org/get-started/locally), or set devices: cpu"
+        )
+
+
+def take_gpu(local_rank: int) -> torch.device:
+    """The GPU of this rank, made the current one: from here on the process has a context on it.
+
+    Raises RuntimeError where torch finds no GPU.
+    """
+    import torch
+
+    require_cuda()
+    device = torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))
+    torch.cuda.set_device(device)
+    return device

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-
-from gpusched.worker.say import say
 
 _MESSAGE_LIMIT = 4_000
 _TRACE_LIMIT = 32_000
 _PACKAGE = f"{Path(__file__).parent.parent}/"
+
+
+def say(text: str) -> None:
+    """Print one line on stderr. Where it cannot be written (disk full, closed), it is lost: it must end no script."""
+    with suppress(OSError, ValueError, AttributeError):
+        print(f"gpusched: {text}", file=sys.stderr, flush=True)
 
 
 def trace_of(error: BaseException, script: str) -> str:

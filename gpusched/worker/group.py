@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusched.processes import stacks
-from gpusched.worker.gpu import require_cuda
+from gpusched.worker.context import require_cuda
 
 if TYPE_CHECKING:
     import torch

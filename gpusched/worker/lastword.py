@@ -19,8 +19,7 @@ from typing import Any, Literal, NoReturn
 
 from gpusched import failpoints
 from gpusched.folder.files import private_folder, write_durably
-from gpusched.worker.errorfile import headline, trace_of, write_error_file
-from gpusched.worker.say import say
+from gpusched.worker.errorfile import headline, say, trace_of, write_error_file
 
 Why = Literal["yielded", "finished"]
 

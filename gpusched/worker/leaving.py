@@ -14,11 +14,10 @@ from tempfile import TemporaryDirectory
 
 from gpusched.protocol import Go
 from gpusched.worker import lastword
-from gpusched.worker.errorfile import write_error_file
+from gpusched.worker.errorfile import say, write_error_file
 from gpusched.worker.group import Call, Group, RanksDisagree
 from gpusched.worker.reports import Reporter
 from gpusched.worker.saving import Saver
-from gpusched.worker.say import say
 from gpusched.worker.training import Training
 
 Where = Callable[[], tuple[int, int]]

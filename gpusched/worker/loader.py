@@ -20,10 +20,10 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from gpusched.worker.data import EpochOrder, EpochShares, Layout, derive_seed
+from gpusched.worker.errorfile import say
 from gpusched.worker.rng import capture as capture_rng
 from gpusched.worker.rng import restore as restore_rng
 from gpusched.worker.rng import seed_everything
-from gpusched.worker.say import say
 from gpusched.worker.weights import BatchWeight, tagged
 
 _OURS = {

@@ -34,9 +34,9 @@ from gpusched.worker.checkpoint import (
     Source,
     Writer,
 )
+from gpusched.worker.errorfile import say
 from gpusched.worker.group import Call, Group
 from gpusched.worker.handover import Outbox, memory_name
-from gpusched.worker.say import say
 from gpusched.worker.snapshot import Snapshot
 
 _ROOM_WORTH_MAKING_BYTES = 8 << 20

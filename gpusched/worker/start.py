@@ -15,9 +15,9 @@ from gpusched.errors import GpuschedError
 from gpusched.processes import stacks
 from gpusched.worker import lastword, rng
 from gpusched.worker.context import Context, read_context
+from gpusched.worker.errorfile import say
 from gpusched.worker.group import Group
 from gpusched.worker.hparams import usage
-from gpusched.worker.say import say
 from gpusched.worker.trial import Trial
 
 _GLOO_WAIT_S = 0.02

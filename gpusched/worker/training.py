@@ -14,9 +14,9 @@ from gpusched.worker import handover
 from gpusched.worker.checkpoint import Restorable
 from gpusched.worker.context import Context
 from gpusched.worker.data import Layout
+from gpusched.worker.errorfile import say
 from gpusched.worker.group import script_line
 from gpusched.worker.learning_rate import Clock, RateScaler, bare_optimizer
-from gpusched.worker.say import say
 from gpusched.worker.schedule import counts_atoms
 from gpusched.worker.usage import Usage
 

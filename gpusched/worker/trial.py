@@ -23,14 +23,13 @@ from gpusched.protocol import GO, Go, Metric, Report
 from gpusched.worker import lastword, rng
 from gpusched.worker.channel import Channel
 from gpusched.worker.checkpoint import Checkpoint, Restorable
-from gpusched.worker.context import Context
-from gpusched.worker.gpu import take_gpu
+from gpusched.worker.context import Context, take_gpu
+from gpusched.worker.errorfile import say
 from gpusched.worker.group import Call, Group
 from gpusched.worker.hparams import HParams
 from gpusched.worker.leaving import NEVER, Leaving
 from gpusched.worker.reports import Reporter, clean_metrics, shown
 from gpusched.worker.saving import Saver
-from gpusched.worker.say import say
 from gpusched.worker.successor import Successor
 from gpusched.worker.tracked import STATE_NAME, PlainState
 from gpusched.worker.training import Training

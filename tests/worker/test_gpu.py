@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import gpusched
-from gpusched.worker.gpu import take_gpu
+from gpusched.worker.context import take_gpu
 from tests.worker.fakes import Bench, run_ranks
 
 on_cpu_torch = pytest.mark.skipif(

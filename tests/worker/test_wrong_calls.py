@@ -40,6 +40,7 @@ def fails(how: str) -> None:
     elif how == "huge":
         trial.report(accuracy=1, **{f"m{n}": n for n in range(10_000)})
     elif how == "zero":
+        trial.report(accuracy=1)
         trial.report(step=0, accuracy=1)
     elif how == "back":
         trial.report(step=5, accuracy=1)
