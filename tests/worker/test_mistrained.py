@@ -267,3 +267,32 @@ def wrong_loader(how: str) -> None:
 def test_a_loader_that_would_lose_samples_is_refused(bench: Bench, how: str, told: str) -> None:
     for rank in run_ranks(wrong_loader, 2, bench, arguments=(how,)):
         assert told in rank.error
+
+
+def evaluating_first(counts: bool, until: int = 6) -> list[int]:
+    """As nanoGPT: every second iteration is evaluated before it is trained. The iterations trained on."""
+    trial = gpusched.init()
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trial.track(model=model, opt=optimizer)
+    trained = []
+    for iteration in range(trial.step, until):
+        if iteration % 2 == 0:
+            trial.report(step=iteration if counts else None, accuracy=0)
+        optimizer.step()
+        trained.append(iteration)
+    return trained
+
+
+def test_a_loop_that_evaluates_before_it_trains_says_its_iteration_and_is_exact(
+    bench: Bench,
+) -> None:
+    with daemon(bench, at_step(**{"yield": 4})):
+        values(run_ranks(evaluating_first, 1, bench, 1, (True,)))
+    assert [line["k"] for line in bench.reports()] == [2, 4]
+    assert values(run_ranks(evaluating_first, 1, bench, 2, (True,))) == [[4, 5]]
+
+
+def test_a_loop_that_evaluates_before_it_trains_is_told_where_it_does_not(bench: Bench) -> None:
+    (ended,) = run_ranks(evaluating_first, 1, bench, arguments=(False,))
+    assert ended.stderr.count("trial.report(step=iteration, ...)") == 1
