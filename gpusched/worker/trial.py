@@ -632,6 +632,11 @@ class Trial:
                 print(shown(report), flush=True)
                 if self._saver is not None and self._saver.is_worth_saving():
                     go = "save"
+                most = self._context.settings.max_steps
+                if most is not None and step >= most and not self._looping:
+                    go = (
+                        "leave" if self._saver is None else "yield"
+                    )  # as R ends a trial of a search
         code, said = self._group.share(Call.REPORT, GO.index(go), step)
         self._step = self._last_word.step = int(said)
         self._training.reported(self._step)

@@ -218,3 +218,15 @@ def test_a_script_that_spawns_its_ranks_is_told_what_to_write(bench: Bench) -> N
     assert done.returncode != 0
     assert "Instead of mp.spawn(main, ...) call main(rank, ...) itself" in done.stderr
     assert bench.reports() == []
+
+
+def test_max_steps_ends_a_plain_loop_of_the_scripts_own(tmp_path: Path) -> None:
+    script = tmp_path / "loop.py"
+    script.write_text(
+        "import gpusched\ntrial = gpusched.init()\nfor step in range(9):\n    trial.report(loss=step)\n"
+    )
+    environment = {key: text for key, text in os.environ.items() if not key.startswith("GPUSCHED")}
+    command = [sys.executable, str(script), "--max-steps", "3"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["1", "2", "3"]
