@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpusched.executors.peer import CLIENT_FRAME_BYTES, WORKER_FRAME_BYTES
+from gpusched.protocol import CLIENT_FRAME_BYTES, WORKER_FRAME_BYTES
 from tests.test_layering import PACKAGE, imports_of
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -33,8 +33,8 @@ def test_nothing_is_unpickled() -> None:
 def _check_pickle(source: Path) -> None:
     name = str(source.relative_to(PACKAGE.parent))
     for found in imports_of(source):
-        assert found.top not in UNPICKLE or name in ASKED_FOR, found.where
-        assert found.module.split(".")[0] != "multiprocessing" or name in POOLS, found.where
+        assert found.top not in UNPICKLE or name in ASKED_FOR, str(found)
+        assert found.module.split(".")[0] != "multiprocessing" or name in POOLS, str(found)
     for called, node in _calls(source):
         if called == "torch.load":
             options = {word.arg: ast.unparse(word.value) for word in node.keywords}
