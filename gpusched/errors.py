@@ -1,8 +1,8 @@
 """Every error a user can see, each with its exit code.
 
 A message says where, what, and what to do. ``main`` prints it and leaves with the class's code; a traceback is shown
-only with ``--debug``. Exit codes (stable): 0 done; 2 the user's input; 3 no trial succeeded; 4 devices; 5 damaged
-state; 130 interrupted.
+only with ``--debug``. Exit codes (stable): 0 done; 1 internal; 2 the user's input; 3 no trial succeeded; 4 devices;
+5 damaged state; 130 interrupted.
 """
 
 from __future__ import annotations

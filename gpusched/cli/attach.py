@@ -194,7 +194,10 @@ def _follow(stream: Stream, as_json: bool, interrupts: Callable[[], str] | None)
 
 
 def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False) -> int:
-    """Say how the experiment ended; 0 if there is a model, 3 if no trial succeeded, 130 if interrupted without one."""
+    """Say how the experiment ended; 0 if there is a model, 3 if no trial succeeded, 130 if interrupted without one.
+
+    Raises why the daemon failed, if that is how it ended.
+    """
     from gpusched.dashboard import view as views
     from gpusched.dashboard.summary import summary
 
@@ -210,6 +213,9 @@ def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False
     else:
         for line in summary(views.from_json(view)).splitlines():
             print(common.paragraph(line))
+    if view["state"] == "interrupted":
+        sys.stdout.flush()
+        raise session.failure(paths)
     if has_model:
         return 0
     return 130 if interrupted else 3

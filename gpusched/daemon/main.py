@@ -46,11 +46,13 @@ from gpusched.errors import (
 from gpusched.executors import base as executors
 from gpusched.executors.hub import Hub
 from gpusched.folder.epoch import Epoch
+from gpusched.folder.files import write_durably
 from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from gpusched.protocol import Ask
 from gpusched.recipe.env import filled_in
+from gpusched.text import first_line
 
 #: How often it is looked whether another daemon has taken over.
 FENCE_EVERY_S = 1.0
@@ -212,6 +214,7 @@ class Daemon:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(self.hub.wake_descriptor, warn_on_full_buffer=False)
         self._start(resuming)
+        self.paths.failure.unlink(missing_ok=True)
         if ready is not None:
             ready({"ok": os.getpid(), "foreword": self._foreword})
         while not self.experiment.finished or self.driver.stalled:
@@ -371,9 +374,20 @@ def main(argv: Sequence[str] | None = None) -> int:
                 os.close(args.ready_fd)
             args.ready_fd = None
 
+    paths = ExperimentPaths(args.folder.resolve())
+    daemon: Daemon | None = None
+
+    def leave_word(why: str, exit_code: int) -> int:
+        """Write into the folder why this daemon failed, for the commands that watch; return the exit code."""
+        if daemon is not None:  # else another daemon may have the folder
+            word = {"why": first_line(why), "exit_code": exit_code}
+            with contextlib.suppress(OSError):
+                write_durably(paths.failure, json.dumps(word).encode())
+        return exit_code
+
     try:
         daemon = Daemon(
-            ExperimentPaths(args.folder.resolve()),
+            paths,
             resuming=args.resume,
             salvage=args.salvage,
             environment=_given_environment(args.env_fd),
@@ -388,11 +402,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GpuschedError as error:
         print(f"{time.strftime('%F %T')} {error}", file=sys.stderr, flush=True)
         ready({"error": str(error), "exit_code": error.exit_code})
-        return error.exit_code
+        return leave_word(str(error), error.exit_code)
     except BaseException as error:
         traceback.print_exc()
-        ready({"error": f"the daemon failed: {type(error).__name__}: {error}", "exit_code": 1})
-        return 1
+        why = f"{type(error).__name__}: {error}"
+        ready({"error": f"the daemon failed: {why}", "exit_code": 1})
+        return leave_word(why, 1)
     return 0
 
 

@@ -46,6 +46,21 @@ def best_unsaved(paths: ExperimentPaths) -> dict[str, Any] | None:
     return None
 
 
+def failure(paths: ExperimentPaths) -> GpuschedError:
+    """Return the error that ended the daemon of an interrupted experiment: why, what is kept, where to look."""
+    name = paths.root.name
+    why, code = "the daemon ended without a word; it may have been killed", GpuschedError.exit_code
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        word = json.loads(paths.failure.read_bytes())
+        why, code = f"the daemon failed: {word['why']}", int(word["exit_code"])
+    error = GpuschedError(
+        f"{name}: {why}\nAll reports and checkpoints are kept: 'gpusched resume {name}' goes on; "
+        f"{paths.log} has the details"
+    )
+    error.exit_code = code or GpuschedError.exit_code
+    return error
+
+
 def explanation(paths: ExperimentPaths, trial: int) -> dict[str, Any]:
     """Why a trial is where it is: ``{"data": .., "lines": [..]}``. Raises InputError for an unknown trial."""
     answer = _from_daemon(paths, "explain", trial=trial)

@@ -145,6 +145,11 @@ class ExperimentPaths:
         return self.root / "final.json"
 
     @property
+    def failure(self) -> Path:
+        """Reason why the latest daemon failed, with its exit code; absent while a daemon runs and after a good end."""
+        return self.root / "failure.json"
+
+    @property
     def report(self) -> Path:
         return self.root / "report.html"
 

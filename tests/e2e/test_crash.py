@@ -101,6 +101,21 @@ def test_a_second_daemon_is_refused(sandbox: Sandbox) -> None:
     sandbox.gpusched("cancel")
 
 
+def test_run_fails_where_its_daemon_is_killed(sandbox: Sandbox) -> None:
+    process = sandbox.start("run", sandbox.recipe("counted.py", policy=ENDLESS))
+    sandbox.wait_for(lambda view: view["trials"] and view["best"])
+    sandbox.kill_daemon()
+    _, err = process.communicate(timeout=PATIENCE_S)
+    name = sandbox.experiment.name
+    assert process.returncode == 1, err
+    assert err.startswith(f"gpusched: {name}: the daemon ended without a word; it may have been"), (
+        err
+    )
+    assert f"'gpusched resume {name}' goes on" in err
+    assert sandbox.gpusched("resume", "--detach").code == 0
+    assert sandbox.gpusched("stop").code == 0
+
+
 def test_hangup_means_nothing_and_sigterm_stops_in_order(sandbox: Sandbox) -> None:
     _run(sandbox)
     os.kill(sandbox.daemon(), signal.SIGHUP)

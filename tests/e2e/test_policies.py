@@ -82,14 +82,31 @@ def test_a_policy_that_failed_is_mended_and_the_search_resumed(
         max_trials=4,
     )
     failed = sandbox.gpusched("run", recipe)
-    assert "no daemon: 'gpusched resume' goes on" in failed.text
-    assert f"mine.py:{line}: on_report failed: ZeroDivisionError" in sandbox.log()
+    why = f"{mine}:{line}: on_report failed: ZeroDivisionError: division by zero"
+    name, log = sandbox.experiment.name, sandbox.experiment / "daemon.log"
+    assert why in sandbox.log()
+    for told in (failed, sandbox.gpusched("watch")):
+        assert told.code == 2, told.text
+        assert f"gpusched: {name}: the daemon failed: {why}\n" in told.err
+        assert f"'gpusched resume {name}' goes on" in told.err
+        assert str(log) in told.err
     mine.write_text(EXAMPLE)
     resumed = sandbox.gpusched("resume")
     assert resumed.code == 0, resumed.text + sandbox.log()
     trials = sandbox.view()["trials"]
     assert {trial["state"] for trial in trials} <= {"completed", "stopped"}
     assert max(trial["step"] for trial in trials) == 6
+
+
+def test_run_fails_with_an_internal_error_of_its_daemon(sandbox: Sandbox, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    first = "scores = self.scores"
+    mine.write_text(EXAMPLE.replace(first, f"return [Stop(999, 'no such trial')]\n        {first}"))
+    recipe = sandbox.recipe("counted.py", policy={"name": f"{mine}:Median", "R": 6})
+    failed = sandbox.gpusched("run", recipe, "--json")
+    assert failed.code == 1, failed.text
+    assert "the daemon failed: KeyError: 999" in failed.err
+    assert failed.json()["view"]["state"] == "interrupted"
 
 
 @pytest.mark.slow
