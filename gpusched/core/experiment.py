@@ -35,7 +35,7 @@ from gpusched.core.events import (
 )
 from gpusched.core.policy import Policy
 from gpusched.core.rules import Rules
-from gpusched.core.state import Draw, State
+from gpusched.core.state import NOTHING_LEFT, Draw, State
 from gpusched.core.transitions import WAKE, WATCH, Transitions
 from gpusched.core.trial import NEVER, After, Trial, TrialState
 from gpusched.protocol import Report
@@ -411,7 +411,7 @@ class Experiment:
                 return  # the first trial may want more than can be used yet
             if any(trial.held_by_user for trial in state.paused.values()):
                 return
-            state.stopping = "nothing left to run"
+            state.stopping = NOTHING_LEFT
         state.finished = True
         for trial in list(state.paused.values()):
             state.move(trial, S.STOPPED, state.stopping)

@@ -22,6 +22,8 @@ from gpusched.core.trial import Curve, Trial, TrialState
 if TYPE_CHECKING:
     from gpusched.core.state import State
 
+#: End of the reason of a ``Stop`` for a trial that has no time for another step: the deadline ends that trial.
+NO_STEP_FITS = "another step would not end before the deadline"
 NOTHING: tuple[Decision, ...] = ()
 #: An option and what is wrong with its value, with what to do about it.
 BadOption = tuple[str, str]

@@ -15,7 +15,7 @@ from sortedcontainers import SortedList
 
 from gpusched.core.allocation import Devices
 from gpusched.core.decisions import Forecast
-from gpusched.core.policy import View
+from gpusched.core.policy import NO_STEP_FITS, View
 from gpusched.core.rules import Rules
 from gpusched.core.speed import Speed
 from gpusched.core.trial import NEVER, Trial, TrialState
@@ -25,6 +25,10 @@ from gpusched.text import show_duration
 Draw = Callable[[int], Mapping[str, object] | None]
 #: A sampler that draws from a few values may draw barred ones for ever: after so many in a row it has no more.
 _PASSED_OVER_MAX = 1000
+
+
+#: Reason for the end of a search in which no trial can go on and none can start.
+NOTHING_LEFT = "nothing left to run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +219,20 @@ class State:
             if hparams not in self._barred:
                 return hparams
         return None
+
+    @property
+    def ending(self) -> str | None:
+        """Reason for the end as people are told it; None while the experiment goes on.
+
+        The deadline ended a search, too, in which nothing was left because another step would have been too long.
+        (The journal keeps ``stopping``, so that a replay gives the commands that were recorded.)
+        """
+        if self.stopping == NOTHING_LEFT and any(
+            trial.story and trial.story[-1][1].endswith(NO_STEP_FITS)
+            for trial in self.trials.values()
+        ):
+            return "deadline"
+        return self.stopping
 
     # ------------------------------------------------------------ changes, for Experiment alone
 

@@ -156,7 +156,7 @@ class Daemon:
             recovery.complete(self.assembled)
             journal.close()
             raise InputError(
-                f"{self.paths.root.name} is over ({self.experiment.state.stopping}); "
+                f"{self.paths.root.name} is over ({self.experiment.state.ending}); "
                 "'gpusched best' shows its model, 'gpusched run' starts another"
             )
         return journal

@@ -179,7 +179,8 @@ def _of_commands(
                 text = f"new best: {name}{show_metric(value)}, trial {number} at step {step}"
                 yield _record("best", text, number, step=step, metric=value)
             case Finish(reason=reason):
-                yield _record("over", _over(state, clean(reason)), reason=clean(reason))
+                ending = clean(state.ending or reason)
+                yield _record("over", _over(state, ending), reason=ending)
             case _:
                 pass
 

@@ -77,7 +77,7 @@ def build(
     return View(
         experiment=name,
         state=_standing(state, alive),
-        ending=clean(state.stopping) if state.stopping else None,
+        ending=clean(state.ending) if state.ending else None,
         folder=folder,
         policy=policy,
         daemon_pid=daemon_pid,

@@ -28,7 +28,7 @@ from functools import cache
 from typing import Literal
 
 from gpusched.core.decisions import Decision, Pause, Resize, Resume, Start, Stop
-from gpusched.core.policy import TrialView, View
+from gpusched.core.policy import NO_STEP_FITS, TrialView, View
 from gpusched.core.rung import Ladder, Rung
 from gpusched.policies import base
 from gpusched.policies.halving.asha import explain_rungs
@@ -123,7 +123,7 @@ class HyperSched(base.Policy):
             why = f"pauses: {rank} of {count} at rung {failed.milestone}, cut-off {self._cutoff(view, failed)}"
             return (Pause(trial.id, why),)
         if options.last_step_guard and self._too_late(view, trial):
-            why = f"leaves at step {trial.step}: another step would not end before the deadline"
+            why = f"leaves at step {trial.step}: {NO_STEP_FITS}"
             return (Stop(trial.id, why),)
         return self._grow(view, trial)
 

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from gpusched.core.events import DaemonResumed
+from gpusched.dashboard import view as views
+from gpusched.dashboard.lines import records
 from gpusched.policies.halving.hypersched import HyperSched, Options
 from tests.policies.hand import Hand
 
@@ -223,6 +226,17 @@ def test_a_step_that_cannot_end_is_not_begun() -> None:
     )
     switched_off.report(0, 0.5, at=95.0, took_s=10.0)
     assert switched_off.where(0) == "running"
+
+
+@pytest.mark.parametrize(("R", "ending"), [(9, "deadline"), (1, "nothing left to run")])
+def test_the_deadline_ends_a_search_whose_next_step_would_be_too_long(R: int, ending: str) -> None:
+    hand = Hand("hypersched", {**PLAIN, "R": R}, atoms=1, configurations=1, deadline_s=100.0)
+    hand.report(0, 0.5, at=95.0, took_s=10.0)
+    assert hand.finished == "nothing left to run"  # as journals have recorded it
+    told = records(DaemonResumed(at=0.0, epoch=2), hand.commands, hand.state)
+    assert told[-1]["text"].startswith(f"over ({ending}): 1 trial")
+    shown = views.build(hand.state, name="x", policy="hypersched", metric="m")
+    assert (shown.state, shown.ending) == ("finished", ending)
 
 
 def idle(never_idle: bool) -> Hand:
