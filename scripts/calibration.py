@@ -34,8 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpusched.core.decisions import Forecast
-from gpusched.policies.curves.forecast import forecast
-from gpusched.policies.curves.predictor import PREDICTORS, make_predictor
+from gpusched.policies.curves.predictor import PREDICTORS, forecast, make_predictor
 
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 RECORDED = FIGURES / "recorded-curves.jsonl"

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpusched.cli import common
 from gpusched.daemon import session
-from gpusched.daemon.client import Client, DaemonGone
+from gpusched.daemon.session import Client, DaemonGone
 from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths

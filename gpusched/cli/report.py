@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _drawn(told: Timeline, sign: float) -> dict[str, Any]:
-    from gpusched.report.importance import importance
+    from gpusched.report.page import importance
 
     trials = told.trials.values()
     return {

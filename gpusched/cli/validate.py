@@ -70,9 +70,9 @@ def run(args: argparse.Namespace) -> int:
 
 def remarks(recipe: Recipe) -> Iterator[str]:
     """Yield what is odd about a recipe and not wrong."""
-    from gpusched.recipe.mode import remark
+    from gpusched.recipe.checks import mode_remark
 
-    odd = remark(recipe.metric, recipe.mode)
+    odd = mode_remark(recipe.metric, recipe.mode)
     if odd:
         yield odd
 

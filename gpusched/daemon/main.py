@@ -45,9 +45,8 @@ from gpusched.errors import (
 )
 from gpusched.executors import base as executors
 from gpusched.executors.hub import Hub
-from gpusched.folder.epoch import Epoch
 from gpusched.folder.files import write_durably
-from gpusched.folder.lock import Lock
+from gpusched.folder.lock import Epoch, Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from gpusched.protocol import Ask

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 
 from gpusched.devices.base import Device
 from gpusched.devices.gpu import Gpu
-from gpusched.devices.machine import Machine
+from gpusched.devices.machine import Machine, choose, listing, visible
 from gpusched.devices.release import BaselineFile, Verdict
 from gpusched.devices.unit import Doing, Unit
-from gpusched.devices.visible import choose, listing, visible
 from gpusched.devices.watch import Threads
 from gpusched.errors import DeviceError
 

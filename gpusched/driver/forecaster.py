@@ -136,7 +136,7 @@ class InlineForecaster:
         self._done: deque[tuple[float, Forecasted]] = deque()
 
     def submit(self, command: Forecast) -> None:
-        from gpusched.policies.curves.forecast import forecast
+        from gpusched.policies.curves.predictor import forecast
 
         found = forecast(command, self._predictor, self._seed)
         self._done.append((self._now + self._delay_s, _event(command, found, self._now)))
@@ -155,8 +155,7 @@ class InlineForecaster:
 
 
 def _fitter(predictor_name: str, seed: int) -> Callable[[Answer], Mapping[str, object]]:
-    from gpusched.policies.curves.forecast import forecast
-    from gpusched.policies.curves.predictor import make_predictor
+    from gpusched.policies.curves.predictor import forecast, make_predictor
 
     predictor = make_predictor(predictor_name)
 

@@ -1,7 +1,13 @@
-"""One daemon an experiment: a kernel lock that dies with its holder (reliability F6).
+"""One daemon an experiment: a kernel lock that dies with its holder (reliability F6), and an epoch that only grows.
 
 The lock file is never deleted, so two daemons can never hold locks on two files of the same name. Its text says who
 holds it, for messages only.
+
+A daemon that was stopped (SIGSTOP, a debugger, a suspended virtual machine) holds its lock; but locks can be lost: the
+file is removed by hand, the folder is moved, a network file system forgets. So each daemon takes the next number before
+it reads anything, in the journal and in a file that shims can read, and whoever meets an older number than the highest
+it knows refuses it: the journal in the transaction that would write, shims by closing the line; a launch of an older
+epoch does not begin. The older daemon notices and leaves without touching anything (``Fenced``).
 """
 
 from __future__ import annotations
@@ -10,9 +16,12 @@ import fcntl
 import json
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from gpusched.errors import InputError
+from gpusched import failpoints
+from gpusched.errors import Fenced, GpuschedError, InputError
+from gpusched.folder.files import write_durably
 
 _PROBES_END_S = 0.5
 """How long ``take`` tries again: a probe (``is_locked``) shares the lock for an instant."""
@@ -75,3 +84,42 @@ def _holder(descriptor: int) -> str:
         return f"pid {found['pid']}, since {found['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "its pid is not known"
+
+
+_EPOCH = "epoch"
+_EPOCH_BYTES = 20
+
+
+def read_epoch(experiment: Path | str) -> int:
+    """Return the epoch of the newest daemon of the experiment in this folder; 0 if unknown."""
+    with suppress(OSError, ValueError):
+        descriptor = os.open(f"{experiment}/{_EPOCH}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            return int(os.read(descriptor, _EPOCH_BYTES))
+        finally:
+            os.close(descriptor)
+    return 0
+
+
+class Epoch:
+    """The number of this daemon. Raises GpuschedError where it cannot be written down."""
+
+    def __init__(self, experiment: Path, known: int) -> None:
+        """``known``: the highest number the journal has seen. The experiment's lock is held."""
+        self._experiment = experiment
+        self.number = max(read_epoch(experiment), known) + 1
+        failpoints.reach("epoch.before")
+        try:
+            write_durably(experiment / _EPOCH, f"{self.number}\n".encode())
+        except OSError as error:
+            raise GpuschedError(
+                f"{experiment / _EPOCH}: cannot be written ({error.strerror}), so no daemon can take over; "
+                "make room, or look at the permissions, and try again"
+            ) from None
+        failpoints.reach("epoch.file")
+
+    def check(self) -> None:
+        """Raises Fenced if a newer daemon has begun."""
+        newest = read_epoch(self._experiment)
+        if newest > self.number:
+            raise Fenced(self.number, newest)

@@ -2,5 +2,5 @@
 
 * ``log`` (SQLite, append, replay); ``damage`` notices, words and leaves behind what is damaged
 * ``timeline`` arranges a journal by trial and device: the one reader for reports, exports, traces and profiles
-* ``codec`` writes events and commands as JSON and reads them; ``compact`` does so quickly for reports
+* ``codec`` writes events and commands as JSON and reads them
 """

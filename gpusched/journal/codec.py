@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+import json.encoder
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import NODEFAULT
@@ -16,8 +17,25 @@ from msgspec.structs import fields as struct_fields
 
 from gpusched.core.decisions import COMMAND_TYPES, Command
 from gpusched.core.events import EVENT_TYPES, Event, Reported
-from gpusched.journal import compact
 from gpusched.protocol import Report
+
+
+def json_encoder() -> Callable[[Any], str]:
+    """Make an encoder of compact JSON in ASCII, once: ``json.dumps`` with options, and ``JSONEncoder.encode`` too, make
+    the C encoder anew for each value, which costs more than encoding a report.
+    """
+    plain = json.JSONEncoder(separators=(",", ":"), allow_nan=False)
+    escape = json.encoder.encode_basestring_ascii
+    try:
+        make: Any = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+        chunks = make(None, plain.default, escape, None, ":", ",", False, False, False)
+    except (AttributeError, TypeError):  # an interpreter that makes its encoder otherwise
+        return plain.encode
+    return lambda value: "".join(chunks(value, 0))
+
+
+#: A value of dicts, lists, tuples, strings, finite numbers, truths and None as text. Raises TypeError, ValueError.
+to_json = json_encoder()
 
 
 def _defaults(kind: type) -> dict[str, Any]:
@@ -68,7 +86,7 @@ def event_fields(event: Event) -> dict[str, Any]:
 
 def event_body(event: Event) -> str:
     """Return the fields as a JSON object in text."""
-    return compact.encode(event_fields(event))
+    return to_json(event_fields(event))
 
 
 def event_from(kind: str, at: float, body: str) -> Event:
@@ -94,7 +112,7 @@ def commands_text(commands: Sequence[Command]) -> str:
     """Commands as a JSON list of [name, fields]; nothing at all for none."""
     if not commands:
         return ""
-    return compact.encode([[type(c).__name__, command_fields(c)] for c in commands])
+    return to_json([[type(c).__name__, command_fields(c)] for c in commands])
 
 
 def commands_from(text: str) -> list[Command]:

@@ -1,12 +1,13 @@
-"""Checks of a recipe that look at the machine: the script, the interpreter, folders, modules.
+"""Checks of a recipe that look at the machine (script, interpreter, folders, modules), and at the metric's name.
 
-Each yields ``(path, message)``; none raises. Nothing of the user's code is run.
+Each check of the machine yields ``(path, message)``; none raises. Nothing of the user's code is run.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -125,3 +126,60 @@ def check_preload(modules: list[str], script: FilePath) -> Iterator[Finding]:
                 ("preload", place),
                 f"module {show(top)} is not installed here; install it or leave it out",
             )
+
+
+# -------------------------------------------------- mode, by the metric's name
+# A wrong ``mode`` wastes a whole search.
+
+_LESS = frozenset(
+    (
+        *(
+            "loss",
+            "losses",
+            "err",
+            "error",
+            "nll",
+            "perplexity",
+            "ppl",
+            "mse",
+            "rmse",
+            "mae",
+            "mape",
+        ),
+        *("wer", "cer", "fid", "bpb", "bpc", "regret", "brier", "logloss", "divergence", "kl"),
+    )
+)
+_MORE = frozenset(
+    (
+        *("acc", "accuracy", "auc", "auroc", "f1", "map", "miou", "iou", "dice", "bleu", "rouge"),
+        *("precision", "recall", "reward", "return", "score", "r2", "psnr", "ssim", "top1", "top5"),
+    )
+)
+
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def better_mode(metric: str) -> str | None:
+    """Return ``max`` or ``min``, as the last telling word of the name says; None if no word does."""
+    for word in reversed(re.split(r"[^a-z0-9]+", _HUMP.sub("_", metric).lower())):
+        if word in _LESS:
+            return "min"
+        if word in _MORE:
+            return "max"
+    return None
+
+
+def missing_mode(metric: str) -> str:
+    """Return the problem of a recipe without ``mode``; empty if it has none."""
+    if better_mode(metric) != "min":
+        return ""
+    return f"less {metric} sounds better, but without a mode more is; write mode: min, or mode: max if that is meant"
+
+
+def mode_remark(metric: str, mode: str) -> str:
+    """Return a remark about a ``mode`` that contradicts the metric's name; empty if it does not."""
+    if better_mode(metric) in (None, mode):
+        return ""
+    other = "min" if mode == "max" else "max"
+    wants = "more" if mode == "max" else "less"
+    return f"mode is {mode}: {wants} {metric} counts as better; write mode: {other} if that is the wrong way round"

@@ -17,15 +17,13 @@ from pydantic import ValidationError
 from gpusched import plugins, policies
 from gpusched.errors import RecipeError
 from gpusched.recipe import checks, messages
-from gpusched.recipe import mode as config_mode
 from gpusched.recipe.document import Document, Finding, Mark, Path, Problem
 from gpusched.recipe.policy import check_policy, check_sampler, option_names
 from gpusched.recipe.recipe import DEFAULT_POLICY, Recipe
 from gpusched.recipe.schema import RecipeModel
 from gpusched.recipe.yaml import Unreadable, read_text, read_yaml
 from gpusched.space import arguments
-from gpusched.space import first as space_first
-from gpusched.space.space import Space, SpaceError, parse_space
+from gpusched.space.space import Space, SpaceError, check_first, parse_space
 from gpusched.text import nearest, show
 
 MAX_PROBLEMS = 50
@@ -232,7 +230,7 @@ def _check_values(good: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list
         findings += found
     sampler, sampler_options, found = check_sampler(model.sampler, folder, space, model.repeats)
     findings += found
-    if "mode" not in good and "metric" in good and (why := config_mode.not_said(model.metric)):
+    if "mode" not in good and "metric" in good and (why := checks.missing_mode(model.metric)):
         findings.append((("metric",), why))
     name, options, found = check_policy(_aimed(model.policy, model.target, folder), folder)
     findings += found
@@ -273,7 +271,7 @@ def _check_space(model: Any, *, has_first: bool) -> tuple[Space | None, list[Fin
         return None, [(("space", *found.path), found.message) for found in error.problems]
     findings = list(_check_arguments(model.args, space))
     if has_first:
-        first = space_first.check(space, model.seed, model.try_first)
+        first = check_first(space, model.seed, model.try_first)
         findings += [(("try_first", *path), message) for path, message in first]
     return space, findings
 

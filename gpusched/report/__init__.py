@@ -1,1 +1,1 @@
-"""``report.html``: an experiment on one page. ``page`` writes, ``svg`` draws; ``importance`` ranks hyperparameters."""
+"""``report.html``: an experiment on one page. ``page`` writes and ranks hyperparameters, ``svg`` draws."""

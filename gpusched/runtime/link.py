@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from gpusched.folder.epoch import read_epoch
+from gpusched.folder.lock import read_epoch
 from gpusched.folder.paths import socket_address
 from gpusched.protocol import (
     BadFrame,

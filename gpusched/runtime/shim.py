@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpusched import failpoints
-from gpusched.folder.epoch import read_epoch
 from gpusched.folder.files import write_all
+from gpusched.folder.lock import read_epoch
 from gpusched.folder.logcap import LogCap
 from gpusched.folder.paths import TrialPaths
 from gpusched.processes import outcome, stacks

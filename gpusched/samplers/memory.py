@@ -19,8 +19,7 @@ from typing import Any
 from gpusched import plugins
 from gpusched.errors import InputError
 from gpusched.samplers import sequence
-from gpusched.space import first
-from gpusched.space.space import Space, flat
+from gpusched.space.space import Space, check_first, flat
 
 GROUP = "gpusched.samplers"
 #: Samplers of Optuna, by name in a recipe: the class in ``samplers.optuna``.
@@ -108,7 +107,7 @@ def answer(sampler: Suggester, question: Mapping[str, Any]) -> dict[str, object]
     found = sampler.suggest(n, seen, random.Random(f"{seed}/suggest/{n}"))
     if found is None:
         return {"hparams": None}
-    problems = first.check(space, seed, [found]) if found else ()
+    problems = check_first(space, seed, [found]) if found else ()
     wrong = [f"{'.'.join(map(str, path[1:]))} {why}" for path, why in problems]
     if wrong:
         raise InputError(f"suggested {dict(found)}: {'; '.join(wrong)}")

@@ -2,8 +2,8 @@
 
 * the machine: ``executor`` (the heap), ``machine`` (what it remembers of trials and devices), ``physics`` (delays,
   noise, faults, scaling)
-* what is trained on it: ``workload`` (the seam, and by name), ``trace`` (a recorded experiment again), ``function``
-  (the reader's own)
+* what is trained on it: ``workload`` (the seam, by name, and the reader's own function), ``trace`` (a recorded
+  experiment again)
 * one run: ``setup`` (what is made), ``single`` (from setup to result), ``folder`` (as an experiment on disk)
 * many: ``plan`` (which), ``study`` (spread over the cores; means and intervals), ``plot``
 """

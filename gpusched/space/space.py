@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from decimal import Decimal
 
 from gpusched.errors import InputError
 from gpusched.space import forms
-from gpusched.space.forms import Const, Form, Grid, same
+from gpusched.space.forms import Const, Form, Grid, LogUniform, Steps, Uniform, same
 from gpusched.space.reader import MAX_GRID, Leaf, Path, Problem, Reader
-from gpusched.text import show
+from gpusched.text import nearest, show
 
 __all__ = ["Problem", "Space", "SpaceError", "parse_space"]
 
@@ -151,3 +152,54 @@ def flat(values: Mapping[str, object], leaves: Mapping[Path, Leaf]) -> Values:
     for name, value in values.items():
         walk((str(name),), value)
     return found
+
+
+Finding = tuple[tuple[str | int, ...], str]
+"""A place in ``try_first``, and its problem."""
+
+
+def check_first(
+    space: Space, seed: int, first: Sequence[Mapping[str, object]]
+) -> Iterator[Finding]:
+    """Yield the problems of ``first``."""
+    for place, values in enumerate(first):
+        found = list(_first_problems(values, space.leaves))
+        for path, message in found:
+            yield (place, *path), message
+        if found:
+            continue
+        given = flat(values, space.leaves)
+        drawn = flat(space.draw(seed, f"first {place}", given), space.leaves)
+        for path in given:
+            if path not in drawn:
+                yield (place, *path), "is absent with these values: its 'when' does not hold"
+
+
+def _first_problems(
+    values: Mapping[str, object], leaves: Mapping[Path, Leaf]
+) -> Iterator[tuple[Path, str]]:
+    if not values:
+        yield (), "is empty; give at least one key of the space, as in {lr: 0.1}"
+    for path, value in flat(values, leaves).items():
+        leaf = leaves.get(path)
+        if leaf is None:
+            known, name = [".".join(known) for known in leaves], ".".join(path)
+            inside = next((other for other in known if other.startswith(f"{name}.")), None)
+            meant = inside or nearest(name, known)
+            hint = f"; did you mean {meant}?" if meant else f"; there are {', '.join(known[:20])}"
+            yield path, f"is not a key of the space{hint}"
+        elif leaf.form is not None and not _lies_in(leaf.form, value):
+            yield path, f"{show(value)} is outside the space ({leaf.form})"
+
+
+def _lies_in(form: Form, value: object) -> bool:
+    """Tell whether the value could be drawn; of a quantised range any number within the bounds will do."""
+    if isinstance(form, Uniform | LogUniform | Steps):
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        if not isinstance(form, Steps):
+            return form.low <= value <= form.high
+        exact = Decimal(repr(value))
+        fits = form.first * form.step <= exact <= form.last * form.step
+        return fits and (not form.whole or exact == exact.to_integral_value())
+    return form.may_be(value) is True

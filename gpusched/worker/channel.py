@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from gpusched.folder.epoch import read_epoch
+from gpusched.folder.lock import read_epoch
 from gpusched.folder.paths import socket_address
 from gpusched.protocol import (
     Answer,

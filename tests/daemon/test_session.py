@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.daemon import session
-from gpusched.daemon.client import Client
+from gpusched.daemon.session import Client
 from gpusched.errors import GpuschedError
 from gpusched.folder.paths import ExperimentPaths
 

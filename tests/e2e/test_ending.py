@@ -9,7 +9,7 @@ import pytest
 
 from gpusched.core.decisions import Kill
 from gpusched.core.events import UserAsked
-from gpusched.daemon.client import Client
+from gpusched.daemon.session import Client
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from tests.e2e.sandbox import Sandbox, wait_until

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import json.encoder
+import math
 from typing import Any
 
 import pytest
@@ -174,3 +176,34 @@ def test_a_number_that_is_not_finite_is_refused_not_written(value: float) -> Non
 def test_unprintable_errors_are_kept_as_they_are() -> None:
     event = TrialExited(at=1.0, trial=0, incarnation=1, outcome="failed", error="\ud800 \0 é 模")
     assert codec.event_from("TrialExited", 1.0, codec.event_body(event)) == event
+
+
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | FINITE | st.text(),
+    lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+@given(VALUES)
+def test_compact_json_is_what_json_writes(value: Any) -> None:
+    text = codec.to_json(value)
+    assert text == json.dumps(value, separators=(",", ":"))
+    assert text.isascii()
+
+
+@pytest.mark.parametrize("value", [math.nan, {"a": -math.inf}, [math.inf]])
+def test_what_is_not_finite_is_no_json(value: object) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        codec.to_json(value)
+
+
+def test_what_has_no_form_is_refused() -> None:
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        codec.to_json({"a": object()})
+
+
+def test_with_the_encoder_of_another_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(json.encoder, "c_make_encoder", None)
+    assert codec.json_encoder()({"a": [1, "é", None, 0.1]}) == '{"a":[1,"\\u00e9",null,0.1]}'

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.errors import InputError
-from gpusched.recipe import mode as config_mode
+from gpusched.recipe import checks
 from gpusched.recipe.load import load_recipe
 from tests.recipe.conftest import GOOD, Load, Problems
 
@@ -158,8 +158,8 @@ def test_a_loss_is_not_searched_for_its_most_unasked(load: Load, problems: Probl
     [("valLoss", "min"), ("top1_error", "min"), ("loss/acc", "max"), ("bits", None)],
 )
 def test_what_a_metrics_name_says(metric: str, better: str | None) -> None:
-    assert config_mode.sounds_like(metric) == better
-    assert bool(config_mode.remark(metric, "max")) == (better == "min")
+    assert checks.better_mode(metric) == better
+    assert bool(checks.mode_remark(metric, "max")) == (better == "min")
 
 
 def test_a_script_is_no_recipe(folder: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from gpusched.journal.timeline import Incarnation, Step, Timeline, TrialTimeline, read
 from gpusched.protocol import Report
 from gpusched.report import page, svg
-from gpusched.report.importance import importance
+from gpusched.report.page import importance
 from tests.journal_samples import EVIL, story
 
 VIEW: dict[str, Any] = {

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusched.samplers.sequence import Independent
-from gpusched.space import first as space_first
-from gpusched.space.space import SpaceError, parse_space
+from gpusched.space.space import SpaceError, check_first, parse_space
 
 SPACE = {
     "lr": {"loguniform": [1e-4, 1.0]},
@@ -421,7 +420,7 @@ def test_a_grid_has_what_is_tried_first_beside_it() -> None:
 def test_what_cannot_be_tried_first(
     values: dict[str, object], path: tuple[object, ...], told: str
 ) -> None:
-    ((where, message),) = space_first.check(parse_space(NETS), 0, [values])
+    ((where, message),) = check_first(parse_space(NETS), 0, [values])
     assert where == path
     assert told in message
 

@@ -23,7 +23,7 @@ from typing import Any
 from gpusched.core.events import Reported
 from gpusched.core.experiment import Experiment
 from gpusched.daemon import start as launchpad
-from gpusched.daemon.client import Client, DaemonGone
+from gpusched.daemon.session import Client, DaemonGone
 from gpusched.driver.assemble import assemble, read_recipe
 from gpusched.driver.clock import Beginning
 from gpusched.errors import GpuschedError

@@ -11,7 +11,7 @@ import pytest
 
 from gpusched.core.events import DaemonResumed
 from gpusched.errors import Fenced, GpuschedError
-from gpusched.folder.epoch import Epoch, read_epoch
+from gpusched.folder.lock import Epoch, read_epoch
 from gpusched.journal.log import Journal
 from gpusched.processes.identity import start_time
 from tests.journal_samples import META, sample

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpusched.core.decisions import Forecast
-from gpusched.policies.curves.forecast import forecast
-from gpusched.policies.curves.predictor import CurvePredictor
+from gpusched.policies.curves.predictor import CurvePredictor, forecast
 
 Array = NDArray[np.float64]
 

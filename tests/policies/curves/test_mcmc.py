@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from gpusched.policies.curves import mcmc, models
-from gpusched.policies.curves.mcmc import McmcPredictor, Posterior
+from gpusched.policies.curves import mcmc
+from gpusched.policies.curves.mcmc import (
+    MODELS,
+    SIZE,
+    McmcPredictor,
+    Posterior,
+    evaluate,
+    highs,
+    lows,
+)
 from gpusched.policies.curves.predictor import TEMPER
 from tests.policies.curves.contract import Array, rising
 
@@ -24,7 +35,7 @@ def begin(posterior: Posterior, walkers: int = 100) -> Array:
 def test_sampling_is_that_of_hyperdrive() -> None:
     """5.2: "70,000 (nwalkers=100, nsamples=700)"."""
     assert (mcmc.WALKERS, mcmc.SAMPLES) == (100, 700)
-    assert Posterior.size == models.SIZE + 11 + 1 == 48
+    assert Posterior.size == mcmc.SIZE + 11 + 1 == 48
 
 
 def test_all_walkers_at_once_are_what_they_are_one_by_one(posterior: Posterior) -> None:
@@ -51,16 +62,16 @@ def test_the_likelihood_is_the_normal_one(posterior: Posterior) -> None:
 
 def test_the_combination_is_the_weighted_mean_of_the_curves(posterior: Posterior) -> None:
     theta = begin(posterior)[:3]
-    theta[:, models.SIZE : -1] = 0.0
-    theta[:, models.SIZE + 1] = 0.7  # pow3 alone
+    theta[:, mcmc.SIZE : -1] = 0.0
+    theta[:, mcmc.SIZE + 1] = 0.7  # pow3 alone
     x = np.array([2.0, 30.0])
-    alone = models.evaluate(theta[:, : models.SIZE], x)[1]
+    alone = mcmc.evaluate(theta[:, : mcmc.SIZE], x)[1]
     assert posterior.curves(theta, x) == pytest.approx(alone)
 
 
 def test_outside_the_box_nothing_is_possible(posterior: Posterior) -> None:
     theta = begin(posterior)
-    for column, value in ((0, 1e3), (models.SIZE, -0.1), (-1, 5.0)):
+    for column, value in ((0, 1e3), (mcmc.SIZE, -0.1), (-1, 5.0)):
         outside = theta.copy()
         outside[:, column] = value
         assert np.isneginf(posterior.log_probability(outside)).all()
@@ -70,9 +81,9 @@ def test_ending_lower_than_it_began_or_beyond_the_bounds_is_unlikely() -> None:
     curve = rising(15)
     posterior = Posterior(np.arange(1.0, 16.0), curve, 50.0)
     theta = begin(posterior)[:1].copy()
-    theta[:, models.SIZE : -1] = 0.0
-    theta[:, models.SIZE + 1] = 1.0
-    place = models.MODELS[0].size
+    theta[:, mcmc.SIZE : -1] = 0.0
+    theta[:, mcmc.SIZE + 1] = 1.0
+    place = mcmc.MODELS[0].size
     theta[:, place : place + 3] = [0.6, 0.5, 0.5]  # pow3: c - a x^-alpha
     fine = posterior.log_probability(theta)[0]
     theta[:, place + 1] = -0.3  # falls
@@ -97,3 +108,58 @@ def test_it_finds_the_curve_it_was_given() -> None:
     assert low < curve[-1] < high
     assert high - low < 0.08
     assert found.reaches(0.95)[-1] < 0.05
+
+
+FORMULAS: dict[str, Callable[..., float]] = {
+    "vapor_pressure": lambda x, a, b, c: math.exp(a + b / x + c * math.log(x)),
+    "pow3": lambda x, c, a, alpha: c - a * x ** (-alpha),
+    "log_log_linear": lambda x, a, b: math.log(a * math.log(x) + b),
+    "hill3": lambda x, top, eta, kappa: top * x**eta / (kappa**eta + x**eta),
+    "log_power": lambda x, a, b, c: a / (1 + (x / math.exp(b)) ** c),
+    "pow4": lambda x, c, a, b, alpha: c - (a * x + b) ** (-alpha),
+    "mmf": lambda x, alpha, beta, kappa, delta: alpha - (alpha - beta) / (1 + (kappa * x) ** delta),
+    "exp4": lambda x, c, a, b, alpha: c - math.exp(-a * x**alpha + b),
+    "janoschek": lambda x, alpha, beta, kappa, delta: (
+        alpha - (alpha - beta) * math.exp(-kappa * x**delta)
+    ),
+    "weibull": lambda x, alpha, beta, kappa, delta: (
+        alpha - (alpha - beta) * math.exp(-((kappa * x) ** delta))
+    ),
+    "ilog2": lambda x, c, a: c - a / math.log(x + 1),
+}
+
+
+def test_there_are_eleven_with_36_parameters() -> None:
+    """With 11 weights and sigma: 48 dimensions, for which 100 walkers are just enough (more than twice as many)."""
+    assert [model.name for model in MODELS] == list(FORMULAS)
+    assert SIZE == 36
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_a_curve_is_its_formula(model: object) -> None:
+    random = np.random.default_rng(3)
+    parameters = random.uniform(0.3, 1.1, size=(model.size, 5))  # type: ignore[attr-defined]
+    x = np.array([1.0, 2.0, 7.5, 100.0])
+    found = model.function(parameters, x)  # type: ignore[attr-defined]
+    assert found.shape == (5, 4)
+    formula = FORMULAS[model.name]  # type: ignore[attr-defined]
+    for walker in range(5):
+        expected = [formula(step, *parameters[:, walker]) for step in x]
+        assert found[walker] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+def test_the_fit_begins_inside_the_prior_with_a_learning_curve(model: object) -> None:
+    start = np.array(model.start)  # type: ignore[attr-defined]
+    assert (start > model.low).all()  # type: ignore[attr-defined]
+    assert (start < model.high).all()  # type: ignore[attr-defined]
+    curve = model.function(start[:, None], np.arange(1.0, 101.0))[0]  # type: ignore[attr-defined]
+    assert -0.5 < curve[0] < curve[-1] < 1.5
+
+
+def test_all_models_at_once() -> None:
+    assert len(lows()) == len(highs()) == SIZE
+    middle = np.array([value for model in MODELS for value in model.start])
+    found = evaluate(np.tile(middle, (3, 1)), np.array([1.0, 10.0]))
+    assert found.shape == (11, 3, 2)
+    assert np.isfinite(found).all()
