@@ -244,6 +244,8 @@ class Transitions:
         ``why``: reason for an unplanned kill; the trial is relaunched. ``stacks``: its ranks write down where they are.
         """
         state = self._state
+        if trial.kill_grace_s is None:
+            trial.told_to_die_at = state.now
         trial.kill_grace_s = state.rules.kill_grace_s if grace_s is None else grace_s
         if why and trial.killed_because is None:
             trial.killed_because, trial.hung = why, stacks

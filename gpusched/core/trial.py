@@ -206,6 +206,8 @@ class Trial:
     infrastructure_faults: int = 0
     #: Set once this incarnation has been told to die: the grace it was given.
     kill_grace_s: float | None = None
+    #: When it was first told to, of all incarnations the latest.
+    told_to_die_at: float | None = None
     #: Reason for an unplanned kill of this incarnation; None: there was none.
     killed_because: str | None = None
     #: Killed because it hung; the exit event says where each rank was stuck.

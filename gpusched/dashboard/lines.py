@@ -164,16 +164,11 @@ def _exited(event: TrialExited, state: State) -> Iterator[Record]:
 def _of_commands(
     event: Event, commands: Sequence[Command], state: State, metric: str
 ) -> Iterator[Record]:
+    yield from _kills(event, commands, state)
     for command in commands:
         match command:
             case Launch():
                 yield _launch(command, state)
-            case Kill(trial=number):
-                because = state.trials[number].killed_because
-                if because is None and isinstance(event, TimerFired) and event.timer != DEADLINE:
-                    because = "did not leave in time"
-                text = f"trial {number} is killed" + (f": {clean(because)}" if because else "")
-                yield _record("killed", text, number, reason=because or "")
             case KeepBest(trial=number, step=step, metric=value):
                 name = f"{clean(metric, 60)} " if metric else ""
                 text = f"new best: {name}{show_metric(value)}, trial {number} at step {step}"
@@ -183,6 +178,25 @@ def _of_commands(
                 yield _record("over", _over(state, ending), reason=ending)
             case _:
                 pass
+
+
+def _kills(event: Event, commands: Sequence[Command], state: State) -> Iterator[Record]:
+    """Tell which trials are told to die, those of one reason together, each trial once however often it is told."""
+    by_reason: dict[str, dict[int, None]] = {}
+    for command in commands:
+        if isinstance(command, Kill):
+            trial = state.trials[command.trial]
+            is_late = isinstance(event, TimerFired) and event.timer != DEADLINE
+            why = trial.killed_because or ("did not leave in time" if is_late else state.stopping)
+            if trial.told_to_die_at == state.now:
+                by_reason.setdefault(why or "", {})[trial.id] = None
+    for why, numbers in by_reason.items():
+        because, told = f": {clean(why)}" if why else "", tuple(numbers)
+        if len(told) == 1:
+            yield _record("killed", f"trial {told[0]} is killed{because}", told[0], reason=why)
+        else:
+            text = f"{count(len(told), 'trial')} are ended{because}"
+            yield _record("killed", text, trials=list(told), reason=why)
 
 
 def _launch(command: Launch, state: State) -> Record:

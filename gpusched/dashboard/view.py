@@ -31,7 +31,7 @@ from gpusched.dashboard.model import (
     thinned,
     to_json,
 )
-from gpusched.text import clean, first_line
+from gpusched.text import clean, count, first_line
 
 if TYPE_CHECKING:
     from gpusched.devices.base import Reading
@@ -291,10 +291,24 @@ def _rungs(state: State, rungs: Sequence[Rung], eta: float | None) -> tuple[Rung
 
 
 def _decisions(state: State) -> tuple[DecisionView, ...]:
-    """List decisions, the newest last. One that is told at a report and again when the trial has left counts once."""
+    """List decisions, the newest last. One that is told at a report and again when the trial has left counts once.
+
+    The end of the search is told to every trial, and is one decision.
+    """
+    ends = [decision for decision in state.decisions if decision[2] == state.stopping]
+    ended = {trial for _, trial, _ in ends}
+    decisions = list(state.decisions)
+    if len(ended) > 1:
+        at, _, why = ends[0]
+        decisions[decisions.index(ends[0])] = (
+            at,
+            None,
+            f"{count(len(ended), 'trial')} are ended: {why}",
+        )
+        decisions = [decision for decision in decisions if decision[2] != why]
     said: set[tuple[int | None, str]] = set()
     found: list[DecisionView] = []
-    for at, trial, text in list(state.decisions)[-DECISIONS:]:
+    for at, trial, text in decisions[-DECISIONS:]:
         if (trial, text) not in said:
             said.add((trial, text))
             found.append(DecisionView(at=round(at, 3), trial=trial, text=clean(text)))

@@ -6,16 +6,22 @@ import json
 import re
 from collections import Counter
 
+import pytest
+
+from gpusched.core.decisions import Start
 from gpusched.core.events import (
     DaemonResumed,
     DeviceQuarantined,
     DeviceReadmitted,
     Event,
+    TimerFired,
     TrialExited,
     UserAsked,
 )
 from gpusched.dashboard import lines
+from gpusched.dashboard import view as views
 from tests.dashboard.scene import Scene
+from tests.helpers import Script
 
 
 class Told:
@@ -145,6 +151,42 @@ def test_the_deadline_is_one_line_however_many_leave() -> None:
     assert at_the_end.count("deadline") == 1
     assert "stopped" not in at_the_end
     assert at_the_end[-1] == "over"
+
+
+@pytest.mark.parametrize("trials", [1, 12])
+def test_the_ends_of_many_trials_are_one_line_and_told_once(trials: int) -> None:
+    """Half of them are not up at the deadline and are killed then, the others when they miss the last call."""
+    script = Script(devices=trials, deadline_s=100.0)
+    script.wants(*(Start(1) for _ in range(trials))).start().drop()
+    up = trials - trials // 2
+    for trial in range(up):
+        script.report(trial, 0.5).drop()
+    told: list[lines.Record] = []
+    for timer, wait_s in (("deadline", 100.0), ("last call", 1.5)):
+        script.wait(wait_s).feed(event := TimerFired(at=script.now, timer=timer))
+        told += lines.records(event, script.take(), script.experiment.state)
+    killed = [record["text"] for record in told if record["what"] == "killed"]
+    if trials == 1:
+        assert killed == ["trial 0 is killed: did not leave in time"]
+    else:
+        assert killed == [
+            "6 trials are ended: deadline",
+            "6 trials are ended: did not leave in time",
+        ]
+    view = views.build(script.experiment.state, name="x", policy="fifo", metric="m")
+    of_the_deadline = [(d.trial, d.text) for d in view.decisions if "deadline" in d.text]
+    alone = [(0, "deadline")]
+    assert of_the_deadline == (alone if trials == 1 else [(None, "12 trials are ended: deadline")])
+
+
+def test_a_trial_that_is_cancelled_twice_over_is_told_once() -> None:
+    script = Script(deadline_s=100.0).wants(Start(1)).start().drop()
+    told: list[lines.Record] = []
+    for verb in ("cancel", "kill"):
+        script.wait(1.0).feed(event := UserAsked(at=script.now, verb=verb))
+        told += lines.records(event, script.take(), script.experiment.state)
+    killed = [record["text"] for record in told if record["what"] == "killed"]
+    assert killed == ["trial 0 is killed: cancelled by the user"]
 
 
 def test_views_alone_tell_decisions_and_bests_once() -> None:
