@@ -53,8 +53,8 @@ def _lowest(bits: int, count: int) -> list[int]:
     return found
 
 
-class Devices:
-    """All devices of the experiment, in a fixed order. Not to be confused with ``executors.base.Devices``."""
+class DeviceTable:
+    """All devices of the experiment, in a fixed order."""
 
     def __init__(self, ids: Sequence[str], islands: Mapping[str, int]) -> None:
         self.slots = {name: DeviceSlot(name, islands.get(name, 0)) for name in ids}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpusched.core import invariants
-from gpusched.core.allocation import Devices, DeviceState
+from gpusched.core.allocation import DeviceState, DeviceTable
 from gpusched.core.decisions import Command, Decision, Finish, Resume, Start, Suggest
 from gpusched.core.events import (
     CheckpointSaved,
@@ -225,7 +225,7 @@ class Experiment:
     # ------------------------------------------------------------ facts about devices
 
     def _started(self, event: ExperimentStarted) -> None:
-        self.state.devices = Devices(event.devices, event.islands)
+        self.state.devices = DeviceTable(event.devices, event.islands)
         for name, reason in event.unusable.items():
             self.state.devices.quarantine(name, reason, passing=True)
             self.state.say(None, f"{name} is quarantined: {reason}")

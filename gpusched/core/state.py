@@ -13,7 +13,7 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
-from gpusched.core.allocation import Devices
+from gpusched.core.allocation import DeviceTable
 from gpusched.core.decisions import Forecast
 from gpusched.core.policy import NO_STEP_FITS, View
 from gpusched.core.rules import Rules
@@ -32,7 +32,7 @@ NOTHING_LEFT = "nothing left to run"
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestCheckpoint:
     """A checkpoint on disk and the score its trial reported at that step."""
 
     trial: int
@@ -100,7 +100,7 @@ class State:
     def __init__(self, rules: Rules, draw: Draw | None) -> None:
         self.rules = rules
         self.now = 0.0
-        self.devices = Devices((), {})
+        self.devices = DeviceTable((), {})
         self.speed = Speed(
             rules.scaling,
             profiled=rules.profiled,
@@ -112,7 +112,7 @@ class State:
         self.paused: dict[int, Trial] = {}
         #: The part that policies see.
         self.view = View(self)
-        self.best: Best | None = None
+        self.best: BestCheckpoint | None = None
         #: When a trial was last asked to save because it had become the best.
         self.best_asked_at = NEVER
         self.failures = 0

@@ -32,7 +32,7 @@ from gpusched.core.decisions import (
     Yield,
 )
 from gpusched.core.events import TrialExited
-from gpusched.core.state import Best, State
+from gpusched.core.state import BestCheckpoint, State
 from gpusched.core.trial import After, Trial, TrialState
 
 S = TrialState
@@ -401,7 +401,7 @@ class Transitions:
             return
         score = metric * state.rules.sign
         if state.best is None or score > state.best.score:
-            state.best = Best(trial.id, step, score, metric, trial.atoms, state.now)
+            state.best = BestCheckpoint(trial.id, step, score, metric, trial.atoms, state.now)
             self.add(KeepBest(trial.id, step, metric))
 
 

@@ -30,7 +30,7 @@ from gpusched.daemon.people import People
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
 from gpusched.devices.base import Device, require_sizes
 from gpusched.driver.assemble import Assembled, assemble, read_recipe
-from gpusched.driver.clock import Beginning, Clock
+from gpusched.driver.clock import Beginning, ExperimentClock
 from gpusched.driver.forecaster import make_forecaster
 from gpusched.driver.loop import Driver, replay
 from gpusched.driver.suggester import make_suggester
@@ -95,7 +95,9 @@ class Daemon:
         else:
             journal, self.epoch = None, Epoch(paths.root, 0)
         # After a reboot the wall clock may be wrong: time goes on where the journal ends.
-        self.clock = Clock(Beginning.from_json(began), at_least_s=self.experiment.state.now)
+        self.clock = ExperimentClock(
+            Beginning.from_json(began), at_least_s=self.experiment.state.now
+        )
         self.hub = Hub(paths.socket)
         self.storage = Storage(paths)
         self.executor = executors.make(

@@ -12,19 +12,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpusched.core.allocation import Devices as Allocated
-from gpusched.core.allocation import DeviceState
+from gpusched.core.allocation import DeviceState, DeviceTable
 from gpusched.core.decisions import Command
 from gpusched.core.events import DeadlineMoved, Event, UserAsked
 from gpusched.dashboard import lines as plain
 from gpusched.dashboard import view as views
 from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled
-from gpusched.driver.clock import Clock
+from gpusched.driver.clock import ExperimentClock
 from gpusched.errors import DeviceError, GpuschedError, InputError
 from gpusched.executors.base import LiveExecutor
 from gpusched.executors.hub import Hub
-from gpusched.executors.peer import Client, Peer
+from gpusched.executors.peer import ClientLine, Peer
 from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown, from_client
 from gpusched.text import no_trial
 
@@ -44,7 +43,7 @@ class People:
         assembled: Assembled,
         executor: LiveExecutor,
         hub: Hub,
-        clock: Clock,
+        clock: ExperimentClock,
         warnings: Callable[[], Sequence[str]],
     ) -> None:
         self._assembled = assembled
@@ -53,8 +52,8 @@ class People:
         self._clock = clock
         self._warnings = warnings
         self._asked: list[Event] = []
-        self._watchers: list[Client] = []
-        self._followers: list[Client] = []
+        self._watchers: list[ClientLine] = []
+        self._followers: list[ClientLine] = []
         self._past: deque[tuple[str, dict[str, Any]]] = deque(maxlen=PAST_LINES)
         self._next_view_at = 0.0
         hub.register(ClientHello, self._take)
@@ -80,7 +79,7 @@ class People:
     def _take(self, _hello: ClientHello, peer: Peer) -> bool:
         """Let a client's requests in."""
         peer.be_client()
-        client = Client(peer)
+        client = ClientLine(peer)
 
         def ask(request: Ask) -> None:
             self._hub.interrupt()
@@ -89,7 +88,7 @@ class People:
         peer.hear(from_client, ask)
         return True
 
-    def serve(self, request: Ask, client: Client) -> None:
+    def serve(self, request: Ask, client: ClientLine) -> None:
         """Answer one request of a client; called from within the executor's poll."""
         try:
             if request.verb == "readmit":
@@ -106,7 +105,7 @@ class People:
             traceback.print_exc()
             client.send(Refused(f"internal error: {type(error).__name__}: {error}"))
 
-    def _answer(self, request: Ask, client: Client) -> Any:
+    def _answer(self, request: Ask, client: ClientLine) -> Any:
         match request.verb:
             case "view":
                 return self.view()
@@ -161,7 +160,7 @@ class People:
         }
         return f"trial {number} {words[verb]}"
 
-    def _readmit(self, wanted: str, client: Client) -> None:
+    def _readmit(self, wanted: str, client: ClientLine) -> None:
         """Ask for a device back; answer once it is proven clean and well, or is not within seconds."""
         devices = self._assembled.experiment.state.devices
         device = quarantined_device(wanted, devices, self._executor.inventory())
@@ -229,7 +228,7 @@ def _trial(request: Ask) -> int:
     return request.trial
 
 
-def quarantined_device(wanted: str, allocated: Allocated, inventory: Sequence[Device]) -> str:
+def quarantined_device(wanted: str, allocated: DeviceTable, inventory: Sequence[Device]) -> str:
     """Find a quarantined device by its id, its label, its GPU's number, or an unambiguous beginning of its id.
 
     Raises InputError with those that are in quarantine.

@@ -84,7 +84,7 @@ class Readmitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class ReadmitRefused:
     """The answer to ``readmit`` for a device that stays in quarantine."""
 
     device: str
@@ -114,7 +114,7 @@ class Remark:
     text: str
 
 
-DeviceEvent = Released | Quarantined | Readmitted | Refused | Strangers | Examined | Remark
+DeviceEvent = Released | Quarantined | Readmitted | ReadmitRefused | Strangers | Examined | Remark
 
 
 class Host(Protocol):
@@ -166,7 +166,7 @@ class Devices(Protocol):
         ...
 
     def readmit(self, device: str) -> None:
-        """Look at a quarantined device anew, forgetting what it did before: ``Readmitted`` or soon ``Refused``."""
+        """Look anew at a quarantined device, forgetting its past faults: ``Readmitted`` or soon ``ReadmitRefused``."""
         ...
 
     def keep_out(self, device: str, reason: str) -> None:

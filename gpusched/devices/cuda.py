@@ -23,8 +23,8 @@ from gpusched.devices.base import (
     Placement,
     Quarantined,
     Reading,
+    ReadmitRefused,
     Readmitted,
-    Refused,
     Released,
     Remark,
     Strangers,
@@ -299,7 +299,7 @@ class CudaDevices:
             self._host.after(READMIT_EVERY_S, again)
         else:
             self._asked_for.discard(atom.id)
-            self._host.emit(Refused(atom.id, why))
+            self._host.emit(ReadmitRefused(atom.id, why))
 
     def _why_not_readmit(self, atom: Atom) -> str:
         if atom.is_held and not any(unit.out for unit in atom.units):

@@ -70,7 +70,7 @@ class GpuProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class GpuUsage:
     """Processes on a GPU and memory in use, at one moment.
 
     ``ticket``: the latest request that had been made when this reading was *begun*; a release is judged by readings
@@ -186,7 +186,7 @@ def _numa_node(bus_id: str) -> int | None:
     return None
 
 
-def read_usage(gpu: Gpu, ticket: int, at: float, *, both_versions: bool = False) -> Usage:
+def read_usage(gpu: Gpu, ticket: int, at: float, *, both_versions: bool = False) -> GpuUsage:
     """Read processes, then memory. ``both_versions``: also the v1 figure where v2 is to be had (for the baseline)."""
     errors: list[str] = []
     processes = _processes(gpu.handle, errors)
@@ -195,7 +195,7 @@ def read_usage(gpu: Gpu, ticket: int, at: float, *, both_versions: bool = False)
     v1 = _used(gpu.handle, None, memory_errors) if v2 is None or both_versions else None
     if v1 is None and v2 is None:  # one figure is enough, whatever the other call said
         errors += memory_errors
-    return Usage(gpu.uuid, ticket, at, processes, v1, v2, "; ".join(errors))
+    return GpuUsage(gpu.uuid, ticket, at, processes, v1, v2, "; ".join(errors))
 
 
 def _used(handle: Any, version: int | None, errors: list[str]) -> int | None:

@@ -29,23 +29,25 @@ ALL = {"auto", "cuda", "gpu", ""}
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class VisibleGpu:
     """A place of the list: ``cuda:N``. ``units`` is the GPU itself, or slices of it."""
 
     gpu: Gpu
     units: tuple[Gpu, ...]
 
 
-def entry_of(gpu: Gpu, slices: Sequence[Gpu]) -> Entry:
+def entry_of(gpu: Gpu, slices: Sequence[Gpu]) -> VisibleGpu:
     """Make the entry of a whole GPU, or of all slices of one that MIG has cut."""
-    return Entry(gpu, tuple(slices) if gpu.mig else (gpu,))
+    return VisibleGpu(gpu, tuple(slices) if gpu.mig else (gpu,))
 
 
-def visible(machine: Sequence[Entry], variable: str | None) -> tuple[list[Entry], list[str]]:
+def visible(
+    machine: Sequence[VisibleGpu], variable: str | None
+) -> tuple[list[VisibleGpu], list[str]]:
     """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, in the variable's order, and remarks on that."""
     if variable is None:
         return list(machine), []
-    found: list[Entry] = []
+    found: list[VisibleGpu] = []
     for text in (item.strip() for item in variable.split(",")):
         entry = _find(machine, text)
         if isinstance(entry, str):
@@ -58,7 +60,7 @@ def visible(machine: Sequence[Entry], variable: str | None) -> tuple[list[Entry]
     return found, []
 
 
-def choose(pool: Sequence[Entry], spec: str, variable: str | None = None) -> list[Gpu]:
+def choose(pool: Sequence[VisibleGpu], spec: str, variable: str | None = None) -> list[Gpu]:
     """Return the GPUs and slices that ``devices: spec`` names. Raises DeviceError."""
     inside = "" if variable is None else f" (inside CUDA_VISIBLE_DEVICES={variable})"
     if not pool:
@@ -84,7 +86,7 @@ def choose(pool: Sequence[Entry], spec: str, variable: str | None = None) -> lis
     return chosen
 
 
-def _find(entries: Sequence[Entry], text: str) -> Entry | str:
+def _find(entries: Sequence[VisibleGpu], text: str) -> VisibleGpu | str:
     """Find the entry that an index, a UUID or the beginning of one names; what is wrong with it, if none."""
     if text.isdecimal():
         place = int(text)
@@ -92,19 +94,19 @@ def _find(entries: Sequence[Entry], text: str) -> Entry | str:
     if not text.upper().startswith(("GPU-", "MIG-")) or len(text) < 5:
         return f"{text!r} is neither an index nor a UUID"
     wanted = text.lower()
-    matches: list[Entry] = []
+    matches: list[VisibleGpu] = []
     for entry in entries:
         if entry.gpu.uuid.lower().startswith(wanted):
             matches.append(entry)
         elif entry.units != (entry.gpu,):
             slices = [unit for unit in entry.units if unit.uuid.lower().startswith(wanted)]
-            matches.extend(Entry(entry.gpu, (unit,)) for unit in slices)
+            matches.extend(VisibleGpu(entry.gpu, (unit,)) for unit in slices)
     if len(matches) > 1:
         return f"{text} is the beginning of {len(matches)} UUIDs"
     return matches[0] if matches else f"there is no {text}"
 
 
-def listing(pool: Sequence[Entry]) -> str:
+def listing(pool: Sequence[VisibleGpu]) -> str:
     """List the GPUs there are, a line each."""
     lines = []
     for place, entry in enumerate(pool):
@@ -122,7 +124,7 @@ TOPOLOGY_TIMEOUT_S = 20.0
 class Machine:
     """``entries``: the GPUs in PCI order, which is CUDA's under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[VisibleGpu] = field(default_factory=list)
     watches: dict[str, Watch] = field(default_factory=dict)
     islands: dict[str, int] = field(default_factory=dict)
     driver: str = ""

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
-from gpusched.devices.gpu import Usage
+from gpusched.devices.gpu import GpuUsage
 from gpusched.devices.holders import Processes
 from gpusched.devices.unit import Out, Unit
 from gpusched.devices.watch import Threads
@@ -35,7 +35,7 @@ POLL_S = 0.05
 Finding = Literal["visible", "hidden", "absent", "unknown"]
 
 
-class Child(Protocol):
+class ContextProcess(Protocol):
     """A process with a CUDA context."""
 
     @property
@@ -46,7 +46,7 @@ class Child(Protocol):
         ...
 
 
-StartContext = Callable[[str], Child]
+StartContext = Callable[[str], ContextProcess]
 
 
 class Opening:
@@ -102,7 +102,7 @@ class Opening:
         unit.learn_if_idle()
         unit.examine()
 
-    def _fresh(self, unit: Unit) -> Usage | None:
+    def _fresh(self, unit: Unit) -> GpuUsage | None:
         until = self._threads.now() + READING_TIMEOUT_S
         return _reading(unit, self._threads, unit.watch.request(), until)
 
@@ -148,7 +148,7 @@ def first_readings(units: Sequence[Unit], threads: Threads, timeout_s: float) ->
 
 def _reading(
     unit: Unit, threads: Threads, ticket: int, until: float, *, vitals: bool = False
-) -> Usage | None:
+) -> GpuUsage | None:
     """Wait for a reading that carries the ticket; None if the GPU is lost or takes too long."""
     while threads.now() < until and unit.watch.lost is None:
         unit.watch.news.clear()
@@ -219,7 +219,9 @@ class ContextChild:
                 stream.close()
 
 
-def self_test(start: Callable[[], Child], look: Callable[[], Usage | None]) -> tuple[Finding, str]:
+def self_test(
+    start: Callable[[], ContextProcess], look: Callable[[], GpuUsage | None]
+) -> tuple[Finding, str]:
     """Open a context, look for it, close it. ``look`` gives a reading begun after it was called, or None.
 
     Also returns what went wrong if the test itself failed.

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from gpusched.devices.gpu import Gpu, Usage
+from gpusched.devices.gpu import Gpu, GpuUsage
 from gpusched.devices.holders import Holder
 from gpusched.folder.files import private_folder, write_durably
 from gpusched.text import show_bytes
@@ -40,7 +40,7 @@ class Baseline:
     v1_bytes: int | None
     residents: tuple[int, ...] = ()
 
-    def excess_bytes(self, usage: Usage) -> int | None:
+    def excess_bytes(self, usage: GpuUsage) -> int | None:
         """Return how much more is in use than when idle; None if that cannot be said."""
         if usage.memory_v2_bytes is not None and self.v2_bytes is not None:
             return usage.memory_v2_bytes - usage.graphics_bytes - self.v2_bytes
@@ -69,7 +69,7 @@ def assumed(*, lenient: bool) -> Baseline:
     return Baseline(16 * MIB, 1024 * MIB)
 
 
-def looks_idle(usage: Usage, known: Baseline | None, total_bytes: int | None) -> bool:
+def looks_idle(usage: GpuUsage, known: Baseline | None, total_bytes: int | None) -> bool:
     """Tell whether a GPU without compute processes may be learnt from: near what is known, else plausible."""
     if known is not None:
         excess = known.excess_bytes(usage)
@@ -81,7 +81,7 @@ def looks_idle(usage: Usage, known: Baseline | None, total_bytes: int | None) ->
     return False
 
 
-def learn(usage: Usage, known: Baseline | None, residents: tuple[int, ...] = ()) -> Baseline:
+def learn(usage: GpuUsage, known: Baseline | None, residents: tuple[int, ...] = ()) -> Baseline:
     """Take the usage of an idle GPU into a baseline. Each figure falls or stays."""
 
     def lower(now: int | None, before: int | None) -> int | None:
@@ -141,7 +141,7 @@ class Means:
     processes: bool = False
     memory: bool = False
 
-    def with_reading(self, usage: Usage) -> Means:
+    def with_reading(self, usage: GpuUsage) -> Means:
         memory = usage.memory_v2_bytes is not None or usage.memory_v1_bytes is not None
         return Means(self.processes or usage.processes is not None, self.memory or memory)
 
@@ -180,7 +180,7 @@ class Verdict:
 
 
 def judge(
-    gpu: Gpu, usage: Usage, known: Baseline, means: Means, who: Callable[[int], Holder]
+    gpu: Gpu, usage: GpuUsage, known: Baseline, means: Means, who: Callable[[int], Holder]
 ) -> Verdict:
     """Judge one reading. ``who`` names a pid (from a cache: it must not block)."""
     if usage.error:
@@ -207,7 +207,9 @@ def judge(
     return Verdict(True)
 
 
-def _holders(usage: Usage, baseline: Baseline, who: Callable[[int], Holder]) -> tuple[Holder, ...]:
+def _holders(
+    usage: GpuUsage, baseline: Baseline, who: Callable[[int], Holder]
+) -> tuple[Holder, ...]:
     found = []
     for process in usage.compute:
         holder = replace(who(process.pid), memory_bytes=process.memory_bytes)

@@ -14,7 +14,7 @@ import enum
 from dataclasses import dataclass, replace
 
 from gpusched.devices import health
-from gpusched.devices.gpu import Gpu, Usage
+from gpusched.devices.gpu import Gpu, GpuUsage
 from gpusched.devices.holders import Holder
 from gpusched.devices.release import Baseline, Means, Verdict, assumed, judge, learn, looks_idle
 from gpusched.devices.watch import Threads, Watch
@@ -92,7 +92,7 @@ class Unit:
     # ---------------------------------------------------------------- readings
 
     @property
-    def usage(self) -> Usage | None:
+    def usage(self) -> GpuUsage | None:
         return self.watch.usage.get(self.gpu.uuid)
 
     def verdict(self, ticket: int = 0, *, lenient: bool = True) -> Verdict:
@@ -379,7 +379,7 @@ class Unit:
             self._silent_from = now
         return self._silent_from is not None and now - self._silent_from >= SILENCE_NOTICED_S
 
-    def _remember_strangers(self, usage: Usage) -> None:
+    def _remember_strangers(self, usage: GpuUsage) -> None:
         for process in usage.compute:
             holder = self.watch.who(process.pid)
             if holder.whose == "foreign":

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from gpusched.devices.gpu import Gpu, Usage, Vitals, read_gpu, read_usage, read_vitals
+from gpusched.devices.gpu import Gpu, GpuUsage, Vitals, read_gpu, read_usage, read_vitals
 from gpusched.devices.holders import Holder, Processes
 from gpusched.devices.nvml import NvmlError, NvmlLost, ask, start
 
@@ -71,7 +71,7 @@ class Watch:
         self.slices: tuple[Gpu, ...] = ()
         self.failure: NvmlError | None = None
         self.found = threading.Event()
-        self.usage: dict[str, Usage] = {}
+        self.usage: dict[str, GpuUsage] = {}
         self.vitals: Vitals | None = None
         self.first_vitals: Vitals | None = None
         #: Utilisation of the last minute, the oldest first; None where it could not be read.

@@ -39,7 +39,7 @@ class Beginning:
         return asdict(self)
 
 
-class Clock:
+class ExperimentClock:
     """A clock that is called for the seconds since the beginning and never goes back.
 
     ``at_least_s`` is the time of the last journaled event: after a reboot with a wrong wall clock time goes on there.

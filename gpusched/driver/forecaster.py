@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpusched.policies.curves.predictor import CurvePredictor
 
 
-class Recipe(Protocol):
+class ForecastRecipe(Protocol):
     """The part of ``gpusched.recipe.recipe.Recipe`` that forecasts need."""
 
     @property
@@ -35,7 +35,7 @@ class Recipe(Protocol):
     def seed(self) -> int: ...
 
 
-def make_forecaster(recipe: Recipe) -> PooledForecaster | None:
+def make_forecaster(recipe: ForecastRecipe) -> PooledForecaster | None:
     """Return the forecaster that the policy's option ``predictor`` asks for; None if the policy forecasts nothing."""
     predictor = recipe.policy_options.get("predictor")
     if not isinstance(predictor, str):

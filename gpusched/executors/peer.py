@@ -159,7 +159,7 @@ class Peer:
         self._hub.introduce(self, hello)
 
 
-class Client:
+class ClientLine:
     """A person's command, or somebody watching: what the daemon sees of a client's connection."""
 
     __slots__ = ("_peer", "on_close")

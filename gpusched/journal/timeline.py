@@ -33,7 +33,7 @@ from gpusched.protocol import Report
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ReportedStep:
     """A step that was reported. ``metric``: None where it was not finite.
 
     ``gap_s``: time since the incarnation's report before, less the saves between them; None for its first.
@@ -51,7 +51,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Incarnation:
+class IncarnationTimeline:
     """One launch of a trial. ``saved_since_report_s``: how long saves took after the last report.
 
     ``yielded_at``: when the trial was told to save and leave.
@@ -60,7 +60,7 @@ class Incarnation:
     number: int
     devices: tuple[str, ...]
     launched_at: float
-    steps: list[Step] = field(default_factory=list)
+    steps: list[ReportedStep] = field(default_factory=list)
     saved_since_report_s: float = 0.0
     yielded_at: float | None = None
     exited_at: float | None = None
@@ -73,7 +73,7 @@ class TrialTimeline:
 
     id: int
     hparams: Mapping[str, Any]
-    incarnations: list[Incarnation] = field(default_factory=list)
+    incarnations: list[IncarnationTimeline] = field(default_factory=list)
 
     @property
     def launches(self) -> int:
@@ -84,7 +84,7 @@ class TrialTimeline:
         """Time, step and metric of each report; the metric None where it was not finite."""
         return [(step.at, step.report.step, step.metric) for _, step in self.steps()]
 
-    def steps(self) -> Iterator[tuple[Incarnation, Step]]:
+    def steps(self) -> Iterator[tuple[IncarnationTimeline, ReportedStep]]:
         """Yield every reported step with its incarnation; a step that was trained twice is there twice."""
         for incarnation in self.incarnations:
             for step in incarnation.steps:
@@ -175,7 +175,9 @@ class _Reader:
             ):
                 running.yielded_at = event.at
 
-    def _running(self, of: Reported | CheckpointSaved | TrialExited | Yield) -> Incarnation | None:
+    def _running(
+        self, of: Reported | CheckpointSaved | TrialExited | Yield
+    ) -> IncarnationTimeline | None:
         """Return the trial's present incarnation, if that is meant: a late word of one before says nothing."""
         trial = self._told.trials.get(of.trial)
         present = trial.incarnations[-1] if trial is not None else None
@@ -215,7 +217,7 @@ class _Reader:
         trial = self._told.trials.setdefault(
             command.trial, TrialTimeline(command.trial, command.hparams)
         )
-        trial.incarnations.append(Incarnation(command.incarnation, command.devices, at))
+        trial.incarnations.append(IncarnationTimeline(command.incarnation, command.devices, at))
         for device in command.devices:
             self._enter(device, "held", at, command.trial)
 
@@ -227,7 +229,7 @@ class _Reader:
         if running.steps:
             gap_s = event.at - running.steps[-1].at - running.saved_since_report_s
         running.saved_since_report_s = 0.0
-        running.steps.append(Step(event.at, event.report, event.metric, gap_s))
+        running.steps.append(ReportedStep(event.at, event.report, event.metric, gap_s))
 
     def _enter(
         self, device: str, state: str, at: float, trial: int | None = None, why: str = ""

@@ -22,7 +22,7 @@ LEAST_SHARE = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Bracket:
+class PlannedBracket:
     """``trials`` begin on ``atoms`` atoms each."""
 
     atoms: int
@@ -38,7 +38,7 @@ class Plan:
     stages: int
     first_stage_min: float
     first_budget: float
-    brackets: tuple[Bracket, ...]
+    brackets: tuple[PlannedBracket, ...]
     eta: float
     budget: float
 
@@ -68,7 +68,7 @@ class Plan:
         """Minutes from the beginning to the end of a stage, counted from 1."""
         return sum(self.stage_min(k) for k in range(1, stage + 1))
 
-    def size(self, bracket: Bracket, stage: int) -> int:
+    def size(self, bracket: PlannedBracket, stage: int) -> int:
         """Trials of a bracket in a stage: floor(N[i] / eta^(k-1))."""
         return int(bracket.trials / self.eta ** (stage - 1) + TOLERANCE)
 
@@ -112,7 +112,7 @@ def make_plan(
     for atoms, share in _bracket_budgets(budget, first_budget, nu, p_min, p_max):
         trials = int(share / (stages * t_1 * atoms) + TOLERANCE)
         if trials > 0:
-            brackets.append(Bracket(atoms, trials, share))
+            brackets.append(PlannedBracket(atoms, trials, share))
     return Plan(R, stages, t_1, first_budget, tuple(brackets), eta, budget)
 
 

@@ -14,7 +14,7 @@ Finding = tuple[Path, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Place:
     """Place of a value: a file and its line, or (line 0) an option of the command line."""
 
     origin: str
@@ -28,12 +28,12 @@ class Mark:
 class Problem:
     """A message about a key and its place. ``path`` is empty for the document as a whole."""
 
-    mark: Mark
+    place: Place
     path: Path
     message: str
 
     def __str__(self) -> str:
-        where, key = str(self.mark), dotted(self.path)
+        where, key = str(self.place), dotted(self.path)
         is_told = where.startswith(f"--{key} ")  # an option of that name
         parts = [where, "" if is_told else key, self.message]
         return printable(": ".join(part for part in parts if part))
@@ -41,10 +41,10 @@ class Problem:
 
 @dataclass(slots=True)
 class Document:
-    """Plain values, and the mark of each key and item by its path."""
+    """Plain values, and the place of each key and item by its path."""
 
     data: Any
-    marks: dict[Path, Mark]
+    places: dict[Path, Place]
     problems: list[Problem] = field(default_factory=list)
     #: Keys whose value could not be taken; a placeholder stands there.
     unusable: set[Path] = field(default_factory=set)
@@ -52,17 +52,17 @@ class Document:
     #: Keys that the command line set; they are the likelier culprits.
     overridden: list[Path] = field(default_factory=list)
 
-    def mark(self, path: Path) -> Mark:
+    def place(self, path: Path) -> Place:
         """Return the place of a key: an override of it or inside it, its line, or the nearest map around it."""
         for inner in self.overridden if path else ():
             if inner[: len(path)] == path:
-                return self.marks[inner]
-        while path not in self.marks and path:
+                return self.places[inner]
+        while path not in self.places and path:
             path = path[:-1]
-        return self.marks[path]
+        return self.places[path]
 
     def complain(self, path: Path, message: str) -> None:
-        self.problems.append(Problem(self.mark(path), path, message))
+        self.problems.append(Problem(self.place(path), path, message))
 
 
 def dotted(path: Path) -> str:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from gpusched import plugins, policies
 from gpusched.errors import RecipeError
 from gpusched.recipe import checks, messages
-from gpusched.recipe.document import Document, Finding, Mark, Path, Problem
+from gpusched.recipe.document import Document, Finding, Path, Place, Problem
 from gpusched.recipe.policy import check_policy, check_sampler, option_names
 from gpusched.recipe.recipe import DEFAULT_POLICY, Recipe
 from gpusched.recipe.schema import RecipeModel
@@ -90,7 +90,7 @@ def _read(path: FilePath) -> Document:
 
 def _lines(problems: list[Problem]) -> list[str]:
     """Return problems in the order of the file, the command line's last; not too many."""
-    ordered = sorted(problems, key=lambda problem: problem.mark.line or 1 << 30)
+    ordered = sorted(problems, key=lambda problem: problem.place.line or 1 << 30)
     lines = list(dict.fromkeys(map(str, ordered)))
     if len(lines) > MAX_PROBLEMS:
         lines[MAX_PROBLEMS:] = [f"... and {len(lines) - MAX_PROBLEMS} more problems"]
@@ -102,32 +102,32 @@ def _lines(problems: list[Problem]) -> list[str]:
 
 def _override(document: Document, text: str) -> None:
     """Apply ``a.b=value``."""
-    mark = Mark(f"--set {text if len(text) <= 60 else text[:57] + '...'}")
+    place = Place(f"--set {text if len(text) <= 60 else text[:57] + '...'}")
     key, equals, value = text.partition("=")
     names = key.strip().split(".")
     if not equals or not all(names):
         problem = "write --set key=value, as in --set policy.R=27"
-        document.problems.append(Problem(mark, (), problem))
+        document.problems.append(Problem(place, (), problem))
         return
-    _set(document, tuple(names), value, mark)
+    _set(document, tuple(names), value, place)
 
 
 def _apply_flag(document: Document, key: str, text: str) -> None:
-    mark = Mark(f"--{key} {text[:60]}")
+    place = Place(f"--{key} {text[:60]}")
     if key == "policy" and policies.is_known(text):
-        _switch_policy(document, plugins.absolute(text, FilePath.cwd()), mark)
+        _switch_policy(document, plugins.absolute(text, FilePath.cwd()), place)
     else:
-        _set(document, (key,), text, mark)
+        _set(document, (key,), text, place)
 
 
-def _set(document: Document, path: Path, text: str, mark: Mark) -> None:
+def _set(document: Document, path: Path, text: str, place: Place) -> None:
     try:
-        value = read_yaml(text, mark.origin)
+        value = read_yaml(text, place.origin)
     except Unreadable as error:
-        document.problems.append(Problem(mark, path, str(error)))
+        document.problems.append(Problem(place, path, str(error)))
         return
     for problem in value.problems:
-        document.problems.append(Problem(mark, (*path, *problem.path), problem.message))
+        document.problems.append(Problem(place, (*path, *problem.path), problem.message))
     document.unusable |= {(*path, *below) for below in value.unusable}
     branch: dict[str, Any] = document.data
     for depth, name in enumerate(path[:-1], 1):
@@ -140,31 +140,31 @@ def _set(document: Document, path: Path, text: str, mark: Mark) -> None:
         if not isinstance(inner, dict):
             where = ".".join(map(str, path[:depth]))
             document.problems.append(
-                Problem(mark, path, f"{where} is not a map; set it as a whole")
+                Problem(place, path, f"{where} is not a map; set it as a whole")
             )
             return
         branch[str(name)] = inner
-        document.marks.setdefault(path[:depth], mark)
+        document.places.setdefault(path[:depth], place)
         branch = inner
     branch[str(path[-1])] = value.data
-    _remark(document, path, mark)
+    _replace(document, path, place)
 
 
-def _remark(document: Document, path: Path, mark: Mark) -> None:
-    for known in [known for known in document.marks if known[: len(path)] == path]:
-        del document.marks[known]
-    document.overridden = [known for known in document.overridden if known in document.marks]
+def _replace(document: Document, path: Path, place: Place) -> None:
+    for known in [known for known in document.places if known[: len(path)] == path]:
+        del document.places[known]
+    document.overridden = [known for known in document.overridden if known in document.places]
     document.overridden.append(path)
-    document.marks[path] = mark
+    document.places[path] = place
 
 
-def _switch_policy(document: Document, name: str, mark: Mark) -> None:
+def _switch_policy(document: Document, name: str, place: Place) -> None:
     """Switch to another policy; it keeps the options that it knows too, so that one recipe compares several."""
     before = document.data.get("policy")
     options = before if isinstance(before, dict) else {}
     shared = {key: value for key, value in options.items() if key in option_names(name)}
     document.data["policy"] = {"name": name, **shared}
-    _remark(document, ("policy",), mark)
+    _replace(document, ("policy",), place)
 
 
 # ------------------------------------------------------------ checks

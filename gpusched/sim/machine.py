@@ -8,7 +8,7 @@ from typing import Literal
 from gpusched.core.events import TrialExited
 from gpusched.devices.base import Device
 from gpusched.sim.physics import NEVER_STEP, Faults
-from gpusched.sim.workload import Curve
+from gpusched.sim.workload import SimulatedCurve
 
 Trouble = Literal["crash", "lost", "hang"]
 
@@ -28,7 +28,7 @@ class Story:
         "trial",
     )
 
-    def __init__(self, trial: int, curve: Curve, crash_step: int) -> None:
+    def __init__(self, trial: int, curve: SimulatedCurve, crash_step: int) -> None:
         self.trial = trial
         self.curve = curve
         self.crash_step = crash_step

@@ -24,7 +24,7 @@ from gpusched.journal import timeline
 from gpusched.journal.timeline import TrialTimeline
 from gpusched.recipe.recipe import Recipe
 from gpusched.sim.physics import Delays
-from gpusched.sim.workload import Curve
+from gpusched.sim.workload import SimulatedCurve
 from gpusched.space.forms import NAMES
 
 KEY = "recorded"
@@ -78,7 +78,7 @@ class Trace:
         Random(f"{seed}/order").shuffle(order)
         return {KEY: {"grid": [_option(self._trials[number]) for number in order]}}
 
-    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> Curve:
+    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
         recorded = self._trials[int(hparams[KEY]["trial"])]
         metrics, times, value, time_s = [], [], float("nan"), self._usual_step_s
         for step in range(1, max(recorded.steps, default=0) + 1):
@@ -89,7 +89,7 @@ class Trace:
                     time_s = found.time_s * self._speed.s(found.atoms)
             metrics.append(value)
             times.append(max(0.0, time_s))
-        return Curve(
+        return SimulatedCurve(
             lambda step: metrics[step - 1],
             lambda step: times[step - 1] if step <= len(times) else time_s,
             len(metrics),
@@ -120,7 +120,7 @@ def _usual_step_s(trace: Trace) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RecordedStep:
     """``metric`` is None where it was not finite, ``time_s`` where it is not known."""
 
     metric: float | None
@@ -135,7 +135,7 @@ class Recorded:
     trial: int
     hparams: Mapping[str, Any]
     outcome: Outcome | None
-    steps: dict[int, Step] = field(default_factory=dict)
+    steps: dict[int, RecordedStep] = field(default_factory=dict)
 
 
 class Record:
@@ -163,7 +163,7 @@ class Record:
         for incarnation in trial.incarnations:
             atoms, steps = len(incarnation.devices), incarnation.steps
             for place, step in enumerate(steps):
-                found.steps[step.report.step] = Step(step.metric, step.time_s, atoms)
+                found.steps[step.report.step] = RecordedStep(step.metric, step.time_s, atoms)
                 if place == 1:  # the first step of an incarnation warms up
                     self._learn(found, step.report.step)
             if steps and steps[0].time_s is not None:

@@ -26,7 +26,7 @@ from gpusched.space.space import SpaceError, parse_space
 from gpusched.text import did_you_mean
 
 
-class Curve:
+class SimulatedCurve:
     """A configuration's learning curve. ``step_time_s`` is on one atom.
 
     ``length``: steps after which its script ends by itself (None: it never does), with what ``ending``.
@@ -59,7 +59,7 @@ class Workload(Protocol):
         """Return the search space, in the words of a recipe."""
         ...
 
-    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> Curve:
+    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
         """Return the curve of a configuration: the same for the same arguments, whatever the policy."""
         ...
 
@@ -91,7 +91,7 @@ class Synthetic:
         unit = {"uniform": [0.0, 1.0]}
         return {"b0_quantile": unit, "b1": unit, "b2": unit}
 
-    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> Curve:
+    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
         b0 = -0.1 * math.log1p(-hparams["b0_quantile"])
         b1, b2 = float(hparams["b1"]), float(hparams["b2"])
         step_time_s = self.step_time_s
@@ -99,10 +99,10 @@ class Synthetic:
         def score(step: int) -> float:
             return (2.0 - (1.0 / (0.01 * b0 * step + 0.1 * b1 + 0.5) + 0.01 * b2)) / 2.0
 
-        return Curve(score, lambda step: step_time_s)
+        return SimulatedCurve(score, lambda step: step_time_s)
 
 
-def with_noise(curve: Curve, noise: Noise, seed: int, trial: int) -> Curve:
+def with_noise(curve: SimulatedCurve, noise: Noise, seed: int, trial: int) -> SimulatedCurve:
     """The curve with noise, the same for every policy and for a step that is trained twice."""
     if not noise:
         return curve
@@ -115,7 +115,7 @@ def with_noise(curve: Curve, noise: Noise, seed: int, trial: int) -> Curve:
     def step_time_s(step: int) -> float:
         return curve.step_time_s(step) * math.exp(noise.step_time * times[step])
 
-    return Curve(metric, step_time_s, curve.length, curve.ending)
+    return SimulatedCurve(metric, step_time_s, curve.length, curve.ending)
 
 
 class _Gaussian:
@@ -227,7 +227,7 @@ class Function:
         space: Mapping[str, Any] = self._space
         return space
 
-    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> Curve:
+    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
         random = Random(f"{seed}/function/{trial}")
         known: list[tuple[float, float]] = []
 
@@ -236,7 +236,7 @@ class Function:
                 known.append(self._value(hparams, len(known) + 1, random))
             return known[step - 1]
 
-        return Curve(lambda step: at(step)[0], lambda step: at(step)[1])
+        return SimulatedCurve(lambda step: at(step)[0], lambda step: at(step)[1])
 
     def _value(self, hparams: Mapping[str, Any], step: int, random: Random) -> tuple[float, float]:
         try:

@@ -23,7 +23,7 @@ KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class SpaceProblem:
     """A problem of the space, and its key."""
 
     path: Path
@@ -49,11 +49,11 @@ class Reader:
     def __init__(self) -> None:
         self.leaves: dict[Path, Leaf] = {}
         self.groups: set[Path] = set()
-        self.problems: list[Problem] = []
+        self.problems: list[SpaceProblem] = []
         self._complained: set[Path] = set()
 
     def complain(self, path: Path, message: str) -> None:
-        self.problems.append(Problem(path, message))
+        self.problems.append(SpaceProblem(path, message))
 
     def read(self, raw: object) -> None:
         if not isinstance(raw, Mapping) or not raw:

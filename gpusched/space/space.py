@@ -14,10 +14,10 @@ from decimal import Decimal
 from gpusched.errors import InputError
 from gpusched.space import forms
 from gpusched.space.forms import Const, Form, Grid, LogUniform, Steps, Uniform, same
-from gpusched.space.reader import MAX_GRID, Leaf, Path, Problem, Reader
+from gpusched.space.reader import MAX_GRID, Leaf, Path, Reader, SpaceProblem
 from gpusched.text import nearest, show
 
-__all__ = ["Problem", "Space", "SpaceError", "parse_space"]
+__all__ = ["Space", "SpaceError", "SpaceProblem", "parse_space"]
 
 Values = dict[Path, object]
 
@@ -25,7 +25,7 @@ Values = dict[Path, object]
 class SpaceError(InputError):
     """All problems of a space."""
 
-    def __init__(self, problems: list[Problem]) -> None:
+    def __init__(self, problems: list[SpaceProblem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(map(str, problems)))
 

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.core.allocation import Devices, DeviceState
+from gpusched.core.allocation import DeviceState, DeviceTable
 
 FREE, HELD = DeviceState.FREE, DeviceState.HELD
 DRAINING, QUARANTINED = DeviceState.DRAINING, DeviceState.QUARANTINED
 
 
-def make(count: int = 4, islands: dict[str, int] | None = None) -> Devices:
-    return Devices([f"d{n}" for n in range(count)], islands or {})
+def make(count: int = 4, islands: dict[str, int] | None = None) -> DeviceTable:
+    return DeviceTable([f"d{n}" for n in range(count)], islands or {})
 
 
-def states(devices: Devices) -> list[str]:
+def states(devices: DeviceTable) -> list[str]:
     return [slot.state.value for slot in devices.slots.values()]
 
 
@@ -165,7 +165,7 @@ def test_more_than_there_are_is_an_error() -> None:
 def test_a_placement_is_free_distinct_and_repeats(
     islands: list[int], taken: set[int], data: st.DataObject
 ) -> None:
-    devices = Devices(
+    devices = DeviceTable(
         [f"d{n}" for n in range(len(islands))], {f"d{n}": i for n, i in enumerate(islands)}
     )
     devices.take([f"d{n}" for n in taken if n < len(islands)], trial=0)
@@ -183,7 +183,7 @@ def test_a_placement_is_free_distinct_and_repeats(
 
 def test_a_release_that_is_told_again_changes_nothing() -> None:
     """Of a device that somebody holds by now, too: the invariants must not look for it among those that changed."""
-    devices = Devices(("d0", "d1", "d2"), {})
+    devices = DeviceTable(("d0", "d1", "d2"), {})
     devices.take(("d0", "d1"), 3)
     devices.drain(("d0", "d1"), None)
     assert devices.released(("d0", "d1", "d2")) == set()
@@ -199,7 +199,7 @@ def test_a_release_that_is_told_again_changes_nothing() -> None:
 
 def test_the_first_free_ones_are_chosen_in_order_however_many_there_are() -> None:
     names = tuple(f"d{n}" for n in range(200))
-    devices = Devices(names, {})
+    devices = DeviceTable(names, {})
     devices.take(names[3:150:2], 0)
     free = [name for name in names if name in devices.free]
     assert [devices.choose(count) for count in (1, 2, 60, 126)] == [

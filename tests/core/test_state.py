@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpusched.core import invariants
-from gpusched.core.allocation import Devices, DeviceSlot
+from gpusched.core.allocation import DeviceSlot, DeviceTable
 from gpusched.core.rules import Rules
 from gpusched.core.state import State
 from gpusched.core.trial import NEVER, After, TrialState
@@ -261,7 +261,7 @@ def breakages() -> dict[str, tuple[str, object]]:
 def running_on_d0() -> State:
     """Two trials, the first of which runs."""
     state = make()
-    state.devices = Devices(["d0", "d1"], {})
+    state.devices = DeviceTable(["d0", "d1"], {})
     for _ in range(2):
         assert state.can_draw
         state.draw()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.core.allocation import Devices
+from gpusched.core.allocation import DeviceTable
 from gpusched.daemon.people import quarantined_device
 from gpusched.devices.base import Device
 from gpusched.errors import InputError
@@ -13,9 +13,9 @@ IDS = ("GPU-aa11", "GPU-aa22", "GPU-bb33", "GPU-cc44")
 
 
 @pytest.fixture
-def allocated() -> Devices:
+def allocated() -> DeviceTable:
     """All but the last are in quarantine."""
-    found = Devices(IDS, {})
+    found = DeviceTable(IDS, {})
     for name in IDS[:3]:
         found.quarantine(name, "a stranger's")
     return found
@@ -28,7 +28,7 @@ INVENTORY = [Device(name, f"GPU {place}") for place, name in enumerate(IDS)]
     ("wanted", "meant"),
     [("GPU-aa11", 0), ("GPU 1", 1), ("2", 2), ("GPU-b", 2), ("GPU-aa22", 1)],
 )
-def test_a_device_by_any_name(allocated: Devices, wanted: str, meant: int) -> None:
+def test_a_device_by_any_name(allocated: DeviceTable, wanted: str, meant: int) -> None:
     assert quarantined_device(wanted, allocated, INVENTORY) == IDS[meant]
 
 
@@ -41,7 +41,7 @@ def test_a_device_by_any_name(allocated: Devices, wanted: str, meant: int) -> No
         ("", "is not in quarantine"),
     ],
 )
-def test_what_is_not_meant(allocated: Devices, wanted: str, problem: str) -> None:
+def test_what_is_not_meant(allocated: DeviceTable, wanted: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem) as told:
         quarantined_device(wanted, allocated, INVENTORY)
     assert "GPU-aa11 (GPU 0), GPU-aa22 (GPU 1), GPU-bb33 (GPU 2)" in str(told.value)

@@ -23,8 +23,8 @@ from gpusched.devices.base import (  # noqa: E402
     Device,
     DeviceEvent,
     Quarantined,
+    ReadmitRefused,
     Readmitted,
-    Refused,
     Released,
     Remark,
 )
@@ -110,7 +110,7 @@ class Watched:
         self.told(Readmitted)
         self.readmit(name)
         while True:
-            if refused := self.told(Refused):
+            if refused := self.told(ReadmitRefused):
                 return refused[0].reason
             if name in self.recovered():
                 return None

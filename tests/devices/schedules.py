@@ -16,7 +16,7 @@ from fake_driver import GIB, MIB, NEVER, Context, FakeGpu, FakeProcesses
 from fake_nvml import installed
 from schedule_world import SICK_S, World
 
-from gpusched.devices.base import DeviceEvent, Quarantined, Readmitted, Refused, Released
+from gpusched.devices.base import DeviceEvent, Quarantined, ReadmitRefused, Readmitted, Released
 from gpusched.devices.cuda import CudaDevices
 from gpusched.errors import DeviceError
 
@@ -208,7 +208,7 @@ class Schedule(World):
                 self._quarantined(event)
             case Readmitted(device):
                 self._readmitted(device)
-            case Refused(device, reason):
+            case ReadmitRefused(device, reason):
                 assert reason, "a refusal without a reason"
                 self.refused[device] = reason
             case _:

@@ -11,8 +11,8 @@ from gpusched.devices.base import (
     Devices,
     Examined,
     Quarantined,
+    ReadmitRefused,
     Readmitted,
-    Refused,
     Released,
     Remark,
 )
@@ -76,7 +76,7 @@ def test_whoever_asks_gets_one_answer(made: Made) -> None:
     devices.readmit(name)
     box.clock.advance(10)
     assert devices.told(Readmitted) == [Readmitted(name)]
-    assert devices.told(Refused) == []
+    assert devices.told(ReadmitRefused) == []
     devices.examine([name])
     box.clock.advance(10)
     assert devices.told(Examined) == [Examined((name,), "")]

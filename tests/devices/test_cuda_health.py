@@ -8,7 +8,7 @@ import pytest
 from conftest import LIMIT_S, Box, begin, gpu, run_trial
 from fake_driver import GIB
 
-from gpusched.devices.base import Quarantined, Readmitted, Refused, Released
+from gpusched.devices.base import Quarantined, ReadmitRefused, Readmitted, Released
 from gpusched.errors import DeviceError
 
 MakeBox = Callable[..., Box]
@@ -71,7 +71,7 @@ def test_an_xid_that_comes_while_it_is_asked_for_keeps_it_out(box: Box) -> None:
     box.driver.xid(box.gpus[0], 79)  # again, after it was asked for
     box.clock.advance(4)
     assert devices.recovered() == ()
-    (refused,) = devices.told(Refused)
+    (refused,) = devices.told(ReadmitRefused)
     assert "XID 79" in refused.reason
     assert devices.readmitted(name) is None, "who asks once more takes it as it is"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusched.devices.gpu import Gpu
-from gpusched.devices.machine import Entry, choose, entry_of, visible
+from gpusched.devices.machine import VisibleGpu, choose, entry_of, visible
 from gpusched.errors import DeviceError
 
 GPUS = [Gpu(f"GPU-{i}a00-beef", i, "NVIDIA H100", f"00000000:{i + 1:02X}:00.0") for i in range(4)]
@@ -15,7 +15,7 @@ PLAIN = [entry_of(gpu, ()) for gpu in GPUS]
 MIXED = [*PLAIN, entry_of(BOARD, SLICES)]
 
 
-def names(entries: list[Entry]) -> list[str]:
+def names(entries: list[VisibleGpu]) -> list[str]:
     return [unit.uuid for entry in entries for unit in entry.units]
 
 

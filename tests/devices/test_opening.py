@@ -8,10 +8,10 @@ import pytest
 from conftest import Box, gpu
 
 from gpusched.devices import opening
-from gpusched.devices.gpu import GpuProcess, Usage
+from gpusched.devices.gpu import GpuProcess, GpuUsage
 
 
-class Child:
+class ContextProcess:
     def __init__(self) -> None:
         self.pid = 42
         self.closed = False
@@ -20,11 +20,11 @@ class Child:
         self.closed = True
 
 
-def usage(*pids: int) -> Usage:
-    return Usage("GPU-a", 1, 0.0, tuple(GpuProcess(pid, 1) for pid in pids))
+def usage(*pids: int) -> GpuUsage:
+    return GpuUsage("GPU-a", 1, 0.0, tuple(GpuProcess(pid, 1) for pid in pids))
 
 
-NO_LIST = Usage("GPU-a", 1, 0.0)
+NO_LIST = GpuUsage("GPU-a", 1, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ NO_LIST = Usage("GPU-a", 1, 0.0)
         (usage(), NO_LIST, "unknown"),
     ],
 )
-def test_findings(before: Usage | None, during: Usage | None, finding: str) -> None:
-    readings: Iterator[Usage | None] = iter((before, during))
-    child = Child()
+def test_findings(before: GpuUsage | None, during: GpuUsage | None, finding: str) -> None:
+    readings: Iterator[GpuUsage | None] = iter((before, during))
+    child = ContextProcess()
     found, _ = opening.self_test(lambda: child, lambda: next(readings))
     assert found == finding
     listed_at_all = before is not None and before.processes is not None
@@ -53,7 +53,7 @@ def test_findings(before: Usage | None, during: Usage | None, finding: str) -> N
 def test_a_child_that_gets_no_context_is_cleaned_up_and_said() -> None:
     """Here, without a GPU, the real child ends at once; on a box with one it would be visible."""
 
-    def fail() -> opening.Child:
+    def fail() -> opening.ContextProcess:
         return opening.ContextChild("GPU-nowhere")
 
     found, why = opening.self_test(fail, lambda: usage())

@@ -10,7 +10,7 @@ from fake_driver import GIB, MIB
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.devices.gpu import Gpu, GpuProcess, Usage
+from gpusched.devices.gpu import Gpu, GpuProcess, GpuUsage
 from gpusched.devices.holders import Holder
 from gpusched.devices.release import (
     Baseline,
@@ -33,8 +33,8 @@ def usage(
     v1: int | None = None,
     processes: tuple[GpuProcess, ...] | None = (),
     error: str = "",
-) -> Usage:
-    return Usage("GPU-a", 1, 0.0, processes, v1, v2, error)
+) -> GpuUsage:
+    return GpuUsage("GPU-a", 1, 0.0, processes, v1, v2, error)
 
 
 def nobody(pid: int) -> Holder:
@@ -61,7 +61,7 @@ def nobody(pid: int) -> Holder:
         ),
     ],
 )
-def test_three_signals(reading: Usage, clean: bool, why: str) -> None:
+def test_three_signals(reading: GpuUsage, clean: bool, why: str) -> None:
     verdict = judge(GPU, reading, IDLE, ALL, nobody)
     assert verdict.clean is clean
     assert why in verdict.why

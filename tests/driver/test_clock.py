@@ -8,7 +8,7 @@ import json
 import pytest
 
 from gpusched.driver import clock
-from gpusched.driver.clock import Beginning, Clock
+from gpusched.driver.clock import Beginning, ExperimentClock
 
 
 class Machine:
@@ -35,16 +35,16 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return made
 
 
-def resumed(beginning: Beginning, at_least_s: float = 0.0) -> Clock:
+def resumed(beginning: Beginning, at_least_s: float = 0.0) -> ExperimentClock:
     """As the next daemon makes it, from what is on the disk."""
-    return Clock(
+    return ExperimentClock(
         Beginning.from_json(json.loads(json.dumps(beginning.to_json()))), at_least_s=at_least_s
     )
 
 
 def test_steps_of_the_wall_clock_move_nothing(machine: Machine) -> None:
     beginning = Beginning.now()
-    running = Clock(beginning)
+    running = ExperimentClock(beginning)
     machine.pass_by(60)
     machine.wall -= 3600
     assert running() == 60

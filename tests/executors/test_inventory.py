@@ -15,8 +15,8 @@ from gpusched.devices.base import (
     Placement,
     Quarantined,
     Reading,
+    ReadmitRefused,
     Readmitted,
-    Refused,
     Released,
     Remark,
     Strangers,
@@ -129,7 +129,7 @@ def test_everybody_who_asks_for_a_device_gets_the_answer(bench: Bench) -> None:
     for _ in range(2):
         bench.inventory.readmit("a", answers.append)
     assert answers == []
-    bench.inventory.emit(Refused("a", "the GPU is lost"))
+    bench.inventory.emit(ReadmitRefused("a", "the GPU is lost"))
     assert answers == ["the GPU is lost"] * 2
     bench.inventory.readmit("a", answers.append)
     bench.inventory.emit(Readmitted("a"))

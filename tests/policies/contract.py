@@ -43,7 +43,7 @@ from gpusched.driver.loop import Driver
 from gpusched.policies.curves.predictor import Prediction
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Delays, Faults, Incident
-from gpusched.sim.workload import Curve
+from gpusched.sim.workload import SimulatedCurve
 
 #: More events than this in one experiment: it does not end.
 MAX_EVENTS = 60_000
@@ -195,7 +195,7 @@ class RandomWorkload:
     def space(self, seed: int) -> Mapping[str, Any]:
         return {}
 
-    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> Curve:
+    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
         random = Random(f"{self.seed}/curve/{trial}")
         end, start, speed = random.random(), random.random() * 0.5, random.uniform(0.5, 20.0)
         nan_every = random.choice([0, 0, 0, 0, 7])
@@ -209,7 +209,7 @@ class RandomWorkload:
 
         length = random.choice([None, None, None, None, random.randint(3, 40)])
         ending = random.choice(["finished", "finished", "failed"])
-        return Curve(metric, lambda step: step_time_s, length, ending)  # type: ignore[arg-type]
+        return SimulatedCurve(metric, lambda step: step_time_s, length, ending)  # type: ignore[arg-type]
 
 
 class StraightOn:

@@ -59,8 +59,8 @@ def test_quoted_and_block_text_stays_text() -> None:
 
 def test_every_key_and_item_has_its_line() -> None:
     text = "# digits\na: 1\nb:\n\n  c: [1,\n   2]\n  ? d\n  : e\nf: {g: 1,\n h: 2}\n"
-    marks = read_yaml(text, "r.yaml").marks
-    assert {dotted(path): str(mark) for path, mark in marks.items()} == {
+    places = read_yaml(text, "r.yaml").places
+    assert {dotted(path): str(place) for path, place in places.items()} == {
         **{
             "": "r.yaml:1",
             "a": "r.yaml:2",
@@ -84,7 +84,7 @@ def test_of_a_key_that_is_there_twice_the_first_counts() -> None:
     assert [str(problem) for problem in document.problems] == [
         "r:2: a: twice; it is in line 1 already"
     ]
-    assert ("a", "c") not in document.marks
+    assert ("a", "c") not in document.places
 
 
 text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -168,7 +168,7 @@ def test_a_long_list_reads_as_through_the_parser(
             found = read_yaml(text, "r")
         except Unreadable:
             return "unreadable"
-        return found.data, found.marks, [str(p) for p in found.problems], found.unusable
+        return found.data, found.places, [str(p) for p in found.problems], found.unusable
 
     quickly = read()
     with mock.patch.object(config_yaml, "_PLAIN_LIST", re.compile("(?!)")):

@@ -10,7 +10,13 @@ from typing import Any
 
 import pytest
 
-from gpusched.journal.timeline import Incarnation, Step, Timeline, TrialTimeline, read
+from gpusched.journal.timeline import (
+    IncarnationTimeline,
+    ReportedStep,
+    Timeline,
+    TrialTimeline,
+    read,
+)
 from gpusched.protocol import Report
 from gpusched.report import page, svg
 from gpusched.report.page import importance
@@ -113,7 +119,9 @@ def test_a_curve_that_runs_away_hides_nothing_of_the_others() -> None:
 def trials(*given: tuple[dict[str, Any], float | None]) -> list[TrialTimeline]:
     return [
         TrialTimeline(
-            n, hparams, [Incarnation(1, (), 0.0, [Step(1.0, Report(1, 1, 1), metric, None)])]
+            n,
+            hparams,
+            [IncarnationTimeline(1, (), 0.0, [ReportedStep(1.0, Report(1, 1, 1), metric, None)])],
         )
         for n, (hparams, metric) in enumerate(given)
     ]

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from gpusched.sim.executor import SimExecutor
-from gpusched.sim.workload import Curve
+from gpusched.sim.workload import SimulatedCurve
 from tests.executors.contract import ExecutorContract, Rig
 
 
@@ -23,7 +23,7 @@ class Scripted:
         fails_at = hparams.get("fails_at")
         length = hparams["steps"] if fails_at is None else fails_at - 1
         ending = "finished" if fails_at is None else "failed"
-        return Curve(lambda step: 0.1 * step, lambda step: 0.1, length, ending)
+        return SimulatedCurve(lambda step: 0.1 * step, lambda step: 0.1, length, ending)
 
 
 class TestSimExecutor(ExecutorContract):

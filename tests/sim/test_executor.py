@@ -26,7 +26,7 @@ from gpusched.journal.log import Journal
 from gpusched.sim.executor import SimExecutor, Stalled
 from gpusched.sim.physics import Delays, Faults, Incident, Noise
 from gpusched.sim.single import start
-from gpusched.sim.workload import Curve, Synthetic
+from gpusched.sim.workload import SimulatedCurve, Synthetic
 
 HPARAMS = {"b0_quantile": 0.5, "b1": 0.5, "b2": 0.5}
 
@@ -43,7 +43,7 @@ class Flat:
         return {"x": 1}
 
     def curve(self, trial, hparams, seed):
-        return Curve(lambda step: float(step), lambda step: 1.0, self.length)
+        return SimulatedCurve(lambda step: float(step), lambda step: 1.0, self.length)
 
 
 def machine(atoms=2, *, length=None, **more):
@@ -237,7 +237,7 @@ def test_a_script_that_ends_by_itself():
 def test_metrics_that_are_not_finite():
     class Diverging(Flat):
         def curve(self, trial, hparams, seed):
-            return Curve(lambda step: float("nan"), lambda step: 1.0)
+            return SimulatedCurve(lambda step: float("nan"), lambda step: 1.0)
 
     executor = SimExecutor(Diverging(), 1)
     launch(executor)

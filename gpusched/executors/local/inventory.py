@@ -17,8 +17,8 @@ from gpusched.devices.base import (
     Devices,
     Examined,
     Quarantined,
+    ReadmitRefused,
     Readmitted,
-    Refused,
     Released,
     Remark,
     Strangers,
@@ -145,7 +145,7 @@ class Inventory:
                 self._blocked.pop(device, None)
                 self._emit(DeviceReadmitted(at=now, device=device))
                 self._answer(self._asking.pop(device, []), "")
-            case Refused(device, reason):
+            case ReadmitRefused(device, reason):
                 self._answer(self._asking.pop(device, []), reason)
             case Examined(devices, fault):
                 self._answer(self._examining.pop(devices, []), fault)
