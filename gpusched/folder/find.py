@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from gpusched.errors import DamagedState, InputError
+from gpusched.errors import DamagedState, GpuschedError, InputError
 from gpusched.folder.lock import is_locked
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.text import did_you_mean
@@ -20,6 +20,8 @@ RUNS_VARIABLE = "GPUSCHED_RUNS"
 _REST = re.compile(r"-\d{8}-\d{6}(-\d+)?|(?<=-\d{8})-\d{6}(-\d+)?")
 """Of an experiment's name, behind its recipe's or behind its day: ``<recipe>-<day>-<time>[-<number>]``."""
 
+#: Entries of a folder that a message names.
+FILES_NAMED = 5
 #: How long a daemon may hold its lock without answering before that is called an error.
 COMING_OR_GOING_S = 5.0
 
@@ -38,7 +40,10 @@ def experiments(runs: Path) -> list[ExperimentPaths]:
 
 
 def find(experiment: str | None, runs: Path) -> ExperimentPaths:
-    """Return the experiment that is meant: a folder, a name, or ``last``. Raises InputError with the latest names."""
+    """Return the experiment that is meant: a folder, a name, or ``last``.
+
+    Raises InputError with the latest names, and DamagedState for an experiment that has lost its journal.
+    """
     wanted = experiment or "last"
     folder = Path(wanted)
     if (folder / "journal.db").exists():
@@ -54,13 +59,27 @@ def find(experiment: str | None, runs: Path) -> ExperimentPaths:
         p for p in known if _is_called(p.root.name, wanted)
     ]
     if not matches and folder.is_dir() and folder.name != wanted:
-        raise DamagedState(f"{folder}: this folder is not an experiment (it has no journal.db)")
+        raise _not_an_experiment(folder)
     if not matches:
         names = [paths.root.name for paths in known]
         latest = f"; the latest are {', '.join(names[-5:])}" if names else ", which has none"
         hint = did_you_mean(wanted, names)
         raise InputError(f"no experiment is called '{wanted}' in {runs}/{hint or latest}")
     return matches[-1]
+
+
+def _not_an_experiment(folder: Path) -> GpuschedError:
+    """Say what a folder lacks to be an experiment, and what is in it instead."""
+    if ExperimentPaths(folder).resolved.exists():
+        return DamagedState(
+            f"{folder}: its journal.db is missing; the experiment cannot be read without it"
+        )
+    names = sorted(path.name for path in folder.iterdir())
+    more = f" and {len(names) - FILES_NAMED} more" if len(names) > FILES_NAMED else ""
+    inside = f"but {', '.join(names[:FILES_NAMED])}{more}" if names else "the folder is empty"
+    if inner := [paths.root.name for paths in experiments(folder)]:
+        inside = f"but the experiments {', '.join(inner[-FILES_NAMED:])}; name one of them, as in {folder / inner[-1]}"
+    return InputError(f"{folder} is not an experiment: no journal.db is in it, {inside}")
 
 
 def _is_called(name: str, wanted: str) -> bool:

@@ -151,7 +151,10 @@ def test_ctrl_c_once_twice_three_times(sandbox: Sandbox, times: int) -> None:
 
 def test_folders_that_are_no_experiment(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert sandbox.gpusched("resume", "empty").code == 5
+    for command in ("resume", "status", "best", "export", "report"):
+        refused = sandbox.gpusched(command, "./empty")
+        assert refused.code == 2, refused.text
+        assert "empty is not an experiment: no journal.db is in it" in refused.err
     assert sandbox.gpusched("status").code == 2
     assert sandbox.gpusched("status", "nonsense").code == 2
 

@@ -62,8 +62,37 @@ def test_a_folder_beside_that_is_called_like_the_recipe_is_not_meant(
     Path("other").mkdir()
     with pytest.raises(InputError, match="'other'"):
         find("other", runs)
-    with pytest.raises(DamagedState, match=r"digits: this folder is not an experiment"):
+    with pytest.raises(InputError, match=r"^digits is not an experiment: no journal.db is in it,"):
         find("./digits", runs)
+
+
+@pytest.mark.parametrize(
+    ("files", "holds"),
+    [
+        ((), "the folder is empty"),
+        (("b.txt", "a.txt"), "but a.txt, b.txt"),
+        (tuple("abcdefgh"), "but a, b, c, d, e and 3 more"),
+        (("one/journal.db", "two/journal.db"), "but the experiments one, two; name one of them"),
+    ],
+    ids=["empty", "files", "many", "runs"],
+)
+def test_a_folder_that_is_not_an_experiment_is_the_user_s_mistake(
+    tmp_path: Path, files: tuple[str, ...], holds: str
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for n, name in enumerate(files):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).touch()
+        os.utime(folder / name, (n, n))
+    with pytest.raises(InputError, match=f"folder is not an experiment: .*{holds}"):
+        find(str(folder), tmp_path / "runs")
+
+
+def test_an_experiment_that_lost_its_journal_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "resolved.json").write_text("{}")
+    with pytest.raises(DamagedState, match=r"its journal\.db is missing"):
+        find(str(tmp_path), tmp_path / "runs")
 
 
 # ---------------------------------------------------------------- the lock
