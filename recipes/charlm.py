@@ -170,9 +170,10 @@ def main():
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=hp.lr, betas=(0.9, 0.95), weight_decay=hp.weight_decay, fused=True
     )
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1.0, (n + 1) / RAMP))
     trial.scale_lr(optimizer)
     loader = trial.loader(range(len(training)), batch_size=hp.batch, pin_memory=False)
+    ramp = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1.0, (n + 1) / RAMP))
+    schedule = trial.schedule(ramp)  # by step: counted as one atom would count
     some = range(0, len(held_back), math.ceil(len(held_back) / SAMPLES))
     test_loader = trial.eval_loader(some, batch_size=100, pin_memory=False)
     trial.track(model=model, optimizer=optimizer, schedule=schedule)

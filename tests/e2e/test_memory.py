@@ -7,7 +7,7 @@ from tests.e2e.sandbox import Sandbox
 
 def test_out_of_memory(sandbox: Sandbox) -> None:
     space = {"batch": {"choice": [64, 4096]}, "memory": {"choice": ["gpu", "host"]}}
-    recipe = sandbox.recipe("greedy.py", space=space, max_trials=10, devices="cpu:1")
+    recipe = sandbox.recipe("greedy.py", space=space, repeats=10, max_trials=10, devices="cpu:1")
     result = sandbox.gpusched("run", recipe, "--seed", "3")
     assert result.code == 0, result.text + sandbox.log()
     trials = sandbox.view()["trials"]
