@@ -34,7 +34,7 @@ class RecipeError(InputError):
 
 
 class NoTrialSucceeded(GpuschedError):
-    """Every trial failed; there is no model."""
+    """Failure of every trial; the search has no model."""
 
     exit_code = 3
 

@@ -1,4 +1,4 @@
-"""How values, durations, sizes, ranks and near misses are worded for people: one form each, wherever they are shown.
+"""Words for values, durations, sizes, ranks and near misses: one form each, wherever people see them.
 
 Text from outside (a script's errors, hyperparameters, log lines, file names) may hold anything; ``clean`` and
 ``printable`` make such text harmless. Pure, and the standard library alone.

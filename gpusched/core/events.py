@@ -89,7 +89,7 @@ class CheckpointSaved(Event):
 
 @dataclass(slots=True, kw_only=True)
 class TrialExited(Event):
-    """Nothing of the incarnation is left.
+    """End of an incarnation: no process of it is left.
 
     ``lost`` is the infrastructure's fault (a killed shim, a vanished device): it is relaunched and not counted
     against the trial. ``saved_step`` is the step of the checkpoint it committed when it left, if it did. ``barred``:

@@ -156,7 +156,7 @@ class Experiment:
             if state.rules.target is not None and state.stopping is None:
                 self._end_at_target(trial)
         if stays:
-            trial.decided_at = state.now  # it trained until now: that is no overhead
+            trial.decided_at = state.now  # the trial trained until now: no overhead
         if state.best is None or trial.score > state.best.score:
             self._do.save_if_better(trial, trains_on=stays and event.can_save)
         if state.rules.save_every_s is not None:

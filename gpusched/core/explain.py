@@ -1,4 +1,4 @@
-"""Why a trial is where it is. Data first (``Explanation``), sentences second (``lines``).
+"""The reasons for a trial's place. Data first (``Explanation``), sentences second (``lines``).
 
 From the state, the trial's story and the policy's own words; changes nothing.
 """

@@ -107,7 +107,7 @@ def check_allocation(state: State, trial: Trial) -> None:
             assert slot.state is HELD, f"{_who(trial)} runs on unclean {name}"
     if has_processes:
         assert trial.is_doomed or _has_allowed_size(state, trial), (
-            f"{_who(trial)} runs on {trial.devices}, which is no allowed size"
+            f"{_who(trial)} runs on {trial.devices}, not an allowed size"
         )
     elif trial.state.is_live:
         waits = any(slots[name].state is DeviceState.DRAINING for name in trial.devices)

@@ -225,7 +225,7 @@ class Daemon:
         self._finish()
 
     def _due_at(self) -> float:
-        """When there is something to do beside the trials; in the past: now."""
+        """Time of the next work beside the trials; in the past: now."""
         if self._signals:
             return 0.0
         return min(self.people.due_at, self.storage.next_at, self._next_look_at)

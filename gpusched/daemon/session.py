@@ -165,7 +165,7 @@ def explanation(paths: ExperimentPaths, trial: int) -> dict[str, Any]:
 
 
 def _from_daemon(paths: ExperimentPaths, verb: str, **arguments: Any) -> dict[str, Any] | None:
-    """Return the daemon's answer; None where there is no daemon, or where it ends while it is being asked."""
+    """Return the daemon's answer; None if no daemon lives, or if the daemon ends while being asked."""
     until = time.monotonic() + COMING_OR_GOING_S
     while has_daemon(paths):
         client = Client.connect(paths.socket)

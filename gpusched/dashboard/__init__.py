@@ -5,5 +5,5 @@
   colours
 * ``live`` runs the dashboard: ``feed`` brings views, stories and logs, ``screen`` paints and reads keys, ``ui`` knows
   what was chosen
-* where there is no terminal: ``lines`` (an event a line) and, at the end, ``summary``
+* without a terminal: ``lines`` (an event a line) and, at the end, ``summary``
 """

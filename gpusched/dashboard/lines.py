@@ -1,4 +1,4 @@
-"""One plain line for each event that is news, where there is no terminal; and the same as JSON objects.
+"""One plain line for each event that is news, for output without a terminal; and the same as JSON objects.
 
 ``records`` tells an event and the commands it caused as flat objects: ``{"at", "what", "text", "trial", ..}``.
 ``what`` is one of ``WHAT``; ``text`` is a whole sentence; further keys depend on ``what``. Called after

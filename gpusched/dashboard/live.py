@@ -49,7 +49,7 @@ NOTE_S = 8.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Watched:
-    """How watching ended. ``lost``: no daemon runs the experiment any more, and it is not over."""
+    """The end of watching. ``lost``: no daemon runs the experiment any more, and it is not over."""
 
     view: View | None
     why: Why
@@ -67,7 +67,7 @@ def watch(
     """Show an experiment until it is over, its daemon is lost for good, or the person detaches (q).
 
     ``frames``: gives out views, see ``feed.Frames``. ``folder``: the experiment's, for log tails. ``explain``: a
-    trial's story. ``stay``: remain when it is over (default: where Ctrl-C only detaches). Where there is no terminal
+    trial's story. ``stay``: remain when it is over (default: where Ctrl-C only detaches). Without a terminal
     that can show a screen (``TERM=dumb``, a pipe), plain lines are printed instead. For the main thread; the terminal
     and the signal handlers are afterwards as before. Raises what ``frames`` raises.
     """

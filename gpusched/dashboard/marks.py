@@ -45,7 +45,7 @@ DEVICE = {
     "quarantined": ("×", QUARANTINED_STYLE),
 }
 
-#: What explains rather than tells, and lines between panels: greys that can be read on black and on white (the
+#: Explanations, and lines between panels: greys that can be read on black and on white (the
 #: terminal's own "bright black" is the background colour in some themes).
 QUIET, LINE = "color(244)", "color(242)"
 #: Rows of trials that hold no atoms; sparklines of those that do and those that do not.

@@ -45,7 +45,7 @@ class UnsavedView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtomsView:
-    """How many atoms are in which state."""
+    """Number of atoms in each state."""
 
     total: int = 0
     held: int = 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gpusched.dashboard.model import STATES, TrialView, View
 
 SORTS = ("metric", "trial", "state", "step", "atoms")
-#: What the lower half of a narrow screen shows, in the order of the tab key.
+#: Contents of the lower half of a narrow screen, in the order of the tab key.
 PANELS = ("both", "decisions", "rungs", "devices", "none")
 
 KEYS = (
@@ -44,7 +44,7 @@ class UiState:
     help: bool = False
     note: str = ""
     away_s: float | None = None
-    #: What Ctrl-C does here, for the help; empty: nothing special.
+    #: Effect of Ctrl-C in this dashboard, for the help; empty: nothing special.
     interrupt: str = ""
 
 

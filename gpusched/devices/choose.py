@@ -56,7 +56,7 @@ class CpuDevices:
 
     @property
     def is_oversubscribed(self) -> bool:
-        """There are more slots than cores."""
+        """Whether slots outnumber cores."""
         return len(self._core_of) > len(self._cores)
 
     @property

@@ -48,7 +48,7 @@ PAUSE_MIN_S, PAUSE_MAX_S, PAUSE_GROWTH = 0.02, 0.5, 1.5
 """Between two looks at a release: at first often, at last as often as a GPU is read."""
 READMIT_EVERY_S = 0.1
 READMIT_PATIENCE_S = 4.0
-"""How long a device that is asked for may take to prove that it is clean and well."""
+"""Time a requested device may take to prove that it is clean and well."""
 EXAMINE_EVERY_S = 0.05
 EXAMINE_PATIENCE_S = 5.0
 """Vitals are read every two seconds, and a reading that takes longer than 3 s is thrown away."""

@@ -92,7 +92,7 @@ class GpuUsage:
 
     @property
     def graphics_bytes(self) -> int:
-        """Memory of processes that draw: comes and goes with windows, and is no leak."""
+        """Memory of processes that draw: comes and goes with windows; not a leak."""
         return sum(p.memory_bytes or 0 for p in self.processes or () if p.draws)
 
 

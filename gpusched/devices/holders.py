@@ -55,7 +55,7 @@ RESIDENTS = {
     ),
     *("Hyprland", "weston", "gamescope", "cosmic-comp"),
 }
-"""What lives on an idle GPU: an MPS server, and the programs that draw the screen (some compute a little as well)."""
+"""Residents of an idle GPU: an MPS server, and the programs that draw the screen (some compute a little as well)."""
 COMM_LENGTH = 15
 """The kernel cuts the names of processes after so many bytes."""
 

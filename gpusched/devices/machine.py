@@ -139,7 +139,7 @@ class Machine:
 
 
 def find_machine(processes: Processes, threads: Threads, *, topology: bool = True) -> Machine:
-    """Look for all GPUs. Raises DeviceError where there is no driver, no GPU, or no answer."""
+    """Look for all GPUs. Raises DeviceError without a driver, a GPU or an answer."""
     machine = Machine()
     watches = [Watch(index, processes, threads) for index in range(_count(machine, threads))]
     deadline = threads.now() + FIND_TIMEOUT_S

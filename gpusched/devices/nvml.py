@@ -89,7 +89,7 @@ _start_lock = threading.Lock()
 
 
 def start() -> None:
-    """Initialise NVML unless it is already. May take seconds; raises NvmlAbsent where there is no driver."""
+    """Initialise NVML unless it is already. May take seconds; raises NvmlAbsent without a driver."""
     global _started
     with _start_lock:
         if not _started:

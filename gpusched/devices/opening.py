@@ -29,7 +29,7 @@ FIRST_READING_TIMEOUT_S = 30.0
 READING_TIMEOUT_S = 10.0
 CONTEXT_GONE_TIMEOUT_S = 20.0
 LEAVING_TIMEOUT_S = 10.0
-"""How long to wait for processes that have ended and whose contexts the driver is still taking down."""
+"""Time to wait for processes that have ended and whose contexts the driver is still taking down."""
 POLL_S = 0.05
 
 Finding = Literal["visible", "hidden", "absent", "unknown"]

@@ -100,7 +100,7 @@ def learn(usage: GpuUsage, known: Baseline | None, residents: tuple[int, ...] = 
 
 
 class BaselineFile:
-    """``<state>/baselines/<uuid>.json``. One that cannot be read or was written for other circumstances is no file."""
+    """``<state>/baselines/<uuid>.json``. An unreadable file, or one of other circumstances, counts as missing."""
 
     def __init__(self, state_dir: Path, driver: str, boot: str) -> None:
         self._folder = state_dir / "baselines"

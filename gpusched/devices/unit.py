@@ -26,7 +26,7 @@ SILENCE_MAX_S = 5.0
 SILENCE_NOTICED_S = 0.4
 ERRORS_MAX = 3
 OPENERS_AFTER_S = 5.0
-"""How long a release must be overdue before every process's open files are searched for a hidden holder."""
+"""Time a release must be overdue before every process's open files are searched for a hidden holder."""
 FOREIGN_GRACE_S = 5.0
 """A release in which only strangers are in the way turns into a busy GPU after that."""
 CLEAN_FOR_S = 3.0
@@ -34,7 +34,7 @@ CLEAN_FOR_S = 3.0
 VITALS_AGE_MAX_S = 5.0
 """Vitals are read every two seconds; older ones say nothing about a GPU that is to be given out."""
 XID_PATIENCE_S = 10.0
-"""How long to wait for vitals read after an XID that must be judged by them."""
+"""Time to wait for vitals read after an XID that must be judged by them."""
 
 
 class Doing(enum.Enum):

@@ -227,7 +227,7 @@ def installed_torch_cuda() -> tuple[str, str] | None:
 
 
 def why_no_gpu() -> str:
-    """Say why scripts that use this interpreter's torch can use no GPU; empty if they can, or there is no torch."""
+    """Say why scripts that use this interpreter's torch can use no GPU; empty if they can, or without torch."""
     version, cuda = installed_torch_cuda() or ("", "")
     if cuda or not version:
         return ""

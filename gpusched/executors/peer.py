@@ -39,7 +39,7 @@ class Loop(Protocol):
 class Peer:
     """One connection. Whoever takes it says with ``hear`` what may be sent; ``on_end`` is called once.
 
-    ``fault``: why it was closed, where the other side sent what is no frame.
+    ``fault``: why the connection was closed, if the other side sent a bad frame.
     """
 
     __slots__ = (

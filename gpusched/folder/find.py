@@ -13,7 +13,7 @@ from gpusched.folder.lock import is_locked
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.text import did_you_mean
 
-#: Where experiments are made and looked for unless ``--dir`` says otherwise.
+#: Folder in which experiments are made and looked for unless ``--dir`` says otherwise.
 RUNS_VARIABLE = "GPUSCHED_RUNS"
 
 
@@ -93,7 +93,7 @@ def has_daemon(paths: ExperimentPaths) -> bool:
 
 
 def trial_folders(paths: ExperimentPaths) -> Iterator[int]:
-    """List the numbers of the trials that have a folder; a folder that a salvage put aside is no trial's."""
+    """List the numbers of the trials that have a folder; a folder that a salvage put aside does not count."""
     with suppress(OSError):
         names = [folder.name for folder in paths.trials.iterdir()]
         yield from sorted(int(name) for name in names if name.isdigit())

@@ -24,7 +24,7 @@ from gpusched.errors import Fenced, GpuschedError, InputError
 from gpusched.folder.files import write_durably
 
 _PROBES_END_S = 0.5
-"""How long ``take`` tries again: a probe (``is_locked``) shares the lock for an instant."""
+"""Time for which ``take`` tries again: a probe (``is_locked``) shares the lock for an instant."""
 _RETRY_S = 0.005
 
 

@@ -23,7 +23,7 @@ MIB = 1 << 20
 FIRST_BYTES = 8 * MIB
 LAST_BYTES = 24 * MIB
 STEP_BYTES = 8 * MIB
-"""How far a stream may grow beyond first and last part before the hole is made larger."""
+"""Bytes that a stream may grow beyond first and last part before the hole is made larger."""
 LOOK_S = 0.05
 UNWATCHED_LOOK_S = 0.25
 

@@ -40,7 +40,7 @@ class TrialPaths:
 
     @property
     def waits(self) -> Path:
-        """There while an incarnation waits for the one before it to leave: which, and for which devices."""
+        """Number and devices of an incarnation that waits for the one before it to leave; absent otherwise."""
         return self.root / "waits"
 
     def logs(self, incarnation: int) -> Path:
@@ -88,17 +88,17 @@ class ExperimentPaths:
 
     @property
     def source(self) -> Path:
-        """Where the recipe was read from."""
+        """The path that the recipe was read from."""
         return self.root / "source.json"
 
     @property
     def began(self) -> Path:
-        """When the experiment began, in both clocks."""
+        """The beginning of the experiment, in both clocks."""
         return self.root / "began.json"
 
     @property
     def profile(self) -> Path:
-        """What was measured of this recipe before, if it was."""
+        """Measurements of this recipe from an earlier profile, if there are any."""
         return self.root / "profile.json"
 
     @property
@@ -141,7 +141,7 @@ class ExperimentPaths:
 
     @property
     def final_view(self) -> Path:
-        """Where the experiment stood when it ended."""
+        """The standing of the experiment at its end."""
         return self.root / "final.json"
 
     @property
@@ -158,7 +158,7 @@ class ExperimentPaths:
 
     @property
     def resolved_time(self) -> float:
-        """When the experiment was made; 0 if that cannot be told."""
+        """Time when the experiment was made; 0 if unknown."""
         try:
             return self.resolved.stat().st_mtime
         except OSError:

@@ -24,7 +24,7 @@ LOW_BYTES = 512 * MIB
 LOW_SHARE = 0.02
 #: How much more than the low mark must be free before it counts as room again.
 CLEAR_FACTOR = 1.25
-#: What a disk says when it, or our share of it, is full.
+#: Error numbers of a full disk, or of a used-up quota.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -39,14 +39,14 @@ class Reserve:
 
     @property
     def slices(self) -> int:
-        """How many are there to give."""
+        """Number of slices that the reserve holds."""
         try:
             return self._path.stat().st_blocks * 512 // SLICE_BYTES
         except OSError:
             return 0
 
     def fill(self) -> None:
-        """Allocate what is missing. Raises OSError where there is no room; what could be had is kept."""
+        """Allocate what is missing. Raises OSError on a full disk; the part that fitted is kept."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         descriptor = os.open(self._path, flags, 0o600)
         try:

@@ -31,7 +31,7 @@ MARK_WIDTH_BYTES = 96
 """A mark is padded to this width, so that a forked process can put its own in the place of its parent's."""
 
 PATIENCE_S = 0.5
-"""How long to wait for what the kernel says of a process's memory."""
+"""Time to wait for the kernel's figures of a process's memory."""
 
 T = TypeVar("T")
 _silent: dict[int, int | None] = {}  # processes that kept us waiting, with their start times
@@ -271,7 +271,7 @@ def kill_each(processes: Iterable[Identity]) -> int:
 
 
 def reap_all(on_exit: Callable[[int, int], None] | None = None) -> bool:
-    """Reap every child that has ended; return True if there is no child left at all (ECHILD)."""
+    """Reap every child that has ended; return True if no child is left (ECHILD)."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

@@ -30,12 +30,13 @@ from gpusched.processes.identity import (
 
 SIGNAL = signal.SIGRTMIN + 7
 PATIENCE_S = 2.0
-"""How long the shim waits for the stacks of all ranks; a rank that is stopped never answers."""
+"""Time for which the shim waits for the stacks of all ranks; a rank that is stopped never answers."""
 
 _POLL_S = 0.02
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$')
 _MOST_BYTES = 1 << 18
-#: Where a rank waits for others: torch's collectives, our exchange, DDP's all-reduce behind ``backward``, the daemon.
+#: Files in which a rank waits for others: torch's collectives, our exchange, DDP's all-reduce behind ``backward``, the
+#: daemon.
 _WAITING = re.compile(
     r"/torch/(distributed|nn/parallel|autograd)/|/gpusched/worker/(group|saving|channel)\.py$"
 )

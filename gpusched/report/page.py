@@ -255,7 +255,7 @@ def _value(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Importance:
-    """How far the rank of the best metric goes with a hyperparameter, 0 to 1, over ``trials`` trials.
+    """Strength with which the rank of the best metric follows a hyperparameter, 0 to 1, over ``trials`` trials.
 
     ``direction``: +1 where larger values did better, -1 where smaller did, 0 for a choice among names.
     """

@@ -115,7 +115,7 @@ def _over_time(axes: Axes, results: Sequence[Result], points: int = 200) -> None
     for policy in dict.fromkeys(f"{r.policy} {r.label}".rstrip() for r in results):
         runs = [r for r in results if f"{r.policy} {r.label}".rstrip() == policy and r.history]
         bands = [(at, Mean.of(_values_at(runs, at))) for at in times]
-        # Where not every seed has a model yet, a mean would be of another set of seeds.
+        # A mean over the seeds that already have a model would be of another set of seeds.
         full = [(at, mean) for at, mean in bands if mean.count == len(runs) and mean.count]
         xs, ys = [at for at, _ in full], [mean.mean for _, mean in full]
         widths = [mean.half_width if mean.count > 1 else 0.0 for _, mean in full]

@@ -119,7 +119,7 @@ def foreword(setup: Setup) -> Sequence[str]:
     """Return what a person should know before the run starts."""
     of = recipe(setup)
     policy = policies.make(of.policy_name, of.policy_options)
-    # What a hand-over takes is known here, as if it had been measured.
+    # The time of a hand-over is known in a simulation, as if it had been measured.
     known = dataclasses.replace(rules_of(setup, of), profiled_overhead_s=setup.delays.handover_s)
     return policy.foreword(known, setup.atoms)
 

@@ -242,7 +242,7 @@ def breakages() -> dict[str, tuple[str, object]]:
     return {
         "two owners": ("not the device of|two allocations", two_owners),
         "unclean": ("unclean d0", unclean),
-        "holds nothing": ("no allowed size", holds_nothing),
+        "holds nothing": ("not an allowed size", holds_nothing),
         "quarantine": ("quarantined devices", quarantine_unknown),
         "free": ("free devices", forgotten_free),
         "after": ("after=", after_without_yield),

@@ -1,4 +1,4 @@
-"""How an incarnation ended, in words and by whose fault: the trial's, a GPU's, or the machine's.
+"""The end of an incarnation, in words and by whose fault: the trial's, a GPU's, or the machine's.
 
 * From what its shim said or left, or from the silence of a shim that died (``how_it_ended``).
 * A trial out of memory failed because of its configuration: the same one would fail again at the same size, so it is

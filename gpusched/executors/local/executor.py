@@ -62,7 +62,7 @@ from gpusched.protocol import (
 
 _UNBEGUN = "it had not begun when the daemon ended"
 _WARM_UP_AFTER_S = 1.0
-"""How long a daemon that took over leaves the processors to those who come back to it, unless it launches something."""
+"""Time for which a daemon that took over leaves the processors to returning ranks, unless it launches something."""
 
 
 class TorchrunExecutor:

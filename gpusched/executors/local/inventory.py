@@ -77,7 +77,7 @@ class Inventory:
     # ------------------------------------------------------------------ requests
 
     def confirm_release(self, devices: Sequence[str]) -> None:
-        """Nothing of a trial is left but perhaps ``Survivors``: have its devices released, or given up."""
+        """Release a trial's devices, or give them up, once nothing of the trial is left but perhaps ``Survivors``."""
         held = [name for name in devices if name in self._survivors]
         if free := [name for name in devices if name not in held]:
             self._devices.confirm_release(free, self._limit_s)

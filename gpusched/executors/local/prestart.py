@@ -46,7 +46,7 @@ MEMORY_FACTOR = 2.0
 
 
 class Stage(Enum):
-    """How far the ranks of a prestart are."""
+    """Progress of the ranks of a prestart."""
 
     SETTING_UP = auto()
     READY = auto()
@@ -255,7 +255,7 @@ class Prestarts:
         self._stopping.kill(incarnation, 0.0)
 
     def ended(self, incarnation: Incarnation, ending: Ending) -> None:
-        """Nothing is left of a prestart that is not due."""
+        """Record the end of a prestart that is not due: nothing of it is left."""
         if self._roster.prestarted.get(incarnation.trial) is incarnation:
             first = (ending.error or ending.outcome).splitlines()[0]
             self._failed(incarnation, first, by_itself=ending.outcome != "lost")

@@ -135,7 +135,7 @@ class Server:
         """Do not preload ``module`` any more. A server it has ``tainted`` is replaced, and ends with its last shim."""
         self._without.add(module)
         if tainted and self._peer is not None:
-            self._is_whole = True  # this end is no false start
+            self._is_whole = True  # an end after this is not a false start
             self._peer.close()
 
     def close(self, *, idle: bool = False) -> None:
@@ -152,7 +152,7 @@ class Server:
                 process.poll()
                 process.returncode = (
                     process.returncode or 0
-                )  # it may outlive us; that is no mistake of ours
+                )  # the process may outlive the daemon, by design
 
     def _heard(self, frame: FromServer) -> None:
         match frame:

@@ -1,4 +1,4 @@
-"""How trials are launched and on which devices: what the executor needs of the recipe."""
+"""Settings of the executor, from the recipe: how trials are launched and on which devices."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WITHOUT_TORCH = frozenset(
 """Packages beside the standard library of which it is known that they do not import torch."""
 
 TETHER_S = 120.0
-"""How long a trial goes on without a daemon; ``GPUSCHED_TETHER_S`` overrides it (for tests, mostly)."""
+"""Time for which a trial goes on without a daemon; ``GPUSCHED_TETHER_S`` overrides it (for tests, mostly)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class LaunchSettings:
     #: Whether the next ranks of a resize are set up beside those that train.
     prestart: bool = True
     seed: int = 0
-    #: How long a shim may take until it has forked its ranks; what they then import is no concern of it.
+    #: How long a shim may take until it has forked its ranks; the imports of the ranks are not counted.
     birth_limit_s: float = 60.0
     release_limit_s: float = 60.0
     kill_margin_s: float = 15.0

@@ -48,7 +48,7 @@ class Speakers:
         self._greeting = Greeting(epoch)
         self._up = up
         self._exited = exited
-        #: Incarnations of which it was said that they sent what is no frame.
+        #: Incarnations whose bad frames have been reported.
         self._complained: set[tuple[int, int]] = set()
         shared.hub.register(RankHello, self._take_rank)
         shared.hub.register(ShimHello, self._take_shim)

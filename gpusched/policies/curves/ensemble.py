@@ -22,8 +22,8 @@ from gpusched.policies.curves.predictor import TEMPER, Array, Prediction
 PRIOR_MEAN = np.array([0.4, 0.25])
 PRIOR_SD = np.array([0.4, 0.35])
 NOISE_LEVELS = np.geomspace(0.002, 0.15, 10)
-#: What no shape describes, as standard deviations that extrapolation adds to every member: for a horizon at e times
-#: the observed length, and as a share of the predicted change. With ``TEMPER`` chosen on one half of the recorded
+#: Standard deviations that extrapolation adds to every member for changes that no shape describes: for a horizon at e
+#: times the observed length, and as a share of the predicted change. With ``TEMPER`` chosen on one half of the recorded
 #: curves and judged on the other half (scripts/calibration.py).
 DRIFT = 0.015
 DOUBT = 0.25
