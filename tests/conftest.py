@@ -69,4 +69,4 @@ def journal(path: Path) -> Iterator[Journal]:
     """An empty one. It ends as a daemon that is killed does: what was not committed is lost."""
     journal = Journal.create(path, {})
     yield journal
-    journal._connection.close()
+    journal.abandon()

@@ -147,8 +147,7 @@ class Daemons:
             except Crash:
                 pass
             finally:
-                journal._connection.close()  # without a commit: it died
-                journal._mark.close()
+                journal.abandon()
         raise AssertionError("a thousand daemons")
 
     def _serve(self, journal: Journal) -> None:
@@ -178,7 +177,7 @@ class Daemons:
         self.experiment.check()
         for trial in state.trials.values():
             assert trial.is_final
-            story = self.machine._stories.get(trial.id)
+            story = self.machine.stories.get(trial.id)
             reported = story.seq if story is not None else 0
             assert trial.seq == len(trial.curve), f"trial {trial.id}: applied twice, or lost"
             assert trial.seq == reported, f"trial {trial.id}: {trial.seq} of {reported} reports"
@@ -194,9 +193,9 @@ class Daemons:
         state = self.experiment.state
         for rung in self.experiment.policy.rungs(state.view):  # type: ignore[attr-defined]
             for trial in rung.top(len(rung)):
-                curve = self.machine._stories[trial].curve
+                curve = self.machine.stories[trial].curve
                 # Synchronous halving takes in a trial that could not be asked at its milestone as soon as it can.
-                last = self.machine._stories[trial].seq if self._halves else rung.milestone
+                last = self.machine.stories[trial].seq if self._halves else rung.milestone
                 scores = {
                     curve.metric(step) * state.rules.sign
                     for step in range(rung.milestone, max(last, rung.milestone) + 1)

@@ -92,7 +92,8 @@ class Driver:
         self._check = check
         self._spare = spare
         self._fence = fence
-        self._timers: dict[str, float] = {}
+        #: Time of each timer that is set, by name.
+        self.timers: dict[str, float] = {}
         self._uncommitted_since: float | None = None
         self._effects: list[Command] = []
         self._waiting: list[Reported] = []
@@ -112,7 +113,7 @@ class Driver:
 
     def turn(self, at_most: float = FOREVER) -> None:
         """Wait for something to happen, for a timer, or until ``at_most``; deal with it."""
-        until = min(at_most, min(self._timers.values(), default=FOREVER))
+        until = min(at_most, min(self.timers.values(), default=FOREVER))
         if self._uncommitted_since is not None:
             until = min(until, self._uncommitted_since + COMMIT_EVERY_S)
         if self._suggester is not None:
@@ -124,7 +125,7 @@ class Driver:
             events += self._suggester.poll(self.executor.now())
         self.handle(events)
         now = self.executor.now()
-        if now >= min(self._timers.values(), default=FOREVER):
+        if now >= min(self.timers.values(), default=FOREVER):
             self.handle(list(self._due(now)))
         since = self._uncommitted_since
         if since is not None and now >= since + COMMIT_EVERY_S:
@@ -195,7 +196,7 @@ class Driver:
         name = type(command).__name__
         failpoints.reach(f"{name}.before")
         if type(command) is SetTimer:
-            self._timers[command.timer] = command.at
+            self.timers[command.timer] = command.at
         elif type(command) is Forecast:
             if self._forecaster is not None:
                 self._forecaster.submit(command)
@@ -231,9 +232,9 @@ class Driver:
                 self._expect(number)
 
     def _due(self, now: float) -> Iterator[Event]:
-        for timer, at in sorted(self._timers.items(), key=lambda item: item[1]):
+        for timer, at in sorted(self.timers.items(), key=lambda item: item[1]):
             if at <= now:
-                del self._timers[timer]
+                del self.timers[timer]
                 yield TimerFired(at=now, timer=timer)
 
     # ------------------------------------------------------------ resume

@@ -51,7 +51,7 @@ _Row = tuple[int, float, str, str, str, int]
 
 
 class DiskFull(Exception):
-    """There is no room for what was appended. Nothing of it is lost or acknowledged; ``commit`` may be tried again."""
+    """A disk without room for the appended events. None is lost or acknowledged; ``commit`` may be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Journal:
             )
 
     def set_epoch(self, epoch: int) -> None:
-        """This daemon is number ``epoch``: from now on an older one can commit nothing, nor can we after a newer."""
+        """Claim the journal for daemon ``epoch``: no older daemon can commit any more, nor this one after a newer."""
         self.set_meta({"epoch": epoch})
         self._epoch = epoch
         failpoints.reach("epoch.after")
@@ -195,8 +195,12 @@ class Journal:
         try:
             self.commit()
         finally:
-            self._connection.close()
-            self._mark.close()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """Close without a commit, as the end of the process would."""
+        self._connection.close()
+        self._mark.close()
 
     # ------------------------------------------------------------ read
 

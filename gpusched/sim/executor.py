@@ -82,7 +82,8 @@ class SimExecutor:
         self._now = 0.0
         self._heap: list[tuple[float, int, Kind, Any]] = []
         self._count = 0
-        self._stories: dict[int, Story] = {}
+        #: Of each trial that was ever launched.
+        self.stories: dict[int, Story] = {}
         self._pool = Pool(atoms, island_size, self._delays.release_s, self._faults, seed)
         self._confirming: dict[str, float] = {}
         for incident in incidents:
@@ -155,7 +156,7 @@ class SimExecutor:
     def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
         events: list[Event] = []
         for trial in live:
-            story = self._stories.get(trial.trial)
+            story = self.stories.get(trial.trial)
             run = story.run if story is not None else None
             if story is None or run is None or run.incarnation < trial.incarnation:
                 events.append(
@@ -185,14 +186,14 @@ class SimExecutor:
 
     def _run(self, trial: int, incarnation: int) -> Run | None:
         """Return the incarnation, unless its end is decided."""
-        story = self._stories.get(trial)
+        story = self.stories.get(trial)
         run = story.run if story is not None else None
         if run is None or run.leaving or run.incarnation != incarnation:
             return None
         return run
 
     def _launch(self, command: Launch) -> None:
-        story = self._stories.get(command.trial) or self._new_story(command.trial, command.hparams)
+        story = self.stories.get(command.trial) or self._new_story(command.trial, command.hparams)
         if story.run is not None and story.run.incarnation >= command.incarnation:
             return
         atoms = len(command.devices)
@@ -210,7 +211,7 @@ class SimExecutor:
         curve = self.workload.curve(trial, hparams, self._seed)
         curve = with_noise(curve, self._noise, self._seed, trial)
         story = Story(trial, curve, self._faults.crash_step(self._seed, trial))
-        self._stories[trial] = story
+        self.stories[trial] = story
         return story
 
     def _go_on(self, run: Run, since: float) -> None:
@@ -272,7 +273,7 @@ class SimExecutor:
             self._go_on(run, ready_at)
 
     def _keep(self, command: KeepBest) -> None:
-        saved = self._stories[command.trial].saved
+        saved = self.stories[command.trial].saved
         assert command == self.kept or command.step in saved, f"{command}: only {saved} are saved"
         self.kept = command
 
@@ -389,7 +390,7 @@ class SimExecutor:
         elif incident.kind == "readmit":
             yield from self._readmit(incident.device)
         else:
-            story = self._stories.get(incident.trial)
+            story = self.stories.get(incident.trial)
             run = story.run if story is not None else None
             if run is not None and not run.leaving:
                 self._go_wrong(run, incident.kind, incident.reason)

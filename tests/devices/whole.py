@@ -151,7 +151,7 @@ class Executor:
         if not isinstance(event, TrialExited) or event.outcome != "failed":
             self._events.append(event)
             return
-        story = self.sim._stories[event.trial]
+        story = self.sim.stories[event.trial]
         assert story.run is not None
         names = story.run.devices
         error = event.error if event.error == OF_A_LOST_GPU else self._whole.rng.choice(ITS_OWN)

@@ -112,11 +112,12 @@ def test_any_other_failure_to_write_is_fatal(tmp_path: Path) -> None:
     journal = Journal.create(tmp_path / "journal.db", {})
     executor = watched(SETUP)
     driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal)
-    journal._connection.execute("DROP TABLE events")
+    with sqlite3.connect(tmp_path / "journal.db") as other:
+        other.execute("DROP TABLE events")
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
         driver.handle([ExperimentStarted(at=0.0, devices=("sim:0",))])
     assert executor.carried_out_at == []
-    journal._connection.close()
+    journal.abandon()
 
 
 def _count(path: Path) -> int:

@@ -15,7 +15,6 @@ from gpusched.core.decisions import (
     Launch,
     Pause,
     Resize,
-    SetTimer,
     Start,
     WakeAt,
     Yield,
@@ -25,6 +24,7 @@ from gpusched.core.events import (
     DevicesReleased,
     Event,
     Forecasted,
+    TimerFired,
     TrialExited,
     UserAsked,
     Verb,
@@ -161,23 +161,27 @@ def test_other_devices_than_expected_are_said() -> None:
 def test_timers_fire_at_their_time_and_in_their_order() -> None:
     script = stages.running().decides(WakeAt(30.0), WakeAt(20.0))
     executor = Notebook([[report()]])
-    driver = Driver(script.experiment, executor)
-    driver.turn()
-    assert driver._timers == {"wake": 20.0}, "a timer set again moves"
-    driver.handle([report(seq=3)])
-    driver._execute(SetTimer("tea", 15.0))
     fired: list[tuple[str, float]] = []
-    driver._observer = lambda event, _: fired.append((event.timer, event.at))  # type: ignore[attr-defined]
+
+    def observe(event: Event, _: object) -> None:
+        if isinstance(event, TimerFired):
+            fired.append((event.timer, event.at))
+
+    driver = Driver(script.experiment, executor, observer=observe)
+    driver.turn()
+    assert driver.timers == {"wake": 20.0}, "a timer set again moves"
+    driver.handle([report(seq=3)])
+    driver.timers["tea"] = 15.0
     driver.turn()
     driver.turn()
     assert fired == [("tea", 15.0), ("wake", 20.0)]
-    assert driver._timers == {}
+    assert driver.timers == {}
 
 
 def test_a_timer_of_the_past_fires_at_once() -> None:
     executor = Notebook(clock=50.0)
     driver = Driver(stages.running().experiment, executor)
-    driver._execute(SetTimer("deadline", 40.0))
+    driver.timers["deadline"] = 40.0
     driver.turn()
     assert executor.clock == 50.0
     assert driver.experiment.state.stopping == "deadline"

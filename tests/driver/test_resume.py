@@ -134,7 +134,7 @@ def test_resume_sets_the_timers_again() -> None:
     script = stages.running()
     driver = Driver(script.experiment, Notebook(clock=9.0))
     driver.resume(epoch=2)
-    assert driver._timers == {"deadline": 1000.0}
+    assert driver.timers == {"deadline": 1000.0}
 
 
 def test_what_died_meanwhile_is_launched_again(journal: Journal) -> None:
@@ -218,7 +218,7 @@ def test_the_kinds_of_news_that_resume_may_bring_are_journaled(
 
 def test_a_timer_that_fired_is_journaled(path: Path, journal: Journal) -> None:
     driver = Driver(stages.running().experiment, Notebook(), journal)
-    driver._execute(SetTimer("tea", 5.0))
+    driver.timers["tea"] = 5.0
     driver.turn()
     driver.turn()
     assert [kind for kind, _ in on_disk(path)] == [TimerFired.__name__]

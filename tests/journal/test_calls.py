@@ -78,9 +78,7 @@ class Daemon:
     def die(self) -> None:
         """Without a last commit."""
         if self.journal is not None:
-            self.journal._pending.clear()
-            self.journal._connection.close()
-            self.journal._mark.close()
+            self.journal.abandon()
             self.journal = None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sqlite3
 import time
 from collections.abc import Callable
 
@@ -55,7 +56,7 @@ def test_the_journal_refuses_an_older_daemon_and_stays_as_it_is(tmp_path) -> Non
     assert [entry.event for entry in again.entries()][:-1] == [entry.event for entry in known]
     for journal in (again, new):
         journal.close()
-    old._connection.close()
+    old.abandon()
 
 
 def test_an_old_daemon_that_wakes_up_leaves_without_touching_anything(make_bed: MakeBed) -> None:
@@ -145,8 +146,9 @@ def test_after_a_salvage_no_number_is_used_twice_and_nobody_unknown_runs(make_be
     bed.kill()
     journal = Journal.open(bed.paths.journal)
     last = next(e.seq for e in journal.entries() if type(e.event).__name__ == "UserAsked")
-    journal._connection.execute("UPDATE events SET at = at + 1 WHERE seq >= ?", (last,))
-    journal._connection.close()
+    journal.abandon()
+    with sqlite3.connect(bed.paths.journal) as other:
+        other.execute("UPDATE events SET at = at + 1 WHERE seq >= ?", (last,))
     before = bed.processes()
     assert (0, 2) in before
     bed.resume(salvage=True)

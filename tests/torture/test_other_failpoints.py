@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
@@ -88,8 +89,9 @@ def test_killed_while_it_salvages(make_bed: MakeBed, name: str) -> None:
     bed.kill()
     journal = Journal.open(bed.paths.journal)
     last = [entry.seq for entry in journal.entries()][-2]
-    journal._connection.execute("UPDATE events SET at = at + 1 WHERE seq >= ?", (last,))
-    journal._connection.close()
+    journal.abandon()
+    with sqlite3.connect(bed.paths.journal) as other:
+        other.execute("UPDATE events SET at = at + 1 WHERE seq >= ?", (last,))
     assert bed.start(resume=True, salvage=True, failpoint=name) is None
     assert bed.wait_for_death() == -9, f"{name} was not reached"
     bed.resume(salvage=True)
