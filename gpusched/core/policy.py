@@ -5,7 +5,6 @@ A view refuses every change: assigning to an attribute of it raises AttributeErr
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -127,6 +126,8 @@ class View:
     atoms_free: Final[int] = _shown("_state.atoms_free")
     #: Whether there is another configuration to start.
     can_draw: Final[bool] = _shown("_state.can_draw")
+    #: Configurations that can still be started, as far as is known; infinite where no end is near.
+    draws_left: Final[float] = _shown("_state.draws_left")
     #: Whether one may come that cannot be started yet.
     awaits_configuration: Final[bool] = _shown("_state.awaits_configuration")
     #: Training time of the trial that has had most of it.
@@ -135,14 +136,6 @@ class View:
     step_on_one_atom_s: Final[float | None] = _shown("_state.speed.step_on_one_atom_s")
     #: To, the median time from a launch or resize to its first step; 0 while unknown.
     overhead_s: Final[float] = _shown("_state.speed.overhead")
-
-    @property
-    def draws_left(self) -> float:
-        """Configurations that can still be started, as far as is known; infinite without ``max_trials``."""
-        if not self.can_draw:
-            return 0
-        most = self.rules.max_trials
-        return math.inf if most is None else most - len(self.trials)
 
     @property
     def wake_at(self) -> float | None:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 #:     measurement on one atom is relative to its smallest size.
 #: 3   a trial that fails on more atoms before it reports goes back to the atoms it trained on; running trials are saved
 #:     every ``save_every_s``; ``cooldown`` and the time of a step count the steps that a report says, not reports.
-RULES_VERSION = 3
+#: 4   ``pop`` and ``hermes`` make room for as many new configurations as the sequence still has.
+RULES_VERSION = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

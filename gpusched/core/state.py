@@ -6,6 +6,7 @@ are kept up to date here, so that a question costs the same with ten trials and 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +26,8 @@ from gpusched.text import show_duration
 Draw = Callable[[int], Mapping[str, object] | None]
 #: A sampler that draws from a few values may draw barred ones for ever: after so many in a row it has no more.
 _PASSED_OVER_MAX = 1000
+#: Configurations looked for ahead of the trials, to tell whether the sequence ends soon: more than start at once.
+_LOOK_AHEAD = 100
 
 
 #: Reason for the end of a search in which no trial can go on and none can start.
@@ -141,6 +144,9 @@ class State:
         self._next_hparams: Mapping[str, object] | None = None
         #: Places in the sequence: of the latest trial, and of the latest configuration drawn.
         self._used = self._drawn = 0
+        #: Place up to which the sequence is known to have configurations, and its end once that has been seen.
+        self._looked_to = 0
+        self._end: int | None = None
         #: Configurations that are not tried again.
         self._barred: list[Mapping[str, object]] = []
         self._longest_past_s = 0.0
@@ -171,6 +177,16 @@ class State:
         if self._next_hparams is None:
             self._next_hparams = self._next_that_may_work()
         return self._next_hparams is not None
+
+    @property
+    def draws_left(self) -> float:
+        """Number of configurations that can still be started, as far as is known; infinite where no end is near."""
+        if not self.can_draw:
+            return 0
+        most, known = self.rules.max_trials, math.inf
+        if self.rules.version >= 4 and self._draw is not None:
+            known = self._drawable_left(self._draw)
+        return known if most is None else min(known, most - len(self.trials))
 
     def is_new_best(self, trial: Trial) -> bool:
         """Tell whether the trial's latest step is better than every checkpoint kept so far."""
@@ -233,6 +249,20 @@ class State:
         ):
             return "deadline"
         return self.stopping
+
+    def _drawable_left(self, draw: Draw) -> float:
+        """Count the configurations to the end of the sequence; infinite where the end is not near."""
+        while self._end is None and self._looked_to < self._drawn + _LOOK_AHEAD:
+            if draw(self._looked_to) is None:
+                self._end = self._looked_to
+            else:
+                self._looked_to += 1
+        if self._end is None:
+            return math.inf
+        ahead = range(self._drawn, self._end)
+        if not self._barred:
+            return 1 + len(ahead)
+        return 1 + sum(draw(place) not in self._barred for place in ahead)
 
     # ------------------------------------------------------------ changes, for Experiment alone
 

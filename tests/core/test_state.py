@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +41,37 @@ def test_an_exhausted_space_can_draw_no_more() -> None:
     assert not state.can_draw
     with pytest.raises(AssertionError, match="no configuration left"):
         state.draw()
+
+
+@pytest.mark.parametrize(
+    ("size", "rules", "left"),
+    [
+        (3, {}, [3, 2, 1, 0]),
+        (3, {"max_trials": 2}, [2, 1, 0]),
+        (3, {"version": 3}, [math.inf, math.inf, math.inf, 0]),
+        (500, {}, [math.inf, math.inf]),
+        (500, {"max_trials": 2}, [2, 1, 0]),
+    ],
+)
+def test_the_configurations_left_are_counted_where_the_end_is_near(
+    size: int, rules: dict[str, int], left: list[float]
+) -> None:
+    state = State(Rules(deadline_s=1.0, **rules), lambda n: {"n": n} if n < size else None)
+    for expected in left:
+        assert state.view.draws_left == expected
+        if expected:
+            state.draw()
+
+
+def test_a_barred_configuration_is_not_left() -> None:
+    """Two configurations, each tried twice; the first is barred when it has been tried once."""
+    state = State(Rules(deadline_s=1.0), lambda n: {"n": n % 2} if n < 4 else None)
+    assert state.view.draws_left == 4
+    state.bar(state.draw().hparams)
+    assert state.view.draws_left == 2
+    state.draw()
+    state.draw()
+    assert state.view.draws_left == 0
 
 
 def test_asking_twice_draws_once() -> None:

@@ -34,10 +34,20 @@ def turn(hand: Hand, trial: int, losses: list[float | None]) -> None:
         hand.report(trial, loss, at=hand.now + 1.0)
 
 
-@pytest.mark.parametrize(("version", "left"), [(1, []), (2, [1])])
-def test_nobody_gives_way_to_a_trial_that_has_an_atom_coming(version: int, left: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("rules", "left"),
+    [
+        ({"version": 1, "max_trials": 3}, []),
+        ({"version": 2, "max_trials": 3}, [1]),
+        ({"version": 3, "configurations": 3}, []),
+        ({"version": 4, "configurations": 3}, [1]),
+    ],
+)
+def test_nobody_gives_way_to_a_trial_that_has_an_atom_coming(
+    rules: dict[str, int], left: list[int]
+) -> None:
     """Two devices: 2 gets the one that 0 leaves; the next in the queue is 0, which is slower than 1."""
-    hand = table(2, max_trials=3, version=version)
+    hand = table(2, **rules)
     hand.releases = False
     turn(hand, 0, [9.0, 8.9, 8.8, 8.7])
     assert hand.where(0) == "paused"
@@ -45,7 +55,7 @@ def test_nobody_gives_way_to_a_trial_that_has_an_atom_coming(version: int, left:
     assert hand.live == left
     hand.release()
     assert hand.live == [1, 2]
-    assert hand.launched(1) == [1] * (3 - version), "once, or again for nothing"
+    assert hand.launched(1) == [1] * (2 - len(left)), "once, or again for nothing"
 
 
 # ---------------------------------------------------------------- the equations of 3.3

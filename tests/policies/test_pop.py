@@ -180,10 +180,20 @@ def test_others_make_room_for_a_promising_trial_that_waits() -> None:
     assert "gives its atoms to a promising trial" in hand.said
 
 
-@pytest.mark.parametrize(("version", "left"), [(1, []), (2, [1])])
-def test_nobody_gives_way_to_a_trial_that_has_an_atom_coming(version: int, left: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("rules", "left"),
+    [
+        ({"version": 1, "max_trials": 3}, []),
+        ({"version": 2, "max_trials": 3}, [1]),
+        ({"version": 3, "configurations": 3}, []),
+        ({"version": 4, "configurations": 3}, [1]),
+    ],
+)
+def test_nobody_gives_way_to_a_trial_that_has_an_atom_coming(
+    rules: dict[str, int], left: list[int]
+) -> None:
     """Two slots, one configuration that waits: it gets that of the trial that ended."""
-    hand = Hand("pop", SMALL, atoms=2, max_trials=3, version=version)
+    hand = Hand("pop", SMALL, atoms=2, **rules)
     hand.releases = False
     hand.exit(0, "finished")
     boundary(hand, 1, p=0.2)
