@@ -37,7 +37,7 @@ from gpusched.core.policy import Policy
 from gpusched.core.rules import Rules
 from gpusched.core.state import NOTHING_LEFT, Draw, State
 from gpusched.core.transitions import WAKE, WATCH, Transitions
-from gpusched.core.trial import NEVER, After, Trial, TrialState
+from gpusched.core.trial import NEVER, RUNNING, After, Trial, TrialState
 from gpusched.protocol import Report
 
 S = TrialState
@@ -52,6 +52,7 @@ class Experiment:
         """``draw``: the sequence of configurations; None: a sampler with a memory is asked by ``Suggest``."""
         self.state = State(rules, draw)
         self.policy = policy
+        self._asks_sampler = draw is None
         self._do = Transitions(self.state)
         self._touched: Trial | None = None
         self._checks = invariants.Checks()
@@ -94,13 +95,19 @@ class Experiment:
             self._tell_of_rest()
         if state.devices.free and state.stopping is None and not state.storage_low:
             self._fill()
-        if state.stopping is None and (n := state.next_to_suggest) is not None:
-            state.asked_for = n
-            self._do.add(Suggest(n))
+        if self._asks_sampler and state.stopping is None:
+            self._ask_sampler()
         if not state.live:
             self._finish_if_over()
         self._checks.after_event(state, self._touched)
         return self._do.take()
+
+    def _ask_sampler(self) -> None:
+        """Ask a sampler with a memory for the next configuration, if it is time."""
+        state = self.state
+        if (n := state.next_to_suggest) is not None:
+            state.asked_for = n
+            self._do.add(Suggest(n))
 
     def _after_the_end(self, event: Event) -> None:
         """Follow the devices alone."""
@@ -122,7 +129,7 @@ class Experiment:
     def _current(self, trial_id: int, incarnation: int) -> Trial | None:
         """Return the trial, unless the event is about an incarnation that is over."""
         trial = self.state.trials.get(trial_id)
-        if trial is None or trial.incarnation != incarnation or not trial.has_processes:
+        if trial is None or trial.incarnation != incarnation or incarnation <= trial.gone:
             return None
         self._touched = trial
         return trial
@@ -143,23 +150,24 @@ class Experiment:
             state.set_up(trial)
             if trial.state is S.STARTING:
                 state.move(trial, S.RUNNING, f"up on {trial.size_in_words}")
-        stride = 1
-        if state.rules.version >= 3 and report.step > trial.step:
+        rules, stride = state.rules, 1
+        if rules.version >= 3 and report.step > trial.step:
             stride = report.step - trial.step
         self._measure(trial, report.step_time_s, stride)
         self._record(trial, report, event.metric, stride)
         stays = event.stays and trial.is_resizing
-        if (trial.state is S.RUNNING or stays) and not trial.is_doomed:
+        if (trial.state is RUNNING or stays) and trial.kill_grace_s is None:
             decisions = self.policy.on_report(state.view, trial.view)
             if decisions:
                 self._enact(decisions)
-            if state.rules.target is not None and state.stopping is None:
+            if rules.target is not None and state.stopping is None:
                 self._end_at_target(trial)
         if stays:
             trial.decided_at = state.now  # the trial trained until now: no overhead
         if state.best is None or trial.score > state.best.score:
             self._do.save_if_better(trial, trains_on=stays and event.can_save)
-        if state.rules.save_every_s is not None:
+        every_s = rules.save_every_s
+        if every_s is not None and state.now - trial.last_saved_at >= every_s:
             self._do.save_if_due(trial)
 
     def _record(self, trial: Trial, report: Report, metric: float | None, stride: int) -> None:
@@ -196,14 +204,14 @@ class Experiment:
             if trial.steps_of_incarnation == 0 or trial.last_report_at is None:
                 return
             step_time_s = state.now - trial.last_report_at
-        if trial.is_doomed or not step_time_s > 0:
+        if trial.kill_grace_s is not None or not step_time_s > 0:
             return  # its devices may be lost; several reports read at once have no time between them
         if trial.steps_of_incarnation == 0 and trial.decided_at is not None:
             state.speed.saw_overhead(state.now - trial.decided_at - step_time_s)
         elif trial.steps_of_incarnation == 1 and trial.step_time_before_s is not None:
             before, trial.step_time_before_s = trial.step_time_before_s, None
             state.speed.saw_resize(before[0], before[1], trial.atoms, step_time_s)
-        state.speed.saw_step(trial.atoms, step_time_s / stride)
+        state.speed.saw_step(len(trial.devices), step_time_s / stride)
         trial.step_time_s = step_time_s
 
     def _checkpoint_saved(self, event: CheckpointSaved) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from gpusched.core.allocation import HELD, DeviceState
 from gpusched.core.state import State
-from gpusched.core.trial import NEVER, Trial, TrialState
+from gpusched.core.trial import NEVER, YIELDING, Trial, TrialState
 
 S = TrialState
 
@@ -81,12 +81,12 @@ class Checks:
 
 def check_trial(trial: Trial) -> bool:
     """Assert what concerns one trial but for its devices; return whether it has processes."""
-    yields = trial.state is S.YIELDING
+    yields, has_processes = trial.state is YIELDING, trial.incarnation > trial.gone
     assert (trial.after is not None) == yields, f"{_who(trial)}: after={trial.after}"
     assert trial.score >= NEVER, f"{_who(trial)} has the score NaN"
     assert trial.gone <= trial.incarnation, f"{_who(trial)}: more incarnations gone than launched"
     assert yields or not trial.reserved, f"{_who(trial)} has reserved devices"
-    if trial.has_processes:
+    if has_processes:
         assert trial.state.is_live, f"{_who(trial)} has processes"
         return True
     assert trial.up_at is None, f"{_who(trial)} trains without processes"

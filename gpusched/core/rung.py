@@ -3,7 +3,7 @@
 HyperSched (SoCC'19) section 3.3 and Algorithms 1 to 3. A score is recorded once for each trial; the order within a rung
 is kept in a sorted list, so that a rank costs O(log n) and the cut-off O(1) until the next record.
 
-Equal scores: the trial recorded first ranks better, so that ranks are total and repeat exactly; ``keeps`` compares
+Equal scores: the trial recorded first ranks better, so that ranks are total and repeat exactly; ``fails`` compares
 scores, so ties are kept together.
 """
 
@@ -70,9 +70,10 @@ class Rung:
             self._cutoff_eta = eta
         return self._cutoff
 
-    def keeps(self, trial: int, eta: float) -> bool:
-        """Tell whether the trial is among the best ceil(n/eta) of the n recorded here; ties keep."""
-        return self._scores[trial] >= self.cutoff(eta)
+    def fails(self, trial: int, eta: float) -> bool:
+        """Tell whether the trial was recorded here and is not among the best ceil(n/eta) of the n; ties are."""
+        score = self._scores.get(trial)
+        return score is not None and score < self.cutoff(eta)
 
     def wait(self, trial: int) -> None:
         """Note that the trial is paused, and that this is the last rung it was recorded in."""

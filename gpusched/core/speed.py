@@ -160,7 +160,8 @@ class Speed:
     # ------------------------------------------------------------ measurements
 
     def saw_step(self, atoms: int, step_time_s: float) -> None:
-        self._step_on_one_atom.add(step_time_s * self.s(atoms))
+        scaling = self._given or self.s
+        self._step_on_one_atom.add(step_time_s * scaling(atoms))
 
     def saw_overhead(self, overhead_s: float) -> None:
         self._overhead.add(max(0.0, overhead_s))

@@ -47,6 +47,8 @@ for _state in TrialState:
     _state.is_live = _state.value in ("starting", "running", "yielding")
 
 S = TrialState
+#: Looked up once: a member is four times dearer through its class, and every report compares these.
+RUNNING, YIELDING = S.RUNNING, S.YIELDING
 
 #: From each state, the states it may go to.
 TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {

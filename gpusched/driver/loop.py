@@ -92,8 +92,9 @@ class Driver:
         self._check = check
         self._spare = spare
         self._fence = fence
-        #: Time of each timer that is set, by name.
+        #: Time of each timer that is set, by name, and of the next one; ``set_timer`` sets one.
         self.timers: dict[str, float] = {}
+        self._wakes_at = FOREVER
         self._uncommitted_since: float | None = None
         self._effects: list[Command] = []
         self._waiting: list[Reported] = []
@@ -113,7 +114,7 @@ class Driver:
 
     def turn(self, at_most: float = FOREVER) -> None:
         """Wait for something to happen, for a timer, or until ``at_most``; deal with it."""
-        until = min(at_most, min(self.timers.values(), default=FOREVER))
+        until = at_most if at_most < self._wakes_at else self._wakes_at
         if self._uncommitted_since is not None:
             until = min(until, self._uncommitted_since + COMMIT_EVERY_S)
         if self._suggester is not None:
@@ -125,11 +126,16 @@ class Driver:
             events += self._suggester.poll(self.executor.now())
         self.handle(events)
         now = self.executor.now()
-        if now >= min(self.timers.values(), default=FOREVER):
+        if now >= self._wakes_at:
             self.handle(list(self._due(now)))
         since = self._uncommitted_since
         if since is not None and now >= since + COMMIT_EVERY_S:
             self._settle()
+
+    def set_timer(self, timer: str, at: float) -> None:
+        """Have this timer fire at ``at`` and at no other time."""
+        self.timers[timer] = at
+        self._wakes_at = min(self.timers.values())
 
     def handle(self, events: Sequence[Event]) -> None:
         """Deal with events: journal, sync, then act. Public: the daemon feeds in what people ask."""
@@ -196,7 +202,7 @@ class Driver:
         name = type(command).__name__
         failpoints.reach(f"{name}.before")
         if type(command) is SetTimer:
-            self.timers[command.timer] = command.at
+            self.set_timer(command.timer, command.at)
         elif type(command) is Forecast:
             if self._forecaster is not None:
                 self._forecaster.submit(command)
@@ -235,6 +241,7 @@ class Driver:
         for timer, at in sorted(self.timers.items(), key=lambda item: item[1]):
             if at <= now:
                 del self.timers[timer]
+                self._wakes_at = min(self.timers.values(), default=FOREVER)
                 yield TimerFired(at=now, timer=timer)
 
     # ------------------------------------------------------------ resume

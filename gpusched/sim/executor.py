@@ -127,8 +127,9 @@ class SimExecutor:
         """Do nothing: the delays include all that a resize takes."""
 
     def acknowledge(self, report: Reported) -> None:
-        run = self._run(report.trial, report.incarnation)
-        if run is not None and run.waiting and run.story.seq == report.seq:
+        made = report.report
+        run = self._run(report.trial, made.incarnation)
+        if run is not None and run.waiting and run.story.seq == made.seq:
             self._answer(run)
 
     def poll(self, until: float) -> Sequence[Event]:
@@ -249,8 +250,8 @@ class SimExecutor:
         incarnation, step, step_time_s = story.log[seq - 1]
         value = story.curve.metric(step)
         metric = value if -_INFINITE < value < _INFINITE else None
-        metrics: dict[str, Metric] = {self.workload.metric: as_metric(value)}
-        report = Report(incarnation, seq, step, step_time_s, metrics)
+        told: Metric = value if metric is not None else as_metric(value)
+        report = Report(incarnation, seq, step, step_time_s, {self.workload.metric: told})
         return Reported(at=self._now, trial=story.trial, report=report, metric=metric)
 
     def _missed(self, story: Story, last_seq: int) -> Iterator[Reported]:

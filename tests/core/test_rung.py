@@ -49,7 +49,7 @@ def test_rank_cutoff_and_keep_agree_with_the_oracle(values: list[float], eta: fl
         assert list(rung.top(2)) == ranked[:2]
         for other in range(trial + 1):
             assert rung.rank(other) == ranked.index(other)
-            assert rung.keeps(other, eta) == naive.keeps(other, eta)
+            assert rung.fails(other, eta) != naive.keeps(other, eta)
             assert rung.score(other) == values[other]
     assert len(rung) == len(values)
     assert rung.cutoff(eta) == min(values[t] for t in range(len(values)) if naive.keeps(t, eta))
@@ -75,10 +75,10 @@ def test_the_cutoff_of_an_empty_rung_keeps_everything() -> None:
 def test_the_first_arrival_goes_on_and_ties_are_kept() -> None:
     rung = Rung(1)
     rung.record(0, NEVER)
-    assert rung.keeps(0, 4.0), "ceil(1/4) = 1: the first arrival goes on, even with a NaN"
+    assert not rung.fails(0, 4.0), "ceil(1/4) = 1: the first arrival goes on, even with a NaN"
     for trial in (1, 2, 3):
         rung.record(trial, 0.5)
-    assert [rung.keeps(trial, 4.0) for trial in range(4)] == [False, True, True, True]
+    assert [rung.fails(trial, 4.0) for trial in range(4)] == [True, False, False, False]
 
 
 def test_the_cutoff_follows_eta() -> None:

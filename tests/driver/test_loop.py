@@ -171,7 +171,7 @@ def test_timers_fire_at_their_time_and_in_their_order() -> None:
     driver.turn()
     assert driver.timers == {"wake": 20.0}, "a timer set again moves"
     driver.handle([report(seq=3)])
-    driver.timers["tea"] = 15.0
+    driver.set_timer("tea", 15.0)
     driver.turn()
     driver.turn()
     assert fired == [("tea", 15.0), ("wake", 20.0)]
@@ -181,7 +181,7 @@ def test_timers_fire_at_their_time_and_in_their_order() -> None:
 def test_a_timer_of_the_past_fires_at_once() -> None:
     executor = Notebook(clock=50.0)
     driver = Driver(stages.running().experiment, executor)
-    driver.timers["deadline"] = 40.0
+    driver.set_timer("deadline", 40.0)
     driver.turn()
     assert executor.clock == 50.0
     assert driver.experiment.state.stopping == "deadline"

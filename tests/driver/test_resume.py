@@ -218,7 +218,7 @@ def test_the_kinds_of_news_that_resume_may_bring_are_journaled(
 
 def test_a_timer_that_fired_is_journaled(path: Path, journal: Journal) -> None:
     driver = Driver(stages.running().experiment, Notebook(), journal)
-    driver.timers["tea"] = 5.0
+    driver.set_timer("tea", 5.0)
     driver.turn()
     driver.turn()
     assert [kind for kind, _ in on_disk(path)] == [TimerFired.__name__]

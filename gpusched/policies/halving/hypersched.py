@@ -134,9 +134,7 @@ class HyperSched(base.Policy):
         for rung in self.ladder.rungs:
             if rung.milestone > step:
                 break
-            if rung.milestone <= judged_above or number not in rung:
-                continue
-            if not rung.keeps(number, eta):
+            if rung.milestone > judged_above and rung.fails(number, eta):
                 return rung
         return None
 
