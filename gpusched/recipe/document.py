@@ -14,8 +14,8 @@ Finding = tuple[Path, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Place of a value: a file and its line, or (line 0) an option of the command line."""
+class SourcePlace:
+    """SourcePlace of a value: a file and its line, or (line 0) an option of the command line."""
 
     origin: str
     line: int = 0
@@ -28,7 +28,7 @@ class Place:
 class Problem:
     """A message about a key and its place. ``path`` is empty for the document as a whole."""
 
-    place: Place
+    place: SourcePlace
     path: Path
     message: str
 
@@ -44,7 +44,7 @@ class Document:
     """Plain values, and the place of each key and item by its path."""
 
     data: Any
-    places: dict[Path, Place]
+    places: dict[Path, SourcePlace]
     problems: list[Problem] = field(default_factory=list)
     #: Keys whose value could not be taken; a placeholder stands there.
     unusable: set[Path] = field(default_factory=set)
@@ -52,7 +52,7 @@ class Document:
     #: Keys that the command line set; they are the likelier culprits.
     overridden: list[Path] = field(default_factory=list)
 
-    def place(self, path: Path) -> Place:
+    def place(self, path: Path) -> SourcePlace:
         """Return the place of a key: an override of it or inside it, its line, or the nearest map around it."""
         for inner in self.overridden if path else ():
             if inner[: len(path)] == path:

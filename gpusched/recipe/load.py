@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from gpusched import plugins, policies
 from gpusched.errors import RecipeError
 from gpusched.recipe import checks, messages
-from gpusched.recipe.document import Document, Finding, Path, Place, Problem
+from gpusched.recipe.document import Document, Finding, Path, Problem, SourcePlace
 from gpusched.recipe.policy import check_policy, check_sampler, option_names
 from gpusched.recipe.recipe import DEFAULT_POLICY, Recipe
 from gpusched.recipe.schema import RecipeModel
@@ -102,7 +102,7 @@ def _lines(problems: list[Problem]) -> list[str]:
 
 def _override(document: Document, text: str) -> None:
     """Apply ``a.b=value``."""
-    place = Place(f"--set {text if len(text) <= 60 else text[:57] + '...'}")
+    place = SourcePlace(f"--set {text if len(text) <= 60 else text[:57] + '...'}")
     key, equals, value = text.partition("=")
     names = key.strip().split(".")
     if not equals or not all(names):
@@ -113,14 +113,14 @@ def _override(document: Document, text: str) -> None:
 
 
 def _apply_flag(document: Document, key: str, text: str) -> None:
-    place = Place(f"--{key} {text[:60]}")
+    place = SourcePlace(f"--{key} {text[:60]}")
     if key == "policy" and policies.is_known(text):
         _switch_policy(document, plugins.absolute(text, FilePath.cwd()), place)
     else:
         _set(document, (key,), text, place)
 
 
-def _set(document: Document, path: Path, text: str, place: Place) -> None:
+def _set(document: Document, path: Path, text: str, place: SourcePlace) -> None:
     try:
         value = read_yaml(text, place.origin)
     except Unreadable as error:
@@ -150,7 +150,7 @@ def _set(document: Document, path: Path, text: str, place: Place) -> None:
     _replace(document, path, place)
 
 
-def _replace(document: Document, path: Path, place: Place) -> None:
+def _replace(document: Document, path: Path, place: SourcePlace) -> None:
     for known in [known for known in document.places if known[: len(path)] == path]:
         del document.places[known]
     document.overridden = [known for known in document.overridden if known in document.places]
@@ -158,7 +158,7 @@ def _replace(document: Document, path: Path, place: Place) -> None:
     document.places[path] = place
 
 
-def _switch_policy(document: Document, name: str, place: Place) -> None:
+def _switch_policy(document: Document, name: str, place: SourcePlace) -> None:
     """Switch to another policy; it keeps the options that it knows too, so that one recipe compares several."""
     before = document.data.get("policy")
     options = before if isinstance(before, dict) else {}

@@ -21,7 +21,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from gpusched.errors import InputError
-from gpusched.recipe.document import Document, Path, Place, Problem
+from gpusched.recipe.document import Document, Path, Problem, SourcePlace
 from gpusched.space.forms import INT_LIMIT
 from gpusched.text import nearest, printable
 
@@ -177,7 +177,7 @@ class _Builder:
     """Builds plain values from the parser's events, one at a time."""
 
     def __init__(self, origin: str, lists: Sequence[str] = ()) -> None:
-        self.document = Document(None, {(): Place(origin, 1)})
+        self.document = Document(None, {(): SourcePlace(origin, 1)})
         self._lists = lists
         self._origin = origin
         self._stack: list[_Frame] = []
@@ -234,7 +234,7 @@ class _Builder:
         if text in frame.value and not frame.dropped:
             path = (*frame.path, text)
             message = f"twice; it is in line {self.document.places[path].line} already"
-            self.document.problems.append(Problem(Place(self._origin, line), path, message))
+            self.document.problems.append(Problem(SourcePlace(self._origin, line), path, message))
 
     def _take_scalar(self, event: Any, line: int) -> None:
         value, problem = resolve(event.value) if not event.style else (event.value, "")
@@ -242,7 +242,7 @@ class _Builder:
             value, problem = "", "half of a surrogate pair is not a character"
         path, _ = self._put(value, line)
         if problem:
-            self.document.problems.append(Problem(Place(self._origin, line), path, problem))
+            self.document.problems.append(Problem(SourcePlace(self._origin, line), path, problem))
             self.document.unusable.add(path)
 
     def _take_list(self, text: str, line: int) -> bool:
@@ -255,7 +255,7 @@ class _Builder:
         if self._values + len(items) > MAX_VALUES:
             raise Unreadable(line, f"more than {MAX_VALUES} values")
         self._values += len(items)
-        place, places = Place(self._origin, line), self.document.places
+        place, places = SourcePlace(self._origin, line), self.document.places
         for item in items:
             value, problem = resolve(item.strip(" "))
             path = (*frame.path, len(frame.value))
@@ -293,7 +293,7 @@ class _Builder:
             frame.value.setdefault(frame.key, value)
             frame.key, line = None, frame.key_line
         if not dropped:
-            self.document.places[path] = Place(self._origin, line)
+            self.document.places[path] = SourcePlace(self._origin, line)
         return path, dropped
 
 
