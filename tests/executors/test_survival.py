@@ -85,7 +85,7 @@ def test_a_resumed_daemon_adopts_what_runs(own_lab: Lab) -> None:
     rig.launch(trial, steps=10_000, pause_s=0.02)
     rig.watch(report_of(trial, 3))
     pids = lab.left_of(trial)
-    lab.executor.close()
+    lab.close()
     told = lab.paths.trial(trial).reports
     wait_until(lambda: told.read_bytes().count(b"\n") > 6)  # it trains on alone
     lab.executor = lab.build()
@@ -107,7 +107,7 @@ def test_a_resumed_daemon_learns_how_trials_ended(own_lab: Lab) -> None:
     rig.launch(finished, steps=40, pause_s=0.005)
     rig.launch(failed, steps=40, fails_at=30, pause_s=0.005)
     rig.watch(report_of(failed, 2))
-    lab.executor.close()
+    lab.close()
     for trial in (finished, failed):
         wait_for(lab.logs(trial) / "exit.json")
     lab.executor = lab.build()
@@ -148,7 +148,7 @@ def test_a_resumed_daemon_finds_a_tree_without_a_shim(own_lab: Lab) -> None:
     assert server is not None
     assert claim is not None
     assert claim.shim is not None
-    lab.executor.close()
+    lab.close()
     os.kill(server, signal.SIGKILL)
     os.kill(claim.shim.pid, signal.SIGKILL)
     wait_until(lambda: start_time(claim.shim.pid) is None)
@@ -220,7 +220,7 @@ def test_servers_end_with_their_last_shim_when_the_daemon_has_gone(own_lab: Lab)
     claim = read_claim(lab.paths.trial(trial).shim(1))
     assert claim is not None
     assert claim.shim is not None
-    lab.executor.close()
+    lab.close()
     time.sleep(0.2)  # nothing happens
     assert is_alive(claim.shim)
     os.kill(
@@ -234,11 +234,11 @@ def test_servers_end_with_their_last_shim_when_the_daemon_has_gone(own_lab: Lab)
 def test_a_daemon_that_took_over_serves_first_and_warms_up_later(tmp_path: Path) -> None:
     lab = Lab(tmp_path, launch="cold")
     try:
-        lab.executor.close()
+        lab.close()
         lab.executor = lab.build(epoch=2)
         assert lab.executor.server.pid is None
         wait_until(lambda: not lab.executor.poll(0.0) and lab.executor.server.pid is not None)
-        lab.executor.close()
+        lab.close()
         lab.executor = lab.build(epoch=3)
         assert lab.executor.server.pid is None
         lab.rig.launch(lab.rig.new_trial(), steps=1)
@@ -295,7 +295,7 @@ def test_preload(tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text("1 / 0")
     lab = Lab(tmp_path, preload=("bad", "taints", "wanted", "absent_module"))
     object.__setattr__(lab.settings, "script", tmp_path / "script.py")
-    lab.executor.close()
+    lab.close()
     lab.executor = lab.build()
     try:
         of_preloads: list[str] = []
