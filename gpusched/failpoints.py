@@ -72,7 +72,7 @@ def arm(text: str) -> Callable[[str], None]:
     name, _, rest = text.partition(":")
     count, _, action = rest.partition(":")
     if name not in NAMES:
-        raise ValueError(f"{VARIABLE}: there is no failpoint {name!r}")
+        raise ValueError(f"{VARIABLE}: unknown failpoint {name!r}")
     if (action or "kill") not in _ACTIONS or not (count or "1").isdigit():
         raise ValueError(f"{VARIABLE}: {text!r} is not name[:count][:kill|stop]")
     number = _ACTIONS[action or "kill"]

@@ -62,7 +62,7 @@ def main() -> int:
     known = {study.name: study for study in STUDIES}
     unknown = [name for name in args.names if name not in known]
     if unknown:
-        parser.error(f"there is no figure {', '.join(unknown)}; there are {', '.join(known)}")
+        parser.error(f"unknown figure {', '.join(unknown)}; the figures are {', '.join(known)}")
     if args.list:
         for study in STUDIES:
             print(f"{study.name:<16} {study.title}")

@@ -106,7 +106,7 @@ def _no_winner(view: View) -> Iterator[str]:
         yield "No trial reported a step before the end. The script must call trial.report(..) after each step; if a"
         yield "step takes longer, give a longer --deadline. 'gpusched logs 0' shows how far the first trial came."
     elif all(trial.metric is None for trial in view.trials):
-        yield f"No report of {view.metric} was a finite number, so there is no best trial; diverging training is the"
+        yield f"No report of {view.metric} was a finite number, so no trial can be the best; diverging training is the"
         yield "usual cause: try smaller learning rates."
     else:
         yield "Trials reported, but none saved a checkpoint: the script must hand its model to trial.track()."

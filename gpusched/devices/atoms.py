@@ -111,7 +111,7 @@ def chosen_atoms(
     pool, notes = visible(machine.entries, variable)
     if not pool:
         raise DeviceError(
-            f"CUDA_VISIBLE_DEVICES={variable} leaves no GPU. There are:\n{listing(machine.entries)}"
+            f"CUDA_VISIBLE_DEVICES={variable} leaves no GPU. The GPUs are:\n{listing(machine.entries)}"
         )
     gpus = choose(pool, spec, variable)
     if not gpus:

@@ -386,7 +386,7 @@ class CudaDevices:
     def _atom(self, name: str) -> Atom:
         atom = self._atoms.get(name)
         if atom is None:
-            raise DeviceError(f"there is no device {name} in this experiment")
+            raise DeviceError(f"device {name} is not part of this experiment")
         return atom
 
     def _keep_baseline(self, unit: Unit) -> None:

@@ -81,7 +81,7 @@ def choose(pool: Sequence[VisibleGpu], spec: str, variable: str | None = None) -
             chosen.extend(entry.units)
     if problems:
         raise DeviceError(
-            f"devices: {spec}: {'; '.join(problems)}{inside}. There are:\n{listing(pool)}"
+            f"devices: {spec}: {'; '.join(problems)}{inside}. The GPUs are:\n{listing(pool)}"
         )
     return chosen
 
@@ -90,7 +90,7 @@ def _find(entries: Sequence[VisibleGpu], text: str) -> VisibleGpu | str:
     """Find the entry that an index, a UUID or the beginning of one names; what is wrong with it, if none."""
     if text.isdecimal():
         place = int(text)
-        return entries[place] if place < len(entries) else f"there is no GPU {text}"
+        return entries[place] if place < len(entries) else f"GPU {text} was not found"
     if not text.upper().startswith(("GPU-", "MIG-")) or len(text) < 5:
         return f"{text!r} is neither an index nor a UUID"
     wanted = text.lower()
@@ -103,7 +103,7 @@ def _find(entries: Sequence[VisibleGpu], text: str) -> VisibleGpu | str:
             matches.extend(VisibleGpu(entry.gpu, (unit,)) for unit in slices)
     if len(matches) > 1:
         return f"{text} is the beginning of {len(matches)} UUIDs"
-    return matches[0] if matches else f"there is no {text}"
+    return matches[0] if matches else f"{text} was not found"
 
 
 def listing(pool: Sequence[VisibleGpu]) -> str:

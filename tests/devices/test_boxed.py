@@ -69,9 +69,9 @@ def test_every_way_to_name_gpus(boxed: MakeBoxed) -> None:
 def test_what_cannot_be_named_is_refused_with_what_there_is(boxed: MakeBoxed) -> None:
     box = boxed({}, {})
     for devices, visible, says in (
-        ("cuda:0,7", None, "there is no GPU 7. There are:"),
-        ("GPU-9999", None, "there is no GPU-9999. There are:"),
-        ("cuda:1", "1", "there is no GPU 1 (inside CUDA_VISIBLE_DEVICES=1)"),
+        ("cuda:0,7", None, "GPU 7 was not found. The GPUs are:"),
+        ("GPU-9999", None, "GPU-9999 was not found. The GPUs are:"),
+        ("cuda:1", "1", "GPU 1 was not found (inside CUDA_VISIBLE_DEVICES=1)"),
         ("cuda", "7", "CUDA_VISIBLE_DEVICES=7 leaves no GPU"),
     ):
         environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}

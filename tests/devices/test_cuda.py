@@ -198,7 +198,7 @@ def test_bad_options(box: Box, more: dict[str, object], problem: str) -> None:
 
 def test_an_unknown_device_is_named(box: Box) -> None:
     devices, _ = begin(box)
-    with pytest.raises(DeviceError, match="no device GPU-x"):
+    with pytest.raises(DeviceError, match="GPU-x is not part of this experiment"):
         devices.confirm_release(["GPU-x"], 60.0)
 
 

@@ -76,21 +76,21 @@ def test_indices_count_within_the_inherited_list_as_torch_counts() -> None:
     with pytest.raises(DeviceError) as raised:
         choose(pool, "cuda:2", "3,1")
     assert str(raised.value) == (
-        "devices: cuda:2: there is no GPU 2 (inside CUDA_VISIBLE_DEVICES=3,1). There are:\n"
+        "devices: cuda:2: GPU 2 was not found (inside CUDA_VISIBLE_DEVICES=3,1). The GPUs are:\n"
         "  cuda:0  GPU-3a00-beef  NVIDIA H100\n"
         "  cuda:1  GPU-1a00-beef  NVIDIA H100"
     )
-    with pytest.raises(DeviceError, match="there is no GPU-0a00-beef"):
+    with pytest.raises(DeviceError, match="GPU-0a00-beef was not found"):
         choose(pool, "GPU-0a00-beef", "3,1")
 
 
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        ("cuda:9", "there is no GPU 9"),
+        ("cuda:9", "GPU 9 was not found"),
         ("cuda:", "'' is neither an index nor a UUID"),
         ("cuda:0,0", "0 is named twice"),
-        ("cuda:x,9", "'x' is neither an index nor a UUID; there is no GPU 9"),
+        ("cuda:x,9", "'x' is neither an index nor a UUID; GPU 9 was not found"),
         ("GPU-", "'GPU-' is neither"),
         ("cuda:0,GPU-0a", "GPU-0a is named twice"),
         ("cuda:-1", "'-1' is neither"),

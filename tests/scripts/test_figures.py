@@ -51,4 +51,4 @@ def test_hermes_is_compared_with_fifo_and_round_robin(drawn: Path) -> None:
 def test_an_unknown_figure_is_told() -> None:
     done = figures("hypersched-6")
     assert done.returncode == 2
-    assert "there is no figure hypersched-6; there are hypersched-5" in done.stderr
+    assert "unknown figure hypersched-6; the figures are hypersched-5" in done.stderr
