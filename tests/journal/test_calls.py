@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpusched.core.events import Event, Reported
@@ -65,7 +66,8 @@ class Daemon:
         assert self.journal is not None
         for event, commands in sample(len(self.offered) + count)[len(self.offered) :]:
             if weight and isinstance(event, Reported):
-                event = replace(event, metrics={"m" * weight: 1})
+                heavy = msgspec.structs.replace(event.report, metrics={"m" * weight: 1})
+                event = replace(event, report=heavy)
             self.journal.append(event, commands)
             self.offered.append(event)
         self.commit()
