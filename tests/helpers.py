@@ -11,13 +11,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import enum
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
+import psutil
 from sortedcontainers import SortedList
 
 from gpusched.core import events as ev
@@ -330,3 +333,18 @@ class _Snapshot:
         found = [(name, getattr(value, name)) for name in names if hasattr(value, name)]
         assert found or frozen, f"a snapshot of {value!r} would be empty"
         return [name, *((name, self.plain(item)) for name, item in found)]
+
+
+def children_of(module: str) -> list[psutil.Process]:
+    """Our running children with this module on their command line; other tests may have left zombies of theirs.
+
+    A process has no command line for a moment when its parent already goes on: ``exec`` lets go of the parent first.
+    """
+    found = []
+    for process in psutil.Process().children():
+        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
+            while not process.cmdline():
+                time.sleep(0.001)
+            if module in process.cmdline():
+                found.append(process)
+    return found

@@ -104,6 +104,7 @@ def listen(box: Box) -> Iterator[Listen]:
         one.close()
 
 
+@pytest.mark.slow
 def test_a_storm_costs_a_counter(box: Box, listen: Listen) -> None:
     watch = listen()
     for _ in range(3000):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from gpusched.core.events import Forecasted
 from gpusched.driver.child import MAX_DEATHS
 from gpusched.driver.forecaster import InlineForecaster, PooledForecaster, make_forecaster
 from gpusched.processes.identity import Identity, is_alive, send_signal
+from tests.helpers import children_of
 
 CURVE = tuple(0.8 - 0.7 * 0.9**step for step in range(20))
 
@@ -50,18 +50,7 @@ def wait(
 
 
 def children() -> list[psutil.Process]:
-    """Those of ours that run: what another test has killed and not waited for has no command line any more.
-
-    A process has none yet for a moment when its parent already goes on: ``exec`` lets go of the parent first.
-    """
-    found = []
-    for process in psutil.Process().children():
-        with contextlib.suppress(psutil.ZombieProcess, psutil.NoSuchProcess):
-            while not process.cmdline():
-                time.sleep(0.001)
-            if "gpusched.driver.forecaster" in process.cmdline():
-                found.append(process)
-    return found
+    return children_of("gpusched.driver.forecaster")
 
 
 def test_the_answer_is_an_event_and_the_same_as_in_a_simulation(pool: PooledForecaster) -> None:

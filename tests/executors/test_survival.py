@@ -338,6 +338,7 @@ def test_a_preload_that_ends_the_server_is_not_imported_again(tmp_path: Path, en
         lab.clean()
 
 
+@pytest.mark.slow
 def test_a_server_that_keeps_dying_while_it_warms_up_is_given_up(tmp_path: Path) -> None:
     """Ready, but never whole: no preload is to blame, so the search cannot go on."""
     (tmp_path / "script.py").write_text("import torch\n")

@@ -14,7 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from gpusched import plugins
@@ -35,6 +34,7 @@ from gpusched.sim.folder import simulate_into
 from gpusched.sim.setup import Setup, experiment, machine, recipe
 from gpusched.sim.single import simulate, start
 from gpusched.space.space import parse_space
+from tests.helpers import children_of
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "recipe.md").read_text()
 SECTION = PAGE.partition("##### A sampler of your own\n")[2]
@@ -276,14 +276,14 @@ def test_a_sampler_that_takes_too_long_is_not_waited_for(folder: Path) -> None:
     assert event.hparams == recipe.configurations().sample(3)
     assert "did not answer in 0.3 s" in suggester.complaints[0]
     suggester.close()
-    assert not psutil.Process().children()
+    assert not children_of("gpusched.driver.suggester")
 
 
 def test_a_process_that_dies_is_replaced_and_in_the_end_given_up(folder: Path) -> None:
     suggester = ChildSuggester(load(folder, "odd.py:Slow"))
     for n in range(3):
         suggester.submit(Suggest(n), [])
-        (process,) = psutil.Process().children()
+        (process,) = children_of("gpusched.driver.suggester")
         os.kill(process.pid, signal.SIGKILL)
         while not (found := suggester.poll(0.0)):
             time.sleep(0.002)
@@ -293,7 +293,7 @@ def test_a_process_that_dies_is_replaced_and_in_the_end_given_up(folder: Path) -
         assert "status -9" in suggester.complaints[n]
     event = ask(suggester, 3)
     assert (event.by, event.why) == ("random", "the process of Slow died too often")
-    assert not psutil.Process().children()
+    assert not children_of("gpusched.driver.suggester")
 
 
 def test_an_entry_point_of_a_package_is_a_sampler(
