@@ -37,13 +37,14 @@ class Search(Callback):
     def __init__(self, trial: Trial, *, scale_lr: bool = True) -> None:
         self._trial = trial
         self._scale_lr = scale_lr
-        self._is_asked = self._is_wanted = False
+        self._is_asked = self._is_wanted = self._has_options = False
         #: Whether the search has this trial leave: end the script after ``fit``, without a test or an export.
         self.is_leaving = False
 
     @property
     def options(self) -> dict[str, Any]:
         """Arguments of ``Trainer``: this callback, this trial's ranks, no sanity check, no checkpoints of its own."""
+        self._has_options = True
         return {
             "callbacks": [self],
             "accelerator": "gpu" if self._trial.device.type == "cuda" else "cpu",
@@ -65,13 +66,13 @@ class Search(Callback):
         """Check that the trainer is set up as ``options`` and ``ckpt_path`` say; scale rates and schedules.
 
         Raises:
-            RuntimeError: Another number of ranks, or ``fit`` without the checkpoint.
+            RuntimeError: A trainer without the options, or ``fit`` without the checkpoint.
         """
         trial = self._trial
-        if trainer.world_size != trial.world_size:
+        if not self._has_options or trainer.world_size != trial.world_size:
             raise RuntimeError(
-                f"the Trainer has {trainer.world_size} ranks and the trial {trial.world_size}: "
-                f"write Trainer(..., **search.options)"
+                f"the Trainer has {trainer.world_size} of {trial.world_size} ranks, and another number of ranks "
+                f"would change the order of samples: write Trainer(..., **search.options)"
             )
         if not self._is_asked or (self.ckpt_path is not None and not trainer.ckpt_path):
             raise RuntimeError(
