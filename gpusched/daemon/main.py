@@ -79,7 +79,6 @@ class Daemon:
         self.paths = paths
         self._moved_deadline = deadline
         self._lock = Lock.take(paths.lock)
-        self._signals: list[int] = []
         self._stop_asked = False
         self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
         self._foreword: list[str] = []
@@ -226,13 +225,10 @@ class Daemon:
 
     def _due_at(self) -> float:
         """Time of the next work beside the trials; in the past: now."""
-        if self._signals:
-            return 0.0
         return min(self.people.due_at, self.storage.next_at, self._next_look_at)
 
     def _do_what_is_due(self) -> None:
         self._look_around()
-        self._take_signals()
         events = self.people.asked()
         change = self.storage.look(self.clock(), self.experiment.state)
         if change is not None:
@@ -274,16 +270,11 @@ class Daemon:
 
     # ------------------------------------------------------------ signals
 
-    def _on_signal(self, number: int, _frame: object) -> None:
-        self._signals.append(number)
-
-    def _take_signals(self) -> None:
-        while self._signals:
-            self._signals.pop()
-            self.people.ask(
-                "cancel" if self._stop_asked or self.experiment.state.stopping else "stop"
-            )
-            self._stop_asked = True
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        """Ask at once, between two steps of the interpreter: requests that come later stay behind the signal."""
+        stopping = self._stop_asked or self.experiment.state.stopping
+        self._stop_asked = True
+        self.people.ask("cancel" if stopping else "stop")
 
     # ------------------------------------------------------------ remarks
 

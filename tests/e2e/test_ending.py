@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
+import psutil
 import pytest
 
 from gpusched.core.decisions import Kill
@@ -36,24 +36,33 @@ def training(sandbox: Sandbox) -> Sandbox:
     return sandbox
 
 
-def kill(sandbox: Sandbox, *before: str) -> None:
-    """Ask for these, then for the end of every process; return when the search is over."""
+def ended(sandbox: Sandbox) -> list[tuple[str, list[float]]]:
+    wait_until((sandbox.experiment / "final.json").exists, "the end")
+    return asked(sandbox)
+
+
+def client(sandbox: Sandbox) -> Client:
     client = Client.connect(ExperimentPaths(sandbox.experiment).socket)
     assert client is not None
-    with client:
-        for verb in (*before, "kill"):
-            client.ask(verb)
-    wait_until((sandbox.experiment / "final.json").exists, "the end")
+    return client
 
 
-def test_two_signals_that_arrive_at_once_are_a_stop_and_a_cancel(training: Sandbox) -> None:
-    daemon = training.daemon()
-    for number in (signal.SIGSTOP, signal.SIGTERM, signal.SIGINT, signal.SIGCONT):
-        os.kill(daemon, number)
-    kill(training)
-    assert [verb for verb, _ in asked(training)] == ["stop", "cancel", "kill"]
+def test_signals_and_requests_count_in_the_order_in_which_they_arrived(training: Sandbox) -> None:
+    daemon = psutil.Process(training.daemon())
+    with client(training) as line:
+        line.ask("view")  # the daemon has taken the connection: a later request is read in one turn
+        daemon.suspend()
+        wait_until(lambda: daemon.status() == psutil.STATUS_STOPPED, "a stopped daemon")
+        daemon.send_signal(signal.SIGTERM)
+        daemon.send_signal(signal.SIGINT)
+        line.send("kill")
+        daemon.resume()
+        assert line.receive()
+    assert [verb for verb, _ in ended(training)] == ["stop", "cancel", "kill"]
 
 
 def test_a_kill_is_journaled_before_it_is_carried_out(training: Sandbox) -> None:
-    kill(training, "stop", "cancel")
-    assert asked(training) == [("stop", []), ("cancel", [60.0]), ("kill", [0.0])]
+    with client(training) as line:
+        for verb in ("stop", "cancel", "kill"):
+            line.ask(verb)
+    assert ended(training) == [("stop", []), ("cancel", [60.0]), ("kill", [0.0])]

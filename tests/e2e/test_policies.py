@@ -55,14 +55,18 @@ def test_a_policy_of_ones_own_runs_live_and_is_replayed(sandbox: Sandbox, tmp_pa
     recipe = sandbox.recipe(
         "counted.py",
         policy={"name": f"{tmp_path}/mine.py:Median", "R": 6, "patience": 2},
+        # One after the other, the best first: side by side, each might be the first at every step and never judged.
+        space={"x": {"grid": [3, 2, 1]}},
+        devices="cpu:1",
         deadline="60s",
-        max_trials=4,
+        max_trials=3,
     )
     result = sandbox.gpusched("run", recipe)
     assert result.code == 0, result.text + sandbox.log()
     view = sandbox.view()
     assert view["policy"] == "median"
-    assert {trial["state"] for trial in view["trials"]} == {"completed", "stopped"}
+    ends = [(trial["state"], trial["step"]) for trial in view["trials"]]
+    assert ends == [("completed", 6), ("stopped", 4), ("stopped", 2)]
     explained = sandbox.gpusched("explain", "0")
     assert explained.code == 0, explained.text
 
