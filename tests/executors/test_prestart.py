@@ -77,6 +77,7 @@ class Resize:
         assert [report.seq for report in self.reports] == list(range(1, len(found) + 1))
 
     def end(self) -> None:
+        self.lab.executor.expect(self.trial, None, 0.0)
         live = self.lab.roster.current.get(self.trial)
         if live is not None:
             self.lab.executor.execute(Kill(self.trial, live.number, 0.0))
