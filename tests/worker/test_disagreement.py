@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 import gpusched
 from gpusched.processes import stacks
+from gpusched.worker import group
 from tests.worker.fakes import Bench, run_ranks
 
 
@@ -81,8 +82,10 @@ def test_a_rank_that_is_killed_is_told_by_the_others(bench: Bench) -> None:
 
 
 def test_a_report_of_rank_0_alone_is_found_within_steps_and_names_both_lines(
-    bench: Bench,
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(group, "LOOK_AFTER_S", 1.0)
+
     def script() -> None:
         stacks.listen_as_rank()
         trial = gpusched.init()

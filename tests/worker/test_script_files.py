@@ -134,7 +134,7 @@ def test_a_script_in_charge_is_never_ended_by_a_report(bench: Bench) -> None:
 
 
 PLAIN = """
-import os, sys, torch, gpusched
+import os, torch, gpusched
 trial = gpusched.init()
 model = trial.wrap(torch.nn.Linear(1, 1))
 trial.track(model=model)
@@ -142,7 +142,8 @@ for step in trial.steps(limit=int(os.environ["UNTIL"])):
     with torch.no_grad():
         next(model.parameters()).fill_(step + 1.0)
     trial.report(loss=0)
-print("END", trial.rank, trial.step, next(model.parameters()).item(), flush=True)
+value = next(model.parameters()).item()
+os.write(1, f"END {trial.rank} {trial.step} {value}\\n".encode())  # whole: ranks share an unbuffered stream
 """
 
 
