@@ -6,6 +6,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 # Large libraries whose integrations are tested, in an environment of their own on top of the first.
 LIBRARIES := .venv-libraries
+# Most tests wait for processes, so a few run side by side, on any machine.
+BESIDE := -n 3 --dist worksteal
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -qq
 
 .DEFAULT_GOAL := help
@@ -17,8 +19,8 @@ help: ## Say what can be made
 demo: $(STAMP) ## Search a small network on handwritten digits for a minute, live
 	@$(BIN)/gpusched run recipes/digits.yaml
 
-test: $(STAMP) ## Run the tests (no GPU, no network, about six minutes)
-	@$(BIN)/python -m pytest -q
+test: $(STAMP) ## Run the tests (no GPU, no network, about four minutes)
+	@$(BIN)/python -m pytest -q $(BESIDE)
 
 check: $(STAMP) ## Lint, formatting and types: what continuous integration runs
 	@$(BIN)/ruff check --quiet
@@ -29,7 +31,7 @@ docs: $(VENV)/.docs ## Build the documentation site in build/site; a broken link
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "build/site/index.html"
 
 test-integrations: $(LIBRARIES)/.installed ## Run searches with Lightning, transformers, Accelerate and Optuna (minutes)
-	@$(LIBRARIES)/bin/python -m pytest -q -m integrations tests/integrations tests/samplers
+	@$(LIBRARIES)/bin/python -m pytest -q $(BESIDE) -m integrations tests/integrations tests/samplers
 
 bench: $(STAMP) ## Measure launch time and the cost of reports
 	@$(BIN)/python scripts/bench_launch.py
