@@ -7,7 +7,7 @@ from typing import Any
 
 from gpusched.cli import common
 from gpusched.daemon import session
-from gpusched.dashboard.model import from_json
+from gpusched.dashboard.model import LIVE, from_json
 from gpusched.dashboard.summary import failures
 from gpusched.text import count, show_duration, show_hparams, show_metric
 
@@ -46,7 +46,7 @@ def lines(view: dict[str, Any], *, everything: bool = False) -> list[str]:
     trials = view["trials"]
     shown = trials if everything else trials[:20]
     if shown:
-        head = ("trial", "state", "step", view["metric"], "atoms", "launches", "hparams")
+        head = ("trial", "state", "step", view["metric"], "atoms", "launches", "saved", "hparams")
         rows = [
             (
                 trial["id"],
@@ -55,6 +55,7 @@ def lines(view: dict[str, Any], *, everything: bool = False) -> list[str]:
                 show_metric(trial["metric"]),
                 trial["atoms"] or "-",
                 trial["incarnation"],
+                _saved(trial),
                 trial.get("error") or show_hparams(trial["hparams"]),
             )
             for trial in shown
@@ -66,6 +67,14 @@ def lines(view: dict[str, Any], *, everything: bool = False) -> list[str]:
     if len(shown) < len(trials):
         out.append(f"... and {len(trials) - len(shown)} more (--all shows them)")
     return out
+
+
+def _saved(trial: dict[str, Any]) -> str:
+    """Word the newest checkpoint of a trial: its step and, while the trial trains, its age."""
+    if not trial["saved_step"]:
+        return "-"
+    age_s = trial["saved_age_s"] if trial["state"] in LIVE else None
+    return f"step {trial['saved_step']}" + (f", {show_duration(age_s)} ago" if age_s else "")
 
 
 def _headline(view: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 from gpusched.core.policy import Policy
 from gpusched.core.state import State
 from gpusched.core.trial import NEVER, Trial, TrialState
+from gpusched.text import count, show_duration
 
 S = TrialState
 
@@ -34,7 +35,8 @@ class Explanation:
     """Reasons for a trial's state, and what would change it.
 
     ``why``: the present state in a sentence; ``moves_when``: what would change it (empty: nothing will); ``standings``:
-    its ranks in rungs, lowest first; ``policy``: the policy's sentences; ``story``: (seconds, what happened).
+    its ranks in rungs, lowest first; ``policy``: the policy's sentences; ``story``: (seconds, what happened);
+    ``saved_step``, ``saved_age_s``: its newest checkpoint, None without one.
     """
 
     trial: int
@@ -48,6 +50,8 @@ class Explanation:
     story: tuple[tuple[float, str], ...]
     hparams: Mapping[str, object]
     error: str | None
+    saved_step: int | None
+    saved_age_s: float | None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -62,12 +66,21 @@ class Explanation:
             "story": [{"at": round(at, 3), "what": what} for at, what in self.story],
             "hparams": dict(self.hparams),
             "error": self.error,
+            "saved_step": self.saved_step,
+            "saved_age_s": self.saved_age_s,
         }
 
     def lines(self) -> list[str]:
         """Word the explanation for people."""
         out = [f"trial {self.trial} is {self.state} at step {self.step}: {self.why}"]
         out += [f"  {sentence}" for sentence in self.policy]
+        if self.saved_age_s is not None:
+            behind = count(self.step - (self.saved_step or 0), "step")
+            out.append(
+                f"  checkpoint: of step {self.saved_step}, {behind} behind, {show_duration(self.saved_age_s)} old"
+            )
+        elif self.step:
+            out.append("  checkpoint: none yet (see save_every in the recipe)")
         if self.moves_when:
             out.append(f"  next change: when {self.moves_when}")
         out += ["", "story:"]
@@ -80,8 +93,8 @@ class Explanation:
         return out
 
 
-def explain(state: State, policy: Policy, trial_id: int) -> Explanation:
-    """Raises KeyError for an unknown trial."""
+def explain(state: State, policy: Policy, trial_id: int, now: float | None = None) -> Explanation:
+    """Raises KeyError for an unknown trial. ``now``: by default the time of the last event."""
     trial = state.trials[trial_id]
     return Explanation(
         trial=trial.id,
@@ -95,6 +108,8 @@ def explain(state: State, policy: Policy, trial_id: int) -> Explanation:
         story=_without_echoes(trial.story),
         hparams=trial.hparams,
         error=trial.error,
+        saved_step=trial.saved_step or None,
+        saved_age_s=trial.saved_age_s(state.now if now is None else now),
     )
 
 

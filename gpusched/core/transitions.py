@@ -395,7 +395,8 @@ class Transitions:
     def saved(self, trial: Trial, step: int) -> None:
         """Note that a checkpoint of ``step`` is on disk: it may be the best model there is."""
         state = self._state
-        trial.saved_step = step
+        if step != trial.saved_step:
+            trial.saved_step, trial.saved_at = step, state.now
         metric = next((value for at, value in reversed(trial.curve) if at == step), None)
         if metric is None or metric != metric:
             return

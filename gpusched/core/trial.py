@@ -178,8 +178,9 @@ class Trial:
     #: The latest report.
     report: Report = field(default_factory=lambda: NO_REPORT)
 
-    #: Step of the newest committed checkpoint; 0: none.
+    #: Step of the newest committed checkpoint (0: none), and when it was committed.
     saved_step: int = 0
+    saved_at: float = 0.0
     last_saved_at: float = NEVER
     #: When it was last asked to save a checkpoint and train on.
     save_asked_at: float = NEVER
@@ -269,6 +270,10 @@ class Trial:
         """Return the seconds it has been up so far, over all incarnations."""
         running = now - self.up_at if self.up_at is not None else 0.0
         return self.past_training_s + running
+
+    def saved_age_s(self, now: float) -> float | None:
+        """Return the seconds since its newest checkpoint was committed; None without one."""
+        return round(max(0.0, now - self.saved_at), 3) if self.saved_step else None
 
     def tell(self, at: float, text: str) -> None:
         """Add a line to the trial's story."""

@@ -117,7 +117,7 @@ class People:
                 self._followers.append(client)
                 return "following"
             case "explain":
-                return self._assembled.explain(_trial(request))
+                return self._assembled.explain(_trial(request), self._clock())
             case "pause" | "unpause" | "stop_trial" as verb:
                 return self._ask_of_trial(verb, _trial(request))
             case "stop" | "cancel" | "kill" as verb:

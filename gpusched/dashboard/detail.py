@@ -59,7 +59,8 @@ def _facts(view: View, trial: TrialView) -> Iterator[str]:
     if trial.training_s:
         yield f"{show_duration(trial.training_s)} of training"
     if trial.saved_step:
-        yield f"saved at step {trial.saved_step}"
+        age = "" if trial.saved_age_s is None else f", {show_duration(trial.saved_age_s)} ago"
+        yield f"saved at step {trial.saved_step}{age}"
     held = [d.id for d in view.devices if d.trial == trial.id and d.state == "held"]
     if held:
         yield "on " + " ".join(held[:8]) + (" .." if len(held) > 8 else "")

@@ -97,6 +97,7 @@ class TrialView:
     step_time_s: float | None = None
     training_s: float = 0.0
     saved_step: int = 0
+    saved_age_s: float | None = None
     held_by_user: bool = False
     after: str = ""
     hparams: Mapping[str, Any] = field(default_factory=dict)

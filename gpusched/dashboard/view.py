@@ -233,6 +233,7 @@ def _trial(state: State, trial: Trial, now_s: float) -> TrialView:
         step_time_s=_finite(trial.step_time_s),
         training_s=round(trial.training_s(now_s), 3),
         saved_step=trial.saved_step,
+        saved_age_s=trial.saved_age_s(now_s),
         held_by_user=trial.held_by_user,
         after=clean(trial.after.reason, 200) if trial.after is not None else "",
         hparams=dict(trial.hparams),

@@ -67,14 +67,14 @@ class Assembled:
         """Return what the policy tells a person before it starts on so many atoms."""
         return self.policy.foreword(self.experiment.state.rules, atoms)
 
-    def explain(self, trial: int) -> dict[str, Any]:
-        """``{"data": .., "lines": [..]}``. Raises InputError for an unknown trial."""
+    def explain(self, trial: int, now: float | None = None) -> dict[str, Any]:
+        """Return ``{"data": .., "lines": [..]}``. Raises InputError for an unknown trial."""
         state = self.experiment.state
         if trial not in state.trials:
             raise InputError(no_trial(trial, len(state.trials)))
         from gpusched.core.explain import explain
 
-        explanation = explain(state, self.policy, trial)
+        explanation = explain(state, self.policy, trial, now)
         return {"data": explanation.to_json(), "lines": explanation.lines()}
 
 
@@ -106,6 +106,7 @@ def rules(recipe: Recipe, profile: Profile | None = None) -> Rules:
         max_failures=recipe.max_failures,
         kill_grace_s=recipe.grace_s,
         hang_limit_s=recipe.hang_limit_s,
+        save_every_s=recipe.save_every_s,
         profiled=profile.scaling if profile is not None else None,
         profiled_overhead_s=profile.overhead_s if profile is not None else None,
     )

@@ -193,6 +193,14 @@ class Recipe:
     )
     grace_s: float = key("From SIGTERM to SIGKILL.", 5.0, path="grace", read="duration")
     keep_checkpoints: int = key("Checkpoints kept for each trial.", 2, limits={"ge": 1, "le": 1000})
+    save_every_s: float = key(
+        "Most training that a trial loses when the machine dies: at the latest then it is saved, within the 3% of its "
+        "time that saves may cost.",
+        300.0,
+        path="save_every",
+        read="duration",
+        older=300.0,
+    )
     startup_limit_s: float | None = key(
         "How long a launch may take to its first report; by default 10 minutes.",
         None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusched.core.events import CheckpointSaved
 from gpusched.daemon.storage import checksums
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
@@ -44,6 +46,14 @@ def _reports(sandbox: Sandbox, trial: int) -> list[dict]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
+def _saves(sandbox: Sandbox) -> list[CheckpointSaved]:
+    """The commits that the journal knows; only while no daemon lives."""
+    journal = Journal.open(ExperimentPaths(sandbox.experiment).journal)
+    events = [entry.event for entry in journal.entries()]
+    journal.close()
+    return [event for event in events if isinstance(event, CheckpointSaved)]
+
+
 def _told(process: subprocess.Popen[str], word: str) -> str:
     """What it has written to its standard error, once this is there."""
     assert process.stderr is not None
@@ -72,9 +82,24 @@ def test_trials_go_on_without_a_daemon_and_are_adopted(sandbox: Sandbox) -> None
         assert {t["id"]: t["step"] for t in sandbox.view()["trials"]}[trial] == len(numbers)
 
 
-def test_what_died_meanwhile_is_relaunched_from_its_checkpoint(sandbox: Sandbox) -> None:
-    _run(sandbox)
+def test_what_died_with_the_machine_goes_on_from_a_checkpoint_as_old_as_save_every_at_most(
+    sandbox: Sandbox,
+) -> None:
+    every_s, steps = 1.0, 40
+    space = {"x": {"uniform": [0, 1]}, "sign": -1}  # never better than at first: saved by time alone
+    _run(sandbox, steps=steps, save_every=f"{every_s}s", space=space)
+    said = sandbox.gpusched("explain", "0").out
+    assert re.search(r"  checkpoint: of step \d+, \d+ steps? behind, \d.* s old", said), said
+    assert re.search(r"  step \d+, .* ago  ", sandbox.gpusched("status").out)
     sandbox.kill_everything()
+    for trial in (0, 1):
+        reports = _reports(sandbox, trial)
+        saves = list((sandbox.experiment / f"trials/{trial:04d}/checkpoints").glob("step-*"))
+        newest = max(int(path.name.removeprefix("step-")) for path in saves)
+        assert newest > 1
+        lost_s = sum(report["s"] for report in reports if report["k"] > newest)
+        save_s = max(saved.save_s for saved in _saves(sandbox) if saved.trial == trial)
+        assert lost_s <= max(every_s, save_s / 0.03) + save_s + 1.0
     assert sandbox.gpusched("resume", "--detach").code == 0
     # counted.py asserts that the state continues where the checkpoint was.
     sandbox.wait_for(

@@ -43,6 +43,7 @@ max_trials: 40
 max_failures: 2
 grace: 3s
 keep_checkpoints: 3
+save_every: 90s
 startup_limit: 2m
 hang_limit: 90
 target: 0.98
@@ -81,6 +82,7 @@ def test_the_least_recipe_has_every_default(load: Load, folder: Path) -> None:
         max_failures=3,
         grace_s=5.0,
         keep_checkpoints=2,
+        save_every_s=300.0,
         startup_limit_s=None,
         hang_limit_s=None,
         target=None,

@@ -17,4 +17,4 @@ for step in trial.steps():
         model.weight += 1
     count = int(model.weight.item())
     assert count == trial.step + 1 == step + 1, (count, trial.step, step)
-    trial.report(score=trial.hparams.x + count)
+    trial.report(score=trial.hparams.x + count * trial.hparams.get("sign", 1))
