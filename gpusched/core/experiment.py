@@ -151,7 +151,10 @@ class Experiment:
             if trial.state is S.STARTING:
                 state.move(trial, S.RUNNING, f"up on {trial.size_in_words}")
         rules, stride = state.rules, 1
-        if rules.version >= 3 and report.step > trial.step:
+        if rules.version >= 5:
+            before = trial.step if trial.steps_of_incarnation else trial.saved_step
+            trial.stride = stride = max(1, report.step - before)
+        elif rules.version >= 3 and report.step > trial.step:
             stride = report.step - trial.step
         self._measure(trial, report.step_time_s, stride)
         self._record(trial, report, event.metric, stride)

@@ -60,6 +60,8 @@ class TrialView:
 
     #: Latest report. ``metric`` is None and ``score`` minus infinity where it was not finite; more score is better.
     step: Final[int] = _shown("_trial.step")
+    #: Steps since the report before, or since the checkpoint: 1 where a script reports every step.
+    stride: Final[int] = _shown("_trial.stride")
     metric: Final[float | None] = _shown("_trial.metric")
     score: Final[float] = _shown("_trial.score")
     metrics: Final[Mapping[str, float | str]] = _shown("_trial.report.metrics")
@@ -75,6 +77,10 @@ class TrialView:
     step_time_s: Final[float | None] = _shown("_trial.step_time_s")
     #: When the present incarnation came up; None while none is up.
     up_at: Final[float | None] = _shown("_trial.up_at")
+
+    def has_passed(self, every: int) -> bool:
+        """Tell whether the latest report stands on a multiple of ``every`` steps, or has passed one."""
+        return self.step % every < self.stride
 
     def training_s(self, now: float) -> float:
         """Return the seconds this trial has trained, over all incarnations."""

@@ -15,7 +15,9 @@ from dataclasses import dataclass, field
 #: 3   a trial that fails on more atoms before it reports goes back to the atoms it trained on; running trials are saved
 #:     every ``save_every_s``; ``cooldown`` and the time of a step count the steps that a report says, not reports.
 #: 4   ``pop`` and ``hermes`` make room for as many new configurations as the sequence still has.
-RULES_VERSION = 4
+#: 5   a report that passes a rung, or a policy's boundary ``b``, without standing on it is judged there; the first
+#:     report of a launch counts its steps from the checkpoint.
+RULES_VERSION = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

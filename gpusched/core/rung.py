@@ -1,4 +1,4 @@
-"""A rung: a milestone and the score each trial had when its step first equalled it.
+"""A rung: a milestone and the score each trial had when it first came to it.
 
 HyperSched (SoCC'19) section 3.3 and Algorithms 1 to 3. A score is recorded once for each trial; the order within a rung
 is kept in a sorted list, so that a rank costs O(log n) and the cut-off O(1) until the next record.
@@ -139,9 +139,13 @@ class Ladder:
         self._by_step[milestone] = rung
         return True
 
-    def at(self, step: int) -> Rung | None:
-        """Return the rung whose milestone is exactly this step."""
+    def at(self, step: int, stride: int = 1) -> Rung | None:
+        """Return the rung at this step or, where a report stands for several steps, the highest that it has passed."""
         while self.rungs and self.rungs[-1].milestone < step:
             if not self._grow():
                 break
-        return self._by_step.get(step)
+        if stride == 1:
+            return self._by_step.get(step)
+        passed = (rung for rung in reversed(self.rungs) if rung.milestone <= step)
+        highest = next(passed, None)
+        return highest if highest is not None and highest.milestone > step - stride else None

@@ -165,6 +165,8 @@ class Trial:
     reserved: tuple[str, ...] = ()
 
     step: int = 0
+    #: Steps that the latest report stands for: since the one before it or, in a new launch, since the checkpoint.
+    stride: int = 1
     #: The most steps any incarnation reached: a relaunch goes back to a checkpoint, and progress is what is beyond.
     furthest_step: int = 0
     seq: int = 0

@@ -67,7 +67,7 @@ class Bandit(fifo.Fifo):
         done = base.complete_at(trial, self.options.R)
         if done:
             return done
-        if trial.step % self.options.b or self._best == NEVER:
+        if not trial.has_passed(self.options.b) or self._best == NEVER:
             return base.NOTHING
         said = self._say_how_it_compares()
         if self._goes_on(trial.best_score, view.rules.sign):

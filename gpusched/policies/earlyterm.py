@@ -71,7 +71,7 @@ class EarlyTerm(fifo.Fifo):
         done = base.complete_at(trial, self.options.R)
         if done:
             return done
-        if trial.step % self.options.b or trial.metric is None:
+        if not trial.has_passed(self.options.b) or trial.metric is None:
             return base.NOTHING
         scale = self._scale(view)
         curve, stride = curve_of(trial, scale)

@@ -114,7 +114,7 @@ class Pop(base.Policy):
         done = base.complete_at(trial, self.options.R)
         if done:
             return done
-        if trial.step % self.options.b == 0:
+        if trial.has_passed(self.options.b):
             return self._judge(view, trial)
         urgent = self._urgent
         if urgent and not self._is_promising(trial.id) and self._must_make_room(view, len(urgent)):

@@ -86,7 +86,10 @@ def test_what_died_with_the_machine_goes_on_from_a_checkpoint_as_old_as_save_eve
     sandbox: Sandbox,
 ) -> None:
     every_s, steps = 1.0, 40
-    space = {"x": {"uniform": [0, 1]}, "sign": -1}  # never better than at first: saved by time alone
+    space = {
+        "x": {"uniform": [0, 1]},
+        "sign": -1,
+    }  # never better than at first: saved by time alone
     _run(sandbox, steps=steps, save_every=f"{every_s}s", space=space)
     said = sandbox.gpusched("explain", "0").out
     assert re.search(r"  checkpoint: of step \d+, \d+ steps? behind, \d.* s old", said), said

@@ -126,3 +126,13 @@ def test_without_a_finite_metric_it_stops_once_somebody_has_one() -> None:
 )
 def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
     assert [name for name, _ in Options(**options).problems()] == [named]
+
+
+def test_a_report_that_passes_the_boundary_is_judged_there() -> None:
+    """``trial.report(step=iteration)`` in strides of 7 with b = 10: at 14, 21, 35, ..; not at 7 and 28."""
+    hand = Hand("bandit", {**EVERY_STEP, "b": 10}, atoms=2, configurations=2)
+    hand.report(0, 0.9, step=7)
+    hand.report(1, 0.1, step=7)
+    assert hand.where(1) == "running"
+    hand.report(1, 0.1, step=14)
+    assert hand.where(1) == "stopped"

@@ -64,8 +64,8 @@ class Asha(base.Policy):
         done = base.complete_at(trial, options.R)
         if done:
             return done
-        rung = self._ladder(trial).at(trial.step)
-        # Algorithm 2, line 8: only a trial that stands exactly at a rung is judged, and only once.
+        rung = self._ladder(trial).at(trial.step, trial.stride)
+        # Algorithm 2, line 8: only a trial that has just come to a rung is judged, and only once.
         if rung is None or not rung.record(trial.id, trial.score):
             return base.NOTHING
         self._rung_of[trial.id] = rung

@@ -110,7 +110,7 @@ class HyperSched(base.Policy):
         done = base.complete_at(trial, options.R)
         if done:
             return done
-        rung = self.ladder.at(trial.step)
+        rung = self.ladder.at(trial.step, trial.stride)
         arrived = rung is not None and rung.record(trial.id, trial.score)
         if arrived and rung is not None:
             self._rung_of[trial.id] = rung

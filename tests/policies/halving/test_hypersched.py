@@ -193,7 +193,8 @@ def test_without_speculation_the_first_arrival_pauses() -> None:
 
 
 def test_without_speculation_nobody_is_judged_again() -> None:
-    hand = Hand("hypersched", {**PLAIN, "speculation": False, "eta": 2.0}, atoms=2)
+    """By the rules of version 4, a report that passes rung 2 without standing on it is not judged there."""
+    hand = Hand("hypersched", {**PLAIN, "speculation": False, "eta": 2.0}, atoms=2, version=4)
     hand.report(0, 0.5)
     hand.report(1, 0.6)
     assert hand.where(1) == "running"
