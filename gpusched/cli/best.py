@@ -5,12 +5,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import shlex
+from pathlib import Path
 
 from gpusched.cli import common
 from gpusched.daemon import best_model as result
 from gpusched.daemon import session
 from gpusched.driver.assemble import read_recipe
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.recipe.checks import PRIVATE
 from gpusched.space import arguments
 from gpusched.text import flat, show_metric
 
@@ -43,14 +45,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def by_hand(paths: ExperimentPaths, best: result.Description) -> str:
-    """Return the command that trains this configuration without gpusched, on one device, to the best model's step."""
+    """Return the command that trains this configuration without gpusched, on one device, to the best model's step.
+
+    What ``gpusched.init()`` needs goes through the environment: a script may refuse options that it does not know.
+    """
     recipe = read_recipe(paths)
+    environment = {name: value for name, value in recipe.env.items() if value is not None}
+    environment["GPUSCHED_HPARAMS"] = str(paths.best / "hparams.json")
+    environment["GPUSCHED_MAX_STEPS"] = str(best.step)
+    settings = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
     words = [str(recipe.python or "python"), str(recipe.script)]
     words += arguments.fill(recipe.args, best.hparams)
-    parses_itself = any(map(arguments.names, recipe.args))
-    if not parses_itself:  # what it does not know might be refused
-        words += ["--seed", str(best.seed)] * (best.seed is not None)
-        words += ["--max-steps", str(best.step)]
-    for key, value in arguments.unnamed(recipe.args, best.hparams):
-        words += [f"--{key}", arguments.text(value)]
-    return shlex.join(words)
+    where = [] if recipe.cwd == Path(PRIVATE) else ["cd", shlex.quote(str(recipe.cwd)), "&&"]
+    return " ".join([*where, *settings, shlex.join(words)])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from gpusched.text import flat
 
@@ -33,14 +33,6 @@ def fill(arguments: Sequence[str], hparams: Mapping[str, object]) -> list[str]:
         elif all(name in values for name in named):
             filled.append(_PLACE.sub(lambda found: _value(found, values), argument))
     return filled
-
-
-def unnamed(
-    arguments: Sequence[str], hparams: Mapping[str, object]
-) -> Iterator[tuple[str, object]]:
-    """Yield hyperparameters that these arguments do not pass on, by their dotted names."""
-    named = {name for argument in arguments for name in names(argument)}
-    return ((name, value) for name, value in flat(hparams) if not named & {name, ALL})
 
 
 def text(value: object) -> str:

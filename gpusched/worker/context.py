@@ -124,6 +124,11 @@ def _unscheduled(
     defaults: Mapping[str, object] | None,
 ) -> Context:
     rest, own = _own_options(arguments)
+    given = environment.get("GPUSCHED_HPARAMS")
+    drawn = _read(Path(given)) if given else {}
+    known = drawn.get("hparams", {})
+    hparams = from_command_line(rest, merged(defaults, known) if defaults is not None else None)
+    most = own.get("max_steps", _number(environment, "GPUSCHED_MAX_STEPS", 0) or None)
     world_size = _number(environment, "WORLD_SIZE", 1) if environment.get("RANK") else 1
     checkpoints = environment.get("GPUSCHED_CHECKPOINTS")
     return Context(
@@ -137,9 +142,9 @@ def _unscheduled(
         device_kind=None,
         experiment=None,
         paths=None,
-        hparams=HParams(from_command_line(rest, defaults)),
-        seed=own.get("seed", 0),
-        settings=Settings(max_steps=own.get("max_steps")),
+        hparams=HParams(merged(known, hparams)),
+        seed=own.get("seed", int(drawn.get("seed", 0))),
+        settings=Settings(max_steps=most),
         checkpoints=Path(checkpoints).absolute() if checkpoints else None,
     )
 

@@ -32,10 +32,3 @@ def test_they_are_filled_in(written: list[str], filled: list[str]) -> None:
 
 def test_a_hyperparameter_called_hparams_is_itself() -> None:
     assert arguments.fill(["${hparams}"], {"hparams": 3}) == ["3"]
-
-
-def test_what_the_arguments_do_not_pass_on() -> None:
-    assert dict(arguments.unnamed(["${lr}"], HPARAMS)).keys() == {
-        *("opt", "net.width", "net.skip", "net.sizes")
-    }
-    assert not list(arguments.unnamed(["x", "${hparams}"], HPARAMS))

@@ -1,11 +1,13 @@
-"""Keeps a number in its checkpoint that must equal the steps it has made, over all incarnations."""
+"""Keeps a number in its checkpoint that must equal the steps it has made, over all incarnations; refuses any option."""
 
+import argparse
 import time
 
 import torch
 
 import gpusched
 
+argparse.ArgumentParser().parse_args()
 trial = gpusched.init()
 model = torch.nn.Linear(1, 1)
 with torch.no_grad():
