@@ -7,10 +7,11 @@ of its own; its folder is added to the end of ``sys.path``, so that the file may
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 import traceback
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -92,6 +93,24 @@ def module(path: Path) -> ModuleType:
         del sys.modules[name]
         raise InputError(_first_cause(error, str(path))) from error
     return found
+
+
+def option_problems(kind: type[Any], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield options that a class does not take, or that it needs, each with what to do.
+
+    Options are arguments of the class behind the first, which gpusched gives.
+    """
+    parameters = dict(list(inspect.signature(kind).parameters.items())[1:])
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    known = [
+        n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    for option in options:
+        if option not in known and not takes_any:
+            yield option, f"unknown option; there are {', '.join(known) or 'none'}"
+    for name in known:
+        if parameters[name].default is inspect.Parameter.empty and name not in options:
+            yield name, "is needed"
 
 
 def guard(made: Any, name: str, hooks: Iterable[str]) -> None:

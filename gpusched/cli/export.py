@@ -1,4 +1,4 @@
-"""Write the reports of an experiment as CSV, JSON lines or Parquet: one row a report, hyperparameters beside metrics.
+"""Write the reports of an experiment as CSV, JSON lines or Parquet, one row a report; or hand it over to another tool.
 
 Works while the experiment runs, too.
 """
@@ -16,10 +16,20 @@ from typing import Any, TextIO
 from msgspec.structs import asdict
 
 from gpusched.cli import common
-from gpusched.errors import InputError
+from gpusched.errors import GpuschedError, InputError
+from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.journal.timeline import Timeline
-from gpusched.text import flat
+from gpusched.loggers import base as loggers
+from gpusched.loggers import follow
+from gpusched.text import first_line, flat, show
+
+#: Tools that take a search as runs: the option of the logger that an argument fills.
+_TOOLS = {
+    "tensorboard": ("dir", "event files under DIR"),
+    "mlflow": ("uri", "to a server or sqlite:///FILE"),
+    "wandb": ("dir", "offline runs under DIR, for 'wandb sync'"),
+}
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +38,10 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     kind.add_argument("--csv", action="store_true", help="comma-separated values (the default)")
     kind.add_argument("--json", action="store_true", help="one JSON object a line")
     kind.add_argument("--parquet", action="store_true", help="Parquet; needs pyarrow and --output")
+    for name, (option, what) in _TOOLS.items():
+        kind.add_argument(
+            f"--{name}", metavar=option.upper(), help=f"hand the trials over as runs, {what}"
+        )
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="write to FILE instead of standard output"
     )
@@ -35,6 +49,9 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
+    for name, (option, _) in _TOOLS.items():
+        if (where := getattr(args, name)) is not None:
+            return _hand_over(paths, name, {option: where})
     rows = list(records(timeline.read(paths.journal)))
     if args.parquet:
         _write_parquet(rows, args.output)
@@ -47,6 +64,20 @@ def run(args: argparse.Namespace) -> int:
             _write(rows, out, as_json=args.json)
     except OSError as error:
         raise _unwritable(args.output, error) from None
+    return 0
+
+
+def _hand_over(paths: ExperimentPaths, name: str, options: dict[str, Any]) -> int:
+    kind: Any = loggers.load(name)
+    try:
+        follow.send_all(paths, lambda search: kind(search, **options))
+    except GpuschedError:
+        raise
+    except Exception as error:
+        why = first_line(f"{type(error).__name__}: {error}")
+        raise InputError(
+            f"{name} {show(*options.values())} did not take the search: {why}"
+        ) from error
     return 0
 
 

@@ -49,8 +49,9 @@ from gpusched.folder.files import write_durably
 from gpusched.folder.lock import Epoch, Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
+from gpusched.loggers.children import Loggers
 from gpusched.protocol import Ask
-from gpusched.recipe.env import filled_in
+from gpusched.recipe.env import filled_in, read_source
 from gpusched.text import first_line
 
 #: How often it is looked whether another daemon has taken over.
@@ -120,6 +121,9 @@ class Daemon:
         )
         self._forecaster = make_forecaster(recipe)
         self._suggester = make_suggester(recipe)
+        source = read_source(paths.source)
+        folder = source.parent if source is not None else paths.root
+        self._loggers = Loggers(paths, recipe.log_to, folder)
         self.driver = Driver(
             self.experiment,
             self.executor,
@@ -256,7 +260,10 @@ class Daemon:
         self.executor.close()
         self.hub.close()
         self.journal.close()
+        self._loggers.finish()
         self._report(view)
+        for complaint in self._loggers.complaints:
+            print(complaint, flush=True)
 
     def _report(self, view: dict[str, Any]) -> None:
         """``report.html``, where that takes no noticeable time; nothing depends on it."""
@@ -294,7 +301,8 @@ class Daemon:
             return
         self._next_look_at = now + FENCE_EVERY_S
         self.epoch.check()
-        for helper in (self._forecaster, self._suggester):
+        self._loggers.look()
+        for helper in (self._forecaster, self._suggester, self._loggers):
             while helper is not None and helper.complaints:
                 self._say(helper.complaints.popleft())
 

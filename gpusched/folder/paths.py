@@ -126,6 +126,10 @@ class ExperimentPaths:
     def log(self) -> Path:
         return self.root / "daemon.log"
 
+    def logger_log(self, name: str) -> Path:
+        """Return the log of the process that feeds a logger, ``tensorboard`` or ``mine.py:MyLogger``."""
+        return self.root / f"log-to-{name.rpartition('/')[2].replace(':', '-')}.log"
+
     @property
     def trials(self) -> Path:
         return self.root / "trials"

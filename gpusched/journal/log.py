@@ -259,21 +259,34 @@ class Journal:
 # ---------------------------------------------------------------- rows
 
 
+@dataclass(slots=True)
+class Place:
+    """A place in a journal: behind event ``seq`` with the checksum ``crc``."""
+
+    seq: int = 0
+    crc: int = 0
+
+
 def read_rows(
-    connection: sqlite3.Connection, path: Path, kinds: Collection[str]
+    connection: sqlite3.Connection, path: Path, kinds: Collection[str], place: Place
 ) -> Iterator[Entry]:
-    """Yield the entries of these kinds, and those with a launch or yield, over a connection that only reads."""
+    """Yield the entries of these kinds, and those with a launch or yield, over a connection that only reads.
+
+    Begins at ``place``, and moves it behind what was read.
+    """
     _refuse_others(connection, path)
-    for row in _checked(connection, path):
+    for row in _checked(connection, path, place.seq, place.crc):
+        place.seq, place.crc = row[0], row[-1]
         if row[2] in kinds or '"Launch"' in row[4] or '"Yield"' in row[4]:
             yield _entry(row, path)
 
 
-def _checked(connection: sqlite3.Connection, path: Path) -> Iterator[_Row]:
-    """Yield each row that is as it was written. Raises DamagedState at the first that is not."""
-    seq = crc = 0
-    query = "SELECT seq, at, kind, body, commands, crc FROM events ORDER BY seq"
-    for row in connection.execute(query):
+def _checked(
+    connection: sqlite3.Connection, path: Path, seq: int = 0, crc: int = 0
+) -> Iterator[_Row]:
+    """Yield each row behind ``seq`` that is as it was written. Raises DamagedState at the first that is not."""
+    query = "SELECT seq, at, kind, body, commands, crc FROM events WHERE seq > ? ORDER BY seq"
+    for row in connection.execute(query, (seq,)):
         number, at, kind, body, commands, stored = row
         crc = _crc(crc, seq + 1, at, kind, body, commands)
         if number != seq + 1 or stored != crc:

@@ -28,7 +28,7 @@ from gpusched.core.events import (
 )
 from gpusched.errors import DamagedState
 from gpusched.journal.damage import explained
-from gpusched.journal.log import Entry, read_rows
+from gpusched.journal.log import Entry, Place, read_rows
 from gpusched.protocol import Report
 
 
@@ -129,6 +129,9 @@ class Timeline:
     until: float = 0.0
 
 
+#: A step with its trial and incarnation.
+News = tuple[TrialTimeline, IncarnationTimeline, ReportedStep]
+
 _KINDS = (ExperimentStarted, Reported, CheckpointSaved, TrialExited)
 _DEVICE_KINDS = (DevicesReleased, DeviceQuarantined, DeviceReadmitted)
 _WANTED = frozenset(kind.__name__ for kind in (*_KINDS, *_DEVICE_KINDS))
@@ -136,15 +139,9 @@ _WANTED = frozenset(kind.__name__ for kind in (*_KINDS, *_DEVICE_KINDS))
 
 def read(path: Path) -> Timeline:
     """Read a journal that a daemon may be writing. Raises DamagedState."""
-    if not path.is_file():
-        raise DamagedState(f"{path}: no journal is here, so this folder is not an experiment")
-    with explained(path):
-        quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-        connection = sqlite3.connect(f"file:{quoted}?mode=ro", uri=True, timeout=2.0)
-        try:
-            return timeline(read_rows(connection, path, _WANTED))
-        finally:
-            connection.close()
+    tail = Tail(path)
+    tail.read()
+    return tail.finish()
 
 
 def timeline(entries: Iterable[Entry]) -> Timeline:
@@ -156,9 +153,10 @@ def timeline(entries: Iterable[Entry]) -> Timeline:
 
 
 class _Reader:
-    """Entries in, a timeline out."""
+    """Entries in, a timeline out. ``news``: the steps that were taken since it was emptied."""
 
     def __init__(self) -> None:
+        self.news: list[News] = []
         self._told = Timeline()
         #: Of each device that is not free: state, since when, trial, reason.
         self._since: dict[str, tuple[str, float, int | None, str]] = {}
@@ -229,7 +227,9 @@ class _Reader:
         if running.steps:
             gap_s = event.at - running.steps[-1].at - running.saved_since_report_s
         running.saved_since_report_s = 0.0
-        running.steps.append(ReportedStep(event.at, event.report, event.metric, gap_s))
+        step = ReportedStep(event.at, event.report, event.metric, gap_s)
+        running.steps.append(step)
+        self.news.append((self._told.trials[event.trial], running, step))
 
     def _enter(
         self, device: str, state: str, at: float, trial: int | None = None, why: str = ""
@@ -246,3 +246,32 @@ class _Reader:
         for device in list(self._since):
             self._leave(device, self._told.until)
         return self._told
+
+
+class Tail:
+    """A journal that is read on from where it was left, beside the daemon that writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._place = Place()
+        self._reader = _Reader()
+
+    def read(self) -> list[News]:
+        """Return the steps reported since the last call, in order. Raises DamagedState."""
+        path = self._path
+        if not path.is_file():
+            raise DamagedState(f"{path}: no journal is here, so this folder is not an experiment")
+        with explained(path):
+            quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+            connection = sqlite3.connect(f"file:{quoted}?mode=ro", uri=True, timeout=2.0)
+            try:
+                for entry in read_rows(connection, path, _WANTED, self._place):
+                    self._reader.take(entry)
+            finally:
+                connection.close()
+        news, self._reader.news = self._reader.news, []
+        return news
+
+    def finish(self) -> Timeline:
+        """Return the timeline of all that was read; nothing is read after it."""
+        return self._reader.finish()

@@ -18,7 +18,7 @@ from gpusched import plugins, policies
 from gpusched.errors import RecipeError
 from gpusched.recipe import checks, messages
 from gpusched.recipe.document import Document, Finding, Path, Problem, SourcePlace
-from gpusched.recipe.policy import check_policy, check_sampler, option_names
+from gpusched.recipe.policy import check_log_to, check_policy, check_sampler, option_names
 from gpusched.recipe.recipe import DEFAULT_POLICY, Recipe
 from gpusched.recipe.schema import RecipeModel
 from gpusched.recipe.yaml import Unreadable, read_text, read_yaml
@@ -237,6 +237,8 @@ def _check_values(good: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list
     resolved |= {"script": str(script), "cwd": str(cwd), "name": model.name or _name_of(file)}
     resolved["policy"] = {"name": name, **options}
     resolved["sampler"] = {"name": sampler, **sampler_options}
+    resolved["log_to"], found = check_log_to(model.log_to or [], folder)
+    findings += found
     recipe = Recipe.from_resolved(resolved)
     return recipe, [*findings, *_check_together(recipe)]
 

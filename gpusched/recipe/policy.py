@@ -1,4 +1,4 @@
-"""The policy and the sampler of a recipe: names and options, against the classes that are named."""
+"""The policy, the sampler and the loggers of a recipe: names and options, against the classes that are named."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from gpusched import plugins, policies
 from gpusched.errors import InputError
+from gpusched.loggers import base as loggers
 from gpusched.recipe.document import Finding
 from gpusched.recipe.messages import in_words, unknown_key
 from gpusched.recipe.recipe import DEFAULT_POLICY, DEFAULT_SAMPLER
@@ -159,7 +160,7 @@ def _check_memory(
         why = "should be a number of configurations to draw at random first"
         yield ("sampler", "startup"), f"{why}, not {show(startup)}"
     own = {key: value for key, value in options.items() if key != "startup"}
-    for key, why in memory.option_problems(kind, own):
+    for key, why in plugins.option_problems(kind, own):
         yield ("sampler", key), why
     if repeats > 1:
         yield ("repeats",), "goes with sampler: random or grid only"
@@ -170,3 +171,45 @@ def _unknown_sampler(name: str) -> str:
     meant = nearest(name, known)
     there = f"there are {', '.join(known)}; one of your own is written FILE.py:CLASS"
     return f"unknown sampler {show(name)}; {f'did you mean {meant}?' if meant else there}"
+
+
+# ------------------------------------------------------------ the loggers
+
+
+def check_log_to(raw: object, folder: Path) -> tuple[dict[str, Any], list[Finding]]:
+    """Return each logger's options by its name, and what is wrong with them.
+
+    ``raw``: a name, a map of names and options, or a list of such.
+    """
+    found: dict[str, Any] = {}
+    findings: list[Finding] = []
+    for item in raw if isinstance(raw, list) else [raw]:
+        named = {item: None} if isinstance(item, str) else item
+        if not isinstance(named, Mapping) or not all(
+            isinstance(name, str) and isinstance(options, Mapping | None)
+            for name, options in named.items()
+        ):
+            example = "[tensorboard, {mlflow: {uri: sqlite:///mlflow.db}}]"
+            message = f"should be names of loggers, or maps of name and options, as in {example}"
+            findings.append((("log_to",), f"{message}; not {show(item)}"))
+            continue
+        for name, options in named.items():
+            name = plugins.absolute(name, folder)
+            if name in found:
+                findings.append((("log_to",), f"{name} is there twice"))
+            found[name] = dict(options or {})
+            findings += [(("log_to",), why) for why in _logger_problems(name, found[name])]
+    return found, findings
+
+
+def _logger_problems(name: str, options: Mapping[str, Any]) -> Iterator[str]:
+    try:
+        kind = loggers.load(name)
+    except KeyError:
+        meant = nearest(name, loggers.names())
+        there = f"there are {', '.join(loggers.names())}; one of your own is written FILE.py:CLASS"
+        yield f"unknown logger {show(name)}; {f'did you mean {meant}?' if meant else there}"
+    except InputError as error:
+        yield str(error)
+    else:
+        yield from (f"{name}: {key} {why}" for key, why in plugins.option_problems(kind, options))

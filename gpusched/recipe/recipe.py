@@ -177,6 +177,13 @@ class Recipe:
         older=1,
         limits={"ge": 1, "le": 1000},
     )
+    log_to: Mapping[str, Any] = key(
+        "Other tools that show each trial as a run, live: names, or maps of name and options.",
+        {},
+        read="anything",
+        example="[tensorboard, {mlflow: {uri: sqlite:///mlflow.db}}]",
+        older={},
+    )
     rules_version: int = key(
         "Version of the decision rules; a resumed experiment keeps the one it began with.",
         RULES_VERSION,

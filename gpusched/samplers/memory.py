@@ -7,10 +7,9 @@ in the recipe as ``sampler: mine.py:MySampler``, or an entry point of a package 
 
 from __future__ import annotations
 
-import inspect
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -80,21 +79,6 @@ def load(name: str) -> type[Suggester]:
         raise InputError(f"{name} needs Optuna; install it with: pip install 'gpusched[optuna]'")
     found: type[Suggester] = getattr(import_module("gpusched.samplers.optuna"), OPTUNA[name])
     return found
-
-
-def option_problems(kind: type[Suggester], options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield options that the class does not take, or that it needs, each with what to do."""
-    parameters = dict(list(inspect.signature(kind).parameters.items())[1:])
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    known = [
-        n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    for option in options:
-        if option not in known and not takes_any:
-            yield option, f"unknown option; there are {', '.join(known) or 'none'}"
-    for name in known:
-        if parameters[name].default is inspect.Parameter.empty and name not in options:
-            yield name, "is needed"
 
 
 def answer(sampler: Suggester, question: Mapping[str, Any]) -> dict[str, object]:

@@ -1,0 +1,115 @@
+"""The seam to a tool that shows runs: derive from ``Logger``, and name the class in a recipe.
+
+``log_to: [tensorboard, {mlflow: {uri: ..}}, {mine.py:MyLogger: {..}}]``: options are keyword arguments of the class.
+Packages offer loggers by entry points in the group ``gpusched.loggers``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from gpusched import plugins
+from gpusched.errors import InputError
+
+GROUP = "gpusched.loggers"
+#: Loggers by name in a recipe: the module and the class, and the package that they need.
+_OWN = {
+    "csv": ("gpusched.loggers.files", "Csv", ""),
+    "tensorboard": ("gpusched.loggers.files", "TensorBoard", "tensorboard"),
+    "mlflow": ("gpusched.loggers.services", "Mlflow", "mlflow"),
+    "wandb": ("gpusched.loggers.services", "Wandb", "wandb"),
+}
+
+
+def nothing(name: str) -> int:
+    """Say that a run has no step of any value."""
+    return -1
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The experiment whose trials are logged. ``began_s``: seconds since 1970; ``mode``: max or min."""
+
+    name: str
+    folder: Path
+    metric: str
+    mode: str
+    began_s: float
+
+    def run_name(self, trial: int) -> str:
+        """Name a trial among the runs of every experiment."""
+        return f"{self.folder.name}/{trial:04d}"
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One step of a trial. ``at_s``: seconds since 1970; ``values``: numbers, those that are not finite included."""
+
+    step: int
+    at_s: float
+    values: Mapping[str, float]
+
+
+class Logger(ABC):
+    """A tool that shows one run a trial.
+
+    A method may raise: the logger is then made anew after a while, and ``begin`` says what the tool has already, so
+    that each point is there once whatever happened between.
+    """
+
+    def __init__(self, search: Search) -> None:
+        self.search = search
+
+    @abstractmethod
+    def begin(self, trial: int, hparams: Mapping[str, object]) -> Callable[[str], int]:
+        """Open the run of a trial, or the one that is there.
+
+        Returns a function from the name of a value to its last step in the tool; ``nothing`` for a new run.
+        """
+
+    @abstractmethod
+    def write(self, trial: int, points: Sequence[Point]) -> None:
+        """Add points to the run of a trial; their steps rise."""
+
+    @abstractmethod
+    def flush(self) -> None:
+        """Hand over to the tool what was written."""
+
+    @abstractmethod
+    def end(self, trial: int, state: str, score: float | None) -> None:
+        """Tell the state of a trial at the end of the search (``completed``, ``stopped``, ..) and its best score."""
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
+        """Let go of the tool; nothing comes after."""
+
+
+def names() -> list[str]:
+    """Names of all loggers, those of installed packages last."""
+    return [*_OWN, *plugins.installed(GROUP)]
+
+
+def load(name: str) -> type[Logger]:
+    """Return the class of a logger.
+
+    Raises KeyError for an unknown name, InputError for a class that cannot be used or whose package is missing.
+    """
+    if name not in _OWN:
+        return plugins.load(name, GROUP, Logger)
+    require(name)
+    module, kind, _ = _OWN[name]
+    found: type[Logger] = getattr(import_module(module), kind)
+    return found
+
+
+def require(name: str) -> None:
+    """Raise InputError if the package is missing that a logger needs."""
+    package = _OWN[name][2] if name in _OWN else ""
+    if package and find_spec(package) is None:
+        raise InputError(
+            f"{name} needs the package {package}; install it with: pip install 'gpusched[{name}]'"
+        )

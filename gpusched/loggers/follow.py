@@ -1,0 +1,144 @@
+"""From a journal to a logger: each point once, whatever happened between.
+
+``python -m gpusched.loggers.follow FOLDER NAME OPTIONS`` is the daemon's child. The journal is read every second, and
+once more when the standard input ends, as the daemon is over or was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.timeline import IncarnationTimeline, ReportedStep, Tail
+from gpusched.loggers import base
+from gpusched.loggers.base import Logger, Point, Search
+
+EVERY_S = 1.0
+#: A tool that fails is tried again after 1, 2, 4, .. seconds, at most this.
+RETRY_MAX_S = 60.0
+#: Once the search is over, a tool that fails is tried again so often.
+LAST_TRIES = 3
+
+
+class Follower:
+    """One journal, one logger."""
+
+    def __init__(self, paths: ExperimentPaths, make: Callable[[Search], Logger]) -> None:
+        self._paths = paths
+        self._tail = Tail(paths.journal)
+        self._logger = make(search_of(paths))
+        #: Of each trial whose run is open: the last step of each value in the tool, and the last that was sent.
+        self._has: dict[int, Callable[[str], int]] = {}
+        self._sent: dict[int, int] = {}
+
+    def send_news(self) -> None:
+        """Hand on what the journal has more than before."""
+        found: dict[int, list[Point]] = {}
+        for trial, incarnation, step in self._tail.read():
+            has = self._has.get(trial.id)
+            if has is None:
+                has = self._has[trial.id] = self._logger.begin(trial.id, trial.hparams)
+            # A step that was trained again, after a crash, is logged as it was the first time.
+            if step.report.step > self._sent.get(trial.id, -1):
+                self._sent[trial.id] = step.report.step
+                if values := dict(_new(has, incarnation, step)):
+                    at_s = self._logger.search.began_s + step.at
+                    found.setdefault(trial.id, []).append(Point(step.report.step, at_s, values))
+        for number, points in found.items():
+            self._logger.write(number, points)
+        if found:
+            self._logger.flush()
+
+    def finish(self) -> None:
+        """Hand on the rest, tell the state of each trial if the search is over, and let go of the tool."""
+        self.send_news()
+        told = self._tail.finish()
+        sign = -1.0 if self._logger.search.mode == "min" else 1.0
+        for number, state in _last_states(self._paths).items():
+            if number in self._has:
+                self._logger.end(number, state, told.trials[number].best(sign))
+        self._logger.flush()
+        self._logger.close()
+
+
+def _new(
+    has: Callable[[str], int], incarnation: IncarnationTimeline, step: ReportedStep
+) -> Iterator[tuple[str, float]]:
+    values = {name: float(value) for name, value in step.report.metrics.items()}
+    values["gpusched/atoms"] = float(len(incarnation.devices))
+    if step.time_s is not None:
+        values["gpusched/step_time_s"] = step.time_s
+    for name, value in values.items():
+        if step.report.step > has(name):
+            yield name, value
+
+
+def _last_states(paths: ExperimentPaths) -> Mapping[int, str]:
+    """Return the state of each trial of a search that is over."""
+    try:
+        view = json.loads(paths.final_view.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {trial["id"]: trial["state"] for trial in view["trials"]}
+
+
+def search_of(paths: ExperimentPaths) -> Search:
+    """Return what a logger needs to know of an experiment. Raises OSError, ValueError or KeyError without its files."""
+    recipe = json.loads(paths.resolved.read_bytes())
+    began = json.loads(paths.began.read_bytes())
+    return Search(
+        recipe["name"], paths.root, recipe["metric"], recipe["mode"], float(began["wall_s"])
+    )
+
+
+def send_all(paths: ExperimentPaths, make: Callable[[Search], Logger]) -> None:
+    """Hand on a whole search, once."""
+    Follower(paths, make).finish()
+
+
+# ---------------------------------------------------------------- the process
+
+
+def _is_over(wait_s: float) -> bool:
+    """Wait, unless the daemon has let go of this process's standard input."""
+    readable, _, _ = select.select([0], [], [], wait_s)
+    return bool(readable) and not os.read(0, 1)
+
+
+def main(folder: str, name: str, options: str) -> int:
+    """Follow until the daemon is over; return 1 if the tool did not get everything."""
+    paths, is_over, failures = ExperimentPaths(Path(folder)), False, 0
+    about: dict[str, Any] = json.loads(options)
+    while True:
+        try:
+            follower = Follower(paths, lambda search: base.load(name)(search, **about))
+            while not is_over:
+                follower.send_news()
+                failures = 0
+                is_over = _is_over(EVERY_S)
+            follower.finish()
+        except Exception:
+            traceback.print_exc()
+            failures += 1
+            if is_over and failures >= LAST_TRIES:
+                return 1
+            wait_s = min(2.0 ** (failures - 1), RETRY_MAX_S)
+            if is_over:
+                time.sleep(wait_s)
+            else:
+                is_over = _is_over(wait_s)
+        else:
+            return 0
+
+
+if __name__ == "__main__":
+    os.nice(10)
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,137 @@
+"""Loggers that hand runs to MLflow or Weights & Biases; a run is found again by a name made from the experiment's."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpusched.loggers.base import Logger, Point, Search, nothing
+from gpusched.text import flat
+
+#: MLflow takes no more metrics, or parameters, in one call.
+_METRICS_MAX, _PARAMS_MAX = 1000, 100
+_MLFLOW_STATUS = {"completed": "FINISHED", "failed": "FAILED"}
+
+
+class Mlflow(Logger):
+    """Runs of an MLflow experiment that is called as the recipe. ``uri``: a server or ``sqlite:///FILE``."""
+
+    def __init__(self, search: Search, *, uri: str = "", experiment: str = "") -> None:
+        from mlflow.tracking import MlflowClient
+
+        super().__init__(search)
+        self._client = MlflowClient(uri or f"sqlite:///{search.folder / 'mlflow.db'}")
+        name = experiment or search.name
+        known = self._client.get_experiment_by_name(name)
+        self._experiment = known.experiment_id if known else self._client.create_experiment(name)
+        self._runs: dict[int, str] = {}
+
+    def begin(self, trial: int, hparams: Mapping[str, object]) -> Callable[[str], int]:
+        from mlflow.entities import Param
+
+        client, name = self._client, self.search.run_name(trial)
+        found = client.search_runs([self._experiment], f"tags.`gpusched.run` = '{name}'")
+        if found:
+            run = self._runs[trial] = found[0].info.run_id
+            client.set_terminated(run, "RUNNING")
+            keys = found[0].data.metrics
+            has = {key: max(m.step for m in client.get_metric_history(run, key)) for key in keys}
+            return lambda name: has.get(_mlflow_name(name), -1)
+        made = client.create_run(
+            self._experiment,
+            start_time=int(self.search.began_s * 1000),
+            run_name=name,
+            tags={"gpusched.run": name, "gpusched.folder": str(self.search.folder)},
+        )
+        run = self._runs[trial] = made.info.run_id
+        params = [Param(_mlflow_name(key), str(value)) for key, value in flat(hparams)]
+        for first in range(0, len(params), _PARAMS_MAX):
+            client.log_batch(run, params=params[first : first + _PARAMS_MAX])
+        return nothing
+
+    def write(self, trial: int, points: Sequence[Point]) -> None:
+        from mlflow.entities import Metric
+
+        metrics = [
+            Metric(_mlflow_name(name), value, int(point.at_s * 1000), point.step)
+            for point in points
+            for name, value in point.values.items()
+        ]
+        for first in range(0, len(metrics), _METRICS_MAX):
+            self._client.log_batch(self._runs[trial], metrics[first : first + _METRICS_MAX])
+
+    def flush(self) -> None:
+        pass  # a call of the client is one transaction of its store
+
+    def end(self, trial: int, state: str, score: float | None) -> None:
+        run = self._runs[trial]
+        self._client.set_tag(run, "gpusched.state", state)
+        if score is not None:
+            self._client.set_tag(run, "gpusched.best", str(score))
+        self._client.set_terminated(run, _MLFLOW_STATUS.get(state, "KILLED"))
+
+
+def _mlflow_name(name: str) -> str:
+    return re.sub(r"[^\w\-. /:]", "_", name)
+
+
+class Wandb(Logger):
+    """Runs of a W&B project that is called as the recipe. ``mode``: offline (``wandb sync`` sends them) or online."""
+
+    def __init__(
+        self,
+        search: Search,
+        *,
+        project: str = "",
+        entity: str | None = None,
+        mode: str = "offline",
+        dir: str = "",
+    ) -> None:
+        super().__init__(search)
+        self._root = Path(dir).expanduser() if dir else search.folder
+        self._about = {"project": project or search.name, "entity": entity, "mode": mode}
+        self._runs: dict[int, Any] = {}
+
+    def begin(self, trial: int, hparams: Mapping[str, object]) -> Callable[[str], int]:
+        import wandb
+
+        name = self.search.run_name(trial)
+        identity = f"{zlib.crc32(str(self.search.folder).encode()):08x}-{trial}"
+        is_offline = self._about["mode"] == "offline"
+        if is_offline:  # a run on the disk cannot be gone on with: it is written again
+            for before in (self._root / "wandb").glob(f"offline-run-*-{identity}"):
+                shutil.rmtree(before, ignore_errors=True)
+        self._root.mkdir(parents=True, exist_ok=True)
+        run = self._runs[trial] = wandb.init(
+            **self._about,
+            id=identity,
+            name=name,
+            group=self.search.folder.name,
+            config=dict(hparams),
+            dir=str(self._root),
+            reinit="create_new",
+            resume=None if is_offline else "allow",
+            settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
+        )
+        last = run.step - 1 if run.resumed else -1
+        return lambda name: last
+
+    def write(self, trial: int, points: Sequence[Point]) -> None:
+        for point in points:
+            self._runs[trial].log({**point.values, "_timestamp": point.at_s}, step=point.step)
+
+    def flush(self) -> None:
+        pass  # its own process writes at once
+
+    def end(self, trial: int, state: str, score: float | None) -> None:
+        run = self._runs[trial]
+        run.summary.update({"gpusched.state": state, "gpusched.best": score})
+        run.finish(exit_code=1 if state == "failed" else 0)
+
+    def close(self) -> None:
+        for run in self._runs.values():
+            run.finish()

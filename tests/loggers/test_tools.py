@@ -1,0 +1,262 @@
+"""Loggers against the tools themselves: TensorBoard, MLflow on SQLite, an offline W&B run; each point there once.
+
+What a tool has is read back with the tool's own reader.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusched.cli import main
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal import timeline
+from gpusched.loggers.children import Loggers
+from gpusched.recipe.policy import check_log_to
+from gpusched.sim.folder import simulate_into
+from gpusched.sim.setup import Setup
+from tests.helpers import children_of
+
+# MLflow's own use of SQLAlchemy and protobuf warns; that is not ours to mend.
+pytestmark = pytest.mark.filterwarnings("default")
+
+#: trial, step -> the value of Score
+Curves = dict[tuple[int, int], float]
+
+
+@pytest.fixture(scope="module")
+def search(tmp_path_factory: pytest.TempPathFactory) -> ExperimentPaths:
+    setup = Setup(deadline_s=8, atoms=4, policy="asha", seed=3)
+    _, folder = simulate_into(tmp_path_factory.mktemp("search"), setup)
+    return ExperimentPaths(folder)
+
+
+def curves(paths: ExperimentPaths) -> Curves:
+    told = timeline.read(paths.journal)
+    (name,) = {n for t in told.trials.values() for _, s in t.steps() for n in s.report.metrics}
+    found: Curves = {}
+    for trial in told.trials.values():
+        for _, step in trial.steps():
+            found.setdefault((trial.id, step.report.step), float(step.report.metrics[name]))
+    assert len(found) > 40
+    return found
+
+
+# ---------------------------------------------------------------- what each tool has
+
+
+def in_csv(folder: Path) -> Iterator[tuple[int, int, float]]:
+    with (folder / "log.csv").open(newline="") as file:
+        for row in csv.DictReader(file):
+            if not row["name"].startswith("gpusched/"):
+                yield int(row["trial"]), int(row["step"]), float(row["value"])
+
+
+def in_tensorboard(folder: Path) -> Iterator[tuple[int, int, float]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for run in (folder / "tensorboard").iterdir():
+        events = EventAccumulator(str(run), size_guidance={"scalars": 0})
+        events.Reload()
+        (tag,) = (t for t in events.Tags()["scalars"] if not t.startswith("gpusched/"))
+        for event in events.Scalars(tag):
+            yield int(run.name), event.step, event.value
+
+
+def in_mlflow(folder: Path) -> Iterator[tuple[int, int, float]]:
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    (experiment,) = (e for e in client.search_experiments() if e.name != "Default")
+    for run in client.search_runs([experiment.experiment_id], max_results=5000):
+        (key,) = (k for k in run.data.metrics if not k.startswith("gpusched/"))
+        for point in client.get_metric_history(run.info.run_id, key):
+            yield int(run.info.run_name.rpartition("/")[2]), point.step, point.value
+
+
+def leveldb_records(log: bytes) -> Iterator[bytes]:
+    """Read a log in LevelDB's format behind the seven bytes that W&B puts before it; W&B has no reader in Python."""
+    block, at, record = 1 << 15, 7, b""
+    while at < len(log):
+        if block - at % block < 7:
+            at += block - at % block
+            continue
+        size, kind = int.from_bytes(log[at + 4 : at + 6], "little"), log[at + 6]
+        record += log[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            yield record
+            record = b""
+
+
+def in_wandb(folder: Path) -> Iterator[tuple[int, int, float]]:
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    for run in (folder / "wandb").glob("offline-run-*"):
+        for data in leveldb_records(next(run.glob("*.wandb")).read_bytes()):
+            record = Record.FromString(data)
+            if record.WhichOneof("record_type") == "history":
+                items = {
+                    i.key or "/".join(i.nested_key): json.loads(i.value_json)
+                    for i in record.history.item
+                }
+                (key,) = (k for k in items if not k.startswith(("gpusched/", "_")))
+                yield int(run.name.rpartition("-")[2]), items["_step"], items[key]
+
+
+READERS: dict[str, Callable[[Path], Iterator[tuple[int, int, float]]]] = {
+    "csv": in_csv,
+    "tensorboard": in_tensorboard,
+    "mlflow": in_mlflow,
+    "wandb": in_wandb,
+}
+TOOLS = [
+    pytest.param(name, marks=[] if name == "csv" else pytest.mark.integrations) for name in READERS
+]
+
+
+def assert_complete(name: str, folder: Path, expected: Curves) -> None:
+    points = sorted(READERS[name](folder))
+    assert [point[:2] for point in points] == sorted(expected), "each point once"
+    for trial, step, value in points:
+        assert value == pytest.approx(expected[trial, step], rel=1e-6)
+
+
+def place(search: ExperimentPaths, tmp_path: Path) -> ExperimentPaths:
+    """Return a copy of the search, whose tools' files are its own."""
+    subprocess.run(["cp", "-r", str(search.root), str(tmp_path / "grid")], check=True)
+    return ExperimentPaths(tmp_path / "grid")
+
+
+# ---------------------------------------------------------------- tests
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_a_tool_gets_every_point_once_although_its_process_is_killed(
+    name: str, search: ExperimentPaths, tmp_path: Path
+) -> None:
+    paths = place(search, tmp_path)
+    clock = random.Random(name)
+    command = [sys.executable, "-m", "gpusched.loggers.follow", str(paths.root), name, "{}"]
+    for _ in range(3):
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+        time.sleep(clock.uniform(0.1, 1.0 if name == "csv" else 3.0))
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    loggers = Loggers(paths, {name: {}}, tmp_path)
+    loggers.look()
+    loggers.finish(limit_s=60)
+    assert not loggers.complaints, paths.logger_log(name).read_text()
+    assert_complete(name, paths.root, curves(paths))
+
+
+@pytest.mark.integrations
+def test_hyperparameters_and_states_are_with_the_runs(
+    search: ExperimentPaths, tmp_path: Path
+) -> None:
+    from mlflow.tracking import MlflowClient
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    uri = f"sqlite:///{tmp_path / 'm.db'}"
+    assert main(["export", str(search.root), "--mlflow", uri]) == 0
+    assert main(["export", str(search.root), "--tensorboard", str(tmp_path)]) == 0
+    states = {t["id"]: t["state"] for t in json.loads(search.final_view.read_bytes())["trials"]}
+    told = timeline.read(search.journal)
+    client = MlflowClient(uri)
+    (experiment,) = (e for e in client.search_experiments() if e.name != "Default")
+    runs = client.search_runs([experiment.experiment_id], max_results=5000)
+    assert len(runs) == len(told.trials)
+    for run in runs:
+        trial = told.trials[int(run.info.run_name.rpartition("/")[2])]
+        assert run.data.params == {name: str(value) for name, value in trial.hparams.items()}
+        assert run.data.tags["gpusched.state"] == states[trial.id]
+        assert run.info.status != "RUNNING"
+        events = EventAccumulator(str(tmp_path / search.root.name / f"{trial.id:04d}"))
+        events.Reload()
+        assert "hparams" in events.Tags()["tensors"] or events.SummaryMetadata(
+            "_hparams_/session_start_info"
+        )
+
+
+def test_a_process_that_keeps_failing_is_given_up_and_said_so(
+    search: ExperimentPaths, tmp_path: Path
+) -> None:
+    loggers = Loggers(search, {"csv": {"file": "/proc/none/log.csv"}}, tmp_path)
+    loggers.look()
+    loggers.finish(limit_s=0.5)
+    (complaint,) = loggers.complaints
+    assert complaint.startswith("log_to csv: not everything was handed over")
+    assert not children_of("gpusched.loggers.follow")
+
+
+def test_a_tool_that_is_not_installed_is_named(
+    search: ExperimentPaths, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = next((n for n in ("wandb", "mlflow") if find_spec(n) is None), None)
+    if missing is None:
+        pytest.skip("every tool is installed here")
+    assert main(["export", str(search.root), f"--{missing}", "x"]) == 2
+    assert f"pip install 'gpusched[{missing}]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("log_to", "why"),
+    [
+        ("tensorbord", "did you mean tensorboard?"),
+        ([{"csv": {"fil": "x"}}], "csv: fil unknown option; there are file"),
+        (["csv", "csv"], "csv is there twice"),
+        ([3], "should be names of loggers"),
+        ("mine.py:Missing", "no such file"),
+    ],
+)
+def test_a_wrong_log_to_is_refused(log_to: Any, why: str, tmp_path: Path) -> None:
+    _, findings = check_log_to(log_to, tmp_path)
+    assert [path for path, _ in findings] == [("log_to",)]
+    assert why in findings[0][1]
+
+
+OWN = """
+import json
+from pathlib import Path
+from gpusched.loggers.base import Logger, nothing
+
+class Lines(Logger):
+    def __init__(self, search, *, file):
+        super().__init__(search)
+        self.file = Path(file).open("w")
+    def begin(self, trial, hparams):
+        return nothing
+    def write(self, trial, points):
+        for point in points:
+            print(json.dumps([trial, point.step, point.values]), file=self.file)
+    def flush(self):
+        self.file.flush()
+    def end(self, trial, state, score):
+        print(json.dumps([trial, state, score]), file=self.file)
+"""
+
+
+def test_a_logger_of_ones_own_is_told_everything(search: ExperimentPaths, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    log_to, findings = check_log_to({"mine.py:Lines": {"file": "lines.jsonl"}}, tmp_path)
+    assert not findings
+    loggers = Loggers(search, log_to, tmp_path)
+    loggers.look()
+    loggers.finish(limit_s=60)
+    lines = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
+    told = timeline.read(search.journal)
+    points = {(trial, step) for trial, step, _ in lines if isinstance(step, int)}
+    assert points == set(curves(search))
+    ended = {trial: score for trial, state, score in lines if isinstance(state, str)}
+    assert ended == {trial.id: trial.best(1.0) for trial in told.trials.values()}
