@@ -165,10 +165,43 @@ class ShimHello(Frame, tag="shim"):
     start_time: Count
 
 
-class Exited(Frame, tag="exited"):
-    """The tree is empty; ``record`` is the content of ``exit.json`` (``processes/outcome.py``)."""
+class RankError(Struct, omit_defaults=True):
+    """The first error of an incarnation; ``rank`` is None where ranks could not even be started."""
 
-    record: dict[str, Any]
+    message: str
+    rank: int | None = None
+    traceback: str = ""
+    exitcode: int | None = None
+
+    def __str__(self) -> str:
+        """The line for people first, the traceback below it."""
+        head = self.message if self.rank is None else f"rank {self.rank}: {self.message}"
+        return f"{head}\n{self.traceback}" if self.traceback else head
+
+
+class Word(Struct):
+    """The content of ``last-word.json``: rank 0 has finished, or yielded, in good order."""
+
+    why: Literal["yielded", "finished"]
+    step: Count | None = None
+    saved_step: Count | None = None
+
+
+class Exit(Struct, omit_defaults=True):
+    """The content of ``exit.json`` (``processes/outcome.py``). ``codes``: by rank; ``stuck``: where which rank hung."""
+
+    outcome: Literal["yielded", "finished", "failed", "killed"]
+    step: Count | None = None
+    saved_step: Count | None = None
+    codes: dict[str, int] = field(default_factory=dict)
+    error: RankError | None = None
+    stuck: str = ""
+
+
+class Exited(Frame, tag="exited"):
+    """The tree is empty; ``record`` is the content of ``exit.json``."""
+
+    record: Exit
 
 
 class Stop(Frame, tag="stop"):
@@ -345,11 +378,13 @@ to_unborn = decoder(Begin)
 from_client = decoder(Ask)
 to_client = decoder(Done | Refused | Shown | Lines)
 report_from = decoder(Report)
+word_from = decoder(Word)
+exit_from = decoder(Exit)
 
 _encode = Encoder().encode
 
 
-def encode(record: Frame) -> bytes:
+def encode(record: Struct) -> bytes:
     """The record as a line. What is no valid Unicode (a path, the output of a script) is escaped."""
     try:
         return _encode(record) + b"\n"

@@ -6,5 +6,5 @@
 * ``stacks``: where every thread of a rank stands, asked by a signal
 * ``segments``: shared memory that it leaves behind
 
-Standard library only, and quick to import: every shim and rank does.
+Quick to import: every shim and rank does.
 """

@@ -10,29 +10,42 @@ Everything read here was written by a trial: sizes are bounded, and nothing that
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from gpusched.folder.files import read_json
 from gpusched.folder.paths import TrialPaths
+from gpusched.protocol import BadFrame, Exit, RankError, Word, exit_from, word_from
 
 _TEXT_LIMIT = 16_000
-_STUCK_LIMIT = 500
+_RECORD_LIMIT_BYTES = 1 << 20
 _SUDDEN = tuple(
     -number
     for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 )
 
 
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+T = TypeVar("T")
 
 
-def last_word(paths: TrialPaths, incarnation: int) -> dict[str, Any] | None:
-    """Read the committed last word, with ``why`` known to be one of its two values; None if there is none."""
-    word = read_json(paths.last_word(incarnation), 65536)
-    return word if word is not None and word.get("why") in ("yielded", "finished") else None
+def _read(path: Path, decode: Callable[[bytes], T]) -> T | None:
+    """Read a record from its file; None if there is none, or what cannot be one."""
+    try:
+        with path.open("rb") as file:
+            return decode(file.read(_RECORD_LIMIT_BYTES))
+    except (OSError, BadFrame):
+        return None
+
+
+def last_word(paths: TrialPaths, incarnation: int) -> Word | None:
+    """Read the committed last word; None if there is none."""
+    return _read(paths.last_word(incarnation), word_from)
+
+
+def read_exit(paths: TrialPaths, incarnation: int) -> Exit | None:
+    """Read ``exit.json``, which the shim wrote when nothing was left; None if there is none."""
+    return _read(paths.exit(incarnation), exit_from)
 
 
 def signal_name(number: int) -> str:
@@ -97,7 +110,7 @@ def first_error(
     ranks: int,
     bad_codes: Mapping[int, int],
     killed_by_kernel: bool = False,
-) -> dict[str, Any] | None:
+) -> RankError | None:
     """Find the root cause: the error file with the earliest time, else the first of ``bad_codes`` (in order of exit).
 
     But a rank that was the first to die, of a signal that leaves no time for an error file, is what others complain of.
@@ -110,73 +123,27 @@ def first_error(
     first, how = next(iter(bad_codes.items()), (None, 0))
     if found and not (how in _SUDDEN and all(rank != first for _, rank, _, _ in found)):
         _, rank, message, trace = min(found, key=lambda one: one[0])
-        return _error(rank, message, trace, bad_codes.get(rank))
+        return RankError(message, rank, trace, bad_codes.get(rank))
     if not bad_codes:
         return None
     rank, code = next(iter(bad_codes.items()))
     said, trace = _from_stderr(tail_of(paths.log(incarnation, rank, "err")))
-    return _error(rank, said or _in_words(code, killed_by_kernel), trace, code)
-
-
-def no_ranks_error(message: str) -> dict[str, Any]:
-    """Make the error of ranks that could not even be started."""
-    return _error(None, message, "", None)
-
-
-def _error(rank: int | None, message: str, trace: str, code: int | None) -> dict[str, Any]:
-    return {"rank": rank, "message": message, "traceback": trace, "exitcode": code}
+    return RankError(said or _in_words(code, killed_by_kernel), rank, trace, code)
 
 
 def verdict(
     *,
-    word: Mapping[str, Any] | None,
+    word: Word | None,
     asked_to_stop: bool,
     codes: Mapping[int, int],
-    error: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """Make the content of ``exit.json``."""
+    error: RankError | None,
+) -> Exit:
+    """Judge what ``exit.json`` says."""
+    by_rank = {str(rank): code for rank, code in sorted(codes.items())}
     if word is not None:
-        outcome = str(word["why"])
-        error = None
-    elif asked_to_stop:
-        outcome = "killed"
-        error = None
-    elif error is not None or any(codes.values()):
-        outcome = "failed"
-    else:
-        outcome = "finished"
-    return {
-        "outcome": outcome,
-        "step": _count((word or {}).get("step")),
-        "saved_step": _count((word or {}).get("saved_step")),
-        "codes": {str(rank): code for rank, code in sorted(codes.items())},
-        "error": error,
-    }
-
-
-def error_text(exit_record: Mapping[str, Any]) -> str | None:
-    """Word the error of an ``exit.json`` as one text: the line for people first, the traceback below it."""
-    error = exit_record.get("error")
-    if not isinstance(error, dict):
-        return None
-    rank, message = error.get("rank"), error.get("message")
-    head = str(message) if rank is None else f"rank {rank}: {message}"
-    trace = error.get("traceback")
-    return f"{head}\n{trace}" if trace else head
-
-
-def stuck_text(exit_record: Mapping[str, Any]) -> str | None:
-    """Return which rank hung where, in an ``exit.json`` of an incarnation that was ended because it hung."""
-    stuck = exit_record.get("stuck")
-    return stuck[:_STUCK_LIMIT] if isinstance(stuck, str) and stuck else None
-
-
-def sane_exit(record: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return ``record`` with numbers cleaned if it has the form of ``exit.json``, else None."""
-    if record is None or record.get("outcome") not in ("yielded", "finished", "failed", "killed"):
-        return None
-    return {
-        **record,
-        "step": _count(record.get("step")),
-        "saved_step": _count(record.get("saved_step")),
-    }
+        return Exit(word.why, word.step, word.saved_step, by_rank)
+    if asked_to_stop:
+        return Exit("killed", codes=by_rank)
+    if error is not None or any(codes.values()):
+        return Exit("failed", codes=by_rank, error=error)
+    return Exit("finished", codes=by_rank)

@@ -14,7 +14,6 @@ behind (loaders, orphans) gets ``LEFTOVER_GRACE_S`` after SIGTERM.
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -25,7 +24,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from gpusched import failpoints
 from gpusched.folder.files import write_all
@@ -48,7 +47,7 @@ from gpusched.processes.identity import (
     start_time,
 )
 from gpusched.processes.segments import Segments
-from gpusched.protocol import Exited, LaunchSpec, ShimHello
+from gpusched.protocol import Exited, LaunchSpec, RankError, ShimHello, Word, encode
 from gpusched.runtime.birth import put_mark, put_title
 from gpusched.runtime.link import DaemonLink, Orders, Tether
 
@@ -79,7 +78,7 @@ class Shim:
         self.launch_error: str | None = None
         self._stuck = ""
         self._rank_of: dict[int, int] = {}
-        self._word: dict[str, Any] | None = None
+        self._word: Word | None = None
         self._leave_by_s = self._abort_by_s = float("inf")
         self._oom_kills = 0
         hello = ShimHello(self.trial, self.incarnation, self.me.pid, self.me.start_time)
@@ -161,7 +160,7 @@ class Shim:
         now = time.monotonic()
         if self.word is not None:
             if self._leave_by_s == float("inf"):
-                self._leave_by_s = now + LEAVE_GRACE_S[self.word["why"]]
+                self._leave_by_s = now + LEAVE_GRACE_S[self.word.why]
             return "overdue" if now >= self._leave_by_s else "running"
         if not any(self.codes.values()):
             return "running"
@@ -178,7 +177,7 @@ class Shim:
         return now >= self._abort_by_s
 
     @property
-    def word(self) -> dict[str, Any] | None:
+    def word(self) -> Word | None:
         """Last word, once it is committed."""
         if self._word is None:
             self._word = outcome.last_word(self.paths, self.incarnation)
@@ -296,14 +295,13 @@ class Shim:
             starved = _oom_kills() > self._oom_kills
             error = outcome.first_error(self.paths, self.incarnation, self.size, bad, starved)
             if error is None and self.launch_error is not None:
-                error = outcome.no_ranks_error(self.launch_error)
+                error = RankError(self.launch_error)
         record = outcome.verdict(word=self.word, asked_to_stop=stopped, codes=codes, error=error)
-        if self._stuck:
-            record["stuck"] = self._stuck
+        record.stuck = self._stuck
         path = self.paths.exit(self.incarnation)
         failpoints.reach("exit.before")
         try:
-            descriptor = _write(path, json.dumps(record).encode() + b"\n")
+            descriptor = _write(path, encode(record))
         except OSError:
             traceback.print_exc()
             descriptor = None

@@ -21,11 +21,12 @@ from gpusched.executors.local.speakers import Speakers
 from gpusched.executors.local.stopping import Stopping
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.codec import event_body
-from gpusched.processes.outcome import sane_exit
 from gpusched.protocol import (
+    Exit,
     Exited,
     Frame,
     Handed,
+    RankError,
     RankHello,
     Report,
     Saved,
@@ -39,10 +40,7 @@ HOSTILE = [
     *("true", "null", '"7"', '"nan"', "[]", "{}", "-1", "0.5", str(2**53), str(2**64), "0"),
 ]
 HELLO = {"rank": RankHello(3, 1, 1), "shim": ShimHello(3, 1, 1, 5)}
-RECORD = {
-    **{"outcome": "failed", "step": 3, "saved_step": 2, "codes": {"0": 1}},
-    "error": {"rank": 0, "message": "m", "traceback": "t", "exitcode": 1},
-}
+RECORD = Exit("failed", 3, 2, {"0": 1}, RankError("m", 0, "t", 1))
 
 
 class Daemon:
@@ -75,8 +73,7 @@ class Daemon:
         self.events.append(event)
 
     def _exited(self, _: Incarnation, frame: Exited) -> None:
-        if (record := sane_exit(frame.record)) is not None:
-            self.exits.append(record)
+        self.exits.append(frame.record)
 
 
 @pytest.fixture

@@ -10,17 +10,11 @@ from typing import Any
 import pytest
 
 from gpusched.folder.paths import TrialPaths
-from gpusched.processes.outcome import (
-    error_text,
-    first_error,
-    last_word,
-    no_ranks_error,
-    sane_exit,
-    verdict,
-)
+from gpusched.processes.outcome import first_error, last_word, read_exit, verdict
+from gpusched.protocol import RankError, Word, encode
 
-WORD = {"why": "yielded", "step": 4, "saved_step": 4}
-ERROR = {"rank": 1, "message": "ValueError: x", "traceback": "", "exitcode": 1}
+WORD = Word("yielded", 4, 4)
+ERROR = RankError("ValueError: x", 1, "", 1)
 
 
 @pytest.fixture
@@ -42,27 +36,48 @@ def error_file(paths: TrialPaths, rank: int, message: str, **extra: Any) -> None
     [
         (WORD, False, {0: 0, 1: 0}, None, "yielded"),
         (WORD, True, {0: -9, 1: -6}, ERROR, "yielded"),
-        ({**WORD, "why": "finished"}, False, {0: -6}, None, "finished"),
+        (Word("finished", 4, 4), False, {0: -6}, None, "finished"),
         (None, True, {0: 0}, None, "killed"),
         (None, True, {0: 1}, ERROR, "killed"),
         (None, False, {0: 0, 1: 1}, ERROR, "failed"),
         (None, False, {0: -11}, None, "failed"),
-        (None, False, {}, no_ranks_error("no torch"), "failed"),
+        (None, False, {}, RankError("no torch"), "failed"),
         (None, False, {0: 0, 1: 0}, None, "finished"),
     ],
 )
-def test_verdict(word: Any, stopped: bool, codes: Any, error: Any, expected: str) -> None:
+def test_verdict(
+    paths: TrialPaths, word: Any, stopped: bool, codes: Any, error: Any, expected: str
+) -> None:
     record = verdict(word=word, asked_to_stop=stopped, codes=codes, error=error)
-    assert record["outcome"] == expected
-    assert (record["error"] is None) == (expected != "failed" or error is None)
-    assert record["step"] == (4 if word else None)
-    assert sane_exit(json.loads(json.dumps(record))) == record
+    assert record.outcome == expected
+    assert (record.error is None) == (expected != "failed" or error is None)
+    assert record.step == (4 if word else None)
+    paths.exit(1).write_bytes(encode(record))
+    assert read_exit(paths, 1) == record
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"why": "bored"}', '{"step": 4}', "null"])
+def test_the_form_of_every_version_is_read(paths: TrialPaths) -> None:
+    error = {"rank": 1, "message": "ValueError: x", "traceback": "", "exitcode": 1}
+    record = {"outcome": "failed", "step": None, "saved_step": None, "codes": {"0": 1}}
+    paths.exit(1).write_text(json.dumps({**record, "error": error}))
+    assert read_exit(paths, 1) == verdict(word=None, asked_to_stop=False, codes={0: 1}, error=ERROR)
+
+
+NO_RECORD = ("", "{", "[]", "{}", '{"step": 4}', "null", "[" * 9000)
+
+
+@pytest.mark.parametrize(
+    "text", [*NO_RECORD, '{"why": "bored"}', '{"why": "finished", "step": "4", "saved_step": true}']
+)
 def test_what_is_no_last_word(paths: TrialPaths, text: str) -> None:
     paths.last_word(1).write_text(text)
     assert last_word(paths, 1) is None
+
+
+@pytest.mark.parametrize("text", [*NO_RECORD, '{"outcome": "lost"}', '{"outcome": 3}'])
+def test_what_is_no_exit_record(paths: TrialPaths, text: str) -> None:
+    paths.exit(1).write_text(text)
+    assert read_exit(paths, 1) is None
 
 
 @pytest.mark.parametrize(
@@ -81,30 +96,15 @@ def test_whoever_was_killed_first_is_the_cause(
     error_file(paths, 0, "RanksDisagree: another rank has gone", timestamp="5")
     error = first_error(paths, 1, 2, codes)
     assert error is not None
-    assert error["rank"] == rank
-    assert ("killed by SIG" in error["message"]) == (rank == 1)
-
-
-def test_numbers_of_a_last_word_are_numbers_or_nothing() -> None:
-    record = verdict(
-        word={"why": "finished", "step": "4", "saved_step": True},
-        asked_to_stop=False,
-        codes={},
-        error=None,
-    )
-    assert (record["step"], record["saved_step"]) == (None, None)
+    assert error.rank == rank
+    assert ("killed by SIG" in error.message) == (rank == 1)
 
 
 def test_the_earliest_error_file_is_the_cause(paths: TrialPaths) -> None:
     error_file(paths, 0, "RuntimeError: peer gone", timestamp="1700000001")
     error_file(paths, 1, "ValueError: bad", timestamp="1700000000")
     error = first_error(paths, 1, 2, {0: 1, 1: 3})
-    assert error == {
-        "rank": 1,
-        "message": "ValueError: bad",
-        "traceback": "trace of 1",
-        "exitcode": 3,
-    }
+    assert error == RankError("ValueError: bad", 1, "trace of 1", 3)
 
 
 def test_within_one_second_the_exact_time_decides(paths: TrialPaths) -> None:
@@ -112,7 +112,7 @@ def test_within_one_second_the_exact_time_decides(paths: TrialPaths) -> None:
     error_file(paths, 1, "ValueError: bad", timestamp="1700000000", at_s=1700000000.1)
     error = first_error(paths, 1, 2, {0: 1})
     assert error is not None
-    assert error["rank"] == 1
+    assert error.rank == 1
 
 
 def test_without_an_error_file_the_first_bad_exit_and_its_traceback(paths: TrialPaths) -> None:
@@ -122,9 +122,9 @@ def test_without_an_error_file_the_first_bad_exit_and_its_traceback(paths: Trial
     )
     error = first_error(paths, 1, 4, {2: 1, 0: 5})
     assert error is not None
-    assert (error["rank"], error["message"], error["exitcode"]) == (2, "ValueError: no", 1)
-    assert error["traceback"].endswith("    call()\nValueError: no")
-    assert "noise" not in error["traceback"]
+    assert (error.rank, error.message, error.exitcode) == (2, "ValueError: no", 1)
+    assert error.traceback.endswith("    call()\nValueError: no")
+    assert "noise" not in error.traceback
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_without_an_error_file_the_first_bad_exit_and_its_traceback(paths: Trial
 def test_an_exit_without_words(paths: TrialPaths, code: int, starved: bool, said: str) -> None:
     error = first_error(paths, 1, 1, {0: code}, starved)
     assert error is not None
-    assert said in error["message"]
+    assert said in error.message
 
 
 @pytest.mark.parametrize(
@@ -159,31 +159,24 @@ def test_a_damaged_error_file_is_no_obstacle(paths: TrialPaths, text: str) -> No
     paths.error_file(1, 0).write_text(text)
     error = first_error(paths, 1, 1, {0: 1})
     assert error is not None
-    assert error["rank"] == 0
+    assert error.rank == 0
 
 
 def test_an_error_file_that_holds_a_text(paths: TrialPaths) -> None:
     paths.error_file(1, 0).write_text(json.dumps({"message": "SignalException"}))
     error = first_error(paths, 1, 1, {})
     assert error is not None
-    assert error["message"] == "SignalException"
+    assert error.message == "SignalException"
 
 
 def test_a_huge_error_is_cut(paths: TrialPaths) -> None:
     error_file(paths, 0, "x" * 1_000_000, py_callstack="y" * 1_000_000)
     error = first_error(paths, 1, 1, {0: 1})
     assert error is not None
-    assert len(json.dumps(error)) < 60_000, "it must fit into a frame"
+    assert len(encode(error)) < 60_000, "it must fit into a frame"
 
 
-def test_error_text() -> None:
-    assert error_text({"error": None}) is None
-    assert error_text({"error": "x"}) is None
-    assert error_text({"error": ERROR}) == "rank 1: ValueError: x"
-    assert error_text({"error": {**ERROR, "traceback": "T"}}) == "rank 1: ValueError: x\nT"
-    assert error_text({"error": no_ranks_error("no torch")}) == "no torch"
-
-
-@pytest.mark.parametrize("record", [None, {}, {"outcome": "lost"}, {"outcome": 3}])
-def test_what_is_no_exit_record(record: Any) -> None:
-    assert sane_exit(record) is None
+def test_an_error_in_words() -> None:
+    assert str(ERROR) == "rank 1: ValueError: x"
+    assert str(RankError("ValueError: x", 1, "T")) == "rank 1: ValueError: x\nT"
+    assert str(RankError("no torch")) == "no torch"

@@ -17,12 +17,13 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from gpusched.core.events import Outcome
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.folder.files import read_json
 from gpusched.processes import outcome
+from gpusched.protocol import Exit
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,7 @@ def lost(error: str) -> Ending:
     return Ending("lost", error=error)
 
 
-def how_it_ended(
-    incarnation: Incarnation, record: Mapping[str, Any] | None, status: object = None
-) -> Ending:
+def how_it_ended(incarnation: Incarnation, record: Exit | None, status: object = None) -> Ending:
     """Judge from the shim's word, else from ``exit.json``, else from a last word; else killed if that was asked for.
 
     ``status``: the wait status of a shim that is known to have died.
@@ -56,8 +55,8 @@ def how_it_ended(
         if word is not None:
             record = outcome.verdict(word=word, asked_to_stop=False, codes={}, error=None)
     if record is not None:
-        error = outcome.error_text(record) or outcome.stuck_text(record)
-        return Ending(record["outcome"], record["step"], record["saved_step"], error)
+        error = str(record.error or record.stuck)
+        return Ending(record.outcome, record.step, record.saved_step, error or None)
     if incarnation.stop_grace_s is not None:
         return Ending("killed")
     return lost(_last_moments(incarnation, status))

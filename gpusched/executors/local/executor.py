@@ -49,7 +49,6 @@ from gpusched.executors.local.speakers import Speakers
 from gpusched.executors.local.stopping import Stopping
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import Identity
-from gpusched.processes.outcome import sane_exit
 from gpusched.protocol import (
     Exited,
     FromServer,
@@ -215,9 +214,8 @@ class TorchrunExecutor:
     # ------------------------------------------------------------------ ends
 
     def _shim_said(self, incarnation: Incarnation, frame: Exited) -> None:
-        record = sane_exit(frame.record)
-        if record is not None and self.shared.roster.has(incarnation):
-            self._end(incarnation, how_it_ended(incarnation, record))
+        if self.shared.roster.has(incarnation):
+            self._end(incarnation, how_it_ended(incarnation, frame.record))
 
     def _end(self, incarnation: Incarnation, ending: Ending) -> None:
         """The one place where an incarnation ends: now, or when its GPUs have been examined."""

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from gpusched.executors.hub import Hub
 from gpusched.executors.peer import Peer
-from gpusched.folder.files import read_json
 from gpusched.folder.paths import TrialPaths
 from gpusched.folder.reports import reports_after
 from gpusched.processes.claim import Claim, make_claim, read_claim
 from gpusched.processes.identity import Identity, open_pidfd, send_signal
-from gpusched.processes.outcome import sane_exit
-from gpusched.protocol import Answer, Counts, Go, LaunchSpec, Report, Stop
+from gpusched.processes.outcome import read_exit
+from gpusched.protocol import Answer, Counts, Exit, Go, LaunchSpec, Report, Stop
 
 if TYPE_CHECKING:
     from gpusched.executors.local.prestart import Prestart
@@ -130,9 +129,9 @@ class Incarnation:
         except FileNotFoundError:
             return False  # not even its folder is there; no process is left that would make one
 
-    def exit_record(self) -> dict[str, Any] | None:
+    def exit_record(self) -> Exit | None:
         """Read what the shim wrote when nothing was left."""
-        return sane_exit(read_json(self.paths.exit(self.number)))
+        return read_exit(self.paths, self.number)
 
     def watch_shim(self, hub: Hub, shim: Identity, on_gone: Any) -> bool:
         """Have ``on_gone()`` called when the shim ends. False if it has ended."""

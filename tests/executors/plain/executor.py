@@ -34,7 +34,7 @@ from gpusched.executors.peer import Peer
 from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import MARK, kill_each, mark_of, of_incarnation
-from gpusched.processes.outcome import error_text, first_error, last_word, verdict
+from gpusched.processes.outcome import first_error, last_word, verdict
 from gpusched.protocol import (
     Answer,
     Go,
@@ -258,10 +258,10 @@ class PlainExecutor:
             self._exit(
                 group.trial,
                 group.number,
-                record["outcome"],
-                step=record["step"],
-                saved_step=record["saved_step"],
-                error=error_text(record),
+                record.outcome,
+                step=record.step,
+                saved_step=record.saved_step,
+                error=str(record.error) if record.error else None,
             )
         )
         del self._groups[group.trial]
