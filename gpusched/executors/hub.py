@@ -1,4 +1,4 @@
-"""The daemon's one loop: its listening socket, every connection, every other descriptor it waits for.
+"""The daemon's one loop: its listening socket, every connection, every other descriptor it waits for; and timers.
 
 A connection says in its first frame of which kind it is (``protocol.py``): the daemon registers a taker for
 clients, an executor one for each kind that its trials speak as. Rules:
@@ -13,6 +13,8 @@ epoll is used without ``selectors``: reports are the hot path.
 from __future__ import annotations
 
 import functools
+import heapq
+import itertools
 import operator
 import os
 import select
@@ -179,6 +181,34 @@ class Hub:
         self._rung = True
         with suppress(BlockingIOError):
             self._bell.recv(4096)
+
+
+class Timers:
+    """Actions due at a time of the clock ``now``; those due at the same time run in the order they were asked for.
+
+    An action is cancelled by finding nothing to do.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+
+    @property
+    def next_at(self) -> float:
+        return self._heap[0][0] if self._heap else float("inf")
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (self.now() + delay_s, next(self._count), action))
+
+    def run_due(self) -> None:
+        """Run what is due; an action asked for meanwhile runs in a later round, even with no delay."""
+        now = self.now()
+        due = []
+        while self._heap and self._heap[0][0] <= now:
+            due.append(heapq.heappop(self._heap)[2])
+        for action in due:
+            action()
 
 
 def _refuse(_line: bytes) -> NoReturn:

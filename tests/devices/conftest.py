@@ -29,7 +29,7 @@ from gpusched.devices.base import (  # noqa: E402
     Remark,
 )
 from gpusched.devices.cuda import LOOK_EVERY_S, CudaDevices  # noqa: E402
-from gpusched.executors.local.shared import Timers  # noqa: E402
+from gpusched.executors.hub import Timers  # noqa: E402
 
 LIMIT_S = 60.0
 PATIENCE_S = 60.0

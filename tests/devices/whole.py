@@ -36,9 +36,9 @@ from gpusched.core.events import (
 from gpusched.devices.base import Device, DeviceEvent, require_sizes
 from gpusched.driver.loop import Driver
 from gpusched.executors.base import LiveTrial
+from gpusched.executors.hub import Timers
 from gpusched.executors.local.endings import Ending, may_be_the_gpus, with_blame
 from gpusched.executors.local.inventory import Inventory
-from gpusched.executors.local.shared import Timers
 from gpusched.sim.machine import Run
 from gpusched.sim.physics import Delays, Faults
 from gpusched.sim.setup import Setup, experiment, machine, recipe

@@ -21,8 +21,8 @@ from gpusched.devices.base import (
     Remark,
     Strangers,
 )
+from gpusched.executors.hub import Timers
 from gpusched.executors.local.inventory import Inventory
-from gpusched.executors.local.shared import Timers
 
 LIMIT_S = 60.0
 

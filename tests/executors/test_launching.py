@@ -11,11 +11,11 @@ import pytest
 from gpusched.core.decisions import Launch
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import DeviceError
+from gpusched.executors.hub import Timers
 from gpusched.executors.local.endings import Ending
-from gpusched.executors.local.incarnation import Incarnation
+from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.settings import LaunchSettings
-from gpusched.executors.local.shared import Shared, Timers
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.protocol import LaunchSpec, encode, to_server
 

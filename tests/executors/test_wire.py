@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 from gpusched.core.events import Event
-from gpusched.executors.hub import Hub
-from gpusched.executors.local.incarnation import Incarnation
-from gpusched.executors.local.intake import Intake
+from gpusched.executors.hub import Hub, Timers
+from gpusched.executors.local.incarnation import Incarnation, Shared
+from gpusched.executors.local.intake import Intake, Speakers
 from gpusched.executors.local.prestart import Prestarts
 from gpusched.executors.local.settings import LaunchSettings
-from gpusched.executors.local.shared import Shared, Timers
-from gpusched.executors.local.speakers import Speakers
 from gpusched.executors.local.stopping import Stopping
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.codec import event_body

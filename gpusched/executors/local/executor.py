@@ -28,7 +28,7 @@ from gpusched.core.events import (
 from gpusched.devices.base import Device, Devices, Reading
 from gpusched.executors.base import LiveTrial, Setting
 from gpusched.executors.best import BestKeeper
-from gpusched.executors.hub import Hub
+from gpusched.executors.hub import Hub, Timers
 from gpusched.executors.local.endings import (
     Ending,
     blame_memory,
@@ -37,15 +37,13 @@ from gpusched.executors.local.endings import (
     may_be_the_gpus,
     with_blame,
 )
-from gpusched.executors.local.incarnation import Incarnation
-from gpusched.executors.local.intake import Intake
+from gpusched.executors.local.incarnation import Incarnation, Shared
+from gpusched.executors.local.intake import Intake, Speakers
 from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.prestart import Prestart, Prestarts
 from gpusched.executors.local.server import Server
 from gpusched.executors.local.settings import LaunchSettings, devices_of, launch_settings
-from gpusched.executors.local.shared import Shared, Timers
-from gpusched.executors.local.speakers import Speakers
 from gpusched.executors.local.stopping import Stopping
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import Identity

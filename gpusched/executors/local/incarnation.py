@@ -1,4 +1,6 @@
-"""One incarnation as the daemon sees it: what was asked of it, who speaks for it, which reports are in; and the roster.
+"""One incarnation as the daemon sees it: what was asked of it, who speaks for it, which reports are in.
+
+``Roster`` has those of which processes may be left; ``Shared`` is what every part of the executor works with.
 
 Not to be confused with ``core.trial.Trial`` (what the search knows of a trial) or the shim (which owns the processes).
 """
@@ -6,12 +8,14 @@ Not to be confused with ``core.trial.Trial`` (what the search knows of a trial) 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpusched.executors.hub import Hub
+from gpusched.executors.hub import Hub, Timers
+from gpusched.executors.local.settings import LaunchSettings
 from gpusched.executors.peer import Peer
-from gpusched.folder.paths import TrialPaths
+from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.folder.reports import reports_after
 from gpusched.processes.claim import Claim, make_claim, read_claim
 from gpusched.processes.identity import Identity, open_pidfd, send_signal
@@ -205,3 +209,16 @@ class Roster:
         yield from self.current.values()
         yield from self.prestarted.values()
         yield from self.dropped
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """``say`` takes remarks; ``seq_of``: the number of the last report of a trial that the search knows."""
+
+    paths: ExperimentPaths
+    settings: LaunchSettings
+    hub: Hub
+    timers: Timers
+    say: Callable[[str], None]
+    seq_of: Callable[[int], int] = lambda _trial: 0
+    roster: Roster = field(default_factory=Roster)

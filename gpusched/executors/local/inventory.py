@@ -23,7 +23,7 @@ from gpusched.devices.base import (
     Remark,
     Strangers,
 )
-from gpusched.executors.local.shared import Timers
+from gpusched.executors.hub import Timers
 
 HUNT_EVERY_S = 0.5
 

@@ -14,9 +14,8 @@ from gpusched.core.decisions import Launch
 from gpusched.devices.base import Devices, Placement
 from gpusched.errors import GpuschedError
 from gpusched.executors.local.endings import Ending, lost
-from gpusched.executors.local.incarnation import Incarnation
+from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.server import Server
-from gpusched.executors.local.shared import Shared
 from gpusched.folder.files import private_folder, write_aside
 from gpusched.folder.reports import last_seq
 from gpusched.protocol import LaunchSpec
@@ -173,7 +172,7 @@ class Launcher:
 
 
 def _write_hparams(path: Path, data: bytes) -> None:
-    """Written at every launch and not synced: the journal has incarnation, and a power cut ends every launch."""
+    """Written at every launch and not synced: the journal has it all, and a power cut ends every launch."""
     with suppress(OSError):
         if path.read_bytes() == data:
             return

@@ -28,10 +28,9 @@ from functools import partial
 from gpusched.core.decisions import Launch
 from gpusched.errors import GpuschedError
 from gpusched.executors.local.endings import Ending
-from gpusched.executors.local.incarnation import Incarnation
+from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.server import Server
-from gpusched.executors.local.shared import Shared
 from gpusched.executors.local.stopping import Stopping
 from gpusched.folder.files import read_json
 from gpusched.folder.find import trial_folders

@@ -17,11 +17,10 @@ from functools import partial
 from pathlib import Path
 
 from gpusched.executors.local.endings import Ending, how_it_ended, lost
-from gpusched.executors.local.incarnation import Incarnation
+from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.server import Server
-from gpusched.executors.local.shared import Shared
 from gpusched.processes.identity import (
     Identity,
     command_of,
