@@ -1,0 +1,158 @@
+"""gpusched beside Ray Tune, Optuna and Syne Tune: the same deadline, eight slots, the same trials; start-up counts.
+
+    python scripts/bench_peers.py [--deadline 30] [--seeds 3] [--only NAME ..] [--venv DIR]
+
+A trial sleeps and reports Score(k) of HyperSched, section 6 (``peers/score.py``): a step takes 0.1 s on one slot, and
+0.1 s / a on a slots, which only gpusched gives. Every score is noted by the trial itself with its time; what counts is
+the best that was noted within the deadline from the start of the tool's process. The tools take turns, so that a busy
+machine is busy for all. The others run in an environment of their own, made on first use (``ray[tune]``, ``optuna``,
+``syne-tune``). Prints a JSON line a run, then one a tool with the mean and its standard error, then the versions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+PEERS = Path(__file__).with_name("peers")
+POLICIES = ("hypersched", "foresight", "asha", "fifo")
+OTHERS = {
+    "ray-asha": ("ray_asha.py",),
+    "optuna-tpe-hyperband": ("optuna_hyperband.py",),
+    "syne-tune-asha": ("syne_tune_search.py", "ASHA"),
+    "syne-tune-bohb": ("syne_tune_search.py", "BOHB"),
+}
+PACKAGES = ("ray[tune]", "optuna", "syne-tune", "statsmodels")
+#: How long a tool may take to end after its deadline; then it is killed.
+GRACE_S = 60.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    tools = [*(f"gpusched-{policy}" for policy in POLICIES), *OTHERS]
+    parser.add_argument("--deadline", type=float, default=30.0, metavar="S", help="seconds (30)")
+    parser.add_argument("--seeds", type=int, default=3, metavar="N")
+    parser.add_argument("--only", nargs="+", choices=tools, default=tools, metavar="NAME")
+    parser.add_argument("--venv", type=Path, default=Path("build/peers"), metavar="DIR")
+    args = parser.parse_args()
+    if set(args.only) & set(OTHERS):
+        make_venv(args.venv)
+    found: dict[str, list[float]] = {tool: [] for tool in args.only}
+    for seed in range(args.seeds):
+        for tool in args.only:
+            line = one(tool, seed, args.deadline, args.venv)
+            found[tool].append(line["best"])
+            print(json.dumps(line), flush=True)
+    for tool, best in found.items():
+        error = statistics.stdev(best) / len(best) ** 0.5 if len(best) > 1 else None
+        about = {"tool": tool, "deadline_s": args.deadline, "runs": len(best)}
+        print(json.dumps({**about, "mean": statistics.fmean(best), "standard_error": error}))
+    print(json.dumps({"versions": versions(args.venv)}))
+    return 0
+
+
+def one(tool: str, seed: int, deadline_s: float, venv: Path) -> dict[str, object]:
+    """One run of one tool."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        notes = Path(scratch) / "notes"
+        notes.mkdir()
+        began = time.clock_gettime(time.CLOCK_BOOTTIME)
+        until = began + deadline_s
+        process = subprocess.Popen(
+            command(tool, seed, deadline_s, until, venv, Path(scratch)),
+            cwd=PEERS,
+            env={**os.environ, "PEERS_NOTES": str(notes), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.DEVNULL,
+            stderr=(Path(scratch) / "stderr").open("w"),
+            start_new_session=True,
+        )
+        try:
+            process.wait(deadline_s + GRACE_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        scores = sorted(point for point in noted(notes) if point[0] <= until)
+        if not scores:
+            print((Path(scratch) / "stderr").read_text()[-3000:], file=sys.stderr)
+        return {
+            "tool": tool,
+            "deadline_s": deadline_s,
+            "seed": seed,
+            "best": max((score for _, score in scores), default=0.0),
+            "first_score_after_s": round(scores[0][0] - began, 2) if scores else None,
+            "steps": len(scores),
+            "launches": len(list(notes.iterdir())),
+            "load": os.getloadavg()[0],
+        }
+
+
+def noted(notes: Path) -> Iterator[tuple[float, float]]:
+    """Yield time and score of every step that a trial noted."""
+    for file in notes.iterdir():
+        for line in file.read_text().splitlines():
+            at, _, score = line.split()
+            yield float(at), float(score)
+
+
+def command(
+    tool: str, seed: int, deadline_s: float, until: float, venv: Path, scratch: Path
+) -> list[str]:
+    if tool in OTHERS:
+        script, *rest = OTHERS[tool]
+        python = str((venv / "bin" / "python").absolute())
+        return [python, str(PEERS / script), str(until), str(seed), *rest]
+    unit = {"uniform": [0.0, 1.0]}
+    policy = tool.removeprefix("gpusched-")
+    recipe = {
+        "script": str(PEERS / "gpusched_trial.py"),
+        "deadline": deadline_s,
+        "metric": "score",
+        "mode": "max",
+        "space": {"b0_quantile": unit, "b1": unit, "b2": unit},
+        "policy": {"name": policy, "R": 500, **({} if policy == "fifo" else {"r": 5, "eta": 4})},
+        "devices": "cpu:8",
+        "scaling": "linear",
+        "seed": seed,
+    }
+    if policy == "foresight":
+        recipe["policy"] = {"name": policy, "R": 500, "metric_max": 1.0}
+    (scratch / "recipe.yaml").write_text(json.dumps(recipe))
+    gpusched = [sys.executable, "-m", "gpusched", "run", str(scratch / "recipe.yaml")]
+    return [*gpusched, "--dir", str(scratch / "runs"), "--json"]
+
+
+def make_venv(venv: Path) -> None:
+    """Make the environment of the other tools, unless there is one. torch is the one of this environment."""
+    python = venv / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        own = next(Path(place) for place in sys.path if place.endswith("site-packages"))
+        (venv / "lib" / version / "site-packages" / "torch.pth").write_text(f"{own}\n")
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q", *PACKAGES]
+    subprocess.run(pip, check=True, stdout=subprocess.DEVNULL)
+
+
+def versions(venv: Path) -> dict[str, str]:
+    names = "ray", "optuna", "syne-tune"
+    code = f"import importlib.metadata as m, json; print(json.dumps({{n: m.version(n) for n in {names!r}}}))"
+    python = venv / "bin" / "python"
+    if not python.exists():
+        return {}
+    found: dict[str, str] = json.loads(subprocess.check_output([str(python), "-c", code]))
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

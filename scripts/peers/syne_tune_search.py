@@ -1,0 +1,46 @@
+"""Syne Tune on its local backend, eight workers: ``python syne_tune_search.py UNTIL SEED ASHA|BOHB``.
+
+(MOBSTER, which its papers recommend, is not in Syne Tune 0.16 any more.)
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from pathlib import Path
+
+import score
+from syne_tune import StoppingCriterion, Tuner
+from syne_tune.backend import LocalBackend
+from syne_tune.config_space import uniform
+from syne_tune.optimizer import baselines
+
+UNTIL, SEED, KIND = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+
+if __name__ == "__main__":
+    logging.getLogger().setLevel(logging.ERROR)
+    os.environ["SYNETUNE_FOLDER"] = os.environ["PEERS_NOTES"] + "-syne"
+    scheduler = getattr(baselines, KIND)(
+        {name: uniform(0, 1) for name in score.NAMES},
+        metric="score",
+        time_attr="step",
+        max_t=score.R_STEPS,
+        grace_period=score.FIRST_RUNG,
+        reduction_factor=score.ETA,
+        do_minimize=False,
+        random_seed=SEED,
+    )
+    Tuner(
+        trial_backend=LocalBackend(
+            entry_point=str(Path(__file__).with_name("syne_tune_trial.py")), rotate_gpus=False
+        ),
+        scheduler=scheduler,
+        stop_criterion=StoppingCriterion(
+            max_wallclock_time=UNTIL - time.clock_gettime(time.CLOCK_BOOTTIME)
+        ),
+        n_workers=8,
+        sleep_time=0.5,
+        save_tuner=False,
+    ).run()
