@@ -14,7 +14,6 @@ from gpusched.devices.gpu import Gpu
 from gpusched.devices.machine import Machine, choose, listing, visible
 from gpusched.devices.release import BaselineFile, Verdict
 from gpusched.devices.unit import Doing, Unit
-from gpusched.devices.watch import Threads
 from gpusched.errors import DeviceError
 
 JOINT = "+"
@@ -75,15 +74,15 @@ class Atom:
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Makes atoms and units: the machine, the threads and the baselines they share."""
+    """Makes atoms and units: the machine, the time and the baselines they share."""
 
     machine: Machine
-    threads: Threads
+    now: Callable[[], float]
     baselines: BaselineFile
 
     def unit(self, gpu: Gpu) -> Unit:
         watch = self.machine.watches[gpu.board]
-        return Unit(gpu, watch, self.threads, self.baselines.read(gpu))
+        return Unit(gpu, watch, self.now, self.baselines.read(gpu))
 
     def of_unit(self, unit: Unit) -> Atom:
         """Make an atom of one existing unit."""

@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gpusched.devices.base import (
     Device,
@@ -28,6 +26,9 @@ from gpusched.devices.base import (
     Remark,
 )
 from gpusched.errors import DeviceError, InputError
+
+if TYPE_CHECKING:
+    from gpusched.devices.helper import World
 
 _MOST_SLOTS = 4096
 _SYNTAX = 'use "auto", "cpu", "cpu:4", "cuda", "cuda:0,2,3" or GPU UUIDs separated by commas'
@@ -108,7 +109,8 @@ class CpuDevices:
         self._host.emit(Readmitted(device))
 
     def keep_out(self, device: str, reason: str) -> None:
-        """Do nothing: no core is ever out of use for a passing reason."""
+        """Give the slot back at once: a core has nothing that could be in the way."""
+        self._host.emit(Readmitted(device))
 
     def examine(self, devices: Sequence[str]) -> None:
         """Answer that no core is to blame."""
@@ -163,24 +165,26 @@ def parse_devices(
     raise InputError(f"devices: {text!r} is not known; {_SYNTAX}")
 
 
-def gpus_here(patience_s: float = 20.0) -> bool:
-    """Tell whether the driver shows a GPU we may use, for ``devices: auto``. A driver that does not answer shows none.
+def gpus_here(world: World | None = None) -> bool:
+    """Tell whether the driver shows a GPU we may use, for ``devices: auto``. Raises DeviceError if it does not answer.
 
-    The driver itself is asked: a GPU library that is installed says nothing about this machine. In a thread, since a
-    driver that hangs hangs its caller.
+    The driver itself is asked, and waited for: eight GPUs without persistence mode take long, and CPU slots instead of
+    GPUs are no answer to that.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip() in ("", "-1", "NoDevFiles"):
         return False
-    from gpusched.devices.nvml import NvmlError, ask, start
+    from gpusched.devices.helper import ThisMachine
+    from gpusched.devices.holders import Processes
+    from gpusched.devices.machine import which_driver
+    from gpusched.devices.nvml import NvmlAbsent, has_library
 
-    found: list[int] = []
-
-    def work() -> None:
-        with suppress(NvmlError):
-            start()
-            found.append(int(ask("nvmlDeviceGetCount")))
-
-    thread = threading.Thread(target=work, name="gpusched-gpus-here", daemon=True)
-    thread.start()
-    thread.join(patience_s)
-    return bool(found and found[0])
+    if not has_library():
+        return False
+    world = world or ThisMachine()
+    helper = world.start(Processes())
+    try:
+        return which_driver(world, helper).gpus > 0
+    except NvmlAbsent:
+        return False
+    finally:
+        helper.kill()

@@ -1,8 +1,8 @@
 """NVIDIA GPUs as devices: leased, watched through NVML, given out by UUID, and taken back only when proven empty.
 
-``CudaDevices`` judges readings that the threads of ``watch.py`` leave behind; nothing here waits for a driver once
-``open`` has returned. A *device* is an atom: one GPU, one MIG slice, or a bundle of ``gpus_per_atom`` GPUs whose id is
-their UUIDs joined by ``+``. Ranks are one a GPU.
+``CudaDevices`` judges the readings of ``watch.py``; nothing here waits for a driver once ``open`` has returned. A
+*device* is an atom: one GPU, one MIG slice, or a bundle of ``gpus_per_atom`` GPUs whose id is their UUIDs joined by
+``+``. Ranks are one a GPU.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from gpusched.devices.base import (
     Strangers,
 )
 from gpusched.devices.gpus import read_atom
+from gpusched.devices.helper import ThisMachine, World
 from gpusched.devices.holders import Processes, in_initial_pid_namespace
 from gpusched.devices.leases import Leases, lease_folder, state_home
 from gpusched.devices.machine import find_machine
@@ -37,15 +38,17 @@ from gpusched.devices.opening import Opening, StartContext
 from gpusched.devices.placing import GpuIds, place
 from gpusched.devices.release import BaselineFile
 from gpusched.devices.unit import Out, Unit
-from gpusched.devices.watch import RealThreads, Threads
-from gpusched.devices.xid import XidWatch
+from gpusched.devices.watch import Watch
 from gpusched.errors import DeviceError
 from gpusched.processes.identity import boot_id
 
 LOOK_EVERY_S = 1.0
+ANSWER_S = 0.05
+QUICK_ANSWER_S = 0.005
+"""Time that a helper has to answer before the answer is looked for; one that comes later is found at the next look."""
 LEASE_RETRY_S = 5.0
-PAUSE_MIN_S, PAUSE_MAX_S, PAUSE_GROWTH = 0.02, 0.5, 1.5
-"""Between two looks at a release: at first often, at last as often as a GPU is read."""
+PAUSE_MIN_S, PAUSE_MAX_S, PAUSE_GROWTH = 0.02, 0.25, 1.5
+"""Between two looks at a release: at first often, then more slowly."""
 READMIT_EVERY_S = 0.1
 READMIT_PATIENCE_S = 4.0
 """Time a requested device may take to prove that it is clean and well."""
@@ -64,27 +67,26 @@ class CudaDevices:
         maker: Maker,
         atoms: Sequence[Atom],
         *,
+        world: World,
         leases: Leases,
         processes: Processes,
         gpu_ids: GpuIds = "uuid",
         start_context: StartContext | None = None,
     ) -> None:
-        self._machine, self._threads, self._baselines = (
-            maker.machine,
-            maker.threads,
-            maker.baselines,
-        )
+        self._machine, self._baselines, self._now = maker.machine, maker.baselines, maker.now
+        self._world = world
         self._atoms = {atom.id: atom for atom in atoms}
         self._leases = leases
         self._processes = processes
         self._gpu_ids = gpu_ids
         self._start_context = start_context
         self._units = {unit.gpu.uuid: unit for atom in atoms for unit in atom.units}
-        self._xids: XidWatch | None = None
-        self._leases_tried_at = self._threads.now()
+        self._watches: list[Watch] = []
+        self._leases_tried_at = self._now()
         self._said: set[str] = set()
         self._missed: set[str] = set()
         self._waits: dict[str, _Wait] = {}
+        self._late: dict[str, float] = {}
         self._asked_for: set[str] = set()
         self._strangers: dict[str, tuple[str, ...]] = {}
         self._closed = False
@@ -101,7 +103,7 @@ class CudaDevices:
         experiment: Path | None = None,
         known: Sequence[str] | None = None,
         environ: Mapping[str, str] | None = None,
-        threads: Threads | None = None,
+        world: World | None = None,
         processes: Processes | None = None,
         start_context: StartContext | None = None,
     ) -> CudaDevices:
@@ -117,14 +119,14 @@ class CudaDevices:
         if gpu_ids not in ("uuid", "index"):
             raise DeviceError(f"gpu_ids: {gpu_ids}: must be uuid or index")
         environ = os.environ if environ is None else environ
-        threads = threads or RealThreads()
+        world = world or ThisMachine()
         if processes is None:
             processes = Processes(experiment)
             processes.visible = in_initial_pid_namespace()
-        machine = find_machine(processes, threads)
+        machine = find_machine(processes, world)
         try:
             baselines = BaselineFile(state_dir or state_home(environ), machine.driver, boot_id())
-            maker = Maker(machine, threads, baselines)
+            maker = Maker(machine, world.now, baselines)
             if known is not None:
                 atoms = known_atoms(maker, known)
             else:
@@ -138,6 +140,7 @@ class CudaDevices:
         return cls(
             maker,
             atoms,
+            world=world,
             leases=leases,
             processes=processes,
             gpu_ids="index" if gpu_ids == "index" else "uuid",
@@ -173,11 +176,10 @@ class CudaDevices:
         for board, watch in self._machine.watches.items():
             if board not in boards:
                 watch.close()
-        Opening(units, self._processes, self._threads, self._say, self._start_context).run()
+        Opening(units, self._processes, self._world, self._say, self._start_context).run()
         for unit in units:
             self._keep_baseline(unit)
-        watched = [w.gpu for b, w in self._machine.watches.items() if b in boards and w.gpu]
-        self._xids = XidWatch(watched, self._threads)
+        self._watches = [w for b, w in self._machine.watches.items() if b in boards]
 
     # ---------------------------------------------------------------- leases
 
@@ -188,7 +190,7 @@ class CudaDevices:
                 problem = f"leased by {holder}" if holder else ""
             except DeviceError as error:
                 problem = str(error)
-            now = self._threads.now()
+            now = self._now()
             if problem:
                 unit.out = Out(problem, now, passing=True, leased=True)
             elif unit.out is not None and unit.out.leased:
@@ -210,7 +212,7 @@ class CudaDevices:
 
     def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:
         self._units_of(devices)
-        wait = _Wait(self._threads.now(), limit_s)
+        wait = _Wait(self._now(), limit_s)
         self._waits.update({name: wait for name in devices if name not in self._waits})
         self._follow(wait)
 
@@ -221,26 +223,22 @@ class CudaDevices:
         self._hear()
         for unit in atom.units:
             unit.begin_readmission()
-            if self._xids is not None:
-                self._xids.forget(unit.gpu.board)
         self._asked_for.add(device)
-        self._try_to_readmit(atom, self._threads.now() + READMIT_PATIENCE_S)
+        self._try_to_readmit(atom, self._now() + READMIT_PATIENCE_S)
 
     def keep_out(self, device: str, reason: str) -> None:
         for unit in self._atom(device).units:
             unit.keep_out(reason)
 
     def examine(self, devices: Sequence[str]) -> None:
-        self._examine(tuple(devices), self._threads.now() + EXAMINE_PATIENCE_S)
+        self._examine(tuple(devices), self._now() + EXAMINE_PATIENCE_S)
 
     def readings(self) -> tuple[Reading, ...]:
         return tuple(read_atom(atom) for atom in self._atoms.values())
 
     def close(self) -> None:
-        """Give the leases back and let the threads end. NVML stays initialised: others may use it."""
+        """Give the leases back and end the helpers."""
         self._closed = True
-        if self._xids is not None:
-            self._xids.close()
         self._machine.close()
         for unit in self._units.values():
             self._keep_baseline(unit)
@@ -249,7 +247,13 @@ class CudaDevices:
     # ---------------------------------------------------------------- what becomes of them
 
     def _look(self) -> None:
-        """Tell, once a second, which devices went bad, which are well again, and which strangers have come."""
+        """Ask, once a second, how all devices are; judge it when they have had time to answer."""
+        if not self._closed:
+            self._hear()
+            self._host.after(ANSWER_S, self._judge)
+
+    def _judge(self) -> None:
+        """Tell which devices went bad, which are well again, and which strangers have come."""
         if self._closed:
             return
         for fault in self._faults():
@@ -258,19 +262,17 @@ class CudaDevices:
         for atom in self._recovered():
             self._back_in_use(atom)
         self._tell_strangers(self._atoms)
-        self._host.after(LOOK_EVERY_S, self._look)
+        self._host.after(LOOK_EVERY_S - ANSWER_S, self._look)
 
     def _follow(self, wait: _Wait) -> None:
         """Look at the devices of one wait for a release, ever more slowly, until all are free or given up."""
         names = [name for name, one in self._waits.items() if one is wait]
         if self._closed or not names:
             return
-        self._hear()
+        was_asked = self._hear()
         released = []
-        waited_s = self._threads.now() - wait.since
-        is_over = (
-            self._threads.now() >= wait.since + wait.limit_s
-        )  # the difference may round to less
+        waited_s = self._now() - wait.since
+        is_over = self._now() >= wait.since + wait.limit_s  # the difference may round to less
         for name in names:
             atom = self._atom(name)
             why = atom.why_not_free([unit.released() for unit in atom.units])
@@ -278,15 +280,19 @@ class CudaDevices:
                 continue
             del self._waits[name]
             if why:
-                self._host.emit(Quarantined(name, f"not released after {waited_s:.0f} s: {why}"))
+                self._late[name] = wait.since
+                why = f"not released after {waited_s:.0f} s: {why}"
+                self._host.emit(Quarantined(name, why, passing=True))
             else:
                 released.append(name)
         if released:
             self._host.emit(Released(tuple(released)))
         if wait in self._waits.values():
-            left_s = wait.since + wait.limit_s - self._threads.now()
-            self._host.after(max(0.01, min(wait.pause_s, left_s)), partial(self._follow, wait))
-            wait.pause_s = min(PAUSE_MAX_S, wait.pause_s * PAUSE_GROWTH)
+            left_s = wait.since + wait.limit_s - self._now()
+            pause_s = QUICK_ANSWER_S if was_asked else wait.pause_s
+            self._host.after(min(pause_s, max(0.001, left_s)), partial(self._follow, wait))
+            if not was_asked:
+                wait.pause_s = min(PAUSE_MAX_S, wait.pause_s * PAUSE_GROWTH)
 
     def _try_to_readmit(self, atom: Atom, until: float) -> None:
         if self._closed or atom.id not in self._asked_for:  # it has come back by itself
@@ -294,7 +300,7 @@ class CudaDevices:
         why = self._why_not_readmit(atom)
         if not why:
             self._back_in_use(atom)
-        elif self._threads.now() < until:
+        elif self._now() < until:
             again = partial(self._try_to_readmit, atom, until)
             self._host.after(READMIT_EVERY_S, again)
         else:
@@ -320,7 +326,7 @@ class CudaDevices:
         answers = [(unit, unit.blamed()) for unit in self._units_of(devices)]
         ill = [f"{unit.gpu.label}: {why}" for unit, why in answers if why]
         if not ill and any(why is None for _, why in answers):
-            if self._threads.now() < until:
+            if self._now() < until:
                 self._host.after(EXAMINE_EVERY_S, partial(self._examine, devices, until))
                 return
             ill = ["NVML reported no GPU health"]
@@ -347,25 +353,28 @@ class CudaDevices:
         return found
 
     def _recovered(self) -> list[Atom]:
-        """Return atoms whose reason has passed (a stranger left, a lease was given back), proven clean."""
-        now = self._threads.now()
+        """Return atoms whose reason has passed (a stranger left, memory came back), proven clean."""
+        now = self._now()
         if now - self._leases_tried_at >= LEASE_RETRY_S:
             self._leases_tried_at = now
             units = self._units.values()
             self._take_leases([u for u in units if u.out is not None and u.out.leased])
         back = []
         for atom in self._atoms.values():
-            if not atom.missing and any(unit.out for unit in atom.units):
+            is_out = atom.id in self._late or any(unit.out for unit in atom.units)
+            if is_out and not atom.missing:
                 clean = [unit.can_recover() for unit in atom.units]  # all: they count clean seconds
                 back += [atom] if all(clean) else []
         return back
 
     def _back_in_use(self, atom: Atom) -> None:
         for unit in atom.units:
-            passing = unit.out is None or unit.out.passing
             unit.back_in_use()
-            if not passing and self._xids is not None:
-                self._xids.returned(unit.gpu.board)
+        if (since := self._late.pop(atom.id, None)) is not None:
+            took_s = self._now() - since
+            self._host.emit(
+                Remark(f"{atom.label} was released {took_s:.0f} s after its trial had ended")
+            )
         self._waits.pop(atom.id, None)  # or the next trial would be mistaken for an unreleased one
         self._asked_for.discard(atom.id)
         self._host.emit(Readmitted(atom.id))
@@ -395,15 +404,23 @@ class CudaDevices:
             with contextlib.suppress(OSError):
                 self._baselines.write(unit.gpu, unit.baseline)
 
-    def _hear(self) -> None:
-        if self._xids is None:
-            return
-        for note in self._xids.notes():
-            self._say(note)
-        for board, number in self._xids.news():
-            for unit in self._units.values():
-                if unit.gpu.board == board:
-                    unit.xid(number)
+    def _hear(self) -> bool:
+        """Take what the helpers have answered, and ask them again where that is due; whether one was asked."""
+        was_asked = [watch.turn() for watch in self._watches]
+        for unit in self._units.values():
+            for number in unit.watch.take_xids():
+                for other in self._units.values():
+                    if other.watch is unit.watch:
+                        other.xid(number)
+        deaf: dict[str, list[str]] = {}
+        for watch in self._watches:
+            if watch.deaf:
+                deaf.setdefault(watch.deaf, []).append(watch.gpu.label)
+        for why, labels in deaf.items():
+            self._say(
+                f"no GPU error events from {', '.join(labels)} ({why}): faults are found by polling alone"
+            )
+        return any(was_asked)
 
     def _say(self, note: str) -> None:
         """Emit a remark, once."""

@@ -9,13 +9,13 @@ from typing import Any
 from gpusched.devices import health
 from gpusched.devices.atoms import Atom, Maker
 from gpusched.devices.base import Reading
+from gpusched.devices.helper import ThisMachine, World
 from gpusched.devices.holders import Processes, in_initial_pid_namespace
 from gpusched.devices.leases import LeaseHolder, lease_folder, lease_holder, state_home
 from gpusched.devices.machine import Machine, find_machine
 from gpusched.devices.opening import first_readings
 from gpusched.devices.release import BaselineFile
 from gpusched.devices.unit import Doing, Unit
-from gpusched.devices.watch import RealThreads, Threads
 from gpusched.errors import DeviceError
 from gpusched.processes.identity import boot_id
 
@@ -51,21 +51,21 @@ class GpuState:
 
 def gpu_states(
     environ: Mapping[str, str] | None = None,
-    threads: Threads | None = None,
+    world: World | None = None,
     processes: Processes | None = None,
 ) -> tuple[list[GpuState], list[str]]:
     """Return every GPU of the machine, and remarks about them. Takes seconds at most; raises DeviceError."""
-    threads = threads or RealThreads()
+    world = world or ThisMachine()
     if processes is None:
         processes = Processes()
         processes.visible = in_initial_pid_namespace()
-    machine = find_machine(processes, threads)
+    machine = find_machine(processes, world)
     try:
         maker = Maker(
-            machine, threads, BaselineFile(state_home(environ), machine.driver, boot_id())
+            machine, world.now, BaselineFile(state_home(environ), machine.driver, boot_id())
         )
         units = [maker.unit(unit) for entry in machine.entries for unit in entry.units]
-        first_readings(units, threads, READING_TIMEOUT_S)
+        first_readings(units, world, READING_TIMEOUT_S)
         return [_state(unit, machine, maker, environ) for unit in units], machine.notes
     finally:
         machine.close()

@@ -6,7 +6,7 @@ never touched. Text that comes from other processes is cut short and stripped of
 reaches a terminal.
 
 A process that is stuck in the kernel may keep a reader waiting (``processes/identity.py``: ``read_each``);
-naming takes a moment in any case, so the threads of ``watch.py`` do it.
+naming takes a moment in any case, so the helper processes do it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gpusched.processes.identity import read_each
 from gpusched.text import show_bytes
 
 T = TypeVar("T")
-Whose = Literal["ours", "foreign", "gone", "unseen", "resident"]
+Whose = Literal["ours", "foreign", "gone", "unseen", "resident", "unknown"]
 
 PROC = Path("/proc")
 GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
@@ -56,13 +56,18 @@ RESIDENTS = {
     *("Hyprland", "weston", "gamescope", "cosmic-comp"),
 }
 """Residents of an idle GPU: an MPS server, and the programs that draw the screen (some compute a little as well)."""
+PID_MAX = 1 << 22
+"""The largest pid of Linux; drivers have named 4294967295 and 0."""
 COMM_LENGTH = 15
 """The kernel cuts the names of processes after so many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A process on a GPU. ``unseen``: NVML names a pid that means nothing in this container's pid namespace."""
+    """A process on a GPU. ``unseen``: NVML names a pid that means nothing in this container's pid namespace.
+
+    ``unknown``: NVML names no process at all: pid 0, or a number that no process can have.
+    """
 
     pid: int
     whose: Whose
@@ -74,6 +79,8 @@ class Holder:
         size = "" if self.memory_bytes is None else f", {show_bytes(self.memory_bytes)}"
         if self.whose == "unseen":
             return f"pid {self.pid} outside this container{size}"
+        if self.whose == "unknown":
+            return f"an unknown process (NVML names pid {self.pid}{size})"
         if self.whose != "gone":
             return f"pid {self.pid} ({self.user}: {self.command}{size})"
         known = f" ({self.user}: {self.command}{size})" if self.user else size and f" ({size[2:]})"
@@ -83,17 +90,21 @@ class Holder:
 class Processes:
     """The machine's processes, as far as we may look at them. ``experiment``: the folder whose processes are ours.
 
+    ``owner``: the process whose descendants are ours as well (this one if not given).
     ``visible``: whether NVML's pids are those of our pid namespace (``opening.py`` finds that out).
     """
 
-    def __init__(self, experiment: Path | None = None) -> None:
+    def __init__(self, experiment: Path | None = None, owner: int | None = None) -> None:
         self.visible = True
-        self._experiment = None if experiment is None else os.fspath(experiment)
+        self.experiment = None if experiment is None else os.fspath(experiment)
+        self._owner = owner or os.getpid()
         self._known: dict[tuple[int, float], Holder] = {}
         self._last: dict[int, Holder] = {}
 
     def who(self, pid: int) -> Holder:
         """Name a process. Looked at once for each pid and start time; a zombie has ended."""
+        if not 0 < pid <= PID_MAX:
+            return Holder(pid, "unknown")
         if not self.visible:
             return Holder(pid, "unseen")
         try:
@@ -114,7 +125,7 @@ class Processes:
 
     def looks_ours(self, pid: int) -> bool:
         """Tell whether a process of ours has this pid here, whether or not NVML means that process by the number."""
-        return _exists(pid) and self._is_ours(pid)
+        return 0 < pid <= PID_MAX and _exists(pid) and self._is_ours(pid)
 
     def _look_at(self, pid: int) -> Holder:
         name = _ask(pid, psutil.Process.name) or ""
@@ -129,11 +140,11 @@ class Processes:
         """Look for the mark in the environment of the process or of an ancestor, or for this process among those."""
         ancestors = [process.pid for process in _ask(pid, psutil.Process.parents) or ()]
         line = [one for one in (pid, *ancestors) if one > 1]
-        return os.getpid() in line or any(self._is_marked(one) for one in line)
+        return self._owner in line or any(self._is_marked(one) for one in line)
 
     def _is_marked(self, pid: int) -> bool:
         folder = (_ask(pid, psutil.Process.environ) or {}).get("GPUSCHED_DIR")
-        return folder is not None and self._experiment in (None, folder)
+        return folder is not None and self.experiment in (None, folder)
 
     def openers(self, path: Path, limit: int = 4, *, proc: Path = PROC) -> tuple[Holder, ...]:
         """Name the processes that have ``path`` open, without this one: holders of memory that NVML does not name.
@@ -146,7 +157,7 @@ class Processes:
         found: list[Holder] = []
         computing: list[Holder] = []
         for folder in proc.iterdir():
-            if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            if not folder.name.isdigit() or int(folder.name) in (self._owner, os.getpid()):
                 continue
             with contextlib.suppress(OSError):
                 links = {_target(link) for link in (folder / "fd").iterdir()}

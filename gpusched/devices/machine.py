@@ -1,7 +1,7 @@
 """All GPUs of the machine, found out once: a watch each, their facts, and how they are joined.
 
 Finding out may take seconds (a driver without persistence mode wakes its GPUs up) and may hang on a sick GPU, so every
-board is looked up in its own thread, and one that does not answer in time is left out and named.
+board is looked up by a helper of its own, and one that does not answer in time is left out and named.
 
 *Islands*: GPUs joined by NVLink (directly or through NVSwitch); where there is no NVLink, GPUs of one NUMA node. A
 trial on one island exchanges gradients at the speed of the fast links.
@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 import pynvml
 
 from gpusched.devices.gpu import Gpu
+from gpusched.devices.helper import Driver, Facts, Helper, Numbers, WhichDriver, World, ask_once
 from gpusched.devices.holders import Processes
-from gpusched.devices.nvml import NvmlError, ask, ask_if_supported, start
-from gpusched.devices.watch import Threads, Watch, run_in_thread
+from gpusched.devices.nvml import NvmlError
+from gpusched.devices.watch import Watch
 from gpusched.errors import DeviceError
 
 ALL = {"auto", "cuda", "gpu", ""}
@@ -138,100 +139,87 @@ class Machine:
             watch.close()
 
 
-def find_machine(processes: Processes, threads: Threads, *, topology: bool = True) -> Machine:
+def find_machine(processes: Processes, world: World) -> Machine:
     """Look for all GPUs. Raises DeviceError without a driver, a GPU or an answer."""
-    machine = Machine()
-    watches = [Watch(index, processes, threads) for index in range(_count(machine, threads))]
-    deadline = threads.now() + FIND_TIMEOUT_S
-    for watch in watches:
-        if not threads.wait(watch.found, max(0.0, deadline - threads.now())):
-            machine.notes.append(f"GPU {watch.index} is left out: NVML did not answer")
-        elif watch.gpu is None:
-            machine.notes.append(f"GPU {watch.index} is left out: {watch.failure}")
-        else:
-            machine.watches[watch.gpu.uuid] = watch
-            continue
-        watch.close()
-    if not machine.watches:
-        why = "; ".join(machine.notes) or "the NVIDIA driver sees no GPU"
-        raise DeviceError(f"no GPU can be used here: {why}")
-    _list_in_pci_order(machine)
-    gpus = [entry.gpu for entry in machine.entries]
-    machine.islands = dict.fromkeys(machine.watches, 0)
-    if topology and len(gpus) > 1:
-        _join(machine, gpus, threads)
-    return machine
+    helper = world.start(processes)
+    try:
+        driver = which_driver(world, helper)
+        machine = Machine(driver=driver.version, cuda=driver.cuda)
+        _find_boards(machine, driver.gpus, processes, world)
+        if not machine.watches:
+            why = "; ".join(machine.notes) or "the NVIDIA driver sees no GPU"
+            raise DeviceError(f"no GPU can be used here: {why}")
+        _join(machine, helper, world)
+        return machine
+    finally:
+        helper.kill()  # it has opened all GPUs
 
 
-def _count(machine: Machine, threads: Threads) -> int:
-    """Ask how many GPUs the driver has. Raises what ``start`` raises, and DeviceError if it hangs."""
-    answer: list[int] = []
-    failure: list[NvmlError] = []
-
-    def work() -> None:
-        try:
-            start()
-            answer.append(int(ask("nvmlDeviceGetCount")))
-            machine.driver = str(ask("nvmlSystemGetDriverVersion"))
-            machine.cuda = int(ask("nvmlSystemGetCudaDriverVersion_v2"))
-        except NvmlError as error:
-            failure.append(error)
-
-    if not run_in_thread(threads, work, "gpusched-nvml-start", START_TIMEOUT_S):
+def which_driver(world: World, helper: Helper) -> Driver:
+    """Ask for the driver and the number of its GPUs. Raises NvmlError, and DeviceError if it hangs."""
+    try:
+        driver: Driver = ask_once(world, helper, WhichDriver(), START_TIMEOUT_S)
+    except TimeoutError:
         raise DeviceError(
             f"the NVIDIA driver did not answer within {START_TIMEOUT_S:.0f} s; does `nvidia-smi` hang too?"
-        )
-    if not answer:
-        raise failure[0]
-    return answer[0]
+        ) from None
+    return driver
 
 
-def _list_in_pci_order(machine: Machine) -> None:
-    found = [w for w in machine.watches.values() if w.gpu is not None]
-    gpus = {w.gpu.uuid: (w.gpu, w.slices) for w in found if w.gpu is not None}
-    order = sorted(gpus.values(), key=lambda pair: (pair[0].pci_bus_id.lower(), pair[0].index))
-    machine.entries = [entry_of(gpu, slices) for gpu, slices in order]
+def _find_boards(machine: Machine, count: int, processes: Processes, world: World) -> None:
+    """Look each GPU up by a helper of its own, all at the same time, and list them in PCI order."""
+    helpers = [world.start(processes) for _ in range(count)]
+    for index, helper in enumerate(helpers):
+        helper.ask(Facts(index))
+    deadline = world.now() + FIND_TIMEOUT_S
+    found = []
+    for index, helper in enumerate(helpers):
+        why = "NVML did not answer"
+        try:
+            while (answer := helper.take()) is None and world.now() < deadline:
+                world.wait([helper], deadline - world.now())
+            if answer is not None and not isinstance(answer.value, NvmlError):
+                gpu, slices = answer.value
+                machine.watches[gpu.uuid] = Watch(gpu, slices, helper, processes, world)
+                found.append((gpu, slices))
+                continue
+            why = str(answer.value) if answer is not None else why
+        except EOFError:
+            why = "the process that asks NVML has ended"
+        machine.notes.append(f"GPU {index} is left out: {why}")
+        helper.kill()
+    found.sort(key=lambda pair: (pair[0].pci_bus_id.lower(), pair[0].index))
+    machine.entries = [entry_of(gpu, slices) for gpu, slices in found]
 
 
-def _join(machine: Machine, gpus: Sequence[Gpu], threads: Threads) -> None:
-    answer: list[dict[str, int]] = []
-
-    def work() -> None:
-        uuids = [gpu.uuid for gpu in gpus]
-        answer.append(islands(uuids, read_links(gpus), read_same_node(gpus)))
-
-    if run_in_thread(threads, work, "gpusched-topology", TOPOLOGY_TIMEOUT_S) and answer:
-        machine.islands = answer[0]
-    else:
+def _join(machine: Machine, helper: Helper, world: World) -> None:
+    """Find out which GPUs are neighbours."""
+    gpus = [entry.gpu for entry in machine.entries]
+    machine.islands = dict.fromkeys(machine.watches, 0)
+    if len(gpus) < 2:
+        return
+    pairs = [(a, b) for place, a in enumerate(gpus) for b in gpus[place + 1 :]]
+    links = [
+        ("nvmlDeviceGetP2PStatus", pair, (pynvml.NVML_P2P_CAPS_INDEX_NVLINK,)) for pair in pairs
+    ]
+    ancestors = [("nvmlDeviceGetTopologyCommonAncestor", pair, ()) for pair in pairs]
+    try:
+        answers = ask_once(world, helper, Numbers((*links, *ancestors)), TOPOLOGY_TIMEOUT_S)
+    except (TimeoutError, NvmlError):
         machine.notes.append(
             "NVML did not say how the GPUs are joined: each counts as a neighbour of all others"
         )
-
-
-def read_links(gpus: Sequence[Gpu]) -> dict[tuple[str, str], bool]:
-    """Ask for each pair of boards, in both orders, whether NVLink joins them. May block."""
-    links = {}
-    for place, a in enumerate(gpus):
-        for b in gpus[place + 1 :]:
-            status = ask_if_supported(
-                "nvmlDeviceGetP2PStatus", a.handle, b.handle, pynvml.NVML_P2P_CAPS_INDEX_NVLINK
-            )
-            links[a.uuid, b.uuid] = links[b.uuid, a.uuid] = status == pynvml.NVML_P2P_STATUS_OK
-    return links
-
-
-def read_same_node(gpus: Sequence[Gpu]) -> dict[tuple[str, str], bool]:
-    """Ask for each pair, in both orders, whether the two are on one socket. May block."""
-    near = {}
-    for place, a in enumerate(gpus):
-        for b in gpus[place + 1 :]:
-            if a.numa_node is not None and b.numa_node is not None:
-                same = a.numa_node == b.numa_node
-            else:
-                level = ask_if_supported("nvmlDeviceGetTopologyCommonAncestor", a.handle, b.handle)
-                same = level is None or level <= pynvml.NVML_TOPOLOGY_NODE
-            near[a.uuid, b.uuid] = near[b.uuid, a.uuid] = same
-    return near
+        return
+    linked, near = {}, {}
+    for (a, b), link, level in zip(
+        pairs, answers[: len(pairs)], answers[len(pairs) :], strict=True
+    ):
+        is_near = level is None or level <= pynvml.NVML_TOPOLOGY_NODE
+        if a.numa_node is not None and b.numa_node is not None:
+            is_near = a.numa_node == b.numa_node
+        for pair in ((a.uuid, b.uuid), (b.uuid, a.uuid)):
+            linked[pair], near[pair] = link == pynvml.NVML_P2P_STATUS_OK, is_near
+    machine.islands = islands([gpu.uuid for gpu in gpus], linked, near)
 
 
 def islands(

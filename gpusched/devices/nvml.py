@@ -1,16 +1,14 @@
 """The one door to NVML: every call goes through ``ask``, and NVML's errors become ours.
 
-Rules: ``nvmlInit`` is called once and lasts as long as the process (shutting it down and starting it again leaks, and
-without persistence mode it resets the driver's state). A call may block for as long as a sick GPU pleases, so nothing
-here is called from the daemon's loop: ``watch.py`` calls it from threads of its own. ctypes lets go of the
-interpreter lock during a call, so a thread that hangs stalls nobody else; NVML itself is thread-safe.
+Rules: ``nvmlInit`` is called once and lasts as long as the process. A call may block for as long as a sick GPU pleases,
+so nothing here is called by the daemon: ``helper.py`` calls it in processes of their own.
 
 The names are those of ``nvidia-ml-py`` (``import pynvml``), which are those of the C library.
 """
 
 from __future__ import annotations
 
-import threading
+import ctypes
 from typing import Any
 
 import pynvml
@@ -26,6 +24,9 @@ class NvmlError(DeviceError):
         self.code = code
         self.text = text
         super().__init__(_ADVICE.get(code) or f"NVML: {text} ({function})")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.function, self.code, self.text)
 
 
 class NvmlUnsupported(NvmlError):
@@ -85,16 +86,22 @@ _ADVICE = {
 }
 
 _started = False
-_start_lock = threading.Lock()
+
+
+def has_library() -> bool:
+    """Tell whether the driver's library is on this machine. Nothing is asked of the driver."""
+    try:
+        return pynvml.nvmlLib is not None or bool(ctypes.CDLL("libnvidia-ml.so.1"))
+    except OSError:
+        return False
 
 
 def start() -> None:
     """Initialise NVML unless it is already. May take seconds; raises NvmlAbsent without a driver."""
     global _started
-    with _start_lock:
-        if not _started:
-            ask("nvmlInit")
-            _started = True
+    if not _started:
+        ask("nvmlInit")
+        _started = True
 
 
 def ask(function: str, *arguments: object) -> Any:

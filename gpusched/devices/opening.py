@@ -16,14 +16,13 @@ import os
 import select
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from gpusched.devices.gpu import GpuUsage
+from gpusched.devices.helper import World
 from gpusched.devices.holders import Processes
 from gpusched.devices.unit import Out, Unit
-from gpusched.devices.watch import Threads
 
 FIRST_READING_TIMEOUT_S = 30.0
 READING_TIMEOUT_S = 10.0
@@ -56,20 +55,19 @@ class Opening:
         self,
         units: Sequence[Unit],
         processes: Processes,
-        threads: Threads,
+        world: World,
         say: Callable[[str], None],
         start_context: StartContext | None,
     ) -> None:
         self._units = units
         self._processes = processes
-        self._threads = threads
+        self._world = world
         self._say = say
-        self._never = threading.Event()
         self._start_context: StartContext = start_context or ContextChild
 
     def run(self) -> None:
         """Read, test, judge, learn."""
-        first_readings(self._units, self._threads, FIRST_READING_TIMEOUT_S)
+        first_readings(self._units, self._world, FIRST_READING_TIMEOUT_S)
         for unit in self._units:
             unit.verdict()  # notices what the driver gives
             if unit.usage is not None and not unit.usage.compute:
@@ -81,15 +79,15 @@ class Opening:
 
     def _wait_for_the_leaving(self) -> None:
         """A search that is begun right after another one ended finds the last one's contexts: they go by themselves."""
-        deadline = self._threads.now() + LEAVING_TIMEOUT_S
+        deadline = self._world.now() + LEAVING_TIMEOUT_S
         for unit in self._units:
             leaving = bool(unit.verdict().holders)
-            while leaving and self._threads.now() < deadline:
+            while leaving and self._world.now() < deadline:
                 verdict = unit.verdict()
                 others = any(holder.whose != "gone" for holder in verdict.holders)
                 if verdict.clean or others or self._fresh(unit) is None:
                     break
-                self._threads.wait(self._never, POLL_S)
+                self._world.wait([], POLL_S)
 
     def _judge(self, unit: Unit) -> None:
         unit.verdict()
@@ -98,13 +96,13 @@ class Opening:
             if shortfall:
                 self._say(shortfall)
             if not unit.means.enough and unit.out is None:
-                unit.out = Out(shortfall, self._threads.now(), passing=False)
+                unit.out = Out(shortfall, self._world.now(), passing=False)
         unit.learn_if_idle()
         unit.examine()
 
     def _fresh(self, unit: Unit) -> GpuUsage | None:
-        until = self._threads.now() + READING_TIMEOUT_S
-        return _reading(unit, self._threads, unit.watch.request(), until)
+        until = self._world.now() + READING_TIMEOUT_S
+        return _reading(unit, self._world, unit.watch.request(), until)
 
     def _test_pids(self) -> None:
         """Inside a container: do NVML's pids mean anything here?"""
@@ -129,33 +127,36 @@ class Opening:
         finding, why = self_test(
             lambda: self._start_context(free.gpu.uuid), lambda: self._fresh(free)
         )
-        deadline = self._threads.now() + CONTEXT_GONE_TIMEOUT_S
-        while not free.verdict().clean and self._threads.now() < deadline:
+        deadline = self._world.now() + CONTEXT_GONE_TIMEOUT_S
+        while not free.verdict().clean and self._world.now() < deadline:
             if self._fresh(free) is None:
                 break
-            self._threads.wait(self._never, POLL_S)
+            self._world.wait([], POLL_S)
         return finding, why
 
 
-def first_readings(units: Sequence[Unit], threads: Threads, timeout_s: float) -> None:
+def first_readings(units: Sequence[Unit], world: World, timeout_s: float) -> None:
     """Have the units read from now on, and wait until each has usage and vitals, is lost, or takes too long."""
-    for watch in {id(unit.watch): unit.watch for unit in units}.values():
+    watches = list({id(unit.watch): unit.watch for unit in units}.values())
+    for watch in watches:
         watch.begin(tuple(unit.gpu for unit in units if unit.watch is watch))
-    until = threads.now() + timeout_s
+        watch.turn()
+    until = world.now() + timeout_s
     for unit in units:
-        _reading(unit, threads, 0, until, vitals=True)
+        _reading(unit, world, 0, until, vitals=True)
 
 
 def _reading(
-    unit: Unit, threads: Threads, ticket: int, until: float, *, vitals: bool = False
+    unit: Unit, world: World, ticket: int, until: float, *, vitals: bool = False
 ) -> GpuUsage | None:
     """Wait for a reading that carries the ticket; None if the GPU is lost or takes too long."""
-    while threads.now() < until and unit.watch.lost is None:
-        unit.watch.news.clear()
+    watch = unit.watch
+    while world.now() < until and watch.lost is None:
+        watch.turn()
         usage = unit.usage
-        if usage is not None and usage.ticket >= ticket and (unit.watch.vitals or not vitals):
+        if usage is not None and usage.ticket >= ticket and (watch.vitals or not vitals):
             return usage
-        threads.wait(unit.watch.news, max(0.0, until - threads.now()))
+        world.wait(watch.helpers, min(POLL_S, max(0.0, until - world.now())))
     return None
 
 

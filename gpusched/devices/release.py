@@ -25,6 +25,7 @@ from gpusched.devices.holders import Holder
 from gpusched.folder.files import private_folder, write_durably
 from gpusched.text import show_bytes
 
+WAITING = "waiting for the driver's answer"
 MIB = 1 << 20
 IDLE_LIMIT_V2_BYTES = 1024 * MIB
 """More than this on a GPU without processes is not an idle driver's: a process is there that NVML does not name."""
@@ -187,7 +188,7 @@ def judge(
         return Verdict(False, f"the GPU cannot be read: {usage.error}")
     if not means.enough:
         return Verdict(False, means.shortfall(gpu))
-    if means.processes and usage.processes is None:
+    if means.processes and usage.processes is None and not usage.is_partial:
         return Verdict(False, "NVML no longer lists the GPU's processes")
     holders = _holders(usage, known, who)
     if holders:
@@ -200,11 +201,10 @@ def judge(
     if means.memory and excess is None:
         return Verdict(False, "NVML gives no memory figure to compare with the idle baseline")
     if excess is not None and excess > tolerance_bytes(gpu.memory_total_bytes):
-        return Verdict(
-            False,
-            f"{show_bytes(excess)} more memory in use than when idle, and NVML names no process that holds it",
-        )
-    return Verdict(True)
+        unasked = usage.is_partial and usage.processes is None
+        nobody = "" if unasked else ", and NVML names no process that holds it"
+        return Verdict(False, f"{show_bytes(excess)} more memory in use than when idle{nobody}")
+    return Verdict(False, WAITING) if usage.is_partial else Verdict(True)
 
 
 def _holders(

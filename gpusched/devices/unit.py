@@ -4,22 +4,32 @@
 
 and, whatever it is doing, it may be *out*: taken out of use, with a reason. ``passing`` reasons (a stranger on it,
 another experiment's lease, a driver that does not answer) end by themselves (``can_recover``); the others (a lost GPU,
-a fatal XID, a pending reset) end only on request (``can_readmit``). Nothing here blocks: it looks at
-readings that ``watch.py`` left.
+a fatal XID, a pending reset) end only on request (``can_readmit``). Nothing here blocks: it looks at the readings of
+``watch.py``.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpusched.devices import health
 from gpusched.devices.gpu import Gpu, GpuUsage
 from gpusched.devices.holders import Holder
-from gpusched.devices.release import Baseline, Means, Verdict, assumed, judge, learn, looks_idle
-from gpusched.devices.watch import Threads, Watch
+from gpusched.devices.release import (
+    WAITING,
+    Baseline,
+    Means,
+    Verdict,
+    assumed,
+    judge,
+    learn,
+    looks_idle,
+    tolerance_bytes,
+)
+from gpusched.devices.watch import Watch
 
-WAITING = "waiting for the driver's answer"
 SILENCE_SAID_S = 2.0
 SILENCE_MAX_S = 5.0
 """A free GPU whose driver does not answer for so long is not known to be free any more."""
@@ -64,7 +74,9 @@ class Inquiry:
 class Unit:
     """The state of one GPU. Readings come from ``watch``; see the module for the states."""
 
-    def __init__(self, gpu: Gpu, watch: Watch, threads: Threads, baseline: Baseline | None) -> None:
+    def __init__(
+        self, gpu: Gpu, watch: Watch, now: Callable[[], float], baseline: Baseline | None
+    ) -> None:
         self.gpu = gpu
         self.watch = watch
         self.baseline = baseline
@@ -72,14 +84,14 @@ class Unit:
         self.doing = Doing.FREE
         self.out: Out | None = None
         self.strangers: dict[int, Holder] = {}
-        self._threads = threads
+        self._now = now
         self._ticket = 0
         self._asked_at: float | None = None
         self._readmission: Inquiry | None = None
         self._condemned = ("", 0.0)
         self._clean_since: float | None = None
         self._xids: list[tuple[int, float]] = []
-        self._born = threads.now()
+        self._born = now()
         self._used = False
         self._searched = False
         self._reported = False
@@ -98,7 +110,7 @@ class Unit:
     def verdict(self, ticket: int = 0, *, lenient: bool = True) -> Verdict:
         """Judge the newest reading, if it was begun after ``ticket`` was handed out. ``lenient``: see ``assumed``."""
         if self.watch.lost is not None:
-            return Verdict(False, f"the GPU is lost: {self.watch.lost}")
+            return Verdict(False, self.watch.lost)
         usage = self.usage
         if usage is None or usage.ticket < ticket:
             silent_s = self.silent_s()
@@ -110,12 +122,12 @@ class Unit:
     def silent_s(self) -> float:
         """Return the age of the newest reading: about a second at most unless the driver hangs."""
         usage = self.usage
-        return self._threads.now() - (self._born if usage is None else usage.at)
+        return self._now() - (self._born if usage is None else usage.at)
 
     def learn_if_idle(self) -> bool:
         """Take the newest reading into the baseline if the GPU is idle; whether the baseline changed."""
         usage = self.usage
-        if usage is None or usage.error or self.doing is not Doing.FREE:
+        if usage is None or usage.error or usage.is_partial or self.doing is not Doing.FREE:
             return False
         if usage.graphics_bytes and self.baseline is not None:
             # A display that shrinks between two calls would look like a lower baseline.
@@ -143,6 +155,7 @@ class Unit:
     def hold(self) -> None:
         """Give the GPU to a trial."""
         self.doing, self._used = Doing.HELD, True
+        self.watch.draining.pop(self.gpu.uuid, None)
         self.strangers = {}
         self._blame, self._hurt = None, ""
 
@@ -162,8 +175,9 @@ class Unit:
                 return verdict
         if self.doing is not Doing.DRAINING:
             self.doing, self._used = Doing.DRAINING, True
-            self._asked_at = self._threads.now()
+            self._asked_at = self._now()
             self._ticket = self.watch.request()
+            self.watch.draining[self.gpu.uuid] = self._ceiling_bytes()
             self._searched, self.watch.openers = False, ()
             return Verdict(False, WAITING)
         verdict = self.verdict(self._ticket, lenient=False)
@@ -171,15 +185,26 @@ class Unit:
             return self._with_openers(verdict)
         if ill := self._unwell():
             return Verdict(False, ill)
-        self.doing = Doing.FREE
-        self.watch.relax()
+        self._free()
         return verdict
+
+    def _free(self) -> None:
+        self.doing = Doing.FREE
+        self.watch.draining.pop(self.gpu.uuid, None)
+        if not self.watch.draining:
+            self.watch.relax()
+
+    def _ceiling_bytes(self) -> int | None:
+        """Return the memory in use above which the GPU is not free, whoever is on it; None where that is unknown."""
+        known, usage = self.baseline or assumed(lenient=False), self.usage
+        if usage is None or usage.memory_v2_bytes is None or known.v2_bytes is None:
+            return None
+        tolerance = tolerance_bytes(self.gpu.memory_total_bytes)
+        return known.v2_bytes + tolerance + usage.graphics_bytes
 
     def _with_openers(self, verdict: Verdict) -> Verdict:
         """Add the processes that have the GPU's device file open, when a release is overdue and NVML names none."""
-        overdue = (
-            self._asked_at is not None and self._threads.now() - self._asked_at > OPENERS_AFTER_S
-        )
+        overdue = self._asked_at is not None and self._now() - self._asked_at > OPENERS_AFTER_S
         if not overdue or verdict.holders or self.usage is None or self.usage.ticket < self._ticket:
             return verdict
         if not self._searched:
@@ -191,8 +216,8 @@ class Unit:
         return replace(verdict, why=f"{verdict.why} (its device file is open in {names})")
 
     def xid(self, number: int) -> None:
-        """Take note of an XID that the driver reported."""
-        self._xids.append((number, self._threads.now()))
+        """Take note of an XID that the driver reported for the board."""
+        self._xids.append((number, self._now()))
         if number in health.HURTING_XIDS:
             self._hurt = f"XID {number}: {health.RECORDED_XIDS[number]}"
 
@@ -211,16 +236,16 @@ class Unit:
         usage, vitals = self.usage, self.watch.vitals
         if usage is None or usage.ticket < self._blame.ticket or usage.error:
             return None
-        if vitals is None or vitals.at <= self._blame.at or vitals.error or self._xids:
+        if vitals is None or vitals.at < self._blame.at or vitals.error or self._xids:
             return None
         return ""
 
     def _inquire(self) -> Inquiry:
-        return Inquiry(self.watch.request(), self._threads.now())
+        return Inquiry(self.watch.request(vitals=True), self._now())
 
     def examine(self) -> None:
         """Take the GPU out of use if there is a reason to."""
-        now = self._threads.now()
+        now = self._now()
         ill = self._illness(at_once=self.doing is Doing.HELD) or self._judged_xids(now)
         if ill and (self.out is None or self.out.passing):
             # Told anew if a passing reason was: this one ends only on request.
@@ -243,7 +268,7 @@ class Unit:
     def keep_out(self, reason: str) -> None:
         """Take up a quarantine that an earlier daemon ended with, and that is known."""
         if self.out is None:
-            self.out = Out(reason, self._threads.now(), passing=True)
+            self.out = Out(reason, self._now(), passing=True)
         self._reported = True
 
     def _has_ours(self) -> bool:
@@ -282,6 +307,8 @@ class Unit:
             self._xids = []
             if self.out is not None and not self.out.passing:
                 self.watch.rebind()
+            else:
+                self.watch.forget()
             self._readmission = self._inquire()
             return Verdict(False, WAITING)
         self.examine()
@@ -302,8 +329,7 @@ class Unit:
         """Make a GPU that can recover or be readmitted FREE again."""
         self.out = self._clean_since = self._readmission = None
         self._reported = False
-        self.doing = Doing.FREE
-        self.watch.relax()
+        self._free()
         self.learn_if_idle()
 
     # ---------------------------------------------------------------- what is wrong
@@ -311,7 +337,7 @@ class Unit:
     def _illness(self, *, at_once: bool) -> str:
         """Say what only a person can cure. ``at_once``: only what even a running trial cannot live with."""
         if self.watch.lost is not None:
-            return f"the GPU is lost: {self.watch.lost}"
+            return self.watch.lost
         vitals = self.watch.vitals
         if vitals is None:
             return ""
@@ -323,7 +349,7 @@ class Unit:
         vitals = self.watch.vitals
         if ill := self._illness(at_once=False):
             return ill
-        if vitals is None or self._threads.now() - vitals.at > VITALS_AGE_MAX_S:
+        if vitals is None or self._now() - vitals.at > VITALS_AGE_MAX_S:
             return WAITING
         return f"the GPU's health cannot be read: {vitals.error}" if vitals.error else ""
 
@@ -372,7 +398,7 @@ class Unit:
         return verdict.why if verdict.foreign_only and overdue else ""
 
     def _is_silent(self, now: float) -> bool:
-        """Tell whether the silence was noticed twice: a daemon that was stopped must give its threads a moment."""
+        """Tell whether the silence was noticed twice: a daemon that was stopped must give its helpers a moment."""
         if self.silent_s() <= SILENCE_MAX_S:
             self._silent_from = None
         elif self._silent_from is None:

@@ -1,230 +1,232 @@
-"""A thread a GPU that asks NVML and leaves immutable readings behind, so that the daemon's loop never waits for it.
+"""The newest readings of a board, asked for through its helper: nothing here waits.
 
-A call on a sick GPU may block for minutes. It then blocks this GPU's thread and no other; the readings stay what they
-were and grow old, and a caller that needs a newer one keeps seeing that there is none.
+Whoever wants to know calls ``turn``: it takes the answer that has come, and asks the next question when that is due. So
+readings are as fresh as they are looked at, and a helper that hangs delays nobody: the readings stay what they were and
+grow old, and a caller that needs a newer one keeps seeing that there is none.
 
 Freshness is a ticket, not a time: ``request()`` hands one out, and every reading carries the latest ticket handed out
 before it was *begun*. A release is judged only by readings that carry the ticket of its request.
 
-Pace: every second; from a request on every 20 ms, then slower and slower up to half a second, until ``relax``.
+Pace: every second; from a request until ``relax`` at each turn, and then of the draining GPUs alone.
 """
 
 from __future__ import annotations
 
-import contextlib
-import threading
-import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Protocol
 
-from gpusched.devices.gpu import Gpu, GpuUsage, Vitals, read_gpu, read_usage, read_vitals
+from gpusched.devices.gpu import Gpu, GpuUsage, Vitals
+from gpusched.devices.helper import Helper, Look, Seen, World
 from gpusched.devices.holders import Holder, Processes
-from gpusched.devices.nvml import NvmlError, NvmlLost, ask, start
+from gpusched.devices.nvml import NvmlError, NvmlLost
 
-IDLE_PACE_S = 1.0
-FAST_PACE_S = 0.020
-SLOW_PACE_S = 0.5
-FAST_FOR_S = 120.0
-"""After that the answer is not expected soon."""
+IDLE_PACE_S = 0.9
+"""Somewhat less than the second after which everybody looks."""
+VITALS_PACE_S = 1.9
 LOADS = 30
-VITALS_PACE_S = 2.0
 READING_MAX_S = 3.0
 """A reading that took longer is thrown away: its beginning and its end do not belong together."""
-
-
-class Threads(Protocol):
-    """Threads that wait, and the seconds they wait by: as an argument, so that any time can drive them."""
-
-    def now(self) -> float: ...
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Wait until the event is set or the time is over; return whether it is set."""
-        ...
-
-    def spawn(self, target: Callable[[], None], name: str) -> None:
-        """Run ``target`` in a thread of its own that never keeps the process alive."""
-        ...
-
-
-class RealThreads:
-    """The machine's monotonic clock and ordinary threads."""
-
-    def now(self) -> float:
-        return time.monotonic()
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        return event.wait(timeout_s)
-
-    def spawn(self, target: Callable[[], None], name: str) -> None:
-        threading.Thread(target=target, name=name, daemon=True).start()
+HANG_MAX_S = 30.0
+"""A helper that has not answered for so long is killed, and another one asks."""
+START_PACE_S = 1.0
 
 
 class Watch:
-    """The readings of one board: the GPU itself, or its MIG slices. Public attributes are for any thread."""
+    """The readings of one board: the GPU itself, or its MIG slices."""
 
-    def __init__(self, index: int, processes: Processes, threads: Threads) -> None:
-        self.index = index
-        self.gpu: Gpu | None = None
-        self.slices: tuple[Gpu, ...] = ()
-        self.failure: NvmlError | None = None
-        self.found = threading.Event()
+    def __init__(
+        self, gpu: Gpu, slices: tuple[Gpu, ...], helper: Helper, processes: Processes, world: World
+    ) -> None:
+        self.gpu = gpu
+        self.slices = slices
         self.usage: dict[str, GpuUsage] = {}
         self.vitals: Vitals | None = None
         self.first_vitals: Vitals | None = None
         #: Utilisation of the last minute, the oldest first; None where it could not be read.
         self.loads: deque[float | None] = deque(maxlen=LOADS)
-        #: Why the GPU does not answer any more and will not before a reset.
+        #: Why the GPU is out of reach, and not asked before ``rebind``: lost, or let go.
         self.lost: str | None = None
         self.errors_in_a_row = 0
         self.ill_read_in_a_row = 0
-        self.news = threading.Event()
-        self._names: dict[int, Holder] = {}
-        self._answered: set[str] = set()
-        self._processes = processes
-        self._threads = threads
-        self._wake = threading.Event()
-        self._closing = False
-        self._subjects: tuple[Gpu, ...] = ()
-        self._ticket = 0
-        self._fast_since: float | None = None
-        self._rebind = False
-        self._search = False
         self.openers: tuple[Holder, ...] = ()
-        threads.spawn(self._run, f"gpusched-gpu-{index}")
+        #: Why no error events come.
+        self.deaf = ""
+        #: Of the draining subjects: the memory in use above which nothing else need be asked; None: not known.
+        self.draining: dict[str, int | None] = {}
+        self._names: dict[int, Holder] = {}
+        self._processes = processes
+        self._world = world
+        self._helper: Helper | None = helper
+        self._killed: Helper | None = None
+        self._started_at = world.now()
+        self._subjects: tuple[Gpu, ...] = ()
+        self._asked: Look | None = None
+        self._ticket = 0
+        self._is_fast = False
+        self._full_due = self._vitals_due = world.now()
+        self._search = False
+        self._xids: list[int] = []
+        self._heard: set[int] = set()
+        self._is_closed = False
 
-    # ---------------------------------------------------------------- for the daemon's loop: never blocks
+    # ---------------------------------------------------------------- requests
 
     def begin(self, subjects: tuple[Gpu, ...]) -> None:
         """Read these from now on: the GPU or its slices."""
         self._subjects = subjects
-        self._wake.set()
 
-    def request(self) -> int:
+    def request(self, *, vitals: bool = False) -> int:
         """Ask for readings begun from now on, at a fast pace; the ticket they will carry."""
         self._ticket += 1
-        self._fast_since = self._threads.now()
-        self._wake.set()
+        self._is_fast = True
+        self._full_due = self._world.now()
+        if vitals:
+            self._vitals_due = self._full_due
         return self._ticket
 
     def relax(self) -> None:
         """Go back to the idle pace."""
-        self._fast_since = None
+        self._is_fast = False
 
     def search_openers(self) -> None:
-        """Find out who has the GPU's device file open; ``openers`` says it after the next reading."""
+        """Find out who has the GPU's device file open; ``openers`` says it after the next full reading."""
         self._search = True
 
     def rebind(self) -> None:
-        """Look the GPU up anew (it may have been reset) and forget that it was lost."""
-        self._rebind = True
-        self._wake.set()
+        """Ask anew through another helper: the GPU may have been reset."""
+        self._end_helper()
+        self.lost = self.first_vitals = None
+        self.forget()
+        self._full_due = self._vitals_due = self._world.now()
+
+    def forget(self) -> None:
+        """Drop the error events that came before: what comes again is told again."""
+        self._heard.clear()
+        self._xids.clear()
+
+    def let_go(self, why: str) -> None:
+        """Close the GPU, so that it can be reset: nothing is asked before ``rebind``."""
+        self.lost = why
+        self._end_helper()
 
     def close(self) -> None:
-        """Have the thread end at its next breath."""
-        self._closing = True
-        self._wake.set()
+        self._is_closed = True
+        self._end_helper()
+
+    # ---------------------------------------------------------------- answers
 
     def who(self, pid: int) -> Holder:
-        """Return the name of a process, as the thread found it out."""
+        """Return the name of a process, as the helper found it out."""
         return self._names.get(pid) or Holder(pid, "gone")
 
-    # ---------------------------------------------------------------- the thread
+    def take_xids(self) -> list[int]:
+        """Return the error numbers that have come since the last call: each once, until ``rebind``."""
+        news, self._xids = self._xids, []
+        return news
 
-    def _run(self) -> None:
-        self._discover()
-        self.found.set()
-        vitals_due = self._threads.now()
-        while not self._closing:
-            if self._subjects:
-                full = self._threads.now() >= vitals_due
-                self._read(full)
-                self.news.set()
-                if full:
-                    vitals_due = self._threads.now() + VITALS_PACE_S
-            self._threads.wait(self._wake, self._pace_s())
-            self._wake.clear()
+    @property
+    def helpers(self) -> list[Helper]:
+        """The helper, to wait for its answer."""
+        return [self._helper] if self._helper is not None else []
 
-    def _pace_s(self) -> float:
-        since = self._fast_since
-        waited_s = 0.0 if since is None else self._threads.now() - since
-        if since is None or waited_s > FAST_FOR_S:
-            return IDLE_PACE_S
-        return min(SLOW_PACE_S, max(FAST_PACE_S, waited_s / 2))
+    def turn(self) -> bool:
+        """Take the answer that has come, or else ask again if that is due; return whether this turn asked."""
+        now = self._world.now()
+        if self._take():
+            return False
+        if self._asked is not None and now - self._asked.at > HANG_MAX_S:
+            self._end_helper()
+        if self._is_closed or self.lost is not None or self._asked is not None:
+            return False
+        is_full = now >= self._full_due
+        wanted = bool(self._subjects) and (is_full or self._is_fast)
+        helper = self._running_helper(now) if wanted else None
+        if helper is None:
+            return False
+        self._asked = self._question(now, is_full)
+        helper.ask(self._asked)
+        return True
 
-    def _discover(self) -> None:
+    def _question(self, now: float, is_full: bool) -> Look:
+        vitals = now >= self._vitals_due
+        draining = tuple(one for one in self._subjects if one.uuid in self.draining)
+        ceilings = {uuid: one for uuid, one in self.draining.items() if one is not None}
+        if is_full:
+            self._full_due = now + IDLE_PACE_S
+        if vitals:
+            self._vitals_due = now + VITALS_PACE_S
+        return Look(
+            self.gpu,
+            self._subjects if is_full or not draining else draining,
+            self._ticket,
+            now,
+            {} if is_full else ceilings,
+            vitals=vitals,
+            openers=is_full and self._search,
+            pids_visible=self._processes.visible,
+        )
+
+    def _running_helper(self, now: float) -> Helper | None:
+        """Return the helper, started if there is none and the last one is gone."""
+        is_gone = self._killed is None or self._killed.is_gone()
+        if self._helper is None and is_gone and now - self._started_at >= START_PACE_S:
+            self._helper, self._killed = self._world.start(self._processes), None
+            self._started_at = now
+        return self._helper
+
+    def _end_helper(self) -> None:
+        if self._helper is not None:
+            self._helper.kill()
+            self._killed = self._helper
+        self._helper = self._asked = None
+
+    def _take(self) -> bool:
+        """Take the answer; return whether there was one."""
         try:
-            start()
-            self.gpu, self.slices = read_gpu(self.index)
-        except NvmlError as error:
-            self.failure = error
+            answer = self._helper.take() if self._helper is not None else None
+        except EOFError:
+            self._end_helper()
+            return False
+        if answer is None or self._asked is None:
+            return False
+        look, self._asked = self._asked, None
+        if isinstance(answer.value, NvmlLost):
+            self.let_go(f"the GPU is lost: {answer.value}")  # so that it can be reset
+        elif isinstance(answer.value, NvmlError):
+            error = str(answer.value)
+            failed = [
+                GpuUsage(one.uuid, look.ticket, look.at, error=error) for one in look.subjects
+            ]
+            self._keep(Seen(tuple(failed), None, (), (), self.deaf))
+        elif answer.took_s <= READING_MAX_S:
+            self._keep(answer.value)
+        else:
+            self._hear(answer.value)
+        return True
 
-    def _read(self, full: bool) -> None:
-        """Do one round of calls. A lost GPU is not asked again until ``rebind``."""
-        try:
-            if self._rebind:
-                self._look_up()
-            if self.lost is None:
-                self._read_usage(full)
-                if full:
-                    self._read_vitals()
-            if self._search and self.gpu is not None and self.gpu.minor is not None:
-                self._search = False
-                self.openers = self._processes.openers(Path(f"/dev/nvidia{self.gpu.minor}"))
-        except NvmlLost as error:
-            self.lost = str(error)
-        except NvmlError as error:  # looking it up failed; the next round tries again
-            self.errors_in_a_row += 1
-            self.lost = self.lost or str(error)
-
-    def _look_up(self) -> None:
-        self._rebind = False
-        assert self.gpu is not None
-        gpu = _looked_up(self.gpu)
-        self._subjects = tuple(_looked_up(subject) for subject in self._subjects)
-        self.gpu, self.lost, self.first_vitals = gpu, None, None
-
-    def _read_usage(self, full: bool) -> None:
-        failed = False
-        for subject in self._subjects:
-            begun = self._threads.now()
-            reading = read_usage(subject, self._ticket, begun, both_versions=full)
-            if self._threads.now() - begun > READING_MAX_S:
-                continue
-            for process in reading.processes or ():
-                self._names[process.pid] = self._processes.who(process.pid)
-            self.usage[subject.uuid] = reading
-            failed = failed or bool(reading.error)
+    def _keep(self, seen: Seen) -> None:
+        self._hear(seen)
+        self._names.update({holder.pid: holder for holder in seen.holders})
+        for usage in seen.usage:
+            before = self.usage.get(usage.uuid)
+            if usage.is_partial and before is not None:  # for whoever asks what is waited for
+                usage = replace(usage, processes=before.processes)
+            self.usage[usage.uuid] = usage
         listed = {p.pid for usage in self.usage.values() for p in usage.processes or ()}
         for pid in self._names.keys() - listed:
             del self._names[pid]
+        failed = any(usage.error for usage in seen.usage)
         self.errors_in_a_row = self.errors_in_a_row + 1 if failed else 0
-
-    def _read_vitals(self) -> None:
-        assert self.gpu is not None
-        begun = self._threads.now()
-        vitals = read_vitals(self.gpu.handle, begun, self._answered)
-        if self._threads.now() - begun <= READING_MAX_S:
+        if seen.openers is not None:
+            self.openers, self._search = seen.openers, False
+        if (vitals := seen.vitals) is not None:
             self.vitals = vitals
             self.loads.append(vitals.utilisation)
             self.first_vitals = self.first_vitals or vitals
             self.ill_read_in_a_row = self.ill_read_in_a_row + 1 if vitals.error else 0
 
-
-def _looked_up(gpu: Gpu) -> Gpu:
-    return replace(gpu, handle=ask("nvmlDeviceGetHandleByUUID", gpu.uuid))
-
-
-def run_in_thread(threads: Threads, work: Callable[[], None], name: str, timeout_s: float) -> bool:
-    """Do something that may hang, in a thread; return whether it was done in time. An NvmlError of ``work`` ends it."""
-    done = threading.Event()
-
-    def target() -> None:
-        with contextlib.suppress(NvmlError):
-            work()
-        done.set()
-
-    threads.spawn(target, name)
-    return threads.wait(done, timeout_s)
+    def _hear(self, seen: Seen) -> None:
+        """Take the error events; those of a storm once."""
+        self.deaf = seen.deaf
+        self._xids += [number for number in seen.xids if number not in self._heard]
+        self._heard.update(seen.xids)

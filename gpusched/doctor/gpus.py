@@ -11,10 +11,10 @@ import pynvml
 
 from gpusched.devices.gpu import Gpu
 from gpusched.devices.gpus import GpuState, gpu_states
+from gpusched.devices.helper import Numbers, ThisMachine, World, ask_once
 from gpusched.devices.holders import Processes
 from gpusched.devices.machine import Machine, find_machine
-from gpusched.devices.nvml import NvmlError, ask, ask_if_supported
-from gpusched.devices.watch import RealThreads, Threads, run_in_thread
+from gpusched.devices.nvml import NvmlError
 from gpusched.errors import DeviceError
 
 ASK_TIMEOUT_S = 10.0
@@ -51,15 +51,15 @@ class Check:
 
 def driver_checks(
     environ: Mapping[str, str] | None,
-    threads: Threads | None,
+    world: World | None,
     processes: Processes | None,
     torch_cuda: tuple[str, str] | None,
 ) -> Iterator[Check]:
     """Check driver and NVML and, if they answer, everything about the GPUs."""
-    threads = threads or RealThreads()
+    world = world or ThisMachine()
     processes = processes or Processes()
     try:
-        machine = find_machine(processes, threads)
+        machine = find_machine(processes, world)
     except DeviceError as error:
         yield absent_check(str(error), nvidia_cards())
         return
@@ -70,10 +70,10 @@ def driver_checks(
         yield Check("NVML", "ok", f"{count} {'GPU' if count == 1 else 'GPUs'}: {names}")
         for note in machine.notes:
             yield Check("NVML", "warn", note, "look at `nvidia-smi` and `dmesg`; reset or reboot")
-        yield from _asked_in_thread(machine, threads)
+        yield from _asked_once(machine, world, processes)
     finally:
         machine.close()
-    yield from _state_checks(environ, threads, processes)
+    yield from _state_checks(environ, world, processes)
 
 
 def nvidia_cards(folder: Path = PCI_DEVICES) -> int:
@@ -119,19 +119,18 @@ def driver_check(machine: Machine, torch_cuda: tuple[str, str] | None) -> Check:
     return Check("driver", "ok", detail)
 
 
-# ---------------------------------------------------------------- asked once, in a thread that may hang
+# ---------------------------------------------------------------- asked once
 
 
-def _asked_in_thread(machine: Machine, threads: Threads) -> list[Check]:
-    checks: list[Check] = []
+def _asked_once(machine: Machine, world: World, processes: Processes) -> list[Check]:
     gpus = [entry.gpu for entry in machine.entries]
-
-    def work() -> None:
-        checks.append(_persistence(gpus))
-        if len(gpus) > 1:
-            checks.append(_peers(gpus))
-
-    if not run_in_thread(threads, work, "gpusched-doctor", ASK_TIMEOUT_S):
+    pairs = [(a, b) for place, a in enumerate(gpus) for b in gpus[place + 1 :]]
+    modes = [("nvmlDeviceGetPersistenceMode", (gpu,), ()) for gpu in gpus]
+    peers = [("nvmlDeviceGetP2PStatus", pair, (P2P_READ,)) for pair in pairs]
+    helper = world.start(processes)
+    try:
+        answers = ask_once(world, helper, Numbers((*modes, *peers)), ASK_TIMEOUT_S)
+    except (TimeoutError, NvmlError):
         return [
             Check(
                 "NVML",
@@ -140,6 +139,11 @@ def _asked_in_thread(machine: Machine, threads: Threads) -> list[Check]:
                 "look at `nvidia-smi` and `dmesg`; reboot",
             )
         ]
+    finally:
+        helper.kill()
+    checks = [_persistence(gpus, answers[: len(gpus)])]
+    if pairs:
+        checks.append(_peers(pairs, answers[len(gpus) :]))
     slices = sum(len(entry.units) for entry in machine.entries if entry.gpu.mig)
     if slices or any(gpu.mig for gpu in gpus):
         checks.append(
@@ -153,8 +157,8 @@ def _asked_in_thread(machine: Machine, threads: Threads) -> list[Check]:
     return checks
 
 
-def _persistence(gpus: Sequence[Gpu]) -> Check:
-    off = [g for g in gpus if ask_if_supported("nvmlDeviceGetPersistenceMode", g.handle) == 0]
+def _persistence(gpus: Sequence[Gpu], modes: Sequence[int | None]) -> Check:
+    off = [gpu for gpu, mode in zip(gpus, modes, strict=True) if mode == 0]
     if not off:
         return Check("persistence mode", "ok", "on")
     return Check(
@@ -166,17 +170,13 @@ def _persistence(gpus: Sequence[Gpu]) -> Check:
     )
 
 
-def _peers(gpus: Sequence[Gpu]) -> Check:
+def _peers(pairs: Sequence[tuple[Gpu, Gpu]], statuses: Sequence[int | None]) -> Check:
     denied = []
-    for place, a in enumerate(gpus):
-        for b in gpus[place + 1 :]:
-            try:
-                status = read_peers(a, b)
-            except NvmlError:
-                status = pynvml.NVML_P2P_STATUS_UNKNOWN
-            if status != pynvml.NVML_P2P_STATUS_OK:
-                why = _PEER_STATUS.get(status, f"status {status}")
-                denied.append(f"{a.label} and {b.label}: {why}")
+    for (a, b), status in zip(pairs, statuses, strict=True):
+        if status != pynvml.NVML_P2P_STATUS_OK:
+            known = pynvml.NVML_P2P_STATUS_UNKNOWN if status is None else status
+            why = _PEER_STATUS.get(known, f"status {known}")
+            denied.append(f"{a.label} and {b.label}: {why}")
     if not denied:
         return Check("peer access", "ok", "between all GPUs")
     more = f"; and {len(denied) - 3} more pairs" if len(denied) > 3 else ""
@@ -192,10 +192,10 @@ def _peers(gpus: Sequence[Gpu]) -> Check:
 
 
 def _state_checks(
-    environ: Mapping[str, str] | None, threads: Threads, processes: Processes
+    environ: Mapping[str, str] | None, world: World, processes: Processes
 ) -> Iterator[Check]:
     try:
-        states, _ = gpu_states(environ, threads, processes)
+        states, _ = gpu_states(environ, world, processes)
     except DeviceError as error:
         yield Check("GPUs", "fail", str(error), "look at `nvidia-smi`")
         return
@@ -216,8 +216,3 @@ def gpu_check(state: GpuState) -> Check:
     if notes:
         return Check(label, "warn", "; ".join(notes), "see `nvidia-smi -q -d PERFORMANCE,ECC`")
     return Check(label, "ok", "free")
-
-
-def read_peers(a: Gpu, b: Gpu) -> int:
-    """Ask NVML's P2P status for reads between two GPUs. May block; raises NvmlError."""
-    return int(ask("nvmlDeviceGetP2PStatus", a.handle, b.handle, P2P_READ))

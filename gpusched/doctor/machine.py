@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata, util
 from pathlib import Path
 
+from gpusched.devices.helper import World
 from gpusched.devices.holders import Processes, in_initial_pid_namespace
 from gpusched.devices.leases import lease_folder
-from gpusched.devices.watch import Threads
 from gpusched.doctor.gpus import Check, driver_checks
 from gpusched.errors import DeviceError
 from gpusched.text import show_bytes
@@ -37,7 +37,7 @@ def doctor_checks(
     folder: Path | None = None,
     *,
     environ: Mapping[str, str] | None = None,
-    threads: Threads | None = None,
+    world: World | None = None,
     processes: Processes | None = None,
 ) -> list[Check]:
     """Run all checks, in the order in which to read them. ``folder``: where experiments are to be kept (default: here).
@@ -45,7 +45,7 @@ def doctor_checks(
     Takes seconds at most, also with a driver that hangs.
     """
     torch_cuda = installed_torch_cuda()
-    checks = list(driver_checks(environ, threads, processes, torch_cuda))
+    checks = list(driver_checks(environ, world, processes, torch_cuda))
     has_gpus = any(check.name == "NVML" and check.state == "ok" for check in checks)
     checks.append(torch_check(torch_cuda, has_gpus=has_gpus))
     if has_gpus:

@@ -164,7 +164,7 @@ class Box:
 
     def devices(self, spec: str = "cuda", gpus_per_atom: int = 1, **more: Any) -> Watched:
         environ = {"XDG_STATE_HOME": str(self.home), **more.pop("environ", {})}
-        given = {"threads": self.clock, "processes": self.processes, "state_dir": self.home, **more}
+        given = {"world": self.clock, "processes": self.processes, "state_dir": self.home, **more}
         devices = CudaDevices.from_spec(spec, gpus_per_atom, environ=environ, **given)
         self.made.append(Watched(devices, self.clock))
         return self.made[-1]
@@ -188,9 +188,6 @@ def make_box(tmp_path: Path) -> Iterator[Callable[..., Box]]:
     for box, context in reversed(boxes):
         for devices in box.made:
             devices.close()
-        for board in box.gpus:
-            board.hangs = []
-        box.clock.finish()
         context.__exit__(None, None, None)
 
 

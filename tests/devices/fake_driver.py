@@ -6,7 +6,6 @@ that are lost, events, processes of us and of others.
 
 from __future__ import annotations
 
-import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -24,8 +23,6 @@ class Time(Protocol):
     def now(self) -> float: ...
 
     def block(self, until: float) -> None: ...
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool: ...
 
 
 @dataclass
@@ -94,17 +91,6 @@ class FakeProcess:
     ends: float = NEVER
 
 
-class Bell:
-    """Wakes whoever waits for events of some GPUs; each has an event of its own to wait on."""
-
-    def __init__(self) -> None:
-        self.waiting: dict[int, threading.Event] = {}
-
-    def set(self) -> None:
-        for event in list(self.waiting.values()):
-            event.set()
-
-
 class FakeDriver:
     """The script. ``pids``: "same", "host" (NVML names pids of outside the container) or "absent"."""
 
@@ -119,7 +105,6 @@ class FakeDriver:
         self.init_blocks_until = 0.0
         self.inits = 0
         self.events: list[tuple[FakeGpu, int, int]] = []
-        self.bell = Bell()
         #: The GPUs of each set of events.
         self.heard: dict[int, list[FakeGpu]] = {}
         self.event_failure = 0
@@ -155,7 +140,6 @@ class FakeDriver:
 
     def xid(self, gpu: FakeGpu, number: int) -> None:
         self.events.append((gpu, pynvml.nvmlEventTypeXidCriticalError, number))
-        self.bell.set()
 
 
 class FakeProcesses(Processes):
@@ -171,8 +155,8 @@ class FakeProcesses(Processes):
         return process if process and process.ends > self._driver.time.now() else None
 
     def who(self, pid: int) -> Holder:
-        if not self.visible:
-            return Holder(pid, "unseen")
+        if not self.visible or pid not in self._driver.table:
+            return super().who(pid)
         process = self._alive(pid)
         if process is None:
             return Holder(pid, "gone")
@@ -189,23 +173,10 @@ class FakeProcesses(Processes):
 
 
 class RealTime:
-    """The machine's time for a fake driver in real threads; ``release`` ends every hang."""
-
-    def __init__(self) -> None:
-        self.released = threading.Event()
-        #: Somebody hangs, or has.
-        self.blocks = threading.Event()
+    """The machine's time, for a fake driver in a process of its own."""
 
     def now(self) -> float:
         return time.monotonic()
 
     def block(self, until: float) -> None:
-        self.blocks.set()
-        while self.now() < until and not self.released.wait(min(0.01, until - self.now())):
-            pass
-
-    def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        return event.wait(timeout_s)
-
-    def release(self) -> None:
-        self.released.set()
+        time.sleep(max(0.0, until - self.now()))

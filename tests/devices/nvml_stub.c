@@ -51,6 +51,11 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t *device) {
 }
 int nvmlDeviceGetCount(unsigned *count) { return nvmlDeviceGetCount_v2(count); }
 int nvmlDeviceGetHandleByIndex(unsigned index, device_t *device) { return nvmlDeviceGetHandleByIndex_v2(index, device); }
+int nvmlDeviceGetHandleByPciBusId_v2(const char *bus, device_t *device) {
+    for (int i = 0; i < 2; i++)
+        if (!strcmp(bus, cards[i].bus)) { *device = &cards[i]; return OK; }
+    return NOT_FOUND;
+}
 int nvmlDeviceGetHandleByUUID(const char *uuid, device_t *device) {
     for (int i = 0; i < 2; i++)
         if (!strcmp(uuid, cards[i].uuid)) { *device = &cards[i]; return OK; }

@@ -1,8 +1,8 @@
 """Random schedules on a scripted driver: everything that can go wrong with GPUs, in virtual time, from a seed.
 
 ``Schedule`` plays the executor: it launches wherever a device is free, ends trials in all sorts of ways, asks for
-releases and re-admissions, and obeys every event. What it asks is the real ``CudaDevices``, with its threads. What it
-is told is checked against the truth, which only the world knows.
+releases and re-admissions, and obeys every event. What it asks is the real ``CudaDevices``, on helpers in virtual
+time. What it is told is checked against the truth, which only the world knows.
 """
 
 from __future__ import annotations
@@ -70,8 +70,6 @@ class Schedule(World):
                 self._play()
             finally:
                 self.devices.close()
-                self._heal(everything=True)
-                self.clock.finish()
         return self.counts
 
     def _open(self) -> CudaDevices:
@@ -83,7 +81,7 @@ class Schedule(World):
                 self.gpus_per_atom,
                 state_dir=self.folder,
                 environ={"XDG_STATE_HOME": str(self.folder)},
-                threads=self.clock,
+                world=self.clock,
                 processes=FakeProcesses(self.driver, visible=not contained),
                 start_context=lambda uuid: _Child(self, uuid),
             )

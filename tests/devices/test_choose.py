@@ -7,8 +7,11 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
+import pynvml
 import pytest
+from conftest import Box, gpu
 
+from gpusched.devices import nvml
 from gpusched.devices.base import (
     Device,
     DeviceEvent,
@@ -18,7 +21,7 @@ from gpusched.devices.base import (
     Released,
     Remark,
 )
-from gpusched.devices.choose import CpuDevices, parse_devices
+from gpusched.devices.choose import CpuDevices, gpus_here, parse_devices
 from gpusched.errors import DeviceError, InputError
 
 
@@ -112,25 +115,30 @@ def test_auto_is_cpu_where_the_driver_shows_nothing(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("shown", [0, 2])
-def test_auto_asks_the_driver(monkeypatch: pytest.MonkeyPatch, shown: int) -> None:
-    import pynvml
-
-    from gpusched.devices import nvml
-    from gpusched.devices.cuda import CudaDevices
-
+def test_auto_asks_the_driver(
+    make_box: Callable[..., Box], monkeypatch: pytest.MonkeyPatch, shown: int
+) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
-    monkeypatch.setattr(nvml, "_started", False)
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: shown)
-    asked: list[object] = []
+    box = make_box(*map(gpu, range(shown)))
+    assert gpus_here(box.clock) is bool(shown)
+    assert all(helper.killed for helper in box.clock.helpers)
+    box.driver.init_code = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
+    nvml._started = False
+    assert not gpus_here(box.clock)
 
-    def from_spec(spec: str, **options: object) -> object:
-        asked.append((spec, options))
-        return CpuDevices(1)
 
-    monkeypatch.setattr(CudaDevices, "from_spec", from_spec)
-    parse_devices("auto", gpus_per_atom=1)
-    assert asked == ([("cuda", {"gpus_per_atom": 1})] if shown else [])
+def test_auto_never_takes_cpu_slots_since_the_driver_is_slow(
+    make_box: Callable[..., Box], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mend 6: eight GPUs without persistence mode take longer than 20 s."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    box = make_box(gpu(0))
+    box.driver.init_blocks_until = 45.0
+    assert gpus_here(box.clock)
+    box.driver.init_blocks_until = 1e9
+    nvml._started = False
+    with pytest.raises(DeviceError, match="did not answer within 60 s"):
+        gpus_here(box.clock)
 
 
 def test_gpus_by_name_go_to_the_gpu_side(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,8 @@ def test_whoever_asks_gets_one_answer(made: Made) -> None:
     devices, box = made
     (name, *_) = [device.id for device in devices.open()]
     devices.keep_out(name, "busy when the last daemon ended")
+    box.clock.advance(10)
+    assert devices.told(Readmitted) == [Readmitted(name)], "by itself"
     devices.readmit(name)
     box.clock.advance(10)
     assert devices.told(Readmitted) == [Readmitted(name)]

@@ -21,35 +21,39 @@ ROOT = Path(__file__).parents[3]
 
 LOOK = """
 import dataclasses, json, time
-from gpusched.devices import nvml
-from gpusched.devices import machine
-from gpusched.devices import xid
-from gpusched.devices.watch import RealThreads
-from gpusched.devices.gpu import read_gpu, read_usage, read_vitals
-from gpusched.doctor.gpus import read_peers
-nvml.start()
-gpus = [read_gpu(index)[0] for index in range(nvml.ask("nvmlDeviceGetCount"))]
-events = xid.XidWatch(gpus, RealThreads())
+from gpusched.devices import helper
+from gpusched.devices.holders import Processes
+from gpusched.devices.nvml import NvmlError
+world = helper.ThisMachine()
+helpers = [world.start(Processes()) for _ in range(2)]
+def ask(place, question):
+    return helper.ask_once(world, helpers[place], question, 30.0)
+driver = ask(0, helper.WhichDriver())
+gpus = [ask(place, helper.Facts(place))[0] for place in range(driver.gpus)]
+pairs = ("nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor")
+calls = [(name, tuple(order), more) for name, more in zip(pairs, ((0,), ())) for order in (gpus, gpus[::-1])]
+until, xids = time.monotonic() + 30, {}
+while not xids and time.monotonic() < until:
+    seen = [ask(place, helper.Look(gpu, (gpu,), 1, 0.0)) for place, gpu in enumerate(gpus)]
+    xids = {gpu.uuid: one.xids for gpu, one in zip(gpus, seen) if one.xids}
+full = ask(0, helper.Look(gpus[0], gpus[:1], 2, 0.0, {gpus[0].uuid: 1 << 20}))
 said = {
-    "driver": nvml.ask("nvmlSystemGetDriverVersion"),
-    "cuda": nvml.ask("nvmlSystemGetCudaDriverVersion_v2"),
-    "again": [nvml.ask("nvmlDeviceGetHandleByUUID", g.uuid) is not None for g in gpus],
-    "gpus": [{f.name: getattr(g, f.name) for f in dataclasses.fields(g) if f.name != "handle"} for g in gpus],
-    "usage": [dataclasses.asdict(read_usage(g, 1, 0.0, both_versions=True)) for g in gpus],
-    "vitals": [dataclasses.asdict(read_vitals(g.handle, 0.0, set())) for g in gpus],
-    "linked": list(machine.read_links(gpus).values()),
-    "near": list(machine.read_same_node(gpus).values()),
-    "peers": read_peers(*gpus),
+    "driver": driver.version,
+    "cuda": driver.cuda,
+    "gpus": [dataclasses.asdict(g) for g in gpus],
+    "usage": [dataclasses.asdict(one.usage[0]) for one in seen],
+    "vitals": [dataclasses.asdict(one.vitals) for one in seen],
+    "deaf": [one.deaf for one in seen],
+    "xids": xids,
+    "pairs": ask(0, helper.Numbers(tuple(calls))),
+    "partial": dataclasses.asdict(full.usage[0]),
 }
 try:
-    nvml.ask("nvmlDeviceGetHandleByIndex", 7)
-except nvml.NvmlError as error:
+    ask(0, helper.Facts(7))
+except NvmlError as error:
     said["error"] = [error.code, str(error)]
-until = time.monotonic() + 30
-while not (news := events.news()) and time.monotonic() < until:
-    time.sleep(0.005)
-events.close()
-said["news"], said["notes"] = news, events.notes()
+for one in helpers:
+    one.kill()
 print(json.dumps(said, default=sorted))
 """
 
@@ -82,7 +86,7 @@ def said(library: Path) -> Any:
 
 
 def test_facts(said: Any) -> None:
-    assert (said["driver"], said["cuda"], said["again"]) == ("580.82.07", 13000, [True, True])
+    assert (said["driver"], said["cuda"]) == ("580.82.07", 13000)
     first, second = said["gpus"]
     assert first["uuid"] == "GPU-11111111-2222-3333-4444-555555555555"
     assert (first["name"], first["pci_bus_id"]) == ("NVIDIA H100 80GB HBM3", "00000000:18:00.0")
@@ -98,6 +102,12 @@ def test_usage_of_a_card_that_says_all(said: Any) -> None:
     usage = said["usage"][0]
     assert (usage["memory_v2_bytes"], usage["memory_v1_bytes"]) == (4 << 20, 1 << 30)
     assert (usage["processes"], usage["error"]) == ([], "")
+    above = said["partial"]
+    assert (above["memory_v2_bytes"], above["processes"], above["is_partial"]) == (
+        4 << 20,
+        None,
+        True,
+    )
 
 
 def test_usage_of_a_geforce(said: Any) -> None:
@@ -124,12 +134,12 @@ def test_vitals(said: Any) -> None:
 
 
 def test_two_cards(said: Any) -> None:
-    assert (said["linked"], said["near"], said["peers"]) == ([False] * 2, [False] * 2, 0)
+    assert said["pairs"] == [0, 0, 50, 50], "they reach each other, across sockets"
 
 
 def test_an_xid_is_heard_of_the_card_it_is_of(said: Any) -> None:
-    assert said["news"] == [["GPU-66666666-7777-8888-9999-000000000000", 79]]
-    assert said["notes"] == []
+    assert said["xids"] == {"GPU-66666666-7777-8888-9999-000000000000": [79]}
+    assert said["deaf"] == ["", ""]
 
 
 @pytest.mark.slow

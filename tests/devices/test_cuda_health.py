@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from conftest import LIMIT_S, Box, begin, gpu, run_trial
-from fake_driver import GIB
+from fake_driver import GIB, Context
 
 from gpusched.devices.base import Quarantined, ReadmitRefused, Readmitted, Released
 from gpusched.errors import DeviceError
@@ -67,9 +67,9 @@ def test_an_xid_that_comes_while_it_is_asked_for_keeps_it_out(box: Box) -> None:
     box.clock.advance(1.2)
     assert devices.faults()
     devices.readmit(name)
-    box.clock.advance(0.5)
+    box.clock.advance(0.01)
     box.driver.xid(box.gpus[0], 79)  # again, after it was asked for
-    box.clock.advance(4)
+    box.clock.advance(4.2)
     assert devices.recovered() == ()
     (refused,) = devices.told(ReadmitRefused)
     assert "XID 79" in refused.reason
@@ -301,7 +301,7 @@ def test_a_hanging_gpu_is_out_and_comes_back_and_others_do_not_notice(box: Box) 
 
 def test_a_daemon_that_was_stopped_for_a_while_takes_nobody_out(box: Box) -> None:
     devices, _ = begin(box)
-    box.clock.skip(300.0)  # its threads stood still as well
+    box.clock.skip(300.0)  # its helpers were asked nothing
     assert devices.faults() == ()
     box.clock.advance(0.5)
     assert devices.faults() == ()
@@ -390,3 +390,32 @@ def test_no_driver_is_an_error_that_says_what_to_do(make_box: MakeBox) -> None:
     box.driver.init_code = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
     with pytest.raises(DeviceError, match="Reboot"):
         box.devices()
+
+
+@pytest.mark.parametrize("pid", [0, 4294967295])
+def test_a_pid_that_no_process_can_have_is_nobody_known(box: Box, pid: int) -> None:
+    """Mend 7: ``os.kill(4294967295, 0)`` raises OverflowError, and the reader of that GPU was gone for good."""
+    devices, (name, other) = begin(box)
+    context = Context(pid, GIB, since=box.clock.now())
+    box.gpus[0].contexts.append(context)
+    box.clock.advance(2)
+    (fault,) = devices.faults()
+    assert (fault.device, fault.passing) == (name, True)
+    assert f"held by an unknown process (NVML names pid {pid}, 1.00 GiB)" in fault.reason
+    context.listed_until = context.memory_until = box.clock.now()
+    box.clock.advance(6)
+    assert devices.recovered() == (name,)
+
+
+def test_whatever_a_driver_answers_the_next_question_is_asked(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices, names = begin(box)
+    with monkeypatch.context() as broken:
+        broken.setattr("gpusched.devices.helper.read_usage", lambda *_, **__: [][0])
+        box.clock.advance(5)
+        faults = {fault.device: fault.reason for fault in devices.faults()}
+    assert set(faults) == set(names)
+    assert "IndexError" in faults[names[0]]
+    box.clock.advance(6)
+    assert set(devices.recovered()) == set(names)

@@ -49,7 +49,7 @@ class Scripted:
         self.asked.append(("readmit", device))
 
     def keep_out(self, device: str, reason: str) -> None:
-        raise NotImplementedError
+        self.asked.append(("keep_out", device, reason))
 
     def examine(self, devices: Sequence[str]) -> None:
         self.asked.append(("examine", *devices))
@@ -180,6 +180,18 @@ def test_after_the_limit_it_is_given_up_with_its_holder(bench: Bench) -> None:
     answers: list[str] = []
     bench.inventory.readmit("a", answers.append)
     assert answers == ["held by process 77 (train.py)"]
+
+
+def test_once_its_holder_has_ended_after_all_it_is_left_to_the_devices(bench: Bench) -> None:
+    bench.inventory.hold(["a"], Stuck(150))
+    bench.inventory.confirm_release(["a"])
+    bench.run(70.0)
+    (given_up,) = bench.events
+    assert isinstance(given_up, DeviceQuarantined)
+    assert given_up.passing
+    assert bench.devices.asked == []
+    bench.run(500.0)
+    assert bench.devices.asked == [("keep_out", "a", given_up.reason)]
 
 
 def test_what_went_bad_meanwhile_is_waited_for_no_more(bench: Bench) -> None:

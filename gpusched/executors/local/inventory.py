@@ -26,6 +26,7 @@ from gpusched.devices.base import (
 from gpusched.executors.hub import Timers
 
 HUNT_EVERY_S = 0.5
+LATE_HUNT_EVERY_S = 5.0
 
 Happening = DevicesReleased | DeviceQuarantined | DeviceReadmitted
 Answered = Callable[[str], None]
@@ -125,10 +126,20 @@ class Inventory:
             self._devices.confirm_release([device], max(0.0, until - self._now()))
         elif self._now() >= until:
             why = f"not released after {self._limit_s:.0f} s: {why}"
-            self.emit(Quarantined(device, why))
+            self.emit(Quarantined(device, why, passing=True))
+            self.after(LATE_HUNT_EVERY_S, partial(self._hunt_late, device, why))
         else:
             pause_s = max(0.01, min(HUNT_EVERY_S, until - self._now()))
             self.after(pause_s, partial(self._hunt, device, until))
+
+    def _hunt_late(self, device: str, reason: str) -> None:
+        """Have a device that was given up come back once those who hold it have ended after all."""
+        if device not in self._survivors:
+            return
+        if self._held_by(device):
+            self.after(LATE_HUNT_EVERY_S, partial(self._hunt_late, device, reason))
+        else:
+            self._devices.keep_out(device, reason)
 
     # ------------------------------------------------------------------ events
 

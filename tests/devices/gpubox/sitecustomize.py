@@ -5,7 +5,7 @@ a file named by its pid in there; the driver lists it while the process lives an
 memory is taken. Only the daemon's side asks NVML; the processes and whose they are are real.
 
 ``driver.json`` in the box sets fields of the driver, ``gpu.json`` in a GPU's folder those of the GPU (``slices``: how
-many MIG slices). A file ``lost`` in there: the GPU has fallen off the bus.
+many MIG slices). A file ``lost`` in there: the GPU has fallen off the bus; ``hangs``: calls about it do not return.
 """
 
 import json
@@ -52,6 +52,14 @@ if box and "GPUSCHED_TRIAL" not in os.environ:
 
         @lost_from.setter
         def lost_from(self, value: float) -> None:
+            """The file decides."""
+
+        @property
+        def hangs(self) -> list[tuple[float, float]]:
+            return [(0.0, 1e9)] if Path(str(box), self.uuid, "hangs").exists() else []
+
+        @hangs.setter
+        def hangs(self, value: list[tuple[float, float]]) -> None:
             """The file decides."""
 
         def _now(self) -> list[Context]:

@@ -1,0 +1,367 @@
+"""NVML in processes of its own, one for each GPU: questions in, answers out.
+
+    daemon ──Question──▶ helper (NVML, one GPU) ──Answer──▶ daemon        packets of a socket pair, pickled
+
+A driver call may block for as long as a sick GPU pleases, and NVML's calls of one process share locks; so each GPU has
+a helper that asks for nobody else. A helper is a loop without threads: it may hang, crash or be killed, and a new one
+knows all that it has to. While a helper lives, its GPU cannot be reset (``nvidia-smi --gpu-reset`` wants every client
+gone): one that is lost, or let go on request, has none. So that it holds no other GPU open, a helper names its GPU by
+the bus: NVML attaches to the GPU of that place alone, while it may attach to all when it looks for a UUID.
+
+(What even SIGKILL does not end, a call that is stuck in the kernel, is waited for before the next helper is started.)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import pynvml
+
+from gpusched.devices.gpu import Gpu, GpuUsage, Vitals, read_gpu, read_usage, read_vitals
+from gpusched.devices.holders import Holder, Processes
+from gpusched.devices.nvml import (
+    NvmlError,
+    NvmlLost,
+    NvmlTimeout,
+    NvmlUnsupported,
+    ask,
+    start,
+)
+
+PACKET_MAX_BYTES = 1 << 18
+PROGRAM = "from gpusched.devices.helper import main; main()  # asks NVML"
+KILLED_WITHIN_S = 0.02
+XIDS_MAX = 1000
+"""Of a storm of events so many are read in one round."""
+FAILURES_MAX = 3
+"""After so many failures in a row it is said that no error events come."""
+WANTED = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
+DOUBLE_BIT_XID = 48
+"""A double-bit error event carries no XID; this is the one that goes with it."""
+
+
+# ---------------------------------------------------------------- questions and answers
+
+
+@dataclass(frozen=True, slots=True)
+class WhichDriver:
+    """Ask for the number of GPUs and the versions: answered by ``Driver``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    gpus: int
+    version: str
+    cuda: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Ask for the GPU at NVML's ``index``: answered by ``(Gpu, slices)``."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Ask NVML for whole numbers about GPUs, ``(function, GPUs, further arguments)`` each.
+
+    Answered by a list, None in the place of each that could not be had.
+    """
+
+    calls: tuple[tuple[str, tuple[Gpu, ...], tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Ask for usage (and vitals) of a GPU, or of its slices: answered by ``Seen``.
+
+    ``ceilings``: a subject with more memory in use than this is not free yet, whoever is on it: its lists of processes
+    (dear: they slow the driver that is waited for) are left out.
+    """
+
+    board: Gpu
+    subjects: tuple[Gpu, ...]
+    ticket: int
+    at: float
+    ceilings: Mapping[str, int] = field(default_factory=dict)
+    vitals: bool = True
+    openers: bool = False
+    pids_visible: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """``deaf``: why no error events come. ``xids``: each number once. ``openers``: None: not looked for."""
+
+    usage: tuple[GpuUsage, ...]
+    vitals: Vitals | None
+    holders: tuple[Holder, ...]
+    xids: tuple[int, ...]
+    deaf: str
+    openers: tuple[Holder, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """``value``: what was asked for, or the NvmlError. ``took_s``: from the question's arrival to the answer."""
+
+    value: Any
+    took_s: float
+
+
+# ---------------------------------------------------------------- in the helper
+
+
+class Board:
+    """The answers about one GPU. Every method may block, and raises NvmlError."""
+
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
+        self._handles: dict[str, Any] = {}
+        self._answered: set[str] = set()
+        self._events: Any = None
+        self._failures = 0
+        self._deaf = ""
+
+    def answer(self, question: object) -> Any:
+        """Return the answer to a question, an NvmlError of its own included."""
+        try:
+            start()
+            match question:
+                case WhichDriver():
+                    version = str(ask("nvmlSystemGetDriverVersion"))
+                    cuda = int(ask("nvmlSystemGetCudaDriverVersion_v2"))
+                    return Driver(int(ask("nvmlDeviceGetCount")), version, cuda)
+                case Facts(index):
+                    return read_gpu(index)
+                case Numbers(calls):
+                    return [self._number(*call) for call in calls]
+                case Look():
+                    return self._look(question)
+                case _:
+                    raise TypeError(f"no question: {question!r}")
+        except NvmlError as error:
+            return error
+        except (
+            Exception
+        ) as error:  # whatever a driver answers, the other questions are worth asking
+            return NvmlError(type(question).__name__, 0, f"{type(error).__name__}: {error}")
+
+    def _number(self, function: str, gpus: Sequence[Gpu], more: tuple[int, ...]) -> int | None:
+        try:
+            return int(ask(function, *(self.handle(gpu) for gpu in gpus), *more))
+        except NvmlError:
+            return None
+
+    def handle(self, gpu: Gpu) -> Any:
+        """Return NVML's handle of a GPU or slice; raises NvmlLost where another GPU is in its place."""
+        known = self._handles.get(gpu.uuid)
+        if known is None:
+            known = ask("nvmlDeviceGetHandleByPciBusId", gpu.pci_bus_id)
+            if gpu.slice is not None:
+                known = ask("nvmlDeviceGetMigDeviceHandleByIndex", known, gpu.slice)
+            if ask("nvmlDeviceGetUUID", known) != gpu.uuid:
+                code = pynvml.NVML_ERROR_GPU_NOT_FOUND
+                raise NvmlLost("nvmlDeviceGetUUID", code, "another GPU is in its place")
+            self._handles[gpu.uuid] = known
+        return known
+
+    def _look(self, look: Look) -> Seen:
+        self._processes.visible = look.pids_visible
+        usage = tuple(
+            read_usage(
+                subject,
+                self.handle(subject),
+                look.ticket,
+                look.at,
+                both_versions=look.vitals,
+                ceiling_bytes=look.ceilings.get(subject.uuid),
+            )
+            for subject in look.subjects
+        )
+        pids = {process.pid for one in usage for process in one.processes or ()}
+        holders = tuple(self._processes.who(pid) for pid in pids)
+        board = self.handle(look.board)
+        vitals = read_vitals(board, look.at, self._answered) if look.vitals else None
+        xids = self._hear(board, retry=look.vitals)
+        openers = None
+        if look.openers and look.board.minor is not None:
+            openers = self._processes.openers(Path(f"/dev/nvidia{look.board.minor}"))
+        return Seen(usage, vitals, holders, xids, self._deaf, openers)
+
+    # ---- XIDs: critical GPU errors, as the driver reports them
+
+    def _hear(self, board: Any, *, retry: bool) -> tuple[int, ...]:
+        """Return the errors that have come, and register for them first; a lost GPU is noticed elsewhere."""
+        heard: set[int] = set()
+        if self._events is None and self._failures and not retry:
+            return ()
+        try:
+            if self._events is None:
+                self._register(board)
+            for _ in range(XIDS_MAX):
+                event = ask("nvmlEventSetWait_v2", self._events, 0)
+                is_xid = event.eventType == pynvml.nvmlEventTypeXidCriticalError
+                heard.add(int(event.eventData) if is_xid else DOUBLE_BIT_XID)
+        except NvmlTimeout:
+            self._failures = 0
+        except NvmlError as error:
+            self._failures += 1
+            if isinstance(error, NvmlUnsupported) or self._failures >= FAILURES_MAX:
+                self._deaf = error.text
+            if self._events is not None:
+                with contextlib.suppress(NvmlError):
+                    ask("nvmlEventSetFree", self._events)
+            self._events = None
+        return tuple(sorted(heard))
+
+    def _register(self, board: Any) -> None:
+        # Asking for an event that a card does not have would refuse the whole request.
+        wanted = WANTED & int(ask("nvmlDeviceGetSupportedEventTypes", board))
+        if not wanted & pynvml.nvmlEventTypeXidCriticalError:
+            code = pynvml.NVML_ERROR_NOT_SUPPORTED
+            raise NvmlUnsupported("nvmlDeviceGetSupportedEventTypes", code, "not supported")
+        self._events = ask("nvmlEventSetCreate")
+        ask("nvmlDeviceRegisterEvents", board, wanted, self._events)
+        self._deaf = ""
+
+
+def serve(line: socket.socket, board: Board) -> None:
+    """Answer until the other end is closed."""
+    while packet := line.recv(PACKET_MAX_BYTES):
+        began = time.monotonic()
+        value = board.answer(pickle.loads(packet))
+        line.send(pickle.dumps(Answer(value, time.monotonic() - began)))
+
+
+# ---------------------------------------------------------------- in the daemon
+
+
+class Helper(Protocol):
+    """A helper process, from outside. No method blocks."""
+
+    def ask(self, question: object) -> None:
+        """Send a question. One at a time: the next one after its answer."""
+        ...
+
+    def take(self) -> Answer | None:
+        """Return the answer if it is there. Raises EOFError where the helper has ended."""
+        ...
+
+    def kill(self) -> None: ...
+
+    def is_gone(self) -> bool:
+        """Tell whether the process has ended: a call stuck in the kernel outlives SIGKILL."""
+        ...
+
+
+class World(Protocol):
+    """The time, and helpers: as an argument, so that any time can drive them."""
+
+    def now(self) -> float: ...
+
+    def start(self, processes: Processes) -> Helper: ...
+
+    def wait(self, helpers: Sequence[Helper], timeout_s: float) -> None:
+        """Wait until one of them has an answer, or the time is over."""
+        ...
+
+
+class HelperProcess:
+    """``Helper`` as a child process that ends with its parent: the line is closed then."""
+
+    def __init__(self, processes: Processes) -> None:
+        self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.line.setblocking(False)
+        with theirs:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-c",
+                    PROGRAM,
+                    str(theirs.fileno()),
+                    processes.experiment or "",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                process_group=0,
+            )
+
+    def ask(self, question: object) -> None:
+        with contextlib.suppress(OSError):  # it has ended; ``take`` says so
+            self.line.send(pickle.dumps(question))
+
+    def take(self) -> Answer | None:
+        try:
+            packet = self.line.recv(PACKET_MAX_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            packet = b""
+        if not packet:
+            raise EOFError
+        answer: Answer = pickle.loads(packet)
+        return answer
+
+    def kill(self) -> None:
+        self._process.kill()
+        self.line.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel
+            self._process.wait(timeout=KILLED_WITHIN_S)
+
+    def is_gone(self) -> bool:
+        return self._process.poll() is not None
+
+
+class ThisMachine:
+    """``World`` as it is: the monotonic clock, child processes."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def start(self, processes: Processes) -> Helper:
+        return HelperProcess(processes)
+
+    def wait(self, helpers: Sequence[Helper], timeout_s: float) -> None:
+        lines = [helper.line for helper in helpers if isinstance(helper, HelperProcess)]
+        select.select(lines, [], [], max(0.0, timeout_s))
+
+
+def ask_once(world: World, helper: Helper, question: object, timeout_s: float) -> Any:
+    """Ask and wait. Raises NvmlError, and TimeoutError where no answer comes in time or the helper ends."""
+    helper.ask(question)
+    until = world.now() + timeout_s
+    while True:
+        try:
+            answer = helper.take()
+        except EOFError:
+            raise TimeoutError from None
+        if answer is not None:
+            if isinstance(answer.value, NvmlError):
+                raise answer.value
+            return answer.value
+        if world.now() >= until:
+            raise TimeoutError
+        world.wait([helper], until - world.now())
+
+
+def main() -> None:
+    """Serve the line of descriptor ``argv[1]``; ``argv[2]``: the experiment's folder."""
+    descriptor, experiment = sys.argv[1:]
+    processes = Processes(Path(experiment) if experiment else None, owner=os.getppid())
+    with contextlib.suppress(BrokenPipeError), socket.socket(fileno=int(descriptor)) as line:
+        serve(line, Board(processes))

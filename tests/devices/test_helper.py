@@ -1,0 +1,127 @@
+"""The devices with helpers that are processes: nothing that the daemon's loop calls ever waits for a driver."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from boxed import BOX, name_of
+from conftest import PATIENCE_S, Loop
+
+from gpusched.devices.base import Quarantined, Released
+from gpusched.devices.cuda import CudaDevices
+from gpusched.processes.identity import children
+
+BLOCKING_MAX_S = 0.010
+"""A few milliseconds; the quickest of several calls is measured, since the machine is shared."""
+GPUS = [name_of(0), name_of(1)]
+Real = tuple[Path, CudaDevices, Loop]
+
+
+@pytest.fixture
+def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Real]:
+    box = tmp_path / "box"
+    for name in GPUS:
+        (box / name).mkdir(parents=True)
+        (box / name / "gpu.json").write_text("{}")
+    monkeypatch.setenv("GPU_BOX", str(box))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(BOX), *os.sys.path]))  # type: ignore[attr-defined]
+    tmp_path.chmod(0o700)
+    devices = CudaDevices.from_spec(state_dir=tmp_path, environ={"XDG_STATE_HOME": str(tmp_path)})
+    before = helpers_of(devices)
+    try:
+        yield box, devices, Loop(time.monotonic)
+    finally:
+        devices.close()
+    until = time.monotonic() + PATIENCE_S
+    while any(pid in children(os.getpid()) and not helper_is_gone(pid) for pid in before):
+        assert time.monotonic() < until, "helpers outlive close()"
+        time.sleep(0.01)
+
+
+def helpers_of(devices: CudaDevices) -> list[int]:
+    """The pids of the processes that ask NVML."""
+    named = [pid for pid in children(os.getpid()) if b"devices.helper" in command(pid)]
+    assert named, "NVML is asked by processes of their own"
+    return named
+
+
+def command(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def helper_is_gone(pid: int) -> bool:
+    return b"devices.helper" not in command(pid)
+
+
+def quickest(calls: int, work: Callable[[], object]) -> float:
+    """The shortest duration of ``work()``: what always waits is never quick."""
+    gc.collect()
+    took = []
+    for _ in range(calls):
+        begun = time.perf_counter()
+        work()
+        took.append(time.perf_counter() - begun)
+        time.sleep(0.001)
+    return min(took)
+
+
+def test_a_release_in_real_time(real: Real) -> None:
+    _, devices, loop = real
+    name = devices.open(loop)[0].id
+    devices.take([name])
+    begun = time.monotonic()
+    devices.confirm_release([name], 60.0)
+    assert loop.until(Released) == Released((name,))
+    assert time.monotonic() - begun < 5.0
+
+
+def test_nothing_blocks_while_a_gpu_hangs(real: Real) -> None:
+    box, devices, loop = real
+    first, second = (device.id for device in devices.open(loop))
+    (box / GPUS[0] / "hangs").touch()
+    loop.run(2.0)
+
+    def look() -> None:
+        """Whatever the devices want to do, at once and all of it."""
+        actions, loop.wanted = loop.wanted, []
+        for action in actions:
+            action()
+
+    requests: dict[str, Callable[[], object]] = {
+        "confirm_release": lambda: devices.confirm_release([first, second], 60.0),
+        "examine": lambda: devices.examine([first]),
+        "readmit": lambda: devices.readmit(first),
+        "take": lambda: devices.take([second]),
+        "readings": devices.readings,
+        "look": look,
+    }
+    slow = {name: quickest(9, work) for name, work in requests.items()}
+    assert max(slow.values()) < BLOCKING_MAX_S, slow
+    devices.close()  # nor does this wait for it
+
+
+def test_a_helper_that_is_killed_is_replaced(real: Real) -> None:
+    _, devices, loop = real
+    devices.open(loop)
+    before = helpers_of(devices)
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + PATIENCE_S
+    while len(set(helpers_of_or_none()) - set(before)) < len(GPUS):
+        assert time.monotonic() < until
+        loop.run(0.1)
+    loop.run(1.5)
+    assert not any(isinstance(event, Quarantined) for event in loop.events)
+
+
+def helpers_of_or_none() -> list[int]:
+    return [pid for pid in children(os.getpid()) if b"devices.helper" in command(pid)]
