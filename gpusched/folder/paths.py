@@ -64,6 +64,10 @@ class TrialPaths:
         """Return the file in which a rank writes its stacks when asked to (``processes/stacks.py``)."""
         return self.logs(incarnation) / f"stacks-{rank}.txt"
 
+    def seen(self, incarnation: int, rank: int) -> Path:
+        """Return the file in which a rank of a rehearsal writes what it does (``worker/witness.py``)."""
+        return self.logs(incarnation) / f"seen-{rank}.jsonl"
+
     def exit(self, incarnation: int) -> Path:
         return self.logs(incarnation) / "exit.json"
 

@@ -8,5 +8,6 @@
   keep gradients, rates and schedules right whatever the number of ranks
 * what survives a launch: ``training`` (what was set up), ``state``, ``tracked``, ``sharded`` and ``rng`` (what a
   checkpoint holds), ``snapshot`` (its copy in memory), ``checkpoint`` (how it lies on disk), ``saving``
+* what a rehearsal looks at: ``witness``
 * how a trial goes on at another size without a pause: ``successor`` (waits until it may), ``handover`` (gets the state)
 """

@@ -61,6 +61,8 @@ class Context:
     waits: Path | None = None
     #: Where a plain run (``python``, ``torchrun``) saves, and goes on from: ``GPUSCHED_CHECKPOINTS``.
     checkpoints: Path | None = None
+    #: Whether this is a rehearsal, for which every rank writes down what it does (``witness.py``).
+    is_rehearsal: bool = False
     #: This process is no rank: a rank has started it.
     is_helper: bool = False
 
@@ -99,6 +101,7 @@ def _scheduled(environment: Mapping[str, str], defaults: Mapping[str, object] | 
     drawn = _read(paths.hparams)
     world_size = _number(environment, "WORLD_SIZE", 1)
     settings = _settings(_read(experiment.worker))
+    is_rehearsal = bool(environment.get("GPUSCHED_REHEARSAL"))
     return Context(
         launcher="gpusched",
         trial=trial,
@@ -111,10 +114,12 @@ def _scheduled(environment: Mapping[str, str], defaults: Mapping[str, object] | 
         experiment=experiment,
         paths=paths,
         hparams=HParams(merged(defaults or {}, drawn.get("hparams", {}))),
-        seed=int(drawn.get("seed", settings.seed)),
+        # In a rehearsal, trials that are compared are seeded alike.
+        seed=settings.seed if is_rehearsal else int(drawn.get("seed", settings.seed)),
         settings=settings,
         known_seq=int(drawn.get("seq", 0)),
         waits=paths.waits if environment.get("GPUSCHED_WAITS") else None,
+        is_rehearsal=is_rehearsal,
     )
 
 

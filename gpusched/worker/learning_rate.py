@@ -154,6 +154,11 @@ class RateScaler:
         optimizer.register_step_post_hook(self._after_step)
 
     @property
+    def optimizer(self) -> Any:
+        """The optimizer whose rates are scaled, without a wrapper around it."""
+        return self._optimizer
+
+    @property
     def factor(self) -> float:
         """What the rates will be multiplied by at the next optimizer step."""
         return self._ramp.factor(self._epochs, self._kind, self._warmup_epochs)

@@ -34,6 +34,7 @@ from gpusched.worker.successor import Successor
 from gpusched.worker.tracked import STATE_NAME, PlainState
 from gpusched.worker.training import Training
 from gpusched.worker.usage import unwrapped
+from gpusched.worker.witness import Witness
 
 if TYPE_CHECKING:
     import torch
@@ -73,6 +74,11 @@ class Trial:
             self._saver = Saver(group, folder, keep, None, context.seed)
         self._last_word = lastword.LastWord(word)
         self._training = Training(context)
+        self._witness: Witness | None = None
+        if context.is_rehearsal and context.paths is not None:
+            seen = context.paths.seen(context.incarnation, context.rank)
+            power = context.settings.lr_power
+            self._witness = Witness(seen, self._training, context.world_size, power)
         self._leaving = Leaving(
             group,
             self._training,
@@ -386,6 +392,8 @@ class Trial:
             raise RuntimeError("trial.track(...) must be called before the first trial.report(...)")
         self._arrive()
         self._training.usage.tracks = True
+        if self._witness is not None:
+            self._witness.attach()
         if objects:
             self._training.track(objects, self._step)
         self._training.restore_clock()
@@ -472,6 +480,8 @@ class Trial:
             self._first_report()
         self._check_schedulers()
         self._group.expect(now_s - began_s)
+        if self._witness is not None:
+            self._witness.reported(step, metrics)
         go = self._speak(step, round(now_s - began_s, 6), metrics)
         self._leaving.act(go, in_loop=self._looping)
         self._step_began_s = time.monotonic()
