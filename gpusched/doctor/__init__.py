@@ -1,1 +1,1 @@
-"""The machine looked over: ``machine`` (everything but GPUs) and ``gpus`` (what the driver says)."""
+"""The machine looked over (``machine``: everything but GPUs; ``gpus``: what the driver says), and a ``rehearsal`` judged."""
