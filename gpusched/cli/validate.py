@@ -28,6 +28,17 @@ MANY = 64
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     common.add_recipe(parser, "deadline", "devices", "policy", "seed")
     parser.add_argument(
+        "--rehearse",
+        metavar="TIME",
+        nargs="?",
+        const="10m",
+        help="run a configuration through a pause, two ranks and one again, for at most TIME (10m), and tell what a "
+        "search would get wrong",
+    )
+    parser.add_argument(
+        "--configurations", metavar="N", type=int, default=1, help="how many to rehearse (1)"
+    )
+    parser.add_argument(
         "--schema",
         action=_PrintSchema,
         nargs=0,
@@ -56,16 +67,31 @@ def run(args: argparse.Namespace) -> int:
         problems = error.problems if isinstance(error, RecipeError) else [str(error)]
         common.print_json({"recipe": str(args.recipe), "ok": False, "problems": list(problems)})
         return error.exit_code
-    if args.json:
-        common.print_json(
-            {"recipe": str(args.recipe), "ok": True, **summary(recipe), "notes": list(foreword)}
-        )
-    else:
-        print(f"{args.recipe} is good. It would run:")
-        print("\n".join(lines(recipe)))
+    if not args.json:
+        print(f"{args.recipe} is good. It would run:", flush=True)
+        print("\n".join(lines(recipe)), flush=True)
         for line in foreword:
             common.note(f"note: {line}")
-    return 0
+    seen = []
+    if args.rehearse is not None:
+        from gpusched.cli.rehearsal import rehearse
+        from gpusched.recipe.values import duration
+
+        runs, limit_s = find.runs_folder(args.dir), duration(args.rehearse)
+        seen = rehearse(recipe, runs, limit_s, args.configurations)
+    is_good = all(rehearsal.is_good for rehearsal in seen)
+    if args.json:
+        data = {
+            "recipe": str(args.recipe),
+            "ok": is_good,
+            **summary(recipe),
+            "notes": list(foreword),
+        }
+        data |= {"rehearsals": [rehearsal.to_json() for rehearsal in seen]} if seen else {}
+        common.print_json(data)
+    for line in [] if args.json else [line for rehearsal in seen for line in rehearsal.lines()]:
+        print(common.paragraph(line, rest=" " * 7))
+    return 0 if is_good else InputError.exit_code
 
 
 def remarks(recipe: Recipe) -> Iterator[str]:

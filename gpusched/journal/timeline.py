@@ -65,6 +65,7 @@ class IncarnationTimeline:
     yielded_at: float | None = None
     exited_at: float | None = None
     outcome: Outcome | None = None
+    error: str | None = None
 
 
 @dataclass(slots=True)
@@ -196,6 +197,7 @@ class _Reader:
             case TrialExited():
                 if (running := self._running(event)) is not None:
                     running.exited_at, running.outcome = event.at, event.outcome
+                    running.error = event.error
                     for device in running.devices:
                         if self._since.get(device, ("",))[0] == "held":
                             self._enter(device, "draining", event.at, event.trial)

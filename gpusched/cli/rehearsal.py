@@ -1,0 +1,230 @@
+"""A search in small, before the search: one trial through a pause, more ranks and fewer, and the same trial left alone.
+
+Real process groups, saves and resumes, under the policy ``policies/rehearsal.py``; ``doctor/rehearsal.py`` compares
+what the ranks have written down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpusched.daemon import start as launchpad
+from gpusched.devices.base import NoHost
+from gpusched.doctor.rehearsal import Finding, Launch, Run, judge
+from gpusched.driver.clock import Beginning
+from gpusched.executors.local.settings import devices_of
+from gpusched.folder import find
+from gpusched.folder.paths import ExperimentPaths, TrialPaths
+from gpusched.journal import timeline
+from gpusched.policies import rehearsal
+from gpusched.recipe.recipe import Recipe
+from gpusched.text import count, show_duration, show_hparams
+
+_MOST_FILES = 20_000
+_SAID = "gpusched: "
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """What was seen of one configuration. ``folder``: of the experiment, kept if anything was found."""
+
+    hparams: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+    moved: Run
+    took_s: float
+    folder: Path
+
+    @property
+    def is_good(self) -> bool:
+        return not any(finding.is_error for finding in self.findings)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [launch.atoms for launch in self.moved.launches]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "hparams": dict(self.hparams),
+            "ok": self.is_good,
+            "findings": [finding.to_json() for finding in self.findings],
+            "sizes": self.sizes,
+            "steps": len(self.moved.by_step),
+            "took_s": round(self.took_s, 1),
+            "folder": str(self.folder) if self.findings else None,
+        }
+
+    def lines(self) -> list[str]:
+        """Word it for people."""
+        way = " -> ".join(map(str, self.sizes)) or "no"
+        steps = count(len(self.moved.by_step), "step")
+        told = f"rehearsed {steps} on {way} atoms ({show_hparams(self.hparams)})"
+        found = [
+            f"{'WRONG' if finding.is_error else 'note '}  {finding.text}"
+            for finding in self.findings
+        ]
+        ending = "trains as if left alone" if self.is_good else f"the logs are in {self.folder}"
+        return [*found, f"{told}: {ending}"]
+
+
+def rehearse(
+    recipe: Recipe, runs: Path, limit_s: float, configurations: int = 1
+) -> list[Rehearsal]:
+    """Run the first configurations of a recipe as a search would, and look on. Raises InputError, DeviceError."""
+    folder = runs / ".rehearsals"
+    shutil.rmtree(folder, ignore_errors=True)
+    devices, small, large = _sizes(recipe)
+    sizes = (small, small) if large is None else (small, small, large, small)
+    recipe = _scripted(replace(recipe, devices=devices), sizes, limit_s, configurations)
+    paths = launchpad.make_experiment(folder, recipe, Beginning.now())
+    launchpad.start_daemon(paths, recipe=recipe)
+    stamps = _watch(paths, recipe.cwd)
+    told = timeline.read(paths.journal)
+    found = []
+    for number in sorted(told.trials)[::2]:
+        moved, alone = (
+            _read(paths, told.trials.get(each), stamps) for each in (number, number + 1)
+        )
+        findings = [*judge(moved, alone), *_unseen(moved, sizes, large, limit_s)]
+        found.append(
+            Rehearsal(told.trials[number].hparams, tuple(findings), moved, told.until, paths.root)
+        )
+    if not any(rehearsal.findings for rehearsal in found):
+        shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def _sizes(recipe: Recipe) -> tuple[Any, int, int | None]:
+    """Return the devices, and the sizes between which the trial goes; the larger is None where it cannot grow."""
+    found = devices_of(recipe, Path.cwd() / "rehearsal", ())
+    try:
+        total = len(found.open(NoHost()))
+    finally:
+        found.close()
+    allowed = recipe.sizes or (1, 2)
+    small = allowed[0]
+    large = (
+        allowed[1] if len(allowed) > 1 and allowed[1] <= (recipe.max_atoms or allowed[1]) else None
+    )
+    wanted = large or small
+    if total >= wanted:
+        return recipe.devices, small, large
+    if found.kind == "cpu":
+        return f"cpu:{wanted}", small, large
+    return recipe.devices, small, None
+
+
+def _scripted(
+    recipe: Recipe, sizes: tuple[int, ...], limit_s: float, configurations: int
+) -> Recipe:
+    """Return the recipe as a search of pairs of trials with the same configuration."""
+    drawn = recipe.configurations()
+    first = [found for n in range(configurations) if (found := drawn.sample(n)) is not None]
+    return replace(
+        recipe,
+        policy_name=f"{rehearsal.__file__}:Rehearsal",
+        policy_options=asdict(rehearsal.Options(sizes=sizes)),
+        sampler_name="independent",
+        sampler_options={},
+        try_first=tuple(one for one in first for _ in range(2)),
+        repeats=1,
+        max_trials=2 * len(first),
+        max_failures=2 * len(first),
+        deadline_s=limit_s,
+        target=None,
+        prestart=False,  # the ranks before would train on meanwhile, and a quick script might end
+        env={**recipe.env, "GPUSCHED_REHEARSAL": "1"},
+    )
+
+
+def _watch(paths: ExperimentPaths, folder: Path) -> list[dict[str, tuple[int, int]]]:
+    """Wait for the end; return the files of the working directory before each trial, and at the end."""
+    stamps: list[dict[str, tuple[int, int]]] = []
+    while find.has_daemon(paths):
+        if paths.trial(len(stamps)).root.exists():
+            stamps.append(_files(folder))
+        time.sleep(0.03)
+    return [*stamps, _files(folder)]
+
+
+def _read(
+    paths: ExperimentPaths,
+    trial: timeline.TrialTimeline | None,
+    stamps: Sequence[Mapping[str, Any]],
+) -> Run:
+    """Read what the ranks wrote down; a report that the journal does not have did not count."""
+    if trial is None:
+        return Run(())
+    files = paths.trial(trial.id)
+    launches, said, read = [], dict[str, None](), set[str]()
+    for incarnation in trial.incarnations:
+        seen = sorted(files.logs(incarnation.number).glob("seen-*.jsonl"))
+        ranks = [_rows(path) for path in seen]
+        counted = [step.report.step for step in incarnation.steps]
+        reports = [[row[step] for row in ranks if step in row] for step in counted]
+        error = None
+        if incarnation.outcome in ("failed", "killed"):
+            error = (incarnation.error or incarnation.outcome).partition("\nTraceback ")[0]
+        launches.append(Launch(len(incarnation.devices), [rows for rows in reports if rows], error))
+        said |= dict.fromkeys(_said(files, incarnation.number))
+        read |= {name for rows in reports for row in rows for name in row["read"]}
+    before, after = (stamps[min(n, len(stamps) - 1)] for n in (trial.id, trial.id + 1))
+    changed = frozenset(name for name, stamp in after.items() if before.get(name) != stamp)
+    return Run(launches, tuple(said), changed, frozenset(read))
+
+
+def _rows(path: Path) -> dict[int, Mapping[str, Any]]:
+    rows = (json.loads(line) for line in path.read_text().splitlines())
+    return {row["step"]: row for row in rows}
+
+
+def _said(files: TrialPaths, incarnation: int) -> list[str]:
+    try:
+        lines = files.log(incarnation, 0, "err").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    return [line.removeprefix(_SAID) for line in lines if line.startswith(_SAID)]
+
+
+def _unseen(moved: Run, sizes: tuple[int, ...], large: int | None, limit_s: float) -> list[Finding]:
+    """Return what gpusched told the script, and what could not be rehearsed."""
+    errors = {launch.error for launch in moved.launches}
+    found = [Finding("told", text, is_error=False) for text in moved.said if text not in errors]
+    went = [launch.atoms for launch in moved.launches if launch.reports]
+    if large is None:
+        why = "trials have one size here, so growing was not rehearsed"
+        found.append(Finding("not rehearsed", why, is_error=False))
+    if not any(errors) and len(went) < len(sizes):
+        why = (
+            f"the script had {count(len(went), 'launch')} of {len(sizes)} within {show_duration(limit_s)}: it ends too "
+            f"early, or a step takes too long; the rest was not rehearsed (--rehearse TIME gives it longer)"
+        )
+        found.append(Finding("not rehearsed", why, is_error=False))
+    return found
+
+
+def _files(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return size and time of the files below the script's working directory, of a large one the first few."""
+    found: dict[str, tuple[int, int]] = {}
+    for root, folders, names in os.walk(folder):
+        folders[:] = [
+            name
+            for name in folders
+            if not name.startswith(".") and name not in ("__pycache__", "runs")
+        ]
+        for name in names:
+            path = Path(root, name)
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            found[str(path.relative_to(folder))] = (status.st_size, status.st_mtime_ns)
+        if len(found) > _MOST_FILES:
+            break
+    return found

@@ -1,0 +1,213 @@
+"""``gpusched validate --rehearse``: a right script passes, and each plain mistake is told with the line to change.
+
+All scripts are rehearsed in one experiment, as configurations of one that runs the file that it is given.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RIGHT = """\
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import gpusched
+
+trial = gpusched.init()
+hp = trial.hparams
+torch.manual_seed(0)
+x = torch.rand(64, 4)
+y = x.sum(1, keepdim=True)
+model = trial.wrap(nn.Linear(4, 1))
+opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+schedule = torch.optim.lr_scheduler.LambdaLR(opt, lambda epoch: 0.9**epoch)
+trial.scale_lr(opt)
+loader = trial.loader(TensorDataset(x, y), batch_size=8)
+trial.track(model=model, opt=opt, schedule=schedule)
+for epoch in range(trial.step, 50):
+    for a, b in loader:
+        loss = nn.functional.mse_loss(model(a), b)
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+    schedule.step()
+    with torch.no_grad():
+        trial.report(loss=nn.functional.mse_loss(model(x), y))
+"""
+LOADER = "trial.loader(TensorDataset(x, y), batch_size=8)"
+TRACK = "trial.track(model=model, opt=opt, schedule=schedule)"
+
+
+MISTAKES: dict[str, tuple[list[tuple[str, str]], str]] = {
+    "rate not scaled": (
+        [("trial.scale_lr(opt)\n", "")],
+        "is the optimizer given to trial.scale_lr?",
+    ),
+    "optimizer not tracked": (
+        [("opt=opt, ", "")],
+        "the state of SGD (its rate, momentum, averages) is lost. Give it to trial.track(..., opt=opt)",
+    ),
+    "model not tracked": (
+        [("model=model, ", "")],
+        "after a pause the model begins untrained again: give the model to trial.track(model=model, opt=opt)",
+    ),
+    "scheduler not tracked": (
+        [(", schedule=schedule", "")],
+        "the learning rate after a pause is 0.09, expected 0.0729: give the scheduler to trial.track(",
+    ),
+    "every rank draws every sample": (
+        [(LOADER, "DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)")],
+        "on 2 atoms each rank draws every sample, so an epoch has 128 instead of 64",
+    ),
+    "ranks with the same random batches": (
+        [
+            (
+                "for a, b in loader:",
+                "torch.manual_seed(trial.step)\n    for _ in range(8):\n"
+                "        a = x[(i := torch.randint(64, (8,)))]\n        b = y[i]",
+            )
+        ],
+        "on 2 atoms all ranks train on the same samples, each of which counts 2 times",
+    ),
+    "evaluation before training": (
+        [
+            (
+                "    for a, b in loader:",
+                "    trial.report(loss=nn.functional.mse_loss(model(x), y))\n    for a, b in loader:",
+            ),
+            (
+                "    with torch.no_grad():\n        trial.report(loss=nn.functional.mse_loss(model(x), y))\n",
+                "",
+            ),
+        ],
+        "trial.report(step=iteration, ...)",
+    ),
+    "a snapshot in the working directory": (
+        [
+            (
+                TRACK,
+                TRACK
+                + "\nimport os\nif os.path.exists('snapshot.pt'):\n"
+                + "    model.load_state_dict(torch.load('snapshot.pt'), strict=False)",
+            ),
+            (
+                "    schedule.step()\n",
+                "    schedule.step()\n    if trial.rank == 0: torch.save(model.state_dict(), 'snapshot.pt')\n",
+            ),
+        ],
+        "every trial writes snapshot.pt and reads it",
+    ),
+}
+
+
+RUNNER = """\
+import runpy
+import torch
+import gpusched
+runpy.run_path(gpusched.init().hparams.file)
+"""
+
+
+REFUSED: dict[str, tuple[list[tuple[str, str]], str]] = {
+    "schedule by step": (
+        [
+            ("    schedule.step()\n", ""),
+            ("opt.step()", "opt.step()\n        schedule.step()"),
+            ("LambdaLR(opt, lambda epoch: 0.9**epoch)", "LinearLR(opt, 1.0, 0.1, 200)"),
+        ],
+        "Write schedule = trial.schedule(schedule)",
+    ),
+    "ranks not wrapped": (
+        [("trial.wrap(nn.Linear(4, 1))", "nn.Linear(4, 1)")],
+        "wrap the model (model = trial.wrap(model)",
+    ),
+    "nothing tracked": (
+        [(TRACK, "trial.step"), ("trial.scale_lr(opt)\n", "")],
+        "but never calls trial.track(...)",
+    ),
+    "no batch left": (
+        [("batch_size=8)", "batch_size=40, drop_last=True)")],
+        "do not fill one global batch",
+    ),
+    "FSDP1": (
+        [
+            (
+                "trial.wrap(nn.Linear(4, 1))",
+                "nn.Linear(4, 1)\nif trial.world_size > 1:\n    import torch.distributed.fsdp as fsdp\n"
+                "    torch.distributed.init_process_group('gloo')\n"
+                "    model = fsdp.FullyShardedDataParallel(model, device_id=torch.device('cpu'))",
+            )
+        ],
+        "fully_shard",
+    ),
+    "report on one rank": (
+        [("        trial.report", "        if trial.rank == 0: trial.report")],
+        "move it out of any `if rank == 0`",
+    ),
+}
+"""What the trial itself refuses (``tests/worker`` has its tests); one of these is noticed after ten seconds."""
+
+ALL = MISTAKES | REFUSED
+
+
+def rehearse(folder: Path, names: list[str]) -> dict[str, Any]:
+    """Return what the rehearsal of each script has shown, by its name; and the exit code."""
+    (folder / "play.py").write_text(RUNNER)
+    for name in names:
+        script = RIGHT
+        for right, wrong in ALL[name][0] if name != "right" else ():
+            assert right in script
+            script = script.replace(right, wrong)
+        (folder / f"{name}.py").write_text(script)
+    recipe: dict[str, Any] = {"script": "play.py", "metric": "loss", "mode": "min"}
+    recipe |= {"deadline": "1m", "devices": "cpu:1", "policy": {"name": "asha", "R": 27}}
+    recipe |= {"space": {"file": {"grid": [f"{name}.py" for name in names]}}}
+    (folder / "recipe.yaml").write_text(json.dumps(recipe))
+    words = ["validate", "recipe.yaml", "--rehearse", "110s", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "gpusched", *words, f"--configurations={len(names)}"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    rehearsals = json.loads(done.stdout)["rehearsals"]
+    found = {each["hparams"]["file"].removesuffix(".py"): each for each in rehearsals}
+    return {**found, "exit code": done.returncode}
+
+
+def assert_told(mistake: str, seen: dict[str, Any]) -> None:
+    found, says = seen[mistake]["findings"], ALL[mistake][1]
+    assert any(says in finding["text"] for finding in found if finding["error"]), found
+    assert (seen[mistake]["ok"], seen["exit code"]) == (False, 2)
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return rehearse(tmp_path_factory.mktemp("rehearsal"), ["right", *MISTAKES])
+
+
+def test_a_right_script_passes(seen: dict[str, Any]) -> None:
+    right = seen["right"]
+    assert (right["ok"], right["findings"], right["sizes"]) == (True, [], [1, 1, 2, 1])
+    assert right["steps"] == 8
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_with_the_line_to_change(mistake: str, seen: dict[str, Any]) -> None:
+    assert_told(mistake, seen)
+
+
+@pytest.mark.slow
+def test_what_a_trial_refuses_is_told(tmp_path: Path) -> None:
+    seen = rehearse(tmp_path, [*REFUSED])
+    for mistake in REFUSED:
+        assert_told(mistake, seen)
