@@ -1,1 +1,4 @@
-"""The machine looked over (``machine``: everything but GPUs; ``gpus``: what the driver says), and a ``rehearsal`` judged."""
+"""What is looked over before a search.
+
+``machine`` (everything but GPUs) and ``gpus`` (what the driver says) are the machine's; ``rehearsal`` judges a script.
+"""
