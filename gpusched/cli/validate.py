@@ -96,10 +96,14 @@ def run(args: argparse.Namespace) -> int:
 
 def remarks(recipe: Recipe) -> Iterator[str]:
     """Yield what is odd about a recipe and not wrong."""
-    from gpusched.recipe.checks import mode_remark
+    from gpusched.recipe.checks import mode_remark, rate_remark
 
     odd = mode_remark(recipe.metric, recipe.mode)
     if odd:
+        yield odd
+    sizes = (recipe.atoms_named, recipe.max_atoms, max(recipe.sizes, default=None))
+    is_scaled = recipe.batch == "per_atom" and recipe.lr_power == 1.0 and 1 not in sizes
+    if is_scaled and (odd := rate_remark(recipe.script)):
         yield odd
 
 

@@ -129,3 +129,23 @@ def test_the_schema_needs_no_recipe(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(json.loads(capsys.readouterr().out)["required"]) == {
         *("script", "deadline", "metric", "space"),
     }
+
+
+@pytest.mark.parametrize(
+    ("words", "is_told"),
+    [
+        ([], True),
+        (["--set", "lr_scaling=auto"], False),
+        (["--set", "batch=global"], False),
+        (["--set", "max_atoms=1"], False),
+    ],
+)
+def test_linear_scaling_of_adam_is_mentioned(
+    recipe: Path, capsys: pytest.CaptureFixture[str], words: list[str], is_told: bool
+) -> None:
+    script = "import torch\nopt = torch.optim.AdamW([])\ntrial.scale_lr(opt)\n"
+    (recipe.parent / "train.py").write_text(script)
+    assert main(["validate", str(recipe), "--devices", "cpu:4", *words]) == 0
+    said = capsys.readouterr().err
+    assert ("train.py:2 makes an AdamW" in said) == is_told
+    assert ("lr_scaling: auto" in said) == is_told
