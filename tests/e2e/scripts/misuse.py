@@ -1,5 +1,7 @@
 """One misuse of the worker API, chosen by the hyperparameter ``fault``; lines to be named end in ``# here``."""
 
+import time
+
 import torch
 from torch.utils.data import TensorDataset
 from torch.utils.data.distributed import DistributedSampler
@@ -20,10 +22,17 @@ if fault == "lambda":
 if fault != "no track":
     trial.track(model=model)  # here: shape
 for step in trial.steps():
+    time.sleep(float(trial.hparams.get("step_s", 0)))
     if fault == "fewer" and step == 1 and trial.rank == 0:
         break
     if fault == "one rank":
         if trial.rank == 0:
             trial.report(score=1.0)  # here: one rank
+        continue
+    if fault == "waits":
+        if trial.rank > 0:
+            torch.distributed.barrier()  # here: the others
+        else:
+            trial.report(score=1.0)  # here: waits
         continue
     trial.report(score=1.0)  # here: no track, fewer
