@@ -4,8 +4,8 @@
   trial)
 * what a rank says: ``reports``, over ``channel`` to the daemon; ``leaving``, ``lastword``;
   to the user: ``errorfile`` (in which line it failed), ``usage`` (which call is wrong or missing)
-* what a trial trains on: ``data`` (who gets which sample), ``loader``; ``weights``, ``learning_rate`` and ``schedule``
-  keep gradients, rates and schedules right whatever the number of ranks
+* what a trial trains on: ``data`` (who gets which sample), ``loader``, ``stream``; ``weights``, ``learning_rate`` and
+  ``schedule`` keep gradients, rates and schedules right whatever the number of ranks
 * what survives a launch: ``training`` (what was set up), ``state``, ``tracked``, ``sharded`` and ``rng`` (what a
   checkpoint holds), ``snapshot`` (its copy in memory), ``checkpoint`` (how it lies on disk), ``saving``
 * what a rehearsal looks at: ``witness``

@@ -55,6 +55,7 @@ class Call(IntEnum):
     END = 6
     STEPS = 7
     FILES = 8
+    BATCH = 9
 
     @property
     def shown(self) -> str:
@@ -67,6 +68,7 @@ class Call(IntEnum):
             Call.END: "its end",
             Call.STEPS: "the next of trial.steps()",
             Call.FILES: "trial.checkpoint_dir()",
+            Call.BATCH: "the next batch of a stream",
         }[self]
 
 

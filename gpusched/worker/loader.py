@@ -2,7 +2,7 @@
 
 ``TrainingLoader`` is what ``trial.loader`` gives: it knows its epoch and how many samples of it are consumed, and
 goes on from there after a checkpoint, whatever the number of ranks. A batch counts as consumed when it is handed out,
-not when a worker process fetched it. ``StreamLoader`` is the same for iterable data sets, which shard themselves.
+not when a worker process fetched it. ``stream.py`` is the same for iterable data sets.
 ``EvaluationLoader`` gives every sample to exactly one rank, without padding.
 
 Random numbers: the order comes from seed and epoch; worker processes are seeded from seed, epoch, position and rank,
@@ -12,18 +12,18 @@ and nothing here draws from torch's global generator, so evaluating does not cha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sized
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from gpusched.worker.data import EpochOrder, EpochShares, Layout, derive_seed
-from gpusched.worker.errorfile import say
 from gpusched.worker.rng import capture as capture_rng
 from gpusched.worker.rng import restore as restore_rng
 from gpusched.worker.rng import seed_everything
+from gpusched.worker.state import Stateful, portable, unportable
 from gpusched.worker.weights import BatchWeight, tagged
 
 _OURS = {
@@ -34,10 +34,11 @@ _OURS = {
 
 @dataclass(slots=True)
 class Position:
-    """Where training stands: ``consumed`` samples (stream: batches) of epoch ``epoch``."""
+    """Where training stands: ``consumed`` samples of epoch ``epoch``; ``places``: of each shard of a stream."""
 
     epoch: int = 0
     consumed: int = 0
+    places: Mapping[int, Any] = field(default_factory=dict)
 
 
 def place_batch(batch: Any, device: torch.device) -> Any:
@@ -55,7 +56,7 @@ def place_batch(batch: Any, device: torch.device) -> Any:
     return moved(device) if callable(moved) else batch
 
 
-class _TrainingBase(ABC):
+class BaseLoader(ABC):
     """Epoch, position and the batch weight; what the two training loaders share."""
 
     def __init__(
@@ -96,7 +97,7 @@ class _TrainingBase(ABC):
     def epochs_seen(self) -> float:
         """Epochs trained on so far, with the fraction of the one under way."""
 
-    def follow(self, forerunner: _TrainingBase) -> None:
+    def follow(self, forerunner: BaseLoader) -> None:
         """Take the place of a loader that the same line of the script has made before: its next epoch comes next."""
         self._position = Position(forerunner._settled().epoch)
 
@@ -113,15 +114,15 @@ class _TrainingBase(ABC):
         """Remember that an optimizer has stepped on all that was handed out."""
         self._stepped = replace(self._position)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The position; a finished epoch is the beginning of the next.
+    def _kept(self) -> Position:
+        """The position to save; a finished epoch is the beginning of the next.
 
         Batches handed out since the last optimizer step are in nothing that a checkpoint holds: they come again.
         """
         where = self._settled()
         if self._counts_steps and self._running and self.mid_epoch:
             where = self._stepped or Position(where.epoch)
-        return {"epoch": where.epoch, "consumed": where.consumed}
+        return where
 
     def _settled(self) -> Position:
         if self._running and not self.mid_epoch:
@@ -135,12 +136,10 @@ class _TrainingBase(ABC):
         self._running = True
         where = self._position
         self._stepped = replace(where)
-        self._generator.manual_seed(derive_seed(self._seed, *self._seed_parts(where)))
+        self._generator.manual_seed(
+            derive_seed(self._seed, where.epoch, where.consumed, self._layout.rank)
+        )
         return replace(where)
-
-    def _seed_parts(self, where: Position) -> tuple[int, ...]:
-        """What the random numbers of worker processes depend on, beside the seed."""
-        return where.epoch, where.consumed, self._layout.rank
 
     def _end(self, epoch: int) -> None:
         """Epoch ``epoch`` is over, to its end or by a ``break``."""
@@ -151,7 +150,7 @@ class _TrainingBase(ABC):
         self._weight.value = 1.0
 
 
-class TrainingLoader(_TrainingBase):
+class TrainingLoader(BaseLoader):
     """Iterates over what is left of the epoch; the next iteration is the next epoch."""
 
     def __init__(
@@ -177,6 +176,8 @@ class TrainingLoader(_TrainingBase):
         self._shuffle = shuffle
         self.drop_last = drop_last
         self._batches: list[list[int]] = []
+        #: A data set with a state of its own is asked for it, on rank 0; copies in worker processes cannot be.
+        self._asks_dataset = isinstance(dataset, Stateful) and not options.get("num_workers")
         options.setdefault("pin_memory", device.type == "cuda")
         self._loader: DataLoader[Any] = DataLoader(
             dataset,
@@ -227,7 +228,11 @@ class TrainingLoader(_TrainingBase):
         return where.epoch + where.consumed / self.length
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "length": self.length}
+        where = self._kept()
+        state = {"epoch": where.epoch, "consumed": where.consumed, "length": self.length}
+        if self._asks_dataset:
+            state["dataset"] = portable(self.dataset.state_dict(), "the data set")
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved position.
@@ -241,6 +246,8 @@ class TrainingLoader(_TrainingBase):
                 f"set has {self.length}: the data must be the same in every launch of a trial"
             )
         self._position = Position(state["epoch"], state["consumed"])
+        if self._asks_dataset and "dataset" in state:
+            self.dataset.load_state_dict(unportable(state["dataset"]))
 
     def _order(self, epoch: int) -> EpochOrder:
         if self._sampler is None:
@@ -269,87 +276,6 @@ class _Lists:
 
     def __len__(self) -> int:
         return len(self._lists())
-
-
-class StreamLoader(_TrainingBase):
-    """For iterable data sets. They shard themselves; ``set_epoch`` is called if there is one.
-
-    In mid-epoch it goes on by skipping batches, which is exact for the same number of ranks where the data set draws
-    its random numbers in worker processes, or from seeds of its own; for another number the epoch begins again.
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        *,
-        batch_size: int,
-        drop_last: bool,
-        layout: Layout,
-        seed: int,
-        weight: BatchWeight,
-        device: torch.device,
-        **options: Any,
-    ) -> None:
-        super().__init__(layout, batch_size, seed, weight, device)
-        refuse_foreign_options(dataset, options)
-        self.dataset = dataset
-        share = self.global_batch // layout.world_size
-        share += layout.rank < self.global_batch % layout.world_size
-        options.setdefault("pin_memory", device.type == "cuda")
-        self._loader: DataLoader[Any] = DataLoader(
-            dataset,
-            batch_size=max(1, share),
-            drop_last=drop_last,
-            generator=self._generator,
-            **options,
-        )
-        self._exhausted = False
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def _seed_parts(self, where: Position) -> tuple[int, ...]:
-        """An epoch is the same stream wherever in it a launch goes on."""
-        return where.epoch, self._layout.rank
-
-    def __iter__(self) -> Iterator[Any]:
-        where = self._begin()
-        self._exhausted = False
-        if callable(set_epoch := getattr(self.dataset, "set_epoch", None)):
-            set_epoch(where.epoch)
-        try:
-            for number, batch in enumerate(self._loader):
-                if number < where.consumed:
-                    continue
-                self._position.consumed = number + 1
-                yield place_batch(batch, self._device)
-            self._exhausted = True
-        finally:
-            self._end(where.epoch)
-
-    @property
-    def mid_epoch(self) -> bool:
-        return self._running and not self._exhausted and self._position.consumed > 0
-
-    @property
-    def epochs_seen(self) -> float:
-        """Epochs trained on so far; the fraction only where the data set knows its length."""
-        where = self._settled()
-        batches = len(self._loader) if isinstance(self.dataset, Sized) else 0
-        return where.epoch + (where.consumed / batches if batches else 0.0)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "world_size": self._layout.world_size}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved position; from the beginning of its epoch if the number of ranks is another."""
-        self._position = Position(state["epoch"], state["consumed"])
-        if state["consumed"] and state["world_size"] != self._layout.world_size:
-            self._position.consumed = 0
-            say(
-                "an iterable data set cannot go on in mid-epoch with another number of "
-                "ranks: this epoch begins again"
-            )
 
 
 class EvaluationLoader:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import sys
+from types import TracebackType
 from typing import Any
 
 from gpusched.worker.data import derive_seed
@@ -57,3 +58,47 @@ def restore(state: dict[str, Any]) -> None:
         torch.set_rng_state(state["torch"])
         if "cuda" in state and torch.cuda.is_available():
             torch.cuda.set_rng_state(state["cuda"])
+
+
+class OwnGenerators:
+    """A context with generators of its own, seeded at the first entry and kept from one entry to the next."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed: int | None = seed
+        self._inside: list[Any] = []
+        self._outside: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._outside = _states()
+        if self._seed is not None:
+            seed_everything(self._seed)
+            self._seed = None
+        else:
+            _put_back(self._inside)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._inside = _states()
+        _put_back(self._outside)
+
+
+def _states() -> list[Any]:
+    """States of the generators of the CPU, as their libraries give them: cheaper than ``capture``."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    return [
+        random.getstate(),
+        numpy.random.get_state() if numpy is not None else None,
+        torch.get_rng_state() if torch is not None else None,
+    ]
+
+
+def _put_back(states: list[Any]) -> None:
+    random.setstate(states[0])
+    if states[1] is not None:
+        sys.modules["numpy"].random.set_state(states[1])
+    if states[2] is not None:
+        sys.modules["torch"].set_rng_state(states[2])

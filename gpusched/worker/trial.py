@@ -39,8 +39,9 @@ from gpusched.worker.witness import Witness
 if TYPE_CHECKING:
     import torch
 
-    from gpusched.worker.loader import EvaluationLoader, StreamLoader, TrainingLoader
+    from gpusched.worker.loader import EvaluationLoader, TrainingLoader
     from gpusched.worker.schedule import Schedule
+    from gpusched.worker.stream import StreamLoader
 
 
 class Trial:
@@ -216,6 +217,7 @@ class Trial:
         *,
         shuffle: bool = True,
         drop_last: bool = False,
+        shards: int = 1,
         **options: Any,
     ) -> TrainingLoader | StreamLoader:
         """Batches of this rank's share of ``dataset``, on its device; one iteration is (what is left of) one epoch.
@@ -224,20 +226,26 @@ class Trial:
         however often the trial is resized.
 
         Args:
-            dataset: Map-style, or an ``IterableDataset``, which must shard itself.
+            dataset: Map-style, or an ``IterableDataset`` that yields the same stream on every rank: gpusched deals the
+                samples to the ranks, also over a resize in mid-epoch. A data set (or its iterator) with ``state_dict``
+                and ``load_state_dict`` is asked for its state; any other stream is read again up to where it was.
             batch_size: Samples per atom, or of the global batch where the recipe says ``batch: global``.
             shuffle: Visit the samples in a random order.
             drop_last: Leave the samples out that do not fill a global batch.
+            shards: For an iterable data set that splits itself by ``torch.utils.data.get_worker_info()``: the number of
+                logical shards, each of which one rank reads (1: every rank reads the whole stream and keeps its share).
+                The same in every launch; at least the number of ranks; its number of files, say.
             options: Go to ``torch.utils.data.DataLoader``. A ``sampler`` of your own that yields indices (weighted, a
                 subset) is asked for the list of each epoch under a seed, and the ranks share that list.
 
         Raises:
             TypeError: A ready-made DataLoader, a batch sampler, or a sampler that shards by itself.
-            ValueError: An empty data set, or a batch size below 1.
+            ValueError: An empty data set, a batch size below 1, or a stream that differs between ranks.
         """
         from torch.utils.data import IterableDataset
 
-        from gpusched.worker.loader import StreamLoader, TrainingLoader
+        from gpusched.worker.loader import TrainingLoader
+        from gpusched.worker.stream import StreamLoader
 
         common = {
             "batch_size": batch_size,
@@ -249,7 +257,7 @@ class Trial:
         }
         made: TrainingLoader | StreamLoader
         if isinstance(dataset, IterableDataset):
-            made = StreamLoader(dataset, **common, **options)
+            made = StreamLoader(dataset, group=self._group, shards=shards, **common, **options)
         else:
             made = TrainingLoader(dataset, shuffle=shuffle, **common, **options)
         made.before_use = self._arrive

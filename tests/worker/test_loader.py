@@ -1,17 +1,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from gpusched.worker.data import Layout
-from gpusched.worker.loader import EvaluationLoader, StreamLoader, TrainingLoader, place_batch
+from gpusched.worker.loader import EvaluationLoader, TrainingLoader, place_batch
 from gpusched.worker.weights import BatchWeight
 
 CPU = torch.device("cpu")
@@ -31,11 +30,11 @@ class Numbers(Dataset[Any]):
 def loaders(
     length: int, world_size: int, batch_size: int = 4, **options: Any
 ) -> list[TrainingLoader]:
-    exact = options.pop("exact", False)
+    exact, kind = options.pop("exact", False), options.pop("kind", Numbers)
     defaults = {"shuffle": True, "drop_last": False, "seed": 5, "device": CPU}
     return [
         TrainingLoader(
-            Numbers(length),
+            kind(length),
             batch_size=batch_size,
             layout=Layout(rank, world_size, world_size, exact),
             weight=BatchWeight(),
@@ -230,52 +229,6 @@ def test_evaluation_gives_each_sample_to_one_rank(
     assert seen == Counter(range(length))
 
 
-class Stream(IterableDataset[Any]):
-    """Shards itself by rank, as iterable sets do."""
-
-    def __init__(self, length: int, rank: int, world_size: int) -> None:
-        self._own = range(rank, length, world_size)
-        self.epoch = 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        return (100 * self.epoch + n for n in self._own)
-
-
-def streams(world_size: int) -> list[StreamLoader]:
-    return [
-        StreamLoader(
-            Stream(20, rank, world_size),
-            batch_size=3,
-            drop_last=False,
-            layout=Layout(rank, world_size, world_size, exact=False),
-            seed=0,
-            weight=BatchWeight(),
-            device=CPU,
-        )
-        for rank in range(world_size)
-    ]
-
-
-def test_streams_know_their_epoch_and_go_on_in_it(capfd: pytest.CaptureFixture[str]) -> None:
-    (loader,) = streams(1)
-    assert sorted(n for batch in loader for n in batch.tolist()) == list(range(20))
-    iterator = iter(loader)
-    first = [*next(iterator).tolist(), *next(iterator).tolist()]
-    assert loader.mid_epoch
-    state = loader.state_dict()
-    iterator.close()
-    (resumed,) = streams(1)
-    resumed.load_state_dict(state)
-    assert [*first, *(n for batch in resumed for n in batch.tolist())] == list(range(100, 120))
-    for loader in streams(2):
-        loader.load_state_dict(state)
-        assert loader.epoch == 1
-    assert "this epoch begins again" in capfd.readouterr().err
-
-
 class Pair(NamedTuple):
     image: torch.Tensor
     label: torch.Tensor
@@ -291,3 +244,29 @@ def test_batches_are_placed_whatever_they_are_made_of() -> None:
     assert (batch["b"][1][1], batch["d"]) == ("text", 3)
     (loader,) = [loaders_of(TensorDataset(torch.zeros(4, 2), torch.zeros(4)))]
     assert [tuple(x.shape) for x, _ in loader] == [(2, 2), (2, 2)]
+
+
+class Remembering(Numbers):
+    """A data set with a state of its own: what was asked of it."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.asked: list[int] = []
+
+    def __getitem__(self, index: int) -> int:
+        self.asked.append(index)
+        return index
+
+    def state_dict(self) -> dict[str, list[int]]:
+        return {"asked": list(self.asked)}
+
+    def load_state_dict(self, state: dict[str, list[int]]) -> None:
+        self.asked = list(state["asked"])
+
+
+def test_a_data_set_with_a_state_is_asked_for_it() -> None:
+    (loader,), (resumed,) = (loaders(12, 1, kind=Remembering) for _ in range(2))
+    iterator = iter(loader)
+    first = next(iterator).tolist()
+    resumed.load_state_dict(loader.state_dict())
+    assert resumed.dataset.asked == first

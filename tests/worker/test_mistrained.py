@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import OneCycleLR, StepLR
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 import gpusched
 from gpusched.worker.learning_rate import RateScaler
@@ -216,33 +216,6 @@ def test_micro_batches_since_the_last_step_come_again_after_a_resume(bench: Benc
         values(run_ranks(accumulating, 1, bench, 1, (4,)))
     ((rest, _),) = values(run_ranks(accumulating, 1, bench, 2, (4,)))
     assert rest == whole[1:], "the step that was cut in two is taken whole"
-
-
-class Drawn(IterableDataset[float]):
-    """Random numbers, drawn in worker processes."""
-
-    def __iter__(self) -> Any:
-        return iter(torch.rand(8).tolist())
-
-
-def stream(stops: bool) -> list[float]:
-    trial = gpusched.init()
-    loader = trial.loader(Drawn(), batch_size=2, num_workers=1)
-    trial.track(model=nn.Linear(1, 1))
-    seen: list[float] = []
-    for batch in loader:
-        seen += batch.tolist()
-        if stops and len(seen) == 4:
-            trial.report(accuracy=0)
-    return seen
-
-
-def test_a_stream_goes_on_where_it_was(bench: Bench) -> None:
-    (whole,) = values(run_ranks(stream, 1, Bench_at(bench, "whole"), arguments=(False,)))
-    with daemon(bench, at_step(**{"yield": 1})):
-        values(run_ranks(stream, 1, bench, 1, (True,)))
-    (rest,) = values(run_ranks(stream, 1, bench, 2, (False,)))
-    assert rest == whole[4:]
 
 
 def wrong_loader(how: str) -> None:
