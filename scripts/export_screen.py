@@ -10,40 +10,22 @@ deadline), so one finished run gives any screen it ever showed. Not while its da
 from __future__ import annotations
 
 import argparse
+import asyncio
 import dataclasses
-import io
 import itertools
 import re
 import sys
 import tempfile
 from pathlib import Path
 
-from rich.console import CONSOLE_SVG_FORMAT, Console
-from rich.terminal_theme import TerminalTheme
-
+from gpusched.dashboard.app import Dashboard
 from gpusched.dashboard.model import View
-from gpusched.dashboard.render import render
-from gpusched.dashboard.ui import UiState
 from gpusched.driver import assemble
 from gpusched.driver.loop import replay
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
-
-THEME = TerminalTheme(
-    background=(24, 26, 31),
-    foreground=(208, 212, 218),
-    normal=[
-        *[(60, 64, 72), (224, 108, 117), (137, 190, 112), (222, 184, 110)],
-        *[(97, 158, 226), (190, 132, 214), (86, 182, 194), (208, 212, 218)],
-    ],
-)
-
-#: Rich's frame without its web font: a README's picture must not load anything.
-FRAME = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace(
-    "Fira Code", "ui-monospace, SFMono-Regular, Menlo, DejaVu Sans Mono"
-)
 
 
 def main() -> int:
@@ -70,9 +52,8 @@ def main() -> int:
     except GpuschedError as error:
         print(f"export_screen: {error}", file=sys.stderr)
         return error.exit_code
-    ui = UiState(selected=args.trial, detail=args.trial is not None)
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(svg(view, args.columns, args.rows, ui))
+    args.out.write_text(svg(view, args.columns, args.rows, args.trial))
     print(f"{args.out}: {view.experiment} at {view.now_s:.1f} s")
     return 0
 
@@ -105,19 +86,22 @@ def standing(folder: Path, at: float | None) -> View:
     return assembled.view(daemon_pid=None, alive=True, now=max(at, state.now))
 
 
-def svg(view: View, columns: int, rows: int, ui: UiState) -> str:
-    console = Console(
-        record=True,
-        width=columns,
-        height=rows,
-        force_terminal=True,
-        color_system="truecolor",
-        file=io.StringIO(),
-        legacy_windows=False,
-    )
-    console.print(render(view, width=columns, height=rows, ui=ui))
-    title = "gpusched watch"
-    return console.export_svg(title=title, theme=THEME, code_format=FRAME, unique_id="gpusched")
+def svg(view: View, columns: int, rows: int, trial: int | None) -> str:
+    async def shown() -> str:
+        app = Dashboard(lambda: iter([view]))
+        async with app.run_test(size=(columns, rows)) as pilot:
+            while app.seen is None:
+                await pilot.pause()
+            if trial is not None:
+                app.choose(selected=trial)
+                app.action_open("trial")
+            await pilot.pause()
+            app.console.legacy_windows = False
+            return app.export_screenshot(title="gpusched watch")
+
+    # A README's picture must not load anything, such as the web font of the frame.
+    picture = re.sub(r"@font-face \{.*?\}\s*", "", asyncio.run(shown()), flags=re.DOTALL)
+    return picture.replace("Fira Code", "ui-monospace, SFMono-Regular, Menlo, DejaVu Sans Mono")
 
 
 if __name__ == "__main__":

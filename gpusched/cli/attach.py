@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import signal
 import sys
 import time
@@ -18,6 +17,8 @@ from typing import Any
 from gpusched.cli import common
 from gpusched.daemon import session
 from gpusched.daemon.session import Client, DaemonGone
+from gpusched.dashboard import live
+from gpusched.dashboard.model import thinned
 from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
@@ -60,21 +61,24 @@ def begin(args: argparse.Namespace, paths: ExperimentPaths, daemon_pid: int, ver
             f"{name} {verb} in the background; 'gpusched watch' shows it, 'gpusched stop' ends it"
         )
         return common.tell(args, data, told)
-    if not args.json and not is_screen():
+    if not args.json and not live.is_possible():
         print(f"{name}: {paths.root}", flush=True)
     return attach(paths, as_json=args.json, owns=True)
 
 
-def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
-    """Stay until the experiment is over or the user detaches; return the exit code."""
+def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool, steers: bool = True) -> int:
+    """Stay until the experiment is over or the user detaches; return the exit code.
+
+    ``owns``: Ctrl-C is for the experiment. ``steers``: the dashboard may change the search.
+    """
     interrupts = Interrupts(paths) if owns else None
     stream = Stream(paths)
     try:
-        stays = _stay(stream, paths, as_json, interrupts)
+        stays = _stay(stream, paths, as_json, interrupts, steers)
     except KeyboardInterrupt:  # before anybody listened for it
         if interrupts is not None:
             interrupts()
-        stays = interrupts is not None and _stay(stream, paths, as_json, interrupts)
+        stays = interrupts is not None and _stay(stream, paths, as_json, interrupts, steers)
     if not stays and find.has_daemon(paths):
         if not as_json:
             common.note(
@@ -85,20 +89,23 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool) -> int:
 
 
 def _stay(
-    stream: Stream, paths: ExperimentPaths, as_json: bool, interrupts: Interrupts | None
+    stream: Stream,
+    paths: ExperimentPaths,
+    as_json: bool,
+    interrupts: Interrupts | None,
+    steers: bool,
 ) -> bool:
     """Stay until the experiment is over; return False if the person detached before."""
-    if as_json or not is_screen():
+    if as_json or not live.is_possible():
         return _follow(stream, as_json, interrupts)
-    from gpusched.dashboard.live import watch
-
-    ended = watch(stream.views, folder=paths.root, on_interrupt=interrupts, explain=stream.explain)
+    ended = live.watch(
+        stream.views,
+        folder=paths.root,
+        on_interrupt=interrupts,
+        sources={"trial": stream.explain, "curves": stream.curves},
+        act=stream.act if steers else None,
+    )
     return ended.why not in ("detached", "terminated")
-
-
-def is_screen() -> bool:
-    """Tell whether there is a terminal for the dashboard."""
-    return sys.stdout.isatty() and sys.stdin.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 class Stream:
@@ -119,10 +126,27 @@ class Stream:
             None if find.has_daemon(self._paths) and not self.over else session.view(self._paths)
         )
 
-    def explain(self, trial: int) -> list[str]:
+    def explain(self, trial: int | None) -> list[str]:
         """Return a trial's story, line by line."""
-        answer = session.explanation(self._paths, trial)
-        return list(answer["lines"])
+        return [] if trial is None else list(session.explanation(self._paths, trial)["lines"])
+
+    def curves(self, _trial: int | None) -> dict[int, tuple[tuple[float, float | None], ...]]:
+        """Return (seconds since the search began, metric) of every report of each trial."""
+        from gpusched.journal import timeline
+
+        told = timeline.read(self._paths.journal)
+        return {
+            trial.id: tuple(thinned([(at, metric) for at, _, metric in trial.curve], 400))
+            for trial in told.trials.values()
+        }
+
+    def act(self, verb: str, **arguments: Any) -> Any:
+        """Ask the daemon for a change; return the answer. Raises GpuschedError."""
+        client = Client.connect(self._paths.socket)
+        if client is None:
+            raise DaemonGone(f"{self._paths.root.name} has no daemon that would take it")
+        with client:
+            return client.ask(verb, **arguments)
 
     def lines(self) -> Iterator[Lines | None]:
         """Yield frames with a line or an event; None now and then, so that the caller can look after its keys.

@@ -1,8 +1,4 @@
-"""The top of the screen: what runs, how long still, how good so far, and which trial holds which atom.
-
-Pure functions that answer with lines of rich ``Text``; ``render`` cuts every line to its width, so a panel only decides
-what is worth its room.
-"""
+"""The top of the screen: what runs, how long still, how good so far, and which trial holds which atom. Pure."""
 
 from __future__ import annotations
 
@@ -14,23 +10,26 @@ from itertools import groupby
 from rich.text import Text
 
 from gpusched.dashboard import marks, panels
-from gpusched.dashboard.marks import QUIET, styled
+from gpusched.dashboard.marks import QUIET, clicking, fit, styled
 from gpusched.dashboard.model import LIVE, DeviceView, View
-from gpusched.dashboard.ui import UiState
 from gpusched.text import count, show_clock, show_duration, show_hparams, show_metric
 
 LABEL = "atoms  "
 
 
-def header(view: View, width: int, ui: UiState, *, rows: int) -> list[Text]:
-    """Compose two rows at least; a third is a bar of the time, a fourth has the counts that fit nowhere else."""
-    lines = [marks.beside(_title(view, width), _standing(view, ui), width)]
+def top(view: View, width: int, height: int, away_s: float | None = None) -> list[Text]:
+    """Compose the header and the strip of atoms for a screen of this size. ``away_s``: silence of the daemon."""
+    rows = 4 if height >= 20 else 3 if height >= 14 else 2
+    lines = [marks.beside(_title(view, width), _standing(view, away_s), width)]
     if rows >= 3:
-        lines.append(_progress(view, width, ui))
+        lines.append(_progress(view, width, away_s))
     best, counts = _best(view, width), _counts(view)
     if best.cell_len + counts.cell_len + 3 <= width:
-        return [*lines, marks.beside(best, counts, width)]
-    return [*lines, best, counts] if rows >= 4 else [*lines, best]
+        lines.append(marks.beside(best, counts, width))
+    else:
+        lines += [best, counts] if rows >= 4 else [best]
+    lines += atoms(view, width, rows=2 if height < 20 else 4 if height < 36 else 7)
+    return [fit(line, width) for line in lines]
 
 
 def _title(view: View, width: int) -> Text:
@@ -42,27 +41,32 @@ def _title(view: View, width: int) -> Text:
     return title
 
 
-def _standing(view: View, ui: UiState) -> Text:
+def _standing(view: View, away_s: float | None) -> Text:
     glyph, style = marks.EXPERIMENT.get(view.state, marks.UNKNOWN)
-    if ui.away_s is not None and not view.is_over:
-        ago = show_duration(ui.away_s)
+    if away_s is not None and not view.is_over:
+        ago = show_duration(away_s)
         return styled(f"{glyph} daemon is away, last seen {ago} ago", "bold yellow")
     line = styled(f"{glyph} {view.state}", style)
     if view.state in ("running", "starting"):
-        line.append(f"  {show_clock(math.ceil(time_left_s(view, ui)))} left", "bold")
+        line.append(f"  {clock_left(view, away_s)}", "bold")
     elif view.ending:
         line.append(f": {view.ending}", style)
     return line
 
 
-def time_left_s(view: View, ui: UiState) -> float:
+def time_left_s(view: View, away_s: float | None = None) -> float:
     """Return the time left; the clock runs on while the daemon is silent."""
-    return max(0.0, view.time_left_s - (ui.away_s or 0.0))
+    return max(0.0, view.time_left_s - (away_s or 0.0))
 
 
-def _progress(view: View, width: int, ui: UiState) -> Text:
+def clock_left(view: View, away_s: float | None = None) -> str:
+    """Word the time left: ``0:41 left``."""
+    return f"{show_clock(math.ceil(time_left_s(view, away_s)))} left"
+
+
+def _progress(view: View, width: int, away_s: float | None) -> Text:
     over = view.is_over or view.state == "interrupted"
-    passed_s = view.deadline_s - (view.time_left_s if over else time_left_s(view, ui))
+    passed_s = view.deadline_s - (view.time_left_s if over else time_left_s(view, away_s))
     share = passed_s / view.deadline_s if view.deadline_s > 0 else 1.0
     end = f" {show_clock(passed_s)} of {show_clock(view.deadline_s)}"
     style = "green" if share < 0.9 or over else "yellow"
@@ -75,23 +79,25 @@ def _best(view: View, width: int) -> Text:
     if best is None:
         return line.append("no model saved yet", QUIET)
     line.append(f"{view.metric} ").append(show_metric(best.metric), "bold green")
-    line.append(f"  trial {best.trial} at step {best.step}")
+    line.append_text(
+        clicking(Text(f"  trial {best.trial} at step {best.step}"), f"choose({best.trial})")
+    )
     if width >= 120 and best.hparams:
         line.append(f"  {show_hparams(best.hparams)}", QUIET)
     return line
 
 
 def _counts(view: View) -> Text:
-    """``23 trials: 4 live, 17 paused, 1 failed``."""
+    """``23 trials: 4 live, 17 paused, 1 failed``; a click on a count shows these trials alone."""
     counts = dict(view.trial_counts)
     live = sum(counts.pop(state, 0) for state in (*LIVE, "pending"))
-    parts = [(f"{live} live", "green")] if live else []
-    for state, number in counts.items():
-        if number:
-            parts.append((f"{number} {state}", marks.state_of(state)[1]))
-    line = styled(count(view.trials_total, "trial"), "")
-    for place, (text, style) in enumerate(parts):
-        line.append(": " if place == 0 else ", ").append(text, style)
+    parts = {"live": (live, "green")} | {
+        state: (number, marks.state_of(state)[1]) for state, number in counts.items()
+    }
+    line = clicking(styled(count(view.trials_total, "trial"), ""), "filter('')")
+    for place, (state, (number, style)) in enumerate((s, p) for s, p in parts.items() if p[0]):
+        part = clicking(styled(f"{number} {state}", style), f"filter('{state}')")
+        line.append(": " if place == 0 else ", ").append_text(part)
     return line
 
 
@@ -99,7 +105,7 @@ def _counts(view: View) -> Text:
 
 
 def atoms(view: View, width: int, *, rows: int) -> list[Text]:
-    """Blocks in the atoms' fixed order, named by their trial; below them why an atom cannot be used."""
+    """Draw blocks in the atoms' fixed order, named by their trial; below them why an atom cannot be used."""
     label = LABEL if width >= 60 else ""
     if not view.devices:
         return [styled(f"{label}waiting for the devices", QUIET)]
@@ -108,18 +114,15 @@ def atoms(view: View, width: int, *, rows: int) -> list[Text]:
     counts = _atom_counts(view)
     if len(strips) == 1 and strips[0].cell_len + counts.cell_len + 2 <= room:
         strips[0].append("  ").append_text(counts)
-    indent = " " * len(label)
-    lines = [
-        styled(indent if place else label, QUIET).append_text(strip)
-        for place, strip in enumerate(strips)
-    ]
-    return lines + [
-        styled(indent, "").append_text(line) for line in _troubles(view, rows - len(lines))
+    strips += _troubles(view, rows - len(strips))
+    heads = [label, *(" " * len(label) for _ in strips)]
+    return [
+        styled(head, QUIET).append_text(strip) for head, strip in zip(heads, strips, strict=False)
     ]
 
 
 def _troubles(view: View, rows: int) -> list[Text]:
-    """Quarantined atoms first, then those that somebody does not let go; equal reasons in one line."""
+    """Word quarantined atoms first, then those that somebody does not let go; equal reasons in one line."""
     reasons: dict[tuple[str, str, str], list[str]] = {}
     for device in sorted(view.devices, key=lambda device: device.state != "quarantined"):
         if device.state == "quarantined" or device.stuck:
@@ -127,12 +130,9 @@ def _troubles(view: View, rows: int) -> list[Text]:
             names.append(panels.name_of(device))
     lines = []
     for (said, reason, state), names in list(reasons.items())[: max(0, rows)]:
-        line = styled(
-            " ".join(names[:4]) + (f" and {len(names) - 4} more" if names[4:] else ""), "bold"
-        )
-        style = marks.DEVICE.get(state, marks.UNKNOWN)[1]
-        line.append(f" {said}: {reason}", style)
-        lines.append(line)
+        more = f" and {len(names) - 4} more" if names[4:] else ""
+        line = styled(" ".join(names[:4]) + more, "bold")
+        lines.append(line.append(f" {said}: {reason}", marks.DEVICE.get(state, marks.UNKNOWN)[1]))
     return lines
 
 
@@ -142,19 +142,15 @@ def _atom_counts(view: View) -> Text:
     if counts.held == counts.total:
         return styled(f"all {counts.total} held" if counts.total > 1 else "held", QUIET)
     line = Text()
-    for name, style in (
-        ("held", QUIET),
-        ("free", QUIET),
-        ("draining", marks.DRAINING_STYLE),
-        ("quarantined", marks.QUARANTINED_STYLE),
-    ):
+    for name in ("held", "free", "draining", "quarantined"):
         number = getattr(counts, name)
-        if number:
-            line.append(", " if line else "", QUIET).append(f"{number} {name}", style)
-        if number and name == "draining":
-            left = {device.trial for device in view.devices if device.state == "draining"}
-            named = ", ".join(str(trial) for trial in sorted(t for t in left if t is not None)[:3])
-            line.append(f" after trial {named}" if named else "", style)
+        if not number:
+            continue
+        style = QUIET if name in ("held", "free") else marks.DEVICE[name][1]
+        line.append(", " if line else "", QUIET).append(f"{number} {name}", style)
+        left = {device.trial for device in view.devices if device.state == "draining"}
+        if name == "draining" and (known := sorted(t for t in left if t is not None)[:3]):
+            line.append(f" after trial {', '.join(map(str, known))}", style)
     return line
 
 
@@ -186,18 +182,20 @@ def _label(device: DeviceView) -> str:
 
 
 def block(device: DeviceView, width: int, colours: dict[int, str]) -> Text:
-    """``[  7  ]``; hatched while it drains, crossed out in quarantine."""
+    """``[  7  ]``; hatched while it drains, crossed out in quarantine. A click chooses the trial."""
     label = _label(device)
     if width >= len(label) + 4:
         label = f" {label} "
     if device.state == "held":
         colour = colours.get(device.trial if device.trial is not None else -1, QUIET)
         line = styled("[", colour).append(label.center(width - 2), f"black on {colour}")
-        return line.append("]", colour)
-    fill, style = marks.DEVICE.get(device.state, (" ", marks.UNKNOWN[1]))
-    # Too narrow for the filling between the brackets: then it takes their place.
-    left, right = "[]" if width - 2 > len(label) or not fill.strip() else (fill, fill)
-    return styled(left + label.center(width - 2, fill) + right, style)
+        line.append("]", colour)
+    else:
+        fill, style = marks.DEVICE.get(device.state, (" ", marks.UNKNOWN[1]))
+        # Too narrow for the filling between the brackets: then it takes their place.
+        left, right = "[]" if width - 2 > len(label) or not fill.strip() else (fill, fill)
+        line = styled(left + label.center(width - 2, fill) + right, style)
+    return line if device.trial is None else clicking(line, f"choose({device.trial})")
 
 
 def _in_words(view: View) -> Text:

@@ -29,7 +29,6 @@ from gpusched.core.events import (
 from gpusched.core.experiment import DEADLINE
 from gpusched.core.state import State
 from gpusched.core.trial import Trial, TrialState
-from gpusched.dashboard.model import View
 from gpusched.text import (
     clean,
     count,
@@ -221,25 +220,3 @@ def _over(state: State, reason: str) -> str:
 def _record(what: str, text: str, trial: int | None = None, **facts: Any) -> Record:
     target = {} if trial is None else {"trial": trial}
     return {"what": what, "text": text, **target, **facts}
-
-
-# ---------------------------------------------------------------- from views alone
-
-
-def between(before: View | None, after: View) -> list[str]:
-    """Tell what is new in ``after``, for a reader that gets views and no events (``TERM=dumb``)."""
-    known = set(before.decisions) if before is not None else set()
-    news = [
-        (decision.at, sentence(decision.trial, decision.text))
-        for decision in after.decisions
-        if decision not in known
-    ]
-    best = after.best
-    if best is not None and (before is None or before.best != best):
-        value = show_metric(best.metric)
-        text = f"new best: {after.metric} {value}, trial {best.trial} at step {best.step}"
-        news.append((best.at_s, text))
-    if before is None or before.state != after.state:
-        text = f"{after.experiment} is {after.state}"
-        news.append((after.now_s, f"{text}: {after.ending}" if after.ending else text))
-    return [line({"at": at, "text": text}) for at, text in sorted(news)]

@@ -1,4 +1,4 @@
-"""Glyphs, colours and small drawings: what each state looks like, sparklines, bars, and the chart of a curve.
+"""Glyphs, colours and small drawings: what each state looks like, sparklines and bars.
 
 Every state has a glyph *and* a word, and every block of the atoms' strip its trial's number, so nothing hangs on colour
 alone (``NO_COLOR``). Every glyph is one cell wide and has an ASCII stand-in of one cell, so that ``to_ascii`` changes
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.cells import cell_len
+from rich.style import Style
 from rich.text import Text
 
 from gpusched.dashboard.model import View, thinned
@@ -38,11 +39,10 @@ EXPERIMENT = {
 }
 
 #: state of a device that nobody holds -> (what fills its block, style).
-DRAINING_STYLE, QUARANTINED_STYLE = "yellow", "bold red"
 DEVICE = {
     "free": (" ", "color(244)"),
-    "draining": ("░", DRAINING_STYLE),
-    "quarantined": ("×", QUARANTINED_STYLE),
+    "draining": ("░", "yellow"),
+    "quarantined": ("×", "bold red"),
 }
 
 #: Explanations, and lines between panels: greys that can be read on black and on white (the
@@ -81,6 +81,12 @@ def colours(view: View) -> dict[int, str]:
 def styled(text: str, style: str) -> Text:
     """Return a text to append others to; its style does not spread to them."""
     return Text().append(text, style)
+
+
+def clicking(text: Text, action: str) -> Text:
+    """Have a click on the text do an action of the app."""
+    text.stylize(Style(meta={"@click": f"app.{action}"}))
+    return text
 
 
 def state_of(state: str) -> tuple[str, str]:
@@ -138,48 +144,6 @@ def stacked(parts: Sequence[tuple[int, str]], most: int, width: int) -> Text:
         length = max(1, round(number / most * width)) if number > 0 else 0
         line.append("━" * length, style)
     return line
-
-
-#: Dots of a braille cell by (row, column), as in Unicode.
-_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-
-
-def chart(curve: Sequence[float | None], width: int, height: int) -> list[Text]:
-    """Draw a curve as a line of braille dots, ``width`` by ``height`` cells; gaps where it was not a number."""
-    known = [point for point in curve if point is not None]
-    if not known or width < 1 or height < 1:
-        return [Text() for _ in range(height)]
-    low, high = min(known), max(known)
-    columns, rows = width * 2, height * 4
-    cells = [[0] * width for _ in range(height)]
-    before: int | None = None
-    for column in range(columns):
-        value = _between(curve, column / max(1, columns - 1) * (len(curve) - 1))
-        if value is None:
-            before = None
-            continue
-        span = high / 2 - low / 2
-        share = (value / 2 - low / 2) / span if span > 0 else 0.5
-        row = round((1 - share) * (rows - 1))
-        first = row if before is None else before + (row > before) - (row < before)
-        for dot in range(min(first, row), max(first, row) + 1):
-            cells[dot // 4][column // 2] |= _DOTS[dot % 4][column % 2]
-        before = row
-    return [
-        styled("".join(chr(0x2800 + bits) if bits else " " for bits in line), CURVE)
-        for line in cells
-    ]
-
-
-def _between(curve: Sequence[float | None], place: float) -> float | None:
-    """Interpolate the curve at a place between two points."""
-    left = int(place)
-    right = min(left + 1, len(curve) - 1)
-    first, second = curve[left], curve[right]
-    if first is None or second is None:
-        return first if place - left < 0.5 else second
-    share = place - left
-    return first * (1 - share) + second * share
 
 
 def fit(line: Text, width: int) -> Text:

@@ -1,22 +1,44 @@
-"""The panels below or beside the table: rungs, decisions, devices; and the footer."""
+"""The panels below or beside the table: rungs, decisions, devices, curves. Pure."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from rich.text import Text
 
 from gpusched.dashboard import marks
-from gpusched.dashboard.marks import QUIET, styled
-from gpusched.dashboard.model import DeviceView, View
-from gpusched.dashboard.ui import UiState
+from gpusched.dashboard.chart import Curve, Points, chart
+from gpusched.dashboard.marks import QUIET, clicking, styled
+from gpusched.dashboard.model import DeviceView, TrialView, View
 from gpusched.text import clean, sentence, show_clock, show_memory, show_metric
 
 
 def _better(view: View) -> str:
     return "≥" if view.mode == "max" else "≤"
+
+
+def overview(view: View, width: int, rows: int) -> list[Text]:
+    """Compose devices, rungs and the last decisions, the newest first; in little room the rungs are one line."""
+    lines: list[Text] = []
+    if any(device.utilisation is not None for device in view.devices) and rows >= 12:
+        lines += [marks.heading("devices", width), *devices(view, width, rows // 3), Text()]
+    if any(rung.count for rung in view.rungs) and rows >= 12:
+        lines += [marks.heading("rungs", width), *rungs(view, width, rows // 3), Text()]
+    elif any(rung.count for rung in view.rungs):
+        lines.append(rungs_line(view))
+    notes = styled(" · ".join(view.notes), "cyan")
+    if notes and notes.cell_len + len("── decisions ── ──") + 2 > width:
+        lines += [marks.heading("decisions", width), notes]
+    else:
+        lines.append(marks.heading("decisions", width, notes))
+    recent = decisions(view, (), 1000)[::-1]
+    return [
+        *lines,
+        *(marks.fit(line.copy(), width) for line in recent[: max(1, rows - len(lines))]),
+    ]
 
 
 # ---------------------------------------------------------------- rungs
@@ -26,9 +48,8 @@ def rungs_line(view: View) -> Text:
     """Put all rungs in one line: ``rungs  1: 12 ≥ 0.8712   4: 5 ≥ 0.9401``."""
     line = styled("rungs  ", QUIET)
     for place, rung in enumerate(rung for rung in view.rungs if rung.count):
-        line.append("   " if place else "").append(f"{rung.milestone}: ", QUIET).append(
-            str(rung.count)
-        )
+        line.append("   " if place else "").append(f"{rung.milestone}: ", QUIET)
+        line.append(str(rung.count))
         if rung.cutoff is not None:
             line.append(f" {_better(view)} {show_metric(rung.cutoff)}", "cyan")
     return line
@@ -44,9 +65,8 @@ def rungs(view: View, width: int, rows: int) -> list[Text]:
             lines.append(line.append(f"{'-':>6}", QUIET))
             continue
         cutoff = "-" if rung.cutoff is None else f"{_better(view)} {show_metric(rung.cutoff)}"
-        line.append(f"{rung.count:>6}  ").append(
-            f"{rung.waiting or '-':>7}  ", "blue" if rung.waiting else QUIET
-        )
+        line.append(f"{rung.count:>6}  ")
+        line.append(f"{rung.waiting or '-':>7}  ", "blue" if rung.waiting else QUIET)
         line.append(f"{cutoff:>10}  ", "cyan")
         parts = [(rung.count - rung.waiting, "green"), (rung.waiting, "blue")]
         lines.append(line.append_text(marks.stacked(parts, most, min(24, width - line.cell_len))))
@@ -56,19 +76,33 @@ def rungs(view: View, width: int, rows: int) -> list[Text]:
 # ---------------------------------------------------------------- decisions
 
 
-def decisions(view: View, width: int, rows: int) -> list[Text]:
-    """Word the last decisions, the newest first."""
-    recent = list(reversed(view.decisions))[:rows]
-    column = max((len(show_clock(decision.at)) for decision in recent), default=0)
-    lines = []
-    for decision in recent:
-        text = _by_name(decision.text, view.devices).replace("->", "→")
-        line = styled(f"{show_clock(decision.at):>{column}}  ", QUIET)
-        line.append(sentence(decision.trial, text))
-        if decision.trial is not None:
-            line.stylize("bold", column + 2, column + 2 + len(f"trial {decision.trial}"))
-        lines.append(line)
+def decisions(view: View, history: Sequence[tuple[float, str]], width: int) -> list[Text]:
+    """Word the decisions, the newest last, wrapped. ``history``: all since the beginning, where they are known."""
+    told = list(history) or [
+        (decision.at, sentence(decision.trial, decision.text)) for decision in view.decisions
+    ]
+    column = max((len(show_clock(at)) for at, _ in told[-1:]), default=0)
+    lines = [
+        line
+        for at, text in told
+        for line in _decision(at, _by_name(text, view.devices), column, width)
+    ]
     return lines or [styled("none yet", QUIET)]
+
+
+@lru_cache(maxsize=1 << 14)
+def _decision(at: float, text: str, column: int, width: int) -> tuple[Text, ...]:
+    """Word one decision; kept, as all but the last few are the same from one frame to the next."""
+    text = f"{show_clock(at):>{column}}  {text.replace('->', '→')}"
+    lines = [
+        Text(part) for part in textwrap.wrap(text, width, subsequent_indent=" " * (column + 2))
+    ]
+    lines[0].stylize(QUIET, 0, column)
+    if (named := _TRIAL.match(text, column + 2)) is not None:
+        lines[0].stylize("bold", named.start(), named.end())
+        for line in lines:
+            clicking(line, f"choose({named[1]})")
+    return tuple(lines)
 
 
 def _by_name(text: str, devices: Sequence[DeviceView]) -> str:
@@ -87,6 +121,7 @@ def _by_name(text: str, devices: Sequence[DeviceView]) -> str:
 _ROOM_FOR_BOTH = 130
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _GPU = re.compile(r"GPU [0-9+/]+")
+_TRIAL = re.compile(r"trial (\d+)")
 
 
 def name_of(device: DeviceView) -> str:
@@ -165,41 +200,37 @@ def _load(history: Sequence[float | None], width: int) -> Text:
     return styled("".join(heights).rjust(width), marks.CURVE)
 
 
-# ---------------------------------------------------------------- footer
+# ---------------------------------------------------------------- curves
 
 
-def remarks(view: View, ui: UiState, width: int, rows: int) -> list[Text]:
-    """Word what must not be overlooked: warnings of the daemon, the effect of a key; in little room the newest."""
-    told = [(f"! {warning}", "bold yellow") for warning in view.warnings]
-    if view.state == "interrupted":
-        told.append(("! no daemon runs it; 'gpusched resume' goes on with it", "bold yellow"))
-    if ui.note:
-        told.append((f"» {clean(ui.note)}", "bold cyan"))
-    shown: list[Text] = []
-    for text, style in reversed(told):
-        left = rows - len(shown)
-        parts = textwrap.wrap(text, max(20, width), subsequent_indent="  ")
-        if len(parts) > left > 0:
-            rest = " ".join([parts[left - 1], *map(str.strip, parts[left:])])
-            parts = [*parts[: left - 1], marks.fit(Text(rest), width).plain]
-        shown = [styled(part, style) for part in parts[:left]] + shown
-    return shown
+def curves(
+    view: View,
+    selected: int | None,
+    width: int,
+    rows: int,
+    timed: Mapping[int, Points] | None = None,
+) -> list[Text]:
+    """Draw every trial's metric over its steps, or where ``timed`` is given over time; the selected one on top."""
+    on_top = view.trial(selected) or view.trial(view.best.trial if view.best else None)
+    drawn = sorted(view.trials, key=lambda trial: (trial is on_top, trial.is_live))
+    lines = []
+    for trial in drawn:
+        points = _by_step(trial) if timed is None else timed.get(trial.id, ())
+        style = "bold yellow" if trial is on_top else marks.CURVE if trial.is_live else marks.LINE
+        lines.append(Curve(points, style))
+    title = styled(f"{view.metric} over {'steps' if timed is None else 'time'}", "bold")
+    if on_top is not None:
+        title.append(f"  trial {on_top.id}", "bold yellow")
+        title.append(f" of {len(view.trials)}, now {show_metric(on_top.metric)}", QUIET)
+    words = (lambda step: f"step {step:.0f}") if timed is None else show_clock
+    return [title, *chart(lines, width, rows - 1, words)]
 
 
-def footer(view: View, width: int, ui: UiState) -> Text:
-    """List the keys, as many as there is room for, the most needed first."""
-    leave = ("q", "close" if view.is_over else "detach")
-    if ui.help:
-        hints = [("any key", "back")]
-    elif ui.detail:
-        hints = [("↑↓", "other trial"), ("Esc", "back"), leave, ("?", "help")]
-    else:
-        hints = [("↑↓", "select"), ("Enter", "details"), leave, ("?", "help")]
-        hints += [("s", f"sort: {ui.sort}"), ("r", "reverse")]
-        hints += [("Tab", "panels" if ui.panel == "both" else f"panel: {ui.panel}")]
-    line = Text()
-    for key, what in hints:
-        if line.cell_len + len(key) + len(what) + 4 > width:
-            break
-        line.append("   " if line else "").append(key, "bold cyan").append(f" {what}", QUIET)
-    return line
+def _by_step(trial: TrialView) -> Points:
+    """Return (step, metric); a view's curve is evenly spaced over the reports."""
+    last = max(1, len(trial.curve) - 1)
+    first = 1 if len(trial.curve) > 1 else trial.step
+    return tuple(
+        (first + (trial.step - first) * place / last, value)
+        for place, value in enumerate(trial.curve)
+    )

@@ -32,6 +32,7 @@ def main() -> int:
     parser.add_argument(
         "--own", action="store_true", help="Ctrl-C is for the experiment, as in run"
     )
+    parser.add_argument("--steer", action="store_true")
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--pid-file", type=Path)
     parser.add_argument("--then-fail", action="store_true")
@@ -58,11 +59,15 @@ def main() -> int:
             yield view
             time.sleep(0.5 / args.speed)
 
+    def explain(trial: int | None) -> list[str]:
+        return [f"the story of trial {trial}", "starting -> running: up on 1 atoms"]
+
     seen = watch(
         frames,
         folder=args.folder,
         on_interrupt=on_interrupt if args.own else None,
-        explain=lambda trial: [f"the story of trial {trial}", "starting -> running: up on 1 atoms"],
+        sources={"trial": explain},
+        act=(lambda verb, **what: f"asked to {verb}: {what}") if args.steer else None,
     )
     if seen.view is not None and seen.why == "over":
         print(summary(seen.view))

@@ -99,5 +99,5 @@ def test_decisions_name_a_gpu_as_the_panel_does() -> None:
     text = f"{device.id} is quarantined: GPU 0: the GPU is lost"
     decision = DecisionView(at=61.0, trial=None, text=text)
     view: Any = SimpleNamespace(devices=(device,), decisions=(decision,))
-    (line,) = panels.decisions(view, 80, 5)
+    (line,) = panels.decisions(view, (), 80)
     assert line.plain == "1:01  GPU 0 is quarantined: the GPU is lost"

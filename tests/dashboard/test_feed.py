@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import select
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpusched.dashboard import feed as feeds
-from gpusched.dashboard.feed import Feed, Loupe, Mailbox
+from gpusched.dashboard.feed import Feed, History, Logs, Loupe, Tail
 from gpusched.dashboard.model import View, to_json
 from gpusched.errors import DamagedState, GpuschedError
 from gpusched.folder.paths import ExperimentPaths
@@ -21,54 +18,41 @@ RUNNING = View(experiment="x", daemon_pid=1)
 OVER = View(experiment="x", state="finished")
 
 
-@pytest.fixture
-def mailbox() -> Iterator[Mailbox]:
-    made = Mailbox()
-    yield made
-    made.close()
+class Inbox:
+    """What was posted."""
 
+    def __init__(self) -> None:
+        self.words: list[tuple[str, Any]] = []
+        self._came = threading.Condition()
 
-def collect(mailbox: Mailbox, until: str, limit_s: float = 60.0) -> list[tuple[str, Any]]:
-    """Messages until one of this kind came."""
-    found: list[tuple[str, Any]] = []
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        select.select([mailbox.fileno()], (), (), 0.2)
-        found += mailbox.take()
-        if any(kind == until for kind, _ in found):
+    def __call__(self, kind: str, value: Any) -> None:
+        with self._came:
+            self.words.append((kind, value))
+            self._came.notify_all()
+
+    def wait(self, kind: str, limit_s: float = 60.0) -> Any:
+        """Return the last value of this kind, once there is one; and forget all."""
+        with self._came:
+            assert self._came.wait_for(lambda: any(k == kind for k, _ in self.words), limit_s)
+            found = [value for k, value in self.words if k == kind][-1]
+            self.words.clear()
             return found
-    raise AssertionError(f"no {until} came: {found}")
 
 
-def test_the_mailbox_wakes_whoever_waits(mailbox: Mailbox) -> None:
-    assert select.select([mailbox.fileno()], (), (), 0)[0] == []
-    threading.Timer(0.05, mailbox.post, ("note", "hello")).start()
-    assert collect(mailbox, "note") == [("note", "hello")]
-    assert select.select([mailbox.fileno()], (), (), 0)[0] == []
+@pytest.fixture
+def inbox() -> Inbox:
+    return Inbox()
 
 
-def test_a_flood_is_kept_and_a_closed_mailbox_takes_nothing() -> None:
-    mailbox = Mailbox()
-    for number in range(100_000):
-        mailbox.post("view", number)
-    assert [value for _, value in mailbox.take()] == list(range(100_000))
-    mailbox.close()
-    mailbox.post("view", 1)
-    late = threading.Thread(target=mailbox.post, args=("view", 2))
-    late.start()
-    late.join()
-    assert mailbox.take() == []
-
-
-def test_views_pass_as_they_are_or_as_json_until_the_end(mailbox: Mailbox) -> None:
-    feed = Feed(lambda: iter([to_json(RUNNING), None, RUNNING, OVER, RUNNING]), mailbox)
+def test_views_pass_as_they_are_or_as_json_until_the_end(inbox: Inbox) -> None:
+    feed = Feed(lambda: iter([to_json(RUNNING), None, RUNNING, OVER, RUNNING]), inbox)
     feed.start()
     feed.join(60)
     assert not feed.is_alive()
-    assert mailbox.take() == [("view", RUNNING), ("silence", ""), ("view", RUNNING), ("view", OVER)]
+    assert inbox.words == [("view", RUNNING), ("silence", ""), ("view", RUNNING), ("view", OVER)]
 
 
-def test_a_daemon_that_comes_back_is_found(mailbox: Mailbox) -> None:
+def test_a_daemon_that_comes_back_is_found(inbox: Inbox) -> None:
     asked = 0
 
     def frames() -> Iterator[View]:
@@ -90,10 +74,10 @@ def test_a_daemon_that_comes_back_is_found(mailbox: Mailbox) -> None:
             pauses.append(timeout or 0.0)
             return False
 
-    feed = Feed(frames, mailbox, Impatient())
+    feed = Feed(frames, inbox, Impatient())
     feed.start()
     feed.join(60)
-    assert mailbox.take() == [
+    assert inbox.words == [
         ("view", RUNNING),
         ("silence", ""),
         ("silence", "its daemon does not answer"),
@@ -105,48 +89,97 @@ def test_a_daemon_that_comes_back_is_found(mailbox: Mailbox) -> None:
 
 
 @pytest.mark.parametrize("error", [DamagedState("the journal is damaged"), TypeError("no view")])
-def test_what_cannot_get_better_ends_it(mailbox: Mailbox, error: Exception) -> None:
+def test_what_cannot_get_better_ends_it(inbox: Inbox, error: Exception) -> None:
     def frames() -> Iterator[View]:
         raise error
         yield RUNNING
 
-    feed = Feed(frames, mailbox)
+    feed = Feed(frames, inbox)
     feed.start()
     feed.join(60)
-    assert mailbox.take() == [("failed", error)]
+    assert inbox.words == [("failed", error)]
 
 
-def test_a_feed_is_stopped_while_it_waits(mailbox: Mailbox) -> None:
-    feed = Feed(lambda: iter([RUNNING]), mailbox)
+def test_a_feed_is_stopped_while_it_waits(inbox: Inbox) -> None:
+    feed = Feed(lambda: iter([RUNNING]), inbox)
     feed.start()
-    collect(mailbox, "silence")
+    inbox.wait("silence")
     feed.stop()
     feed.join(60)
     assert not feed.is_alive()
 
 
-def test_the_loupe_looks_at_what_is_selected(mailbox: Mailbox, tmp_path: Path) -> None:
-    logs = ExperimentPaths(tmp_path).trial(7).logs(1)
-    logs.mkdir(parents=True)
-    (logs / "rank-0.out").write_text("epoch 1\n")
-    asked: list[int] = []
+def test_the_loupe_looks_at_what_is_open_and_tells_what_is_new(inbox: Inbox) -> None:
+    asked: list[int | None] = []
 
-    def explain(trial: int) -> list[str]:
+    def explain(trial: int | None) -> list[str]:
         asked.append(trial)
         if trial == 8:
             raise RuntimeError("whatever")
         return [f"story of {trial}"]
 
-    loupe = Loupe(mailbox, tmp_path, explain)
+    loupe = Loupe(inbox, {"trial": explain, "log": lambda trial: [trial]})
     loupe.start()
-    assert asked == []
-    loupe.look(7)
-    ((_, (trial, detail)),) = collect(mailbox, "detail")
-    assert (trial, detail.story, detail.log) == (7, ("story of 7",), ("epoch 1",))
-    loupe.look(8)
-    found = [value for _, value in collect(mailbox, "detail")]
-    assert (8, feeds.Detail()) in found
-    loupe.look(None)
+    loupe.look("trial", 7)
+    assert inbox.wait("trial") == (7, ["story of 7"])
+    loupe.look("trial", 8)
+    loupe.look("log", 8)
+    assert inbox.wait("log") == (8, [8])
+    loupe.look("search", None)
     loupe.stop()
     loupe.join(60)
     assert not loupe.is_alive()
+    assert inbox.words == [], "what has not changed is not told again"
+
+
+# ---------------------------------------------------------------- logs and history
+
+
+def write(folder: Path, launch: int, name: str, data: bytes) -> Path:
+    logs = ExperimentPaths(folder).trial(7).logs(launch)
+    logs.mkdir(parents=True, exist_ok=True)
+    with (logs / name).open("ab") as file:
+        file.write(data)
+    return logs / name
+
+
+def test_logs_of_all_launches_from_the_first_line(tmp_path: Path) -> None:
+    logs = Logs(tmp_path)
+    assert logs(None) == logs(7) == []
+    write(tmp_path, 1, "rank-0.out", b"one\ntwo, no newline")
+    write(tmp_path, 10, "rank-0.err", b"Traceback\n")
+    write(tmp_path, 2, "rank-0.out", b"")
+    first = ["── launch 1, rank-0.out", "one"]
+    last = ["── launch 10, rank-0.err", "Traceback"]
+    assert logs(7) == [*first, "two, no newline", *last]
+    write(tmp_path, 1, "rank-0.out", b" yet\nthree\n")
+    assert logs(7) == [*first, "two, no newline yet", "three", *last]
+
+
+def test_what_a_cap_has_cut_out_is_a_gap_and_a_file_written_anew_is_read_anew(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        file.write(b"first\n".ljust(4096, b"x"))
+        file.seek(1 << 22)
+        file.write(b"last\n")
+    tail = Tail(path)
+    told = tail.lines()
+    assert (told[0], told[-1]) == ("first", "last")
+    assert any("bytes are cut out here" in line for line in told)
+    path.write_bytes(b"anew\n")
+    assert tail.lines() == ["anew"]
+
+
+def test_bytes_that_are_no_text_are_harmless(tmp_path: Path) -> None:
+    write(tmp_path, 1, "rank-0.out", b"\xff\xfe\x1b[2J\x1b]0;title\x07ok\x00\n 1%\r 2%\r\n")
+    assert Logs(tmp_path)(7)[1:] == ["\ufffd\ufffdok\ufffd", "2%"]
+
+
+def test_the_history_is_what_the_daemon_has_told(tmp_path: Path) -> None:
+    history = History(tmp_path)
+    assert history(None) == []
+    told = "warm server is up\n     0.4 s  trial 0 starts\n   123.4 s  trial 0 pauses: 3rd of 3\n"
+    ExperimentPaths(tmp_path).log.write_text(told)
+    assert history(None) == [(0.4, "trial 0 starts"), (123.4, "trial 0 pauses: 3rd of 3")]

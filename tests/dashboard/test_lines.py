@@ -187,16 +187,3 @@ def test_a_trial_that_is_cancelled_twice_over_is_told_once() -> None:
         told += lines.records(event, script.take(), script.experiment.state)
     killed = [record["text"] for record in told if record["what"] == "killed"]
     assert killed == ["trial 0 is killed: cancelled by the user"]
-
-
-def test_views_alone_tell_decisions_and_bests_once() -> None:
-    scene, before, told = Scene(deadline_s=20), None, []
-    for view in scene.frames(0.5):
-        told += lines.between(before, view)
-        before = view
-    assert len(told) == len(set(told))
-    assert told[0] == "     0.0 s  digits-0714-1532 is running"
-    assert any(re.search(r"trial \d+ grows 1 -> \d", line) for line in told)
-    assert any(re.search(r"new best: accuracy 0.9\d+, trial \d+ at step", line) for line in told)
-    assert "digits-0714-1532 is finished: " in told[-1]
-    assert lines.between(before, before) == [] if before is not None else False

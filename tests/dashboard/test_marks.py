@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gpusched.dashboard import marks
+from gpusched.dashboard.chart import Curve, chart
 from gpusched.dashboard.model import STATES, DeviceView, View
 
 points = st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), max_size=60)
@@ -32,17 +33,27 @@ def test_a_long_curve_keeps_its_ends() -> None:
 @given(points, st.integers(0, 80), st.integers(0, 12))
 def test_any_curve_can_be_drawn(curve: list[float | None], width: int, height: int) -> None:
     assert cell_len(marks.sparkline(curve, width).plain) == min(width, len(curve))
-    lines = marks.chart(curve, width, height)
-    assert len(lines) == height
-    assert all(line.cell_len <= width for line in lines)
+    lines = chart([Curve(tuple(enumerate(curve)), "")], width, height)
+    assert len(lines) <= height
+    assert all(line.cell_len <= max(width, 32) for line in lines)
 
 
 def test_a_chart_rises_from_the_lower_left_to_the_upper_right() -> None:
-    lines = [line.plain for line in marks.chart([*range(40)], 20, 5)]
-    assert lines[0][0] == " "
-    assert lines[0][-1] != " "
-    assert lines[-1][0] != " "
-    assert lines[-1][-1] == " "
+    lines = [line.plain for line in chart([Curve(tuple((x, x) for x in range(40)), "")], 20, 6)]
+    assert lines[0].startswith("39.000 │ ")
+    assert lines[0][-1] not in " ⠀"
+    assert lines[-2].startswith(" 0.0000 │"[1:])
+    assert lines[-2][8] != " "
+    assert lines[-2][-1] == " "
+    assert lines[-1].split() == ["0", "39"]
+
+
+def test_the_last_curve_is_on_top_and_one_that_runs_away_hides_nothing() -> None:
+    quiet = Curve(tuple((x, x % 7 / 7) for x in range(40)), "dim")
+    loud = Curve(((0, 0.5), (20, 1e30), (39, 0.5)), "bold")
+    lines = chart([quiet, loud], 30, 6)
+    assert lines[0].plain.startswith("0.8571 │")
+    assert any(span.style == "bold" for line in lines for span in line.spans)
 
 
 def test_a_bar_is_as_wide_as_it_should_be() -> None:

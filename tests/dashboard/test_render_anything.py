@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpusched.dashboard import model
+from gpusched.dashboard import detail, header, marks, model, panels, table
+from gpusched.dashboard.app import LEAST_WIDTH
 from gpusched.dashboard.model import View
-from gpusched.dashboard.render import compose, text, visible_rows
-from gpusched.dashboard.ui import PANELS, SORTS, Detail, UiState
+from gpusched.dashboard.table import SORTS, Choice
 
 words = (
     st.text(max_size=30)
@@ -96,40 +96,31 @@ views = st.builds(
     warnings=st.lists(words, max_size=3).map(tuple),
 )
 choices = st.builds(
-    UiState,
+    Choice,
     sort=st.sampled_from(SORTS),
-    reverse=st.booleans(),
+    is_reversed=st.booleans(),
     selected=st.none() | st.integers(0, 30),
-    top=st.integers(0, 50),
-    detail=st.booleans(),
-    panel=st.sampled_from(PANELS),
-    help=st.booleans(),
-    note=words,
-    away_s=st.none() | st.floats(0, 1e6),
-    interrupt=words,
-)
-details = st.builds(
-    Detail,
-    story=st.lists(words, max_size=6).map(tuple),
-    log_name=words,
-    log=st.lists(words, max_size=6).map(tuple),
+    wanted=words,
 )
 
 
 @settings(max_examples=80)
-@given(views, st.integers(20, 200), st.integers(5, 60), choices, details)
+@given(views, st.integers(20, 200), st.integers(5, 60), choices, st.lists(words, max_size=6))
 def test_any_view_fits_any_terminal(
-    view: View, width: int, height: int, ui: UiState, detail: Detail
+    view: View, width: int, height: int, choice: Choice, story: list[str]
 ) -> None:
-    lines = compose(view, width=width, height=height, ui=ui, detail=detail)
-    assert len(lines) <= height
-    for line in lines:
-        assert line.cell_len <= width
-        assert cell_len(line.plain) <= width
-        assert not {
-            character
-            for character in line.plain
-            if ord(character) < 32 or 126 < ord(character) < 160
-        }
-    assert text(view, width, height, ui, detail=detail, ascii_only=True).isascii()
-    assert visible_rows(view, width, height, ui) >= 1
+    titles, rows, ids = table.table(view, width, choice)
+    assert len(rows) == len(ids) <= len(view.trials)
+    top = header.top(view, width, height)
+    overview = panels.overview(view, width, height)
+    assert len(top) <= max(11, height)
+    for line in [
+        *(titles, *rows, *top, *overview, marks.rule(*table.title(view, choice, len(rows)), width)),
+        *panels.devices(view, 1000, 70),
+        *panels.decisions(view, (), width),
+        *panels.curves(view, choice.selected, width, height),
+        *detail.detail(view, view.trial(choice.selected), story, width),
+    ]:
+        assert cell_len(marks.to_ascii(line.plain)) == line.cell_len
+    for line in [titles, *rows, *top]:
+        assert line.cell_len <= max(width, LEAST_WIDTH)
