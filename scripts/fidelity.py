@@ -83,7 +83,7 @@ def main() -> int:
 def one(args: argparse.Namespace, runs: Path, seed: int) -> dict[str, Any]:
     """A live run, what it measured, and its simulation."""
     folder = live(args, runs, seed)
-    record = Record(ExperimentPaths(folder))
+    record = Record.of(ExperimentPaths(folder))
     measured = measure(ExperimentPaths(folder), record)
     rungs = [*milestones(OPTIONS["r"], OPTIONS["R"], OPTIONS["eta"])]
     when = dict(zip(rungs, milestones_reached(ExperimentPaths(folder), tuple(rungs)), strict=True))

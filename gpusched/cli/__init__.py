@@ -33,6 +33,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "best": "the best model so far, and where its checkpoint lies",
         "logs": "what a trial printed",
         "explain": "why a trial is where it is",
+        "whatif": "what more time, other atoms or another policy would buy",
     },
     "steer": {
         "pause": "pause a trial",

@@ -15,6 +15,7 @@ read it after the daemon is gone.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sqlite3
@@ -113,11 +114,7 @@ class Journal:
     def meta(self) -> dict[str, Any]:
         """Raises DamagedState where it is not as it was written."""
         with explained(self._path):
-            row = self._connection.execute("SELECT value, crc FROM meta").fetchone()
-            if row is None or row[1] != zlib.crc32(str(row[0]).encode()):
-                raise ValueError("its description of the experiment")
-            found: dict[str, Any] = json.loads(row[0])
-            return found
+            return _meta(self._connection)
 
     def set_meta(self, meta: Mapping[str, Any]) -> None:
         """Set some keys, durably."""
@@ -267,18 +264,46 @@ class Place:
     crc: int = 0
 
 
-def read_rows(
-    connection: sqlite3.Connection, path: Path, kinds: Collection[str], place: Place
-) -> Iterator[Entry]:
-    """Yield the entries of these kinds, and those with a launch or yield, over a connection that only reads.
+def read(path: Path, kinds: Collection[str] = (), place: Place | None = None) -> Iterator[Entry]:
+    """Yield the entries of a journal that a daemon may be writing, over a connection that only reads.
 
-    Begins at ``place``, and moves it behind what was read.
+    ``kinds``: these alone, and entries with a launch or yield. Begins at ``place``, and moves it behind what was read.
+    Raises DamagedState.
     """
-    _refuse_others(connection, path)
-    for row in _checked(connection, path, place.seq, place.crc):
-        place.seq, place.crc = row[0], row[-1]
-        if row[2] in kinds or '"Launch"' in row[4] or '"Yield"' in row[4]:
-            yield _entry(row, path)
+    place = place or Place()
+    with _reading(path) as connection:
+        for row in _checked(connection, path, place.seq, place.crc):
+            place.seq, place.crc = row[0], row[-1]
+            if not kinds or row[2] in kinds or '"Launch"' in row[4] or '"Yield"' in row[4]:
+                yield _entry(row, path)
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """Return what else a replay must know, of a journal that a daemon may be writing. Raises DamagedState."""
+    with _reading(path) as connection:
+        return _meta(connection)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    if not path.is_file():
+        raise DamagedState(f"{path}: no journal is here, so this folder is not an experiment")
+    with explained(path):
+        quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+        connection = sqlite3.connect(f"file:{quoted}?mode=ro", uri=True, timeout=_LOCK_TIMEOUT_S)
+        try:
+            _refuse_others(connection, path)
+            yield connection
+        finally:
+            connection.close()
+
+
+def _meta(connection: sqlite3.Connection) -> dict[str, Any]:
+    row = connection.execute("SELECT value, crc FROM meta").fetchone()
+    if row is None or row[1] != zlib.crc32(str(row[0]).encode()):
+        raise ValueError("its description of the experiment")
+    found: dict[str, Any] = json.loads(row[0])
+    return found
 
 
 def _checked(

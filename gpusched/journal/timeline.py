@@ -8,7 +8,6 @@ committed).
 from __future__ import annotations
 
 import math
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,9 +25,8 @@ from gpusched.core.events import (
     Reported,
     TrialExited,
 )
-from gpusched.errors import DamagedState
-from gpusched.journal.damage import explained
-from gpusched.journal.log import Entry, Place, read_rows
+from gpusched.journal import log
+from gpusched.journal.log import Entry, Place
 from gpusched.protocol import Report
 
 
@@ -260,17 +258,8 @@ class Tail:
 
     def read(self) -> list[News]:
         """Return the steps reported since the last call, in order. Raises DamagedState."""
-        path = self._path
-        if not path.is_file():
-            raise DamagedState(f"{path}: no journal is here, so this folder is not an experiment")
-        with explained(path):
-            quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-            connection = sqlite3.connect(f"file:{quoted}?mode=ro", uri=True, timeout=2.0)
-            try:
-                for entry in read_rows(connection, path, _WANTED, self._place):
-                    self._reader.take(entry)
-            finally:
-                connection.close()
+        for entry in log.read(self._path, _WANTED, self._place):
+            self._reader.take(entry)
         news, self._reader.news = self._reader.news, []
         return news
 

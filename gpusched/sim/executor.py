@@ -34,7 +34,7 @@ from gpusched.core.speed import Scaling
 from gpusched.devices.base import Device
 from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.protocol import Metric, Report, as_metric
-from gpusched.sim.machine import Pool, Run, Story
+from gpusched.sim.machine import Pool, Run, Story, simulated
 from gpusched.sim.physics import Delays, Faults, Incident, Noise
 from gpusched.sim.workload import Workload, with_noise
 
@@ -49,12 +49,12 @@ class Stalled(Exception):
 
 
 class SimExecutor:
-    """A machine of ``atoms`` devices that trains ``workload``."""
+    """A machine of these devices, or of so many, that trains ``workload``."""
 
     def __init__(
         self,
         workload: Workload,
-        atoms: int,
+        devices: int | Sequence[Device],
         *,
         scaling: Scaling = speed.linear,
         delays: Delays | None = None,
@@ -84,7 +84,9 @@ class SimExecutor:
         self._count = 0
         #: Of each trial that was ever launched.
         self.stories: dict[int, Story] = {}
-        self._pool = Pool(atoms, island_size, self._delays.release_s, self._faults, seed)
+        if isinstance(devices, int):
+            devices = simulated(devices, island_size)
+        self._pool = Pool(devices, self._delays.release_s, self._faults, seed)
         self._confirming: dict[str, float] = {}
         for incident in incidents:
             self._push(incident.at, "incident", incident)

@@ -111,16 +111,21 @@ class Run:
         return f"trial {self.story.trial}, incarnation {self.incarnation}"
 
 
+def simulated(atoms: int, island_size: int | None = None) -> tuple[Device, ...]:
+    """Return ``atoms`` devices; groups of ``island_size`` of them talk to each other fast."""
+    return tuple(
+        Device(f"sim:{n}", f"simulated atom {n}", n // island_size if island_size else 0)
+        for n in range(atoms)
+    )
+
+
 class Pool:
-    """``atoms`` devices; groups of ``island_size`` of them talk to each other fast."""
+    """The devices, and who is on them."""
 
     def __init__(
-        self, atoms: int, island_size: int | None, release_s: float, faults: Faults, seed: int
+        self, devices: Sequence[Device], release_s: float, faults: Faults, seed: int
     ) -> None:
-        self.devices = tuple(
-            Device(f"sim:{n}", f"simulated atom {n}", n // island_size if island_size else 0)
-            for n in range(atoms)
-        )
+        self.devices = tuple(devices)
         #: Device-seconds used: from launch to the end of the release, times devices.
         self.used_s = 0.0
         self._release_s = release_s
@@ -143,6 +148,10 @@ class Pool:
         broken = self._broken.intersection(names)
         assert not broken, f"{run}: {min(broken)} is broken"
         on.update(dict.fromkeys(names, run))
+
+    def soil(self, names: Sequence[str], until: float) -> None:
+        """Have devices without a run become clean at a later time."""
+        self._clean_at.update(dict.fromkeys(names, until))
 
     def vacate(self, run: Run, now: float) -> None:
         """Take a run off its devices, which become clean a little later."""

@@ -8,7 +8,6 @@ policies fairly.
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,10 +17,11 @@ from typing import Any, Literal
 
 from gpusched.core.events import Outcome
 from gpusched.core.speed import Speed
-from gpusched.errors import DamagedState, InputError
+from gpusched.driver.assemble import read_recipe
+from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
-from gpusched.journal.timeline import TrialTimeline
+from gpusched.journal.timeline import Timeline, TrialTimeline
 from gpusched.recipe.recipe import Recipe
 from gpusched.sim.physics import Delays
 from gpusched.sim.workload import SimulatedCurve
@@ -41,7 +41,7 @@ class Trace:
         paths = ExperimentPaths(folder)
         if not paths.is_experiment:
             raise InputError(f"{self.name}: {folder} is not an experiment (it has no journal.db)")
-        record = Record(paths)
+        record = Record.of(paths)
         self.metric = record.recipe.metric
         self.mode: Literal["max", "min"] = record.recipe.mode
         self.delays: Delays = record.delays
@@ -139,15 +139,14 @@ class Recorded:
 
 
 class Record:
-    """The experiment in a folder: each trial's steps, and how long launches, saves and releases took.
+    """What an experiment's journal tells: each trial's steps, and how long launches, saves and releases took.
 
-    ``delays``: the medians of what was measured; 0 for what never happened. Raises DamagedState if it cannot be read.
+    ``delays``: the medians of what was measured; 0 for what never happened.
     """
 
-    def __init__(self, paths: ExperimentPaths) -> None:
-        self.recipe = _recipe(paths)
-        self.speed = Speed(self.recipe.scaling)
-        told = timeline.read(paths.journal)
+    def __init__(self, recipe: Recipe, told: Timeline) -> None:
+        self.recipe = recipe
+        self.speed = Speed(recipe.scaling)
         self._first_s, self._later_s, self._exits_s = list[float](), list[float](), list[float]()
         self.trials = {trial.id: self._recorded(trial) for trial in told.trials.values()}
         self.delays = Delays(
@@ -157,6 +156,11 @@ class Record:
             exit_s=_median(self._exits_s),
             release_s=_median(told.releases_s),
         )
+
+    @classmethod
+    def of(cls, paths: ExperimentPaths) -> Record:
+        """Read the experiment in a folder. Raises DamagedState."""
+        return cls(read_recipe(paths), timeline.read(paths.journal))
 
     def _recorded(self, trial: TrialTimeline) -> Recorded:
         found = Recorded(trial.id, trial.hparams, trial.outcome)
@@ -183,13 +187,6 @@ class Record:
 
 def _median(values_s: list[float]) -> float:
     return max(0.0, statistics.median(values_s)) if values_s else 0.0
-
-
-def _recipe(paths: ExperimentPaths) -> Recipe:
-    try:
-        return Recipe.from_resolved(json.loads(paths.resolved.read_bytes()))
-    except (OSError, ValueError, DamagedState) as error:
-        raise DamagedState(f"{paths.resolved}: the recipe cannot be read ({error})") from None
 
 
 def milestones_reached(paths: ExperimentPaths, steps: tuple[int, ...]) -> Iterator[float | None]:

@@ -87,7 +87,7 @@ def test_a_kept_run_has_the_trials_own_files(recorded):
 
 def test_what_a_record_measures(recorded):
     setup, _, folder = recorded
-    record = Record(ExperimentPaths(folder))
+    record = Record.of(ExperimentPaths(folder))
     assert record.delays.launch_s == pytest.approx(DELAYS.launch_s)
     assert record.delays.resize_s == pytest.approx(DELAYS.resize_s)
     assert record.delays.save_s == pytest.approx(DELAYS.save_s)
@@ -99,7 +99,7 @@ def test_what_a_record_measures(recorded):
 def test_a_trace_replays_curves_and_times_in_another_order(recorded):
     setup, _, folder = recorded
     trace = Trace(folder)
-    original = {trial.trial: trial for trial in Record(ExperimentPaths(folder)).trials.values()}
+    original = {trial.trial: trial for trial in Record.of(ExperimentPaths(folder)).trials.values()}
     orders = []
     for seed in range(3):
         options = trace.space(seed)["recorded"]["grid"]

@@ -1,0 +1,161 @@
+"""Say what the best score at the deadline will probably be, and what more time, atoms or another policy would buy.
+
+The search is replayed into a copy, which goes on several hundred times in virtual time, at low priority, on curves
+resampled from its own. Nothing of it is journaled. A search that is over is changed as of just before its end.
+
+  gpusched whatif --add 20m --add 1h
+  gpusched whatif digits --atoms 4 --policy asha
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gpusched.cli import common
+from gpusched.errors import InputError
+from gpusched.text import count, show_duration, show_metric
+
+if TYPE_CHECKING:
+    from gpusched.sim.whatif import Question
+
+
+def prepare_parser(parser: argparse.ArgumentParser) -> None:
+    common.add_experiment(parser)
+    add = parser.add_argument
+    add(
+        "--add",
+        metavar="D",
+        action="append",
+        default=[],
+        help="more time: 90s, 20m, 1h; may be repeated",
+    )
+    add(
+        "--atoms",
+        metavar="N",
+        action="append",
+        default=[],
+        help="another number of atoms from now on; may be repeated",
+    )
+    add(
+        "--policy",
+        metavar="P",
+        action="append",
+        default=[],
+        help="another policy from now on; may be repeated",
+    )
+    add("--futures", metavar="N", type=int, help="futures of each question (200)")
+    add(
+        "--limit",
+        metavar="D",
+        default="60s",
+        help="time after which no more futures are begun (60s)",
+    )
+    common.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from gpusched.recipe.values import duration
+    from gpusched.sim import whatif
+
+    questions = list(_questions(args))
+    futures = whatif.FUTURES if args.futures is None else args.futures
+    if futures < whatif.LEAST_FUTURES:
+        raise InputError(f"--futures must be at least {whatif.LEAST_FUTURES}, not {futures}")
+    try:
+        limit_s = duration(args.limit)
+    except ValueError as error:
+        raise InputError(f"--limit: {error}") from None
+    paths = common.experiment(args)
+    found = whatif.answer(paths, questions, futures=futures, limit_s=limit_s)
+    return common.tell(args, found, "\n".join(lines(found)))
+
+
+def _questions(args: argparse.Namespace) -> Iterator[Question]:
+    from gpusched import policies
+    from gpusched.recipe.values import duration
+    from gpusched.sim.whatif import Question
+    from gpusched.text import did_you_mean
+
+    for text in args.add:
+        try:
+            yield Question(add_s=duration(text.removeprefix("+")))
+        except ValueError as error:
+            raise InputError(f"--add: {error}") from None
+    for text in args.atoms:
+        if not text.isdigit() or not 1 <= int(text) <= 65_536:
+            raise InputError(f"--atoms: '{text}' is not a number of atoms from 1 to 65536")
+        yield Question(atoms=int(text))
+    for name in args.policy:
+        if not policies.is_known(name):
+            raise InputError(
+                f"--policy: no policy is called '{name}'{did_you_mean(name, policies.all_names())}"
+            )
+        yield Question(policy=name)
+
+
+def lines(found: Mapping[str, Any]) -> Iterator[str]:
+    """Word the answer; pure."""
+    metric, answers = found["metric"], found["answers"]
+    left_s = max(0.0, found["deadline_s"] - found["at_s"])
+    when = "at its end" if found["over"] else f"with {show_duration(left_s)} left"
+    yield f"{found['experiment']}: {metric} {show_metric(found['best'])} {when}"
+    now, *changes = answers
+    if not found["over"]:
+        of = count(now["futures"], "future")
+        yield f"at the deadline: probably {_interval(now['best'], show_metric)} (80% of {of})"
+    for change in changes:
+        yield f"{_named(change['question'])}: {_gain(change, found)}"
+    stops = found.get("stops_paying")
+    if stops is not None:
+        worth = points(stops["worth"], found)
+        if stops["add_s"] is None:
+            yield "more time still pays at twice the deadline"
+        elif not stops["add_s"]:
+            yield f"more time buys less than {worth}"
+        else:
+            yield f"more time stops paying after +{show_duration(stops['add_s'])}: what follows buys less than {worth}"
+
+
+def _named(question: Mapping[str, Any]) -> str:
+    if question["atoms"] is not None:
+        return count(question["atoms"], "atom")
+    if question["policy"] is not None:
+        return f"policy {question['policy']}"
+    return f"+{show_duration(question['add_s'])}"
+
+
+def _gain(change: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    gain = change["gain"]
+    word = "buy" if gain["median"] >= 0 else "cost"
+    ends = sorted(
+        abs(gain[end]) if gain["low"] * gain["high"] >= 0 else gain[end] for end in ("low", "high")
+    )
+    return (
+        f"would probably {word} {points(abs(gain['median']), found)} "
+        f"({_number(ends[0], found)} to {_number(ends[1], found)}), {metric_of(change['best'], found)}"
+    )
+
+
+def metric_of(best: Mapping[str, float], found: Mapping[str, Any]) -> str:
+    return f"{found['metric']} {_interval(best, show_metric)}"
+
+
+def _interval(best: Mapping[str, float], show: Any) -> str:
+    return f"{show(best['median'])} ({show(best['low'])} to {show(best['high'])})"
+
+
+def _is_share(found: Mapping[str, Any]) -> bool:
+    values = [one["best"][end] for one in found["answers"] for end in ("low", "high")]
+    return found["mode"] == "max" and all(0 <= value <= 1 for value in values)
+
+
+def _number(value: float, found: Mapping[str, Any]) -> str:
+    return f"{value * 100 if _is_share(found) else value:.2g}"
+
+
+def points(value: float, found: Mapping[str, Any]) -> str:
+    """Word a difference: in points for a metric between 0 and 1, else in the metric's own unit."""
+    unit = "points" if _is_share(found) else f"of {found['metric']}"
+    return f"{_number(value, found)} {unit}"

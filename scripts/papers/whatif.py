@@ -1,0 +1,150 @@
+"""Figure ``whatif``: do the intervals of ``gpusched whatif`` hold what came?
+
+Searches are recorded, cut at 25, 50 and 75% of the deadline, and asked for the best score at the deadline from what
+was known then. *Coverage*: share of the 80% intervals that hold the true one; *bias*: mean of prediction less truth,
+in mean widths of an interval. The truth of ``more`` (a third more time) is the same search, gone on with from the cut
+on its own true curves. Constants were chosen on the workloads marked ``tuned`` and seeds from 100 on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.sim.folder import simulate_into
+from gpusched.sim.physics import Noise
+from gpusched.sim.setup import Setup
+from gpusched.sim.study import Mean
+from gpusched.sim.whatif import Question, Search
+from gpusched.sim.workload import SimulatedCurve, with_noise
+from papers import foresight, study
+from papers.study import Study
+
+CUTS = (0.25, 0.5, 0.75)
+SEEDS, FUTURES = 30, int(os.environ.get("FUTURES", 60))
+POLICIES = ("hypersched", "asha")
+TUNED = ("synthetic", "noisy", "slow", "rare", "overfit", "digits", "clusters", "equal", "plateau")
+
+
+def setups(quick: bool) -> list[Setup]:
+    first = int(os.environ.get("FIRST_SEED", 0))
+    kinds = (
+        os.environ.get("KINDS", "").split(",") if os.environ.get("KINDS") else list(foresight.KINDS)
+    )
+    found = []
+    for name in ("synthetic", "digits") if quick else kinds:
+        kind = foresight.KINDS[name]
+        is_real = "real.py" in kind.workload
+        for seed in range(first, first + (2 if quick else int(os.environ.get("SEEDS", SEEDS)))):
+            policy = POLICIES[seed % len(POLICIES)]
+            found.append(
+                Setup(
+                    policy=policy,
+                    options=foresight.options(policy, kind),
+                    seed=seed,
+                    label=name,
+                    workload=kind.workload,
+                    atoms=8 if is_real else 4,
+                    deadline_s=60.0 if is_real else 15.0,
+                    noise=Noise(metric=kind.noise),
+                )
+            )
+    return found
+
+
+class True_:
+    """The workload as it was recorded."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._of, self._setup = setup.load(), setup
+        self.name, self.metric, self.mode = self._of.name, self._of.metric, self._of.mode
+        self.defaults = self._of.defaults
+
+    def space(self, seed: int) -> Mapping[str, Any]:
+        return self._of.space(seed)
+
+    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
+        curve = self._of.curve(trial, hparams, self._setup.seed)
+        return with_noise(curve, self._setup.noise, self._setup.seed, trial)
+
+
+def work(setup: Setup) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory(prefix="gpusched-whatif-") as runs:
+        result, folder = simulate_into(Path(runs), setup)
+        found = []
+        for cut in CUTS:
+            search = Search(ExperimentPaths(folder), cut * setup.deadline_s)
+            more = Question(add_s=setup.deadline_s / 3)
+            truth = search.under(True_(setup), Question())
+            later = search.under(True_(setup), more)
+            now, then = search.ask([more], futures=FUTURES)
+            sign = search.state.rules.sign
+            found.append(
+                {
+                    "workload": setup.label,
+                    "policy": setup.policy,
+                    "seed": setup.seed,
+                    "cut": cut,
+                    "truth": result.best,
+                    "again": truth,
+                    "median": now.best.median,
+                    "low": now.best.low,
+                    "high": now.best.high,
+                    "more": (later - truth) * sign,
+                    "more_median": then.gain.median,
+                    "more_low": then.gain.low,
+                    "more_high": then.gain.high,
+                    "width": search.curves.width,
+                }
+            )
+    return found
+
+
+def table(results: Sequence[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    rows = []
+    by_kind: dict[str, list[dict[str, Any]]] = {}
+    for found in results:
+        for one in found:
+            by_kind.setdefault(one["workload"], []).append(one)
+    for name, group in by_kind.items():
+        row: dict[str, Any] = {"workload": name, "tuned": name in TUNED, "predictions": len(group)}
+        for what, truth, middle, low, high in (
+            ("best", "truth", "median", "low", "high"),
+            ("more", "more", "more_median", "more_low", "more_high"),
+        ):
+            tiny = 1e-9
+            held = [g[low] - tiny <= g[truth] <= g[high] + tiny for g in group]
+            width = Mean.of(g[high] - g[low] for g in group).mean
+            bias = Mean.of(g[middle] - g[truth] for g in group).mean
+            row |= {
+                f"{what}_coverage": round(sum(held) / len(held), 3),
+                f"{what}_width": float(f"{width:.3g}"),
+                f"{what}_bias": round(bias / width, 3) if width else math.nan,
+            }
+        for cut in CUTS:
+            at = [g for g in group if g["cut"] == cut]
+            row[f"at_{cut:.0%}"] = round(
+                sum(g["low"] - 1e-9 <= g["truth"] <= g["high"] + 1e-9 for g in at) / len(at), 3
+            )
+        low = [g for g in group if g["truth"] < g["low"] - 1e-9]
+        row["below"] = round(len(low) / len(group), 3)
+        row["stretch"] = round(Mean.of(g["width"] for g in group).mean, 2)
+        row["moved"] = sum(abs(g["again"] - g["truth"]) > 1e-9 for g in group)
+        rows.append(row)
+    return rows
+
+
+def draw(results: Sequence[list[dict[str, Any]]], folder: Path) -> list[str]:
+    rows = table(results)
+    if not os.environ.get("KINDS"):
+        study.write(folder, "whatif", "coverage and bias of what-if forecasts", rows)
+    return [json.dumps(row) for row in rows]
+
+
+STUDIES = [Study("whatif", "coverage and bias of what-if forecasts", setups, draw, work)]

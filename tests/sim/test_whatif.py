@@ -1,0 +1,160 @@
+"""``gpusched whatif``: a recorded search gone on with, and what is said where that cannot be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpusched.cli import main
+from gpusched.cli.whatif import lines
+from gpusched.errors import InputError
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal import timeline
+from gpusched.sim.folder import simulate_into
+from gpusched.sim.physics import Delays, Incident
+from gpusched.sim.setup import Setup
+from gpusched.sim.whatif import NO_CHANGE, Question, Search
+from gpusched.sim.workload import Synthetic
+
+DEADLINE_S = 6.0
+DELAYS = Delays(launch_s=0.1, resize_s=0.2, save_s=0.05, exit_s=0.03, release_s=0.02)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A search with every kind of delay, four atoms and a device that breaks."""
+    incidents = (Incident(at=2.0, kind="quarantine", device="sim:3"),)
+    setup = Setup(atoms=4, deadline_s=DEADLINE_S, delays=DELAYS, incidents=incidents, seed=3)
+    result, folder = simulate_into(tmp_path_factory.mktemp("runs"), setup)
+    return result, folder
+
+
+def search(folder: Path, share: float | None = 0.5) -> Search:
+    return Search(ExperimentPaths(folder), None if share is None else share * DEADLINE_S)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.36, 0.5, 0.7, 0.9])
+@pytest.mark.parametrize("policy", ["hypersched", "asha", "fifo"])
+def test_gone_on_with_on_its_own_curves_a_search_ends_as_it_did(tmp_path, policy, share):
+    setup = Setup(policy=policy, options={"R": 60}, atoms=3, deadline_s=DEADLINE_S, seed=1)
+    result, folder = simulate_into(tmp_path, setup)
+    assert search(folder, share).under(Synthetic(), NO_CHANGE) == result.best
+
+
+def test_with_delays_it_ends_nearly_as_it_did(recorded):
+    result, folder = recorded
+    assert search(folder).under(Synthetic(), NO_CHANGE) == pytest.approx(result.best, abs=0.01)
+
+
+def test_more_time_and_atoms_help_and_fewer_harm(recorded):
+    _, folder = recorded
+    cut = search(folder)
+    asked = [Question(add_s=DEADLINE_S), Question(atoms=8), Question(atoms=1)]
+    now, later, more, fewer = cut.ask(asked, futures=20)
+    assert later.gain.median > 0 < more.gain.median
+    assert fewer.gain.median < 0
+    assert now.gain.low == now.gain.high == 0.0
+    assert later.best.low <= later.best.median <= later.best.high
+
+
+@pytest.mark.parametrize("other", ["fifo", "asha", "hypersched", "foresight", "bandit", "hermes"])
+def test_policies_take_over(recorded, other):
+    _, folder = recorded
+    cut = search(folder)
+    assert cut.under(Synthetic(), Question(policy=other)) >= cut.state.best.metric
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        *((name, "plans a search from its beginning") for name in ("sha", "hyperband", "seer")),
+        *((name, "metric_m") for name in ("pop", "earlyterm")),
+    ],
+)
+def test_policies_that_cannot_take_over_say_why(recorded, other, why):
+    _, folder = recorded
+    with pytest.raises(InputError, match=why):
+        search(folder).ask([Question(policy=other)], futures=20)
+
+
+def test_the_same_question_has_the_same_answer(recorded):
+    _, folder = recorded
+    once, again = (search(folder).ask([Question(add_s=2.0)], futures=20) for _ in range(2))
+    assert once == again
+
+
+def test_a_search_that_is_over_is_asked_before_its_end(recorded):
+    result, folder = recorded
+    over = search(folder, None)
+    assert over.is_over
+    assert over.best.metric == result.best
+    assert over.state.stopping is None
+    assert over.ask([Question(add_s=DEADLINE_S)], futures=20)[1].gain.median > 0
+
+
+def test_the_command_says_it_and_journals_nothing(recorded, capsys):
+    _, folder = recorded
+    before = timeline.read(folder / "journal.db")
+    few = ["--limit", "1", "--futures", "20"]
+    code = main(["whatif", str(folder), "--add", "3s", "--atoms", "8", *few])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    assert said.out.splitlines()[1].startswith("+3 s: would probably buy ")
+    assert "points" in said.out
+    assert timeline.read(folder / "journal.db") == before
+    assert main(["whatif", str(folder), *few, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert {"experiment", "metric", "best", "answers", "stops_paying", "over"} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--add", "soon"], "--add"),
+        (["--atoms", "0"], "--atoms"),
+        (["--policy", "hypersced"], "did you mean hypersched"),
+        (["--futures", "3"], "--futures must be at least 20"),
+        (["--limit", "x"], "--limit"),
+    ],
+)
+def test_wrong_arguments_are_refused(recorded, capsys, arguments, said):
+    _, folder = recorded
+    assert main(["whatif", str(folder), *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_folder_that_is_no_experiment_is_refused(tmp_path, capsys):
+    assert main(["whatif", str(tmp_path)]) == 2
+    assert "not an experiment" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("deadline_s", "said"), [(0.05, "no trial has reported"), (0.35, "a forecast needs 3 trials")]
+)
+def test_too_little_is_said_to_be_too_little(tmp_path, capsys, deadline_s, said):
+    _, folder = simulate_into(tmp_path, Setup(atoms=2, deadline_s=deadline_s))
+    assert main(["whatif", str(folder)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_answers_are_worded():
+    def answered(add_s, median, low, high):
+        question = {"add_s": add_s, "atoms": None, "policy": None}
+        best = {"median": 0.9 + median, "low": 0.9 + low, "high": 0.9 + high}
+        gain = {"median": median, "low": low, "high": high}
+        return {"question": question, "futures": 200, "best": best, "gain": gain}
+
+    found = {
+        **{"experiment": "digits", "metric": "accuracy", "mode": "max", "best": 0.9},
+        **{"at_s": 600.0, "deadline_s": 1200.0, "over": False},
+        "answers": [answered(0.0, 0.0, 0.0, 0.0), answered(1200.0, 0.004, 0.0, 0.009)],
+        "stops_paying": {"worth": 0.001, "add_s": 300.0},
+    }
+    assert list(lines(found)) == [
+        "digits: accuracy 0.9000 with 10 min 00 s left",
+        "at the deadline: probably 0.9000 (0.9000 to 0.9000) (80% of 200 futures)",
+        "+20 min 00 s: would probably buy 0.4 points (0 to 0.9), accuracy 0.9040 (0.9000 to 0.9090)",
+        "more time stops paying after +5 min 00 s: what follows buys less than 0.1 points",
+    ]
