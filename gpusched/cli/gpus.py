@@ -1,4 +1,4 @@
-"""Show the GPUs of this machine, their state, and who holds them; with --readmit, use a quarantined one again.
+"""Show the GPUs of this machine, their state, and who holds them; close one for a reset, use a quarantined one again.
 
 Below a GPU that cannot be used stands the reason: a foreign process (pid and user; never touched), a lease of another
 experiment, or a fault.
@@ -24,14 +24,20 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         metavar="DEVICE",
         help="use this quarantined device of EXP again, if the device is clean",
     )
+    parser.add_argument(
+        "--let-go",
+        metavar="DEVICE",
+        help="close this device of EXP for the driver, so that `nvidia-smi --gpu-reset` finds it free",
+    )
     common.add_experiment(parser, option=True)
     common.add_json(parser, "print one JSON object a line")
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.readmit is not None:
-        answer = session.ask(common.experiment(args), "readmit", device=args.readmit)
-        return common.tell(args, {"device": args.readmit, "answer": answer}, answer)
+    for verb, device in (("let_go", args.let_go), ("readmit", args.readmit)):
+        if device is not None:
+            answer = session.ask(common.experiment(args), verb, device=device)
+            return common.tell(args, {"device": device, "answer": answer}, answer)
     from gpusched.devices.gpus import gpu_states
 
     states, notes = gpu_states()

@@ -107,6 +107,8 @@ class People:
 
     def _answer(self, request: Ask, client: ClientLine) -> Any:
         match request.verb:
+            case "let_go":
+                return self._let_go(str(request.device))
             case "view":
                 return self.view()
             case "watch":
@@ -163,7 +165,7 @@ class People:
     def _readmit(self, wanted: str, client: ClientLine) -> None:
         """Ask for a device back; answer once it is proven clean and well, or is not within seconds."""
         devices = self._assembled.experiment.state.devices
-        device = quarantined_device(wanted, devices, self._executor.inventory())
+        device = named_device(wanted, devices, self._executor.inventory(), quarantined=True)
 
         def answer(why_not: str) -> None:
             if why_not:
@@ -173,6 +175,12 @@ class People:
                 client.send(Done(f"{device} is in use again"))
 
         self._executor.readmit(device, answer)
+
+    def _let_go(self, wanted: str) -> str:
+        devices = self._assembled.experiment.state.devices
+        device = named_device(wanted, devices, self._executor.inventory(), quarantined=False)
+        self._executor.let_go(device)
+        return f"{device} is let go: reset it, then `gpusched gpus --readmit {wanted}`"
 
     # ------------------------------------------------------------ what they are shown
 
@@ -228,20 +236,22 @@ def _trial(request: Ask) -> int:
     return request.trial
 
 
-def quarantined_device(wanted: str, allocated: DeviceTable, inventory: Sequence[Device]) -> str:
-    """Find a quarantined device by its id, its label, its GPU's number, or an unambiguous beginning of its id.
+def named_device(
+    wanted: str, allocated: DeviceTable, inventory: Sequence[Device], *, quarantined: bool
+) -> str:
+    """Find a device by its id, its label, its GPU's number, or an unambiguous beginning of its id.
 
-    Raises InputError with those that are in quarantine.
+    ``quarantined``: among those in quarantine alone. Raises InputError with those that could be meant.
     """
-    quarantined = [
-        slot.id for slot in allocated.slots.values() if slot.state is DeviceState.QUARANTINED
-    ]
+    slots = allocated.slots.values()
+    names = [s.id for s in slots if s.state is DeviceState.QUARANTINED or not quarantined]
     labels = {device.id: device.label for device in inventory}
-    found = [name for name in quarantined if wanted in (name, labels.get(name))]
-    found = found or [name for name in quarantined if labels.get(name) == f"GPU {wanted}"]
-    found = found or [name for name in quarantined if wanted and name.startswith(wanted)]
+    found = [name for name in names if wanted in (name, labels.get(name))]
+    found = found or [name for name in names if labels.get(name) == f"GPU {wanted}"]
+    found = found or [name for name in names if wanted and name.startswith(wanted)]
     if len(found) != 1:
-        there = ", ".join(f"{name} ({labels.get(name, '?')})" for name in quarantined) or "none"
-        problem = "could be several" if found else "is not in quarantine"
-        raise InputError(f"device {wanted} {problem}; in quarantine are: {there}")
+        there = ", ".join(f"{name} ({labels.get(name, '?')})" for name in names) or "none"
+        where = "in quarantine" if quarantined else "in this experiment"
+        problem = "could be several" if found else f"is not {where}"
+        raise InputError(f"device {wanted} {problem}; {where} are: {there}")
     return found[0]

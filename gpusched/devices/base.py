@@ -169,6 +169,13 @@ class Devices(Protocol):
         """Look anew at a quarantined device, forgetting its past faults: ``Readmitted`` or soon ``ReadmitRefused``."""
         ...
 
+    def let_go(self, device: str) -> None:
+        """Close the device for the driver, so that a person can reset it: ``Quarantined`` until ``readmit``.
+
+        Raises DeviceError where a trial has it, or nothing is to be let go.
+        """
+        ...
+
     def keep_out(self, device: str, reason: str) -> None:
         """Take up a quarantine that an earlier daemon ended with: ``Readmitted`` once its passing reason is over."""
         ...

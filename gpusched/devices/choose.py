@@ -108,6 +108,9 @@ class CpuDevices:
     def readmit(self, device: str) -> None:
         self._host.emit(Readmitted(device))
 
+    def let_go(self, device: str) -> None:
+        raise DeviceError(f"{device} is a CPU slot: no driver has it open")
+
     def keep_out(self, device: str, reason: str) -> None:
         """Give the slot back at once: a core has nothing that could be in the way."""
         self._host.emit(Readmitted(device))

@@ -30,6 +30,7 @@ from gpusched.devices.base import (
     Strangers,
 )
 from gpusched.devices.gpus import read_atom
+from gpusched.devices.health import is_unknown
 from gpusched.devices.helper import ThisMachine, World
 from gpusched.devices.holders import Processes, in_initial_pid_namespace
 from gpusched.devices.leases import Leases, lease_folder, state_home
@@ -37,7 +38,7 @@ from gpusched.devices.machine import find_machine
 from gpusched.devices.opening import Opening, StartContext
 from gpusched.devices.placing import GpuIds, place
 from gpusched.devices.release import BaselineFile
-from gpusched.devices.unit import Out, Unit
+from gpusched.devices.unit import Doing, Out, Unit
 from gpusched.devices.watch import Watch
 from gpusched.errors import DeviceError
 from gpusched.processes.identity import boot_id
@@ -226,6 +227,15 @@ class CudaDevices:
         self._asked_for.add(device)
         self._try_to_readmit(atom, self._now() + READMIT_PATIENCE_S)
 
+    def let_go(self, device: str) -> None:
+        boards = {unit.watch for unit in self._atom(device).units}
+        for unit in self._units.values():
+            if unit.watch in boards and unit.doing is Doing.HELD:
+                raise DeviceError(f"{unit.gpu.label} cannot be let go: a trial is using it")
+        for watch in boards:
+            watch.let_go("let go on request, so that it can be reset")
+        self._tell_faults()
+
     def keep_out(self, device: str, reason: str) -> None:
         for unit in self._atom(device).units:
             unit.keep_out(reason)
@@ -256,13 +266,17 @@ class CudaDevices:
         """Tell which devices went bad, which are well again, and which strangers have come."""
         if self._closed:
             return
-        for fault in self._faults():
-            self._waits.pop(fault.device, None)
-            self._host.emit(fault)
+        self._tell_faults()
         for atom in self._recovered():
             self._back_in_use(atom)
         self._tell_strangers(self._atoms)
-        self._host.after(LOOK_EVERY_S - ANSWER_S, self._look)
+        is_urgent = any(unit.is_waiting_for_vitals for unit in self._units.values())
+        self._host.after(ANSWER_S if is_urgent else LOOK_EVERY_S - ANSWER_S, self._look)
+
+    def _tell_faults(self) -> None:
+        for fault in self._faults():
+            self._waits.pop(fault.device, None)
+            self._host.emit(fault)
 
     def _follow(self, wait: _Wait) -> None:
         """Look at the devices of one wait for a release, ever more slowly, until all are free or given up."""
@@ -409,6 +423,9 @@ class CudaDevices:
         was_asked = [watch.turn() for watch in self._watches]
         for unit in self._units.values():
             for number in unit.watch.take_xids():
+                if is_unknown(number):
+                    what = "see NVIDIA's XID catalogue; noted, nothing follows from it"
+                    self._say(f"{unit.watch.gpu.label}: XID {number}: {what}")
                 for other in self._units.values():
                     if other.watch is unit.watch:
                         other.xid(number)

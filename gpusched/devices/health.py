@@ -1,16 +1,18 @@
 """Health of a GPU, and whether it may be used: XIDs, the driver's recovery action, row remapping, ECC, throttling.
 
-Rules: the driver's recovery action, where it gives one, is the last word on a GPU that still answers; XIDs that come
-from the application's own faults are ignored; a GPU that asks for a reset *once it is empty* may finish its trial
-first.
-Nothing is ever reset here: the command that does it is named instead.
+Rules: a lost GPU is lost; of any other the driver's recovery action, where it gives one, is the last word. XIDs that
+come from the application's own faults are ignored, unknown ones are noted. A GPU that asks for a reset *once it is
+empty* may finish its trial first. XIDs are a hint and no more: 79, 119 and 120 may never come as events
+(NVIDIA/DCGM#162), and a GPU that does not answer any more is known by that. Nothing is ever reset here: the commands
+that do it are named instead.
 
-XIDs: https://docs.nvidia.com/deploy/xid-errors (catalogue with recovery action); the ignored six are those of NVIDIA's
-Kubernetes device plugin.
+XIDs: https://docs.nvidia.com/deploy/xid-errors (catalogue with recovery action); those ignored are NVIDIA's Kubernetes
+device plugin's six, and the two that the catalogue marks "restart app".
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import pynvml
@@ -18,6 +20,8 @@ import pynvml
 from gpusched.devices.gpu import Vitals
 
 IGNORED_XIDS = {
+    8: "the application's work did not end in time",
+    11: "the application sent what the GPU cannot read",
     13: "graphics engine exception",
     31: "memory page fault",
     43: "the application's channel was stopped",
@@ -49,15 +53,21 @@ FATAL_XIDS = {
     119: "the GPU's system processor does not answer",
     120: "the GPU's system processor failed",
 }
-"""Named for the message only: an XID in none of the three tables is fatal too."""
+"""Fatal where the driver gives no recovery action to judge by. An XID in none of the three tables is noted."""
+LOST_XID = 79
+
+RESET = (
+    "`gpusched gpus --let-go {index}`, then `sudo nvidia-smi --gpu-reset -i {index}`, then "
+    "`gpusched gpus --readmit {index}`; in persistence mode first `sudo nvidia-smi -pm 0 -i {index}`, since "
+    "nvidia-persistenced keeps the GPU open as well"
+)
+"""What holds a GPU open is in the way of a reset: NVIDIA/gpu-operator#118, NVIDIA/NVSentinel#1690."""
 
 _RECOVERY = {
-    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: "a reset of the GPU (`sudo nvidia-smi --gpu-reset -i {index}`)",
+    pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: f"a reset of the GPU ({RESET})",
     pynvml.NVML_GPU_RECOVERY_ACTION_NODE_REBOOT: "a reboot",
     pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_P2P: "an end to all work that uses the GPU over NVLink or PCIe peers",
-    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: (
-        "a reset once the GPU is empty (`sudo nvidia-smi --gpu-reset -i {index}`)"
-    ),
+    pynvml.NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET: f"a reset once the GPU is empty ({RESET})",
     pynvml.NVML_GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: "a recovery of the IMEX domain",
     pynvml.NVML_GPU_RECOVERY_ACTION_BUS_RESET: "a reset of the GPU's bus",
     pynvml.NVML_GPU_RECOVERY_ACTION_SYSTEM_REBOOT: "a reboot of the machine",
@@ -92,20 +102,29 @@ def trouble(index: int, now: Vitals, first: Vitals | None) -> Trouble | None:
         before, after = first.ecc_uncorrected, now.ecc_uncorrected
         if before is not None and after is not None and after > before:
             return Trouble(
-                f"{after - before} uncorrectable memory errors since the start; reset it with "
-                f"`sudo nvidia-smi --gpu-reset -i {index}`"
+                f"{after - before} uncorrectable memory errors since the start; reset it: "
+                f"{RESET.format(index=index)}"
             )
     return None
 
 
-def xid_trouble(xid: int, index: int, now: Vitals | None, first: Vitals | None) -> Trouble | None:
-    """Judge an XID. ``now``: vitals read after it came, or None if there are none."""
+def xid_trouble(
+    xid: int, index: int, now: Vitals | None, first: Vitals | None, others: Collection[int] = ()
+) -> Trouble | None:
+    """Judge an XID. ``now``: vitals read after it came, or None if there are none; ``others``: came with it."""
     if xid in IGNORED_XIDS:
         return None
-    if xid in RECORDED_XIDS and now is not None:
+    if xid == 48 and 94 in others:  # the double-bit error that was contained
+        xid = 94
+    meaning = FATAL_XIDS.get(xid) or RECORDED_XIDS.get(xid)
+    if now is not None and xid != LOST_XID and (now.recovery is not None or xid in RECORDED_XIDS):
         return trouble(index, now, first)
-    meaning = FATAL_XIDS.get(xid) or RECORDED_XIDS.get(xid) or "see NVIDIA's XID catalogue"
-    return Trouble(f"XID {xid}: {meaning}")
+    return Trouble(f"XID {xid}: {meaning}") if meaning else None
+
+
+def is_unknown(xid: int) -> bool:
+    """Tell whether nothing is known of an XID: it is noted."""
+    return not any(xid in known for known in (IGNORED_XIDS, RECORDED_XIDS, FATAL_XIDS))
 
 
 def notes(now: Vitals) -> tuple[str, ...]:

@@ -218,6 +218,7 @@ class Unit:
     def xid(self, number: int) -> None:
         """Take note of an XID that the driver reported for the board."""
         self._xids.append((number, self._now()))
+        self.watch.request_vitals()
         if number in health.HURTING_XIDS:
             self._hurt = f"XID {number}: {health.RECORDED_XIDS[number]}"
 
@@ -260,6 +261,11 @@ class Unit:
             return ""
         self._reported = True
         return self.out.reason
+
+    @property
+    def is_waiting_for_vitals(self) -> bool:
+        """An error has come that only fresh vitals can judge."""
+        return bool(self._xids)
 
     def told(self) -> None:
         """Mark the present reason as known: ``check`` does not give it again."""
@@ -354,18 +360,20 @@ class Unit:
         return f"the GPU's health cannot be read: {vitals.error}" if vitals.error else ""
 
     def _judged_xids(self, now: float) -> str:
-        """Return the first XID that condemns the GPU; those that vitals must judge wait for vitals read after them."""
+        """Say why an XID condemns the GPU, judged by vitals read after it came; those that lack them wait."""
+        vitals = self.watch.vitals
+        numbers = [number for number, _ in self._xids]
         waiting = []
         said = ""
         for number, at in self._xids:
-            vitals = self.watch.vitals
             fresh = vitals if vitals is not None and vitals.at > at else None
-            if number in health.RECORDED_XIDS and fresh is None and now - at < XID_PATIENCE_S:
+            decided = number in health.IGNORED_XIDS or number == health.LOST_XID
+            if not decided and fresh is None and now - at < XID_PATIENCE_S:
                 waiting.append((number, at))
                 continue
-            ill = health.xid_trouble(number, self.gpu.index, fresh, self.watch.first_vitals)
-            if ill and not said:
-                said = ill.reason
+            first = self.watch.first_vitals
+            ill = health.xid_trouble(number, self.gpu.index, fresh, first, numbers)
+            said = said or (ill.reason if ill else "")
         self._xids = waiting
         if said:
             self._condemned = (said, now)

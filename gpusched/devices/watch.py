@@ -81,8 +81,12 @@ class Watch:
         self._is_fast = True
         self._full_due = self._world.now()
         if vitals:
-            self._vitals_due = self._full_due
+            self.request_vitals()
         return self._ticket
+
+    def request_vitals(self) -> None:
+        """Have the vitals read at the next turn."""
+        self._full_due = self._vitals_due = self._world.now()
 
     def relax(self) -> None:
         """Go back to the idle pace."""
@@ -97,7 +101,7 @@ class Watch:
         self._end_helper()
         self.lost = self.first_vitals = None
         self.forget()
-        self._full_due = self._vitals_due = self._world.now()
+        self.request_vitals()
 
     def forget(self) -> None:
         """Drop the error events that came before: what comes again is told again."""

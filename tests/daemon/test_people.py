@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusched.core.allocation import DeviceTable
-from gpusched.daemon.people import quarantined_device
+from gpusched.daemon.people import named_device
 from gpusched.devices.base import Device
 from gpusched.errors import InputError
 
@@ -29,7 +29,7 @@ INVENTORY = [Device(name, f"GPU {place}") for place, name in enumerate(IDS)]
     [("GPU-aa11", 0), ("GPU 1", 1), ("2", 2), ("GPU-b", 2), ("GPU-aa22", 1)],
 )
 def test_a_device_by_any_name(allocated: DeviceTable, wanted: str, meant: int) -> None:
-    assert quarantined_device(wanted, allocated, INVENTORY) == IDS[meant]
+    assert named_device(wanted, allocated, INVENTORY, quarantined=True) == IDS[meant]
 
 
 @pytest.mark.parametrize(
@@ -43,5 +43,5 @@ def test_a_device_by_any_name(allocated: DeviceTable, wanted: str, meant: int) -
 )
 def test_what_is_not_meant(allocated: DeviceTable, wanted: str, problem: str) -> None:
     with pytest.raises(InputError, match=problem) as told:
-        quarantined_device(wanted, allocated, INVENTORY)
+        named_device(wanted, allocated, INVENTORY, quarantined=True)
     assert "GPU-aa11 (GPU 0), GPU-aa22 (GPU 1), GPU-bb33 (GPU 2)" in str(told.value)

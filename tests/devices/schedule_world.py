@@ -36,6 +36,7 @@ class World:
         self.bad_since: dict[str, float] = {}
         self.condemned: set[str] = set()
         self.calm_until = 0.0
+        self.heard: dict[tuple[str, int | None], float] = {}
 
     # ------------------------------------------------------------ the world
 
@@ -190,8 +191,13 @@ class World:
             board.throttle = pynvml.nvmlClocksEventReasonHwThermalSlowdown
 
     def _xid(self, board: FakeGpu, number: int) -> None:
+        contained = {48: 94, 94: 48}.get(number)
+        if self.now - self.heard.get((board.uuid, contained), -100.0) < 15.0:
+            return  # 48 with 94 is another story
+        self.heard[board.uuid, number] = self.now
         self.driver.xid(board, number)
-        if board.event_types and (number in FATAL_XIDS or number == 999):
+        judged = "recovery" not in board.unsupported and number != 79
+        if board.event_types and number in FATAL_XIDS and not judged:
             self.condemned.add(board.uuid)
             self._bad(board)
 

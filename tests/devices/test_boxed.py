@@ -159,6 +159,9 @@ def test_a_lost_gpu_costs_its_trial_a_move_and_comes_back_when_asked_for(boxed: 
     refused = box.asks("gpus", "--readmit", name)
     assert "the GPU is lost" in refused.text
     lost.unlink()
+    in_use = box.asks("gpus", "--let-go", other)
+    assert "a trial is using it" in in_use.text
+    assert "reset it, then" in box.asks("gpus", "--let-go", name).text
     answered = box.asks("gpus", "--readmit", name)
     assert answered.code == 0, answered.text
     box.until("search", lambda view: state_of(view, name)[0] != "quarantined")

@@ -87,9 +87,15 @@ def test_a_late_release_can_be_readmitted(box: Box) -> None:
 
 
 @pytest.mark.parametrize(
-    ("xid", "bad"), [(79, True), (48, True), (999, True), (31, False), (13, False)]
+    ("xid", "recovery", "bad"),
+    [
+        *((79, True, True), (48, False, True), (48, True, False), (999, False, False)),
+        *((31, False, False), (13, True, False)),
+    ],
 )
-def test_xids(box: Box, xid: int, bad: bool) -> None:
+def test_xids(box: Box, xid: int, recovery: bool, bad: bool) -> None:
+    if not recovery:
+        box.gpus[0].unsupported.add("recovery")
     devices, (name, _) = begin(box)
     box.clock.advance(1)
     for _ in range(500):  # a storm
@@ -99,8 +105,60 @@ def test_xids(box: Box, xid: int, bad: bool) -> None:
     assert [fault.device for fault in faults] == ([name] if bad else [])
     if bad:
         assert f"XID {xid}" in faults[0].reason
+    noted = ["GPU 0: XID 999: see NVIDIA's XID catalogue; noted, nothing follows from it"]
+    assert devices.notes == (noted if xid == 999 else [])
     box.clock.advance(5)
     assert devices.faults() == ()
+
+
+def test_a_contained_memory_error_is_not_overruled_by_the_one_it_contains(box: Box) -> None:
+    """Mend 5: 94 with 48, on a driver without a recovery action."""
+    box.gpus[0].unsupported.add("recovery")
+    devices, _ = begin(box)
+    box.driver.xid(box.gpus[0], 48)
+    box.driver.xid(box.gpus[0], 94)
+    box.clock.advance(15)
+    assert devices.faults() == ()
+
+
+def test_a_gpu_that_is_let_go_can_be_reset_and_taken_up_again(box: Box) -> None:
+    """Mend 1: a reset wants every client gone, and the daemon was one for its life."""
+    devices, (name, other) = begin(box)
+    box.gpus[0].recovery = 1
+    box.clock.advance(4)
+    (fault,) = devices.faults()
+    assert "gpusched gpus --let-go 0" in fault.reason
+    assert "nvidia-smi -pm 0" in fault.reason
+    before = [helper for helper in box.clock.helpers if not helper.killed]
+    devices.let_go(name)
+    assert len([helper for helper in before if helper.killed]) == 1, "that GPU's and no other"
+    box.driver.calls.clear()
+    box.clock.advance(5)
+    run_trial(box, devices, other, 11)
+    with pytest.raises(DeviceError, match="GPU 1 cannot be let go: a trial is using it"):
+        devices.let_go(other)
+    box.gpus[0].recovery = 0  # reset
+    assert devices.readmitted(name) is None
+    run_trial(box, devices, name, 12)
+
+
+def test_a_lost_gpu_is_closed_at_once(box: Box) -> None:
+    begin(box)
+    box.gpus[0].lost_from = box.clock.now()
+    before = [helper for helper in box.clock.helpers if not helper.killed]
+    box.clock.advance(2)
+    assert [helper.killed for helper in before] == [True, False]
+
+
+def test_a_free_gpu_that_is_let_go_is_quarantined(box: Box) -> None:
+    devices, (name, _) = begin(box)
+    devices.let_go(name)
+    assert devices.told(Quarantined) == [
+        Quarantined(name, "GPU 0: let go on request, so that it can be reset")
+    ]
+    box.clock.advance(30)
+    assert devices.events == []
+    assert devices.readmitted(name) is None
 
 
 @pytest.mark.parametrize("xid", [63, 94, 154])
@@ -176,11 +234,11 @@ def test_the_events_of_the_others_are_heard_after_one_gpu_is_lost(box: Box) -> N
     box.gpus[0].lost_from = box.clock.now()
     box.clock.advance(7)
     assert [fault.device for fault in devices.faults()] == [names[0]]
-    box.driver.xid(box.gpus[1], 48)
+    box.driver.xid(box.gpus[1], 79)
     box.clock.advance(1)
     (fault,) = devices.faults()
     assert fault.device == names[1]
-    assert "XID 48" in fault.reason
+    assert "XID 79" in fault.reason
 
 
 def test_a_gpu_that_was_lost_and_is_back_is_heard_again(make_box: MakeBox) -> None:
@@ -214,10 +272,10 @@ def test_a_gpu_that_hung_when_it_was_to_be_registered_is_heard_once_it_answers(b
     box.gpus[0].lost_from = now
     box.clock.advance(15)
     devices.faults()
-    box.driver.xid(box.gpus[1], 61)
+    box.driver.xid(box.gpus[1], 79)
     box.clock.advance(2)
     faults = {fault.device: fault.reason for fault in devices.faults()}
-    assert "XID 61" in faults[names[1]]
+    assert "XID 79" in faults[names[1]]
 
 
 def test_an_event_of_a_gpu_that_cannot_be_named_keeps_nobody_from_being_heard(box: Box) -> None:
@@ -228,7 +286,7 @@ def test_an_event_of_a_gpu_that_cannot_be_named_keeps_nobody_from_being_heard(bo
     box.gpus[0].hangs.append((box.clock.now(), box.clock.now() + 60))
     for _ in range(3):
         box.driver.xid(box.gpus[0], 79)
-    box.driver.xid(box.gpus[1], 48)
+    box.driver.xid(box.gpus[1], 79)
     box.clock.advance(2)
     assert names[1] in [fault.device for fault in devices.faults()]
 

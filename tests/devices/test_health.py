@@ -46,17 +46,34 @@ def test_rows_pending_do_not_stop_anybody_but_failed_ones_do() -> None:
 
 @pytest.mark.parametrize("xid", sorted(health.IGNORED_XIDS))
 def test_the_applications_own_xids_are_ignored(xid: int) -> None:
-    assert xid in (13, 31, 43, 45, 68, 109)
+    assert xid in (8, 11, 13, 31, 43, 45, 68, 109)
     assert health.xid_trouble(xid, 0, None, None) is None
 
 
-def test_unknown_xids_are_fatal_and_announcements_need_vitals() -> None:
-    unknown = health.xid_trouble(777, 0, vitals(recovery=0), None)
-    assert unknown is not None
-    assert "XID 777: see NVIDIA's XID catalogue" in unknown.reason
-    assert health.xid_trouble(154, 0, vitals(recovery=0), None) is None
-    assert health.xid_trouble(154, 0, vitals(recovery=2), None) is not None
-    assert health.xid_trouble(154, 0, None, None) is not None, "nobody could say it is harmless"
+@pytest.mark.parametrize(
+    ("xid", "now", "others", "said"),
+    [
+        (777, vitals(), (), ""),  # unknown: noted
+        (777, None, (), ""),
+        (154, vitals(recovery=0), (), ""),
+        (154, vitals(recovery=2), (), "a reboot"),
+        (154, None, (), "XID 154"),  # nothing says that it is harmless
+        (48, vitals(recovery=0), (), ""),  # the driver is the last word
+        (48, vitals(recovery=1), (), "nvidia-smi --gpu-reset -i 0"),
+        (48, vitals(), (), "XID 48: double-bit"),
+        (48, vitals(), (94,), ""),  # contained
+        (119, vitals(recovery=0), (), ""),
+        (119, vitals(), (), "XID 119"),
+        (79, vitals(recovery=0), (), "XID 79: the GPU has fallen off the bus"),
+    ],
+)
+def test_what_an_xid_means(
+    xid: int, now: Vitals | None, others: tuple[int, ...], said: str
+) -> None:
+    """Mend 5."""
+    found = health.xid_trouble(xid, 0, now, None, others)
+    assert (said in found.reason) if found and said else (not said and found is None)
+    assert health.is_unknown(xid) is (xid == 777)
 
 
 @pytest.mark.parametrize(

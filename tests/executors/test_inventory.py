@@ -48,6 +48,9 @@ class Scripted:
     def readmit(self, device: str) -> None:
         self.asked.append(("readmit", device))
 
+    def let_go(self, device: str) -> None:
+        raise NotImplementedError
+
     def keep_out(self, device: str, reason: str) -> None:
         self.asked.append(("keep_out", device, reason))
 

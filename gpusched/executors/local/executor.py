@@ -175,6 +175,9 @@ class TorchrunExecutor:
     def keep_out(self, device: str, reason: str) -> None:
         self._devices.keep_out(device, reason)
 
+    def let_go(self, device: str) -> None:
+        self._devices.let_go(device)
+
     def readmit(self, device: str, answered: Callable[[str], None]) -> None:
         self._inventory.readmit(device, answered)
 
