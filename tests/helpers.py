@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import enum
 import random
 import time
@@ -322,7 +321,8 @@ class _Snapshot:
 
     def _object(self, value: Any) -> Any:
         name = type(value).__name__
-        frozen = dataclasses.is_dataclass(value) and value.__dataclass_params__.frozen
+        about = getattr(value, "__struct_config__", getattr(value, "__dataclass_params__", None))
+        frozen = about is not None and about.frozen
         if not frozen:
             if id(value) in self._met:
                 return f"<{name} {self._met[id(value)][0]}>"

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from msgspec import Struct
+
 # ---------------------------------------------------------------- decisions: policy -> core, in atoms
 
 
@@ -96,8 +98,7 @@ Decision = Start | Resume | Resize | Pause | Stop | Complete | WakeAt | AskForec
 # ---------------------------------------------------------------- commands: core -> executor, in devices
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(Struct, frozen=True):
     """Start this incarnation on these devices. They are confirmed free."""
 
     trial: int
@@ -106,8 +107,7 @@ class Launch:
     hparams: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
-class Yield:
+class Yield(Struct, frozen=True):
     """Answer the trial's next report with "leave", saving a checkpoint first if ``save``."""
 
     trial: int
@@ -115,16 +115,14 @@ class Yield:
     save: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(Struct, frozen=True):
     """Answer the trial's report with "save a checkpoint"; if it is to leave, it saves before it does."""
 
     trial: int
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
-class Kill:
+class Kill(Struct, frozen=True):
     """End the incarnation: SIGTERM, after ``grace_s`` SIGKILL to the whole tree.
 
     ``stacks``: it hangs; before that every rank writes down where it is.
@@ -136,23 +134,20 @@ class Kill:
     stacks: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ConfirmRelease:
+class ConfirmRelease(Struct, frozen=True):
     """Find out when nothing of ours is on these devices any more, and say so (or quarantine them)."""
 
     devices: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(Struct, frozen=True):
     """Fire ``timer`` at this time. A timer set again moves."""
 
     timer: str
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Forecast:
+class Forecast(Struct, frozen=True):
     """Extrapolate a learning curve outside the daemon's loop; answer with ``Forecasted``."""
 
     trial: int
@@ -162,15 +157,13 @@ class Forecast:
     target: float
 
 
-@dataclass(frozen=True, slots=True)
-class Suggest:
+class Suggest(Struct, frozen=True):
     """Have the sampler suggest configuration ``n`` of the sequence; answer with ``Suggested``."""
 
     n: int
 
 
-@dataclass(frozen=True, slots=True)
-class KeepBest:
+class KeepBest(Struct, frozen=True):
     """Make ``best/`` this checkpoint."""
 
     trial: int
@@ -178,8 +171,7 @@ class KeepBest:
     metric: float
 
 
-@dataclass(frozen=True, slots=True)
-class Finish:
+class Finish(Struct, frozen=True):
     """The experiment is over."""
 
     reason: str

@@ -9,8 +9,9 @@ Not to be confused with decisions (what a policy wants) and commands (what an ex
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from gpusched.protocol import Report
 
@@ -18,15 +19,13 @@ Outcome = Literal["yielded", "finished", "failed", "lost", "killed"]
 Verb = Literal["pause", "unpause", "stop_trial", "stop", "cancel", "kill"]
 
 
-@dataclass(slots=True, kw_only=True)
-class Event:
-    """A fact. Treated as immutable (not ``frozen``: that triples the cost of making one)."""
+class Event(Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A fact. Treated as immutable once it is handled."""
 
     at: float
 
 
-@dataclass(slots=True, kw_only=True)
-class ExperimentStarted(Event):
+class ExperimentStarted(Event, kw_only=True):
     """The daemon is ready; these devices are the experiment's.
 
     ``islands`` numbers groups of devices that talk to each other fast; a trial is placed inside one where possible.
@@ -38,16 +37,14 @@ class ExperimentStarted(Event):
     unusable: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True, kw_only=True)
-class TrialUp(Event):
+class TrialUp(Event, kw_only=True):
     """Every rank of the incarnation has joined its process group."""
 
     trial: int
     incarnation: int
 
 
-@dataclass(slots=True, kw_only=True)
-class Reported(Event):
+class Reported(Event, kw_only=True):
     """Rank 0 made this report. ``metric``: the value that the search goes by; None where it was not finite (NaN, inf).
 
     ``stays``: the trial has been asked to yield for a resize and trains on until its next ranks are ready.
@@ -76,8 +73,7 @@ class Reported(Event):
         return self.report.step
 
 
-@dataclass(slots=True, kw_only=True)
-class CheckpointSaved(Event):
+class CheckpointSaved(Event, kw_only=True):
     """A checkpoint of this step is committed on disk. ``save_s``: how long training stood still for it."""
 
     trial: int
@@ -87,8 +83,7 @@ class CheckpointSaved(Event):
     size_bytes: int = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class TrialExited(Event):
+class TrialExited(Event, kw_only=True):
     """End of an incarnation: no process of it is left.
 
     ``lost`` is the infrastructure's fault (a killed shim, a vanished device): it is relaunched and not counted
@@ -107,15 +102,13 @@ class TrialExited(Event):
     unbegun: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class DevicesReleased(Event):
+class DevicesReleased(Event, kw_only=True):
     """Confirmed: nothing of ours is on these devices any more."""
 
     devices: tuple[str, ...]
 
 
-@dataclass(slots=True, kw_only=True)
-class DeviceQuarantined(Event):
+class DeviceQuarantined(Event, kw_only=True):
     """A device is out of use until it is readmitted. ``passing``: the reason may end by itself (a stranger leaves)."""
 
     device: str
@@ -123,30 +116,26 @@ class DeviceQuarantined(Event):
     passing: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
-class DeviceReadmitted(Event):
+class DeviceReadmitted(Event, kw_only=True):
     """A quarantined device is confirmed clean again."""
 
     device: str
 
 
-@dataclass(slots=True, kw_only=True)
-class StorageChanged(Event):
+class StorageChanged(Event, kw_only=True):
     """The disk has too little room (``low``), or has room again; ``what`` says it in words."""
 
     low: bool
     what: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
-class TimerFired(Event):
+class TimerFired(Event, kw_only=True):
     """The time asked for by ``SetTimer`` has come."""
 
     timer: str
 
 
-@dataclass(slots=True, kw_only=True)
-class Forecasted(Event):
+class Forecasted(Event, kw_only=True):
     """The result of a ``Forecast`` command: slow or non-repeatable work, done outside and never done again."""
 
     trial: int
@@ -154,8 +143,7 @@ class Forecasted(Event):
     forecast: Mapping[str, float]
 
 
-@dataclass(slots=True, kw_only=True)
-class Suggested(Event):
+class Suggested(Event, kw_only=True):
     """The answer to ``Suggest``: a configuration (None: there are no more), and the sampler that it is ``by``.
 
     ``why``: the reason where another sampler than the recipe's has made it.
@@ -167,8 +155,7 @@ class Suggested(Event):
     why: str = ""
 
 
-@dataclass(slots=True, kw_only=True)
-class DaemonResumed(Event):
+class DaemonResumed(Event, kw_only=True):
     """A new daemon has taken over; ``epoch`` counts daemons.
 
     ``launched``: after a salvage, the newest incarnation found on disk of trials whose last launches were lost; their
@@ -179,38 +166,17 @@ class DaemonResumed(Event):
     launched: Mapping[str, int] = field(default_factory=dict)
 
 
-@dataclass(slots=True, kw_only=True)
-class UserAsked(Event):
+class UserAsked(Event, kw_only=True):
     """A person asked for this at the command line."""
 
     verb: Verb
     trial: int | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class DeadlineMoved(Event):
+class DeadlineMoved(Event, kw_only=True):
     """A person has moved the deadline to ``deadline_s``, seconds since the experiment began."""
 
     deadline_s: float
 
 
-EVENT_TYPES: dict[str, type[Event]] = {
-    kind.__name__: kind
-    for kind in (
-        ExperimentStarted,
-        TrialUp,
-        Reported,
-        CheckpointSaved,
-        TrialExited,
-        DevicesReleased,
-        DeviceQuarantined,
-        DeviceReadmitted,
-        StorageChanged,
-        TimerFired,
-        Forecasted,
-        Suggested,
-        DaemonResumed,
-        UserAsked,
-        DeadlineMoved,
-    )
-}
+EVENT_TYPES: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}

@@ -112,9 +112,8 @@ def test_a_metric_that_is_not_finite_scores_worst_and_is_never_the_best() -> Non
     script.wait(10.0).report(0, 0.1).expect(Save(0, 1))
 
 
-@pytest.mark.parametrize("seq", [0, 1])
-def test_a_report_that_was_seen_before_is_ignored(seq: int) -> None:
-    script = stages.running().report(0, 0.9, seq=seq, step=5).expect_nothing()
+def test_a_report_that_was_seen_before_is_ignored() -> None:
+    script = stages.running().report(0, 0.9, seq=1, step=5).expect_nothing()
     assert script.trial(0).step == 1
     assert script.policy.reports == [0]
 

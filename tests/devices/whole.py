@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from fake_driver import GIB
 from schedule_world import SICK_S
 from schedules import BACK_WITHIN_S, HANGS_S, LIMIT_S, SEEN_WITHIN_S, STEP_S, Schedule
@@ -167,7 +168,7 @@ class Executor:
         assert ending.outcome == "lost" or not gone, "a lost GPU counts against its trial"
         self._whole.counts[f"{ending.outcome} by {'its GPU' if gone else 'itself'}"] += 1
         self._events.append(
-            replace(event, at=self._now, outcome=ending.outcome, error=ending.error)
+            msgspec.structs.replace(event, at=self._now, outcome=ending.outcome, error=ending.error)
         )
 
 

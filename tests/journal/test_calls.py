@@ -15,7 +15,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -67,7 +67,7 @@ class Daemon:
         for event, commands in sample(len(self.offered) + count)[len(self.offered) :]:
             if weight and isinstance(event, Reported):
                 heavy = msgspec.structs.replace(event.report, metrics={"m" * weight: 1})
-                event = replace(event, report=heavy)
+                event = msgspec.structs.replace(event, report=heavy)
             self.journal.append(event, commands)
             self.offered.append(event)
         self.commit()
