@@ -159,6 +159,7 @@ class Dashboard(App[Watched]):
         self._loupe = Loupe(self._post, sources or {})
         self._view: View | None = None
         self._heard_at = time.monotonic()
+        self._is_even = False
         self.choice = Choice()
         self.open_tab = "search"
         self._tab_before = "search"
@@ -182,7 +183,7 @@ class Dashboard(App[Watched]):
             with Vertical(id="side"):
                 yield Lines(id="tabs", can_focus=False)
                 for tab in (*TABS, "help"):
-                    panel = Lines(id=tab, follows=tab in ("log", "decisions"))
+                    panel = Lines(id=tab, follows=tab in ("log", "decisions"), is_wide=tab == "log")
                     panel.add_class("panel")
                     panel.display = tab == self.open_tab
                     yield panel
@@ -241,7 +242,10 @@ class Dashboard(App[Watched]):
         self._paint_trials()
         self._paint_remarks()
         self._paint_keys()
-        if self.open_tab != "log":
+        # A log comes from its file, and curves are dear to draw and change little in half a second.
+        if self.open_tab == "curves":
+            self._is_even = not self._is_even
+        if self.open_tab != "log" and (self._is_even or self.open_tab != "curves"):
             self._paint_panel()
         if not self._stay and view.is_over:
             self.leave("over")

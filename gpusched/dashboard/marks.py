@@ -106,23 +106,22 @@ def to_ascii(text: str) -> str:
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def sparkline(curve: Sequence[float | None], width: int, style: str = CURVE) -> Text:
-    """Draw the shape of a curve, scaled to its own range; a red × where the metric was not a number."""
+def sparkline(curve: Sequence[float | None], width: int) -> str:
+    """Draw the shape of a curve, scaled to its own range; × where the metric was not a number."""
     if width <= 0:
-        return Text()
+        return ""
     points = thinned(curve, width)
     known = [point for point in points if point is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
-    line = Text()
-    for point in points:
+    # A flat curve is drawn in the middle; halves keep the difference of huge numbers finite.
+    span = high / 2 - low / 2
+
+    def block(point: float | None) -> str:
         if point is None:
-            line.append("×", "red")
-        else:
-            # A flat curve is drawn in the middle; halves keep the difference of huge numbers finite.
-            span = high / 2 - low / 2
-            place = (point / 2 - low / 2) / span if span > 0 else 0.4
-            line.append(_BLOCKS[min(7, int(place * 8))], style)
-    return line
+            return "×"
+        return _BLOCKS[min(7, int((point / 2 - low / 2) / span * 8)) if span > 0 else 3]
+
+    return "".join(map(block, points))
 
 
 def bar(share: float, width: int, style: str = "green") -> Text:

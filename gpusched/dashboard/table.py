@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from gpusched.dashboard import marks
@@ -32,12 +33,16 @@ class Choice:
     wanted: str = ""
 
 
+#: Text and style of a trial's cell of this width.
+Cell = Callable[[TrialView, int], tuple[str, str]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
     """``keep``: columns with less are left out first, or get the width ``shrunk``. ``sort``: order a click asks for."""
 
     name: str
-    cell: Callable[[TrialView, int], Text]
+    cell: Cell
     width: int
     keep: int
     most: int = 0
@@ -69,6 +74,8 @@ def order(view: View, choice: Choice) -> list[TrialView]:
 def is_wanted(trial: TrialView, wanted: str) -> bool:
     """Tell whether a trial is in one of the states that are named, and holds every other word."""
     words = wanted.lower().split()
+    if not words:
+        return True
     states = [word for word in words if word == "live" or word in STATES]
     if states and trial.state not in states and not ("live" in states and trial.is_live):
         return False
@@ -95,46 +102,50 @@ def table(view: View, width: int, choice: Choice) -> tuple[Text, list[Text], lis
     columns = _fit(_columns(view, view.trials), width)
     colours = marks.colours(view)
     best = view.best.trial if view.best is not None else None
-    lines = []
-    for trial in trials:
-        line = styled("▪", colours[trial.id]) if trial.atoms and trial.id in colours else Text(" ")
-        for column in columns:
-            if trial.error and column.is_hparam:  # a failed trial is looked at for its error
-                line.append_text(fit(styled(trial.error, "red"), width - line.cell_len))
-                break
-            line.append_text(_aligned(column.cell(trial, column.width), column))
-        line.rstrip()
-        if trial.id == best:
-            line.stylize_before("bold")
-        elif not trial.is_live:
-            line.stylize_before(marks.RESTING)
-        if trial.id == choice.selected:
-            # One look from end to end: reversed, the colours of the cells would make a patchwork.
-            line = styled("▸" + line.plain[1:] + " " * max(0, width - line.cell_len), "reverse")
-        lines.append(line)
+    lines = [_row(trial, columns, colours, choice, best, width) for trial in trials]
     return _titles(columns, choice), lines, [trial.id for trial in trials]
+
+
+def _row(
+    trial: TrialView,
+    columns: Sequence[Column],
+    colours: dict[int, str],
+    choice: Choice,
+    best: int | None,
+    width: int,
+) -> Text:
+    # Texts with styles, put together once: a search of many trials draws every row twice a second.
+    has_atoms = bool(trial.atoms) and trial.id in colours
+    parts: list[tuple[str, str]] = [("▪", colours[trial.id]) if has_atoms else (" ", "")]
+    for column in columns:
+        if trial.error and column.is_hparam:  # a failed trial is looked at for its error
+            parts.append((trial.error, "red"))
+            break
+        text, style = column.cell(trial, column.width)
+        parts.append((_aligned(text, column), style))
+    if trial.id == choice.selected:
+        # One look from end to end: reversed, the colours of the cells would make a patchwork.
+        plain = "▸" + "".join(text for text, _ in parts)[1:]
+        return fit(styled(plain + " " * max(0, width - cell_len(plain)), "reverse"), width)
+    style = "bold" if trial.id == best else "" if trial.is_live else marks.RESTING
+    return fit(Text.assemble(*parts, style=style), width)
 
 
 def _titles(columns: Sequence[Column], choice: Choice) -> Text:
     line = Text(" ")
     for column in columns:
-        name = column.name if column.width > 1 else ""
+        name = _aligned(column.name if column.width > 1 else "", column)
         text = styled(name, "bold" if column.sort == choice.sort else QUIET)
-        text = clicking(text, f"sort('{column.sort}')") if column.sort else text
-        line.append_text(_aligned(text, column))
+        line.append_text(clicking(text, f"sort('{column.sort}')") if column.sort else text)
     line.rstrip()
     return line
 
 
-def _aligned(cell: Text, column: Column) -> Text:
-    cell = fit(cell, column.width)
-    padding = " " * (column.width - cell.cell_len)
-    gap = " " * GAP
-    return (
-        Text(padding).append_text(cell).append(gap)
-        if column.is_right
-        else cell.append(padding + gap)
-    )
+def _aligned(text: str, column: Column) -> str:
+    if cell_len(text) > column.width:
+        text = fit(Text(text), column.width).plain
+    padding = " " * (column.width - cell_len(text))
+    return (padding + text if column.is_right else text + padding) + " " * GAP
 
 
 # ---------------------------------------------------------------- columns
@@ -145,7 +156,7 @@ ALWAYS = 100
 def _columns(view: View, trials: Sequence[TrialView]) -> list[Column]:
     def words(name: str, keep: int, text: Callable[[TrialView], str], sort: str = "") -> Column:
         width = max([len(name), *(len(text(trial)) for trial in trials)])
-        cell = lambda trial, _: Text(text(trial))  # noqa: E731
+        cell: Cell = lambda trial, _: (text(trial), "")  # noqa: E731
         return Column(name=name, cell=cell, width=width, keep=keep, sort=sort)
 
     state = 2 + max([len("state"), *(len(trial.state) for trial in trials)])
@@ -171,14 +182,14 @@ def _metric(trial: TrialView) -> str:
     return "nan" if trial.metric is None and trial.step else show_metric(trial.metric)
 
 
-def _curve(trial: TrialView, cells: int) -> Text:
+def _curve(trial: TrialView, cells: int) -> tuple[str, str]:
     style = marks.CURVE if trial.is_live else marks.CURVE_RESTING
-    return marks.sparkline(trial.curve, cells, style)
+    return marks.sparkline(trial.curve, cells), style
 
 
-def _state(trial: TrialView, cells: int) -> Text:
+def _state(trial: TrialView, cells: int) -> tuple[str, str]:
     glyph, style = marks.state_of(trial.state)
-    return styled(f"{glyph} {trial.state}" if cells > 1 else glyph, style)
+    return f"{glyph} {trial.state}" if cells > 1 else glyph, style
 
 
 def _hparams(trials: Sequence[TrialView]) -> list[Column]:
@@ -196,8 +207,8 @@ def _hparams(trials: Sequence[TrialView]) -> list[Column]:
         short = short if sum(other.rpartition(".")[2] == short for other in names) == 1 else name
         head, texts = clean(short, NAME_MOST), [found.get(name, "") for found in values.values()]
 
-        def cell(trial: TrialView, _: int, name: str = name) -> Text:
-            return styled(values[trial.id].get(name, ""), QUIET)
+        def cell(trial: TrialView, _: int, name: str = name) -> tuple[str, str]:
+            return values[trial.id].get(name, ""), QUIET
 
         width = max(len(head), min(VALUE_MOST, max(map(len, texts), default=0)))
         is_right = all(map(_is_number, filter(None, texts)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
@@ -24,7 +25,8 @@ Line = Text | str
 class Lines(ScrollView, can_focus=True):
     """Lines of text below a head that stays. Only what has changed is painted again.
 
-    ``follows``: stay at the end while it grows, as long as nobody scrolls away from there.
+    ``follows``: stay at the end while it grows, unless somebody has scrolled away from there.
+    ``is_wide``: scroll sideways, too.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -48,9 +50,12 @@ class Lines(ScrollView, can_focus=True):
             super().__init__()
             self.source = source
 
-    def __init__(self, *, id: str, can_focus: bool = True, follows: bool = False) -> None:
+    def __init__(
+        self, *, id: str, can_focus: bool = True, follows: bool = False, is_wide: bool = False
+    ) -> None:
         super().__init__(id=id, can_focus=can_focus)
-        self._follows = follows
+        self._follows, self._is_wide = follows, is_wide
+        self._base = Style()
         self._is_at_end = True
         self._head: Sequence[Line] = ()
         self._lines: Sequence[Line] = ()
@@ -70,9 +75,11 @@ class Lines(ScrollView, can_focus=True):
         """Show these lines from now on."""
         before = [*self._head, *self._lines]
         whole = len(head) != len(self._head)
-        self._head, self._lines = head, lines
+        self._head, self._lines, self._base = head, lines, self.rich_style
         after = [*head, *lines]
-        size = Size(max(map(len, after), default=0), len(after))
+        # Another width is another layout of the whole screen: only what scrolls sideways has one.
+        widest = max(map(len, after), default=0) if self._is_wide else 0
+        size = Size(widest, len(after))
         if size != self.virtual_size:
             self.virtual_size = size
             if self._follows and self._is_at_end:
@@ -96,18 +103,17 @@ class Lines(ScrollView, can_focus=True):
         elif 0 <= (place := y - len(self._head) + scroll_y) < len(self._lines):
             line = self._lines[place]
         else:
-            return Strip.blank(width, self.rich_style)
-        text = Text(line) if isinstance(line, str) else line.copy()
+            return Strip.blank(width, self._base)
+        text = Text(line) if isinstance(line, str) else line
         if text.plain != (plain := harmless(text.plain)):
             text = Text(plain)
-        if self._needle:
+        if self._needle or place == self._found:
+            text = text.copy()
             text.highlight_words([self._needle], "reverse", case_sensitive=False)
-        if place == self._found:
-            text.stylize("bold")
+            text.stylize("bold" if place == self._found else "")
         text.end = ""
-        text.no_wrap = True
         strip = Strip(text.render(self.app.console), text.cell_len)
-        return strip.crop_extend(scroll_x, scroll_x + width, self.rich_style)
+        return strip.crop_extend(scroll_x, scroll_x + width, self._base)
 
     def search(self, needle: str, *, back: bool = False) -> str:
         """Go to the next line that has ``needle``, round and round; return what was found, in words."""
