@@ -1,4 +1,5 @@
-"""Models that are sharded over the ranks (``torch.distributed.fsdp.fully_shard``), saved whole and sharded anew.
+"""Models that are sharded over the ranks (``fully_shard``, FSDP2; ``FullyShardedDataParallel``, FSDP1), saved whole and
+sharded anew.
 
 A checkpoint holds whole tensors under their plain names, so any number of ranks can go on with it; torch's
 ``torch.distributed.checkpoint.state_dict`` gathers and reshards them. Rank 0's memory (not its device's) must hold the
@@ -21,8 +22,15 @@ from torch.optim import Optimizer
 _MARK = "__gpusched_whole__"
 
 
-def is_sharded(value: Any) -> bool:
-    """Whether a model, or the model of an optimizer, is sharded by ``fully_shard``."""
+def is_sharded(value: Any, models: Iterable[Any] = ()) -> bool:
+    """Whether a model, or the model (one of ``models``) of an optimizer, is sharded, by FSDP1 or FSDP2."""
+    if isinstance(value, Optimizer):
+        wanted = {id(parameter) for parameter in _parameters(value)}
+        ours = [each for each in models if is_fsdp1(each)]
+        if any(wanted & {id(each) for each in _parameters(model)} for model in ours):
+            return True
+    if is_fsdp1(value):
+        return True
     if "torch.distributed.tensor" not in sys.modules:
         return False
     from torch.distributed.tensor import DTensor
@@ -30,17 +38,13 @@ def is_sharded(value: Any) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in _parameters(value))
 
 
-def refuse_fsdp1(name: str, value: Any) -> None:
-    """Raise TypeError for a model in ``FullyShardedDataParallel``: its optimizer holds one shard."""
+def is_fsdp1(value: Any) -> bool:
+    """Whether a model is, or holds, a ``FullyShardedDataParallel``."""
     if "torch.distributed.fsdp" not in sys.modules or not isinstance(value, nn.Module):
-        return
+        return False
     from torch.distributed.fsdp import FullyShardedDataParallel
 
-    if any(isinstance(part, FullyShardedDataParallel) for part in value.modules()):
-        raise TypeError(
-            f"trial.track({name}=...): FullyShardedDataParallel (FSDP1) cannot go on with another number of ranks; "
-            f"shard the model with torch.distributed.fsdp.fully_shard, or {name} = trial.wrap({name}, shard=True)"
-        )
+    return any(isinstance(part, FullyShardedDataParallel) for part in value.modules())
 
 
 def gathered(tensor: torch.Tensor) -> torch.Tensor:
@@ -81,11 +85,15 @@ def save(value: Any, models: Iterable[Any]) -> dict[str, Any]:
     """The whole state of a sharded model or of its optimizer; empty but on rank 0. All ranks call it."""
     from torch.distributed.checkpoint import state_dict as dcp
 
-    options = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
+    model = _plain(_owner(value, models) if isinstance(value, Optimizer) else value)
+    # FSDP1 frees the whole parameter that it has "moved" to the CPU: on the CPU that is the same memory, and the
+    # process dies (torch 2.13, SIGSEGV in state_dict). Of one rank it moves nothing at all.
+    is_on_cpu = all(parameter.device.type == "cpu" for parameter in model.parameters())
+    moves = not is_fsdp1(model) or not (is_on_cpu or torch.distributed.get_world_size() == 1)
+    options = dcp.StateDictOptions(full_state_dict=True, cpu_offload=moves)
     if isinstance(value, Optimizer):
-        model = _plain(_owner(value, models))
         return {_MARK: dcp.get_optimizer_state_dict(model, value, options=options)}
-    return {_MARK: dcp.get_model_state_dict(_plain(value), options=options)}
+    return {_MARK: dcp.get_model_state_dict(model, options=options)}
 
 
 def load(value: Any, saved: Any, models: Iterable[Any]) -> None:
@@ -135,7 +143,15 @@ def _owner(optimizer: Optimizer, models: Iterable[Any]) -> nn.Module:
 
 def _by_name(state: Mapping[str, Any], optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
     """An optimizer's state by numbers of parameters as one by their names."""
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    if any(name.endswith("_flat_param") for name, _ in model.named_parameters()):
+        raise RuntimeError(
+            "FullyShardedDataParallel (FSDP1) has joined its parameters into flat ones, which a launch without it does "
+            "not know: write FullyShardedDataParallel(..., use_orig_params=True), or shard with fully_shard"
+        )
+    names = {
+        id(parameter): name.replace("_fsdp_wrapped_module.", "")
+        for name, parameter in model.named_parameters()
+    }
     groups = []
     numbered: dict[Any, str] = {}
     for saved, group in zip(state["param_groups"], optimizer.param_groups, strict=True):

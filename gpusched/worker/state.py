@@ -36,7 +36,6 @@ class Stateful(Protocol):
 
 def refuse_stateless(name: str, value: object) -> None:
     """Raise TypeError if a checkpoint could not hold ``value``."""
-    sharded.refuse_fsdp1(name, value)
     if not isinstance(value, Stateful) or isinstance(value, type):
         raise TypeError(
             f"trial.track({name}=...): a {type(value).__name__} has no state_dict() and "
@@ -67,9 +66,17 @@ def save_object(name: str, value: Stateful, others: Iterable[Any] = ()) -> Any:
     Raises:
         TypeError: It holds something a checkpoint cannot hold; the message says where.
     """
-    if sharded.is_sharded(value):
+    others = list(others)
+    if sharded.is_sharded(value, others):
         return portable(sharded.save(value, others), name)
     state = value.state_dict()
+    is_known = isinstance(value, nn.Module | torch.optim.Optimizer)
+    if not is_known and _has_tensors(state) and any(map(sharded.is_fsdp1, others)):
+        raise TypeError(
+            f"trial.track({name}=...): tensors in an object of the script's own cannot be told from rank 0's shard of "
+            f"a FullyShardedDataParallel (FSDP1) model: shard the model with torch.distributed.fsdp.fully_shard, or "
+            f"model = trial.wrap(model, shard=True)"
+        )
     if isinstance(value, nn.Module):
         wrappers = _wrappers(value)
         state = {_canonical(key, wrappers): entry for key, entry in state.items()}
@@ -86,7 +93,8 @@ def load_object(
     """
     state = unportable(saved)
     try:
-        if sharded.is_whole(state) or sharded.is_sharded(value):
+        others = list(others)
+        if sharded.is_whole(state) or sharded.is_sharded(value, others):
             sharded.load(value, state, others)
         elif isinstance(value, nn.Module):
             wrappers = _wrappers(value)
