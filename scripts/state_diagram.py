@@ -50,6 +50,8 @@ CAUSES: Mapping[tuple[TrialState, TrialState], str] = {
     (S.PAUSED, S.STARTING): "resumed",
     (S.PAUSED, S.STOPPED): "stopped, or the experiment ends",
     (S.PAUSED, S.COMPLETED): "complete",
+    (S.STOPPED, S.PAUSED): "the search goes on after its end, which alone had stopped it",
+    (S.COMPLETED, S.PAUSED): "the search goes on to a higher target than the one it had reached",
 }
 
 

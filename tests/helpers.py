@@ -241,6 +241,14 @@ class Script:
     def asked(self, verb: ev.Verb, trial: int | None = None) -> Self:
         return self.feed(ev.UserAsked(at=self.now, verb=verb, trial=trial))
 
+    def reopened(self, deadline_s: float = 2000.0, checkpoints: Any = None, **limits: Any) -> Self:
+        """The search goes on; ``checkpoints``: by trial, those on disk (None: all that the journal knows)."""
+        known = {t.id: t.saved_step for t in self.state.trials.values() if t.saved_step}
+        there = {str(trial): step for trial, step in (checkpoints or known).items()}
+        return self.feed(
+            ev.Reopened(at=self.now, deadline_s=deadline_s, checkpoints=there, **limits)
+        )
+
     def _incarnation(self, trial: int, given: int | None) -> int:
         return given if given is not None else self.trial(trial).incarnation
 

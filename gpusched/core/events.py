@@ -179,4 +179,18 @@ class DeadlineMoved(Event, kw_only=True):
     deadline_s: float
 
 
+class Reopened(Event, kw_only=True):
+    """A person has the search go on after its end; these limits hold from now on.
+
+    ``checkpoints``: step of the newest committed checkpoint on disk by trial; a trial without one stays over.
+    ``began``: the beginning in both clocks, moved by the time that the search was shut down (``driver/clock.py``).
+    """
+
+    deadline_s: float
+    target: float | None = None
+    max_trials: int | None = None
+    checkpoints: Mapping[str, int] = field(default_factory=dict)
+    began: Mapping[str, float | str] = field(default_factory=dict)
+
+
 EVENT_TYPES: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}

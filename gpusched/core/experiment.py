@@ -25,6 +25,7 @@ from gpusched.core.events import (
     Event,
     ExperimentStarted,
     Forecasted,
+    Reopened,
     Reported,
     StorageChanged,
     Suggested,
@@ -72,6 +73,7 @@ class Experiment:
             ExperimentStarted: self._started,
             DaemonResumed: self._resumed,
             DeadlineMoved: self._deadline_moved,
+            Reopened: self._reopened,
         }
 
     @property
@@ -84,7 +86,7 @@ class Experiment:
         Raises InvalidTransition or AssertionError where the facts contradict each other; the state is then undefined.
         """
         state = self.state
-        if state.finished:
+        if state.finished and type(event) is not Reopened:
             self._after_the_end(event)
             return []
         if event.at > state.now:
@@ -194,7 +196,7 @@ class Experiment:
         if not self.state.rules.is_reached_by(trial.score):
             return
         reached = f"reached the target {self.state.rules.target:g}"
-        self._do.leave(trial.id, After(S.COMPLETED, reached))
+        self._do.cut(trial, S.COMPLETED, reached)
         self._stop_all(f"trial {trial.id} {reached}")
 
     def _measure(self, trial: Trial, step_time_s: float | None, stride: int) -> None:
@@ -293,11 +295,13 @@ class Experiment:
         due = state.timers.pop(event.timer, event.at)
         if event.timer == DEADLINE:
             self._stop_all("deadline")
-        elif event.timer == LAST_CALL:
+        elif event.timer == LAST_CALL and state.stopping is not None:
             for trial in list(state.live.values()):
                 self._do.kill(trial)
         elif event.timer == WAKE and state.stopping is None:
             self._enact(self.policy.on_wake(state.view))
+        elif event.timer == WAKE:
+            state.timers[WAKE] = due  # for a search that goes on after its end
         elif event.timer == WATCH and state.stopping is None:
             self._do.kill_silent(due)
 
@@ -308,7 +312,7 @@ class Experiment:
             return
         state.stopping = reason
         for trial in list(state.live.values()):
-            self._do.leave(trial.id, After(S.STOPPED, reason))
+            self._do.cut(trial, S.STOPPED, reason)
         if state.live:
             self._do.set_timer(LAST_CALL, state.now + state.rules.last_call_s)
 
@@ -359,6 +363,26 @@ class Experiment:
             state.move_deadline(event.deadline_s)
             self._do.set_timer(DEADLINE, state.rules.deadline_s)
 
+    def _reopened(self, event: Reopened) -> None:
+        """Go on after the end, or before it with other limits. Trials that only the end stopped are paused again."""
+        state, was_over = self.state, self.state.finished
+        if state.stopping is not None and not was_over:
+            return  # trials are leaving still
+        state.go_on(event.deadline_s, event.target, event.max_trials)
+        self._do.set_timer(DEADLINE, state.rules.deadline_s)
+        if not was_over:
+            return
+        state.timers.pop(LAST_CALL, None)
+        if state.rules.watch:
+            self._do.watch()
+        untold, state.untold = state.untold, {}
+        for trial in list(state.trials.values()):
+            if trial.cut_atoms is not None and (step := event.checkpoints.get(str(trial.id), 0)):
+                self._do.reopen(trial, step)
+            elif trial.id in untold:
+                state.rested.append(trial)
+        self._enact(self.policy.on_reopen(state.view))
+
     def _resumed(self, event: DaemonResumed) -> None:
         state = self.state
         state.watched_since = state.now
@@ -383,7 +407,10 @@ class Experiment:
     def _fill(self) -> None:
         """Give free atoms away until no trial wants them."""
         state = self.state
-        self._enact([Resume(wanted, 1, "goes on as planned") for wanted in state.wanted])
+        for wanted in list(state.wanted):
+            atoms = state.trials[wanted].cut_atoms or 1
+            atoms = min(atoms, max(1, state.atoms_free))
+            self._enact([Resume(wanted, atoms, "goes on as planned")])
         while state.devices.free and self._enact(self.policy.on_capacity(state.view)):
             self._tell_of_rest()
 
@@ -394,6 +421,8 @@ class Experiment:
             trial = state.rested.popleft()
             if state.stopping is None:
                 self._enact(self.policy.on_exit(state.view, trial.view))
+            else:
+                state.untold[trial.id] = trial
 
     def _give_up_if_hopeless(self) -> None:
         state = self.state
@@ -425,6 +454,7 @@ class Experiment:
             state.stopping = NOTHING_LEFT
         state.finished = True
         for trial in list(state.paused.values()):
+            trial.cut_atoms = 0
             state.move(trial, S.STOPPED, state.stopping)
         self._tell_of_rest()
         self._do.add(Finish(state.stopping))

@@ -227,6 +227,10 @@ class Policy(ABC):
         """Answer that the time asked for with ``WakeAt`` has come."""
         return NOTHING
 
+    def on_reopen(self, view: View) -> Sequence[Decision]:
+        """Answer that the search goes on after its end; what ended with it is told by ``on_exit`` after this."""
+        return NOTHING
+
     def on_forecast(
         self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
     ) -> Sequence[Decision]:

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 #:     every ``save_every_s``; ``cooldown`` and the time of a step count the steps that a report says, not reports.
 #: 4   ``pop`` and ``hermes`` make room for as many new configurations as the sequence still has.
 #: 5   a report that passes a rung, or a policy's boundary ``b``, without standing on it is judged there; the first
-#:     report of a launch counts its steps from the checkpoint.
+#:     report of a launch counts its steps from the checkpoint; a trial that leaves because the search ends
+#:     saves its step, so that a search that goes on loses nothing of it.
 RULES_VERSION = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Fixed for the life of an experiment, but for the deadline, which a person may move. Times since it began."""
+    """Fixed for the life of an experiment, but for the limits that a person may move. Times since it began."""
 
     deadline_s: float
     version: int = RULES_VERSION

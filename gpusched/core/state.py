@@ -121,10 +121,12 @@ class State:
         self.failures = 0
         self.has_reports = False
         #: Trials that go on as soon as atoms are free, whatever the policy thinks, in the order asked: a person
-        #: unpaused them, or they lost their devices while they were to train.
+        #: unpaused them, they lost their devices while they were to train, or the search goes on after its end.
         self.wanted: list[int] = []
         #: Trials that came to rest (paused or final) and of which the policy has not been told yet.
         self.rested: deque[Trial] = deque()
+        #: Trials that came to rest while the search was ending: the policy is told of them if the search goes on.
+        self.untold: dict[int, Trial] = {}
         #: Forecasts asked for and not answered yet, by trial and step.
         self.forecasts: dict[tuple[int, int], Forecast] = {}
         #: The sampler's answers that are not used yet, and the number it has been asked for.
@@ -279,6 +281,20 @@ class State:
         self.rules = replace(self.rules, deadline_s=to_s)
         by_s, how = abs(to_s - before_s), "later" if to_s > before_s else "earlier"
         self.say(None, f"the deadline is {show_duration(by_s)} {how}")
+
+    def go_on(self, deadline_s: float, target: float | None, max_trials: int | None) -> None:
+        """Take the end of the search back; these limits hold from now on."""
+        self.rules = replace(
+            self.rules,
+            deadline_s=max(deadline_s, self.now),
+            target=target,
+            max_trials=max_trials,
+        )
+        if self.finished:
+            self.stopping, self.finished, self.storage_low = None, False, False
+            self.watched_since, self.failures = self.now, 0
+        left = show_duration(self.time_left_s)
+        self.say(None, f"the search goes on; {left} left")
 
     def draw(self, tag: Any = None) -> Trial:
         """Make the next trial. The caller has asked ``can_draw``."""

@@ -32,6 +32,7 @@ from gpusched.core.decisions import (
     Yield,
 )
 from gpusched.core.events import TrialExited
+from gpusched.core.policy import NO_STEP_FITS
 from gpusched.core.state import BestCheckpoint, State
 from gpusched.core.trial import After, Trial, TrialState
 
@@ -92,6 +93,8 @@ class Transitions:
             case Pause():
                 return self.leave(decision.trial, After(S.PAUSED, decision.reason))
             case Stop():
+                if decision.reason.endswith(NO_STEP_FITS):
+                    return self.cut(self._state.trials[decision.trial], S.STOPPED, decision.reason)
                 return self.leave(decision.trial, After(S.STOPPED, decision.reason))
             case Complete():
                 return self.leave(decision.trial, After(S.COMPLETED, decision.reason))
@@ -132,6 +135,7 @@ class Transitions:
     def _begin(self, trial: Trial, atoms: int, reason: str, cause: str) -> None:
         state = self._state
         state.say(trial, reason)
+        trial.cut_atoms = None
         trial.devices = state.devices.choose(atoms)
         state.devices.take(trial.devices, trial.id)
         trial.decided_at = state.now
@@ -204,10 +208,35 @@ class Transitions:
         self._yield(trial, after)
         return True
 
+    def cut(self, trial: Trial, state: TrialState, reason: str) -> bool:
+        """Have a trial leave because the search ends; it may go on with the search. False if that changes nothing."""
+        rests = trial.state is S.PAUSED or (
+            trial.after is not None and trial.after.state is S.PAUSED
+        )
+        atoms = 0 if rests else trial.atoms
+        if not self.leave(trial.id, After(state, reason, is_cut=True)):
+            return False
+        trial.cut_atoms = atoms
+        return True
+
+    def reopen(self, trial: Trial, step: int) -> None:
+        """Pause a trial again that the end of the search stopped; it goes on from the checkpoint of this step."""
+        state, was_training = self._state, bool(trial.cut_atoms)
+        trial.saved_step = step
+        state.move(trial, S.PAUSED, f"the search goes on; its checkpoint is of step {step}")
+        if was_training and not trial.held_by_user:
+            state.want(trial)
+        else:
+            trial.cut_atoms = None
+
     def _yield(self, trial: Trial, after: After) -> None:
         """Have a trial leave at this step, with a checkpoint if it may go on or is the best model so far."""
         state = self._state
         save = not after.state.is_final or state.is_new_best(trial)
+        if (
+            after.is_cut and state.rules.version >= 5
+        ):  # the search may go on, if saving is quick enough
+            save = save or trial.save_s <= state.rules.last_call_s
         state.move(trial, S.YIELDING, after.reason)
         trial.after = replace(after, save=save)
         self.add(Yield(trial.id, trial.incarnation, save))
@@ -281,6 +310,8 @@ class Transitions:
         if trial.atoms and trial.step_time_s is not None and after.is_resize:
             trial.step_time_before_s = (trial.atoms, trial.step_time_s)
         self._drain(trial, after.atoms if after.is_resize else 0)
+        if after.state is not S.STOPPED and after != told:
+            trial.cut_atoms = None  # its script came to an end of its own
         if after.state is S.FAILED:
             trial.error = after.reason
             state.failures += 1

@@ -4,6 +4,8 @@
                     ▲                        │
                     └────── resize ──────────┘            final: COMPLETED, STOPPED, FAILED
 
+A trial that only the end of the search has stopped (``cut_atoms``) is PAUSED again where the search goes on.
+
 What follows a yield (grow to n, pause, stop, complete) is the explicit field ``after``, set when the yield is decided.
 """
 
@@ -59,8 +61,8 @@ TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
     S.RUNNING: frozenset({S.YIELDING, S.STARTING, S.COMPLETED, S.FAILED}),
     S.YIELDING: frozenset({S.STARTING, S.PAUSED, S.COMPLETED, S.STOPPED, S.FAILED}),
     S.PAUSED: frozenset({S.STARTING, S.STOPPED, S.COMPLETED}),
-    S.COMPLETED: frozenset(),
-    S.STOPPED: frozenset(),
+    S.COMPLETED: frozenset({S.PAUSED}),
+    S.STOPPED: frozenset({S.PAUSED}),
     S.FAILED: frozenset(),
 }
 
@@ -69,13 +71,15 @@ TRANSITIONS: Mapping[TrialState, frozenset[TrialState]] = {
 class After:
     """Sequel of a yield: the state to go to, and for a resize the number of atoms.
 
-    ``save``: the trial has been told to save a checkpoint before it leaves.
+    ``save``: the trial has been told to save a checkpoint before it leaves. ``is_cut``: only the end of the search
+    stops it.
     """
 
     state: TrialState
     reason: str
     atoms: int = 0
     save: bool = False
+    is_cut: bool = False
 
     @property
     def is_resize(self) -> bool:
@@ -218,6 +222,8 @@ class Trial:
     #: Killed because it hung; the exit event says where each rank was stuck.
     hung: bool = False
     held_by_user: bool = False
+    #: Atoms it trained on when the end of the search stopped it, 0 if it was paused then; None: it was not stopped so.
+    cut_atoms: int | None = None
     error: str | None = None
     #: Events of its life, for ``explain`` and for error messages: (at, text).
     story: list[tuple[float, str]] = field(default_factory=list)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpusched.core.decisions import Decision, Pause, Resize, Resume, Start, Stop
-from gpusched.core.policy import TrialView, View
+from gpusched.core.policy import NO_STEP_FITS, TrialView, View
 from gpusched.core.trial import NEVER, TrialState
 from gpusched.policies import base
 from gpusched.policies.foresight_beliefs import Beliefs, may_resume, pays
@@ -185,7 +185,7 @@ class Foresight(base.Policy):
         if done:
             return done
         if trial.step_time_s is not None and trial.step_time_s > view.time_left_s:
-            return (Stop(trial.id, "another step would not end before the deadline"),)
+            return (Stop(trial.id, NO_STEP_FITS),)
         if looked:
             fresh = self.beliefs.believe(view, trial)
             if fresh is None:
@@ -279,6 +279,10 @@ class Foresight(base.Policy):
         return view.atoms_coming + sum(trial.atoms for trial in stay)
 
     # ------------------------------------------------------------ free atoms
+
+    def on_reopen(self, view: View) -> Sequence[Decision]:
+        self._is_stale = True
+        return base.NOTHING
 
     def on_exit(self, view: View, trial: TrialView) -> Sequence[Decision]:
         if trial.is_final:

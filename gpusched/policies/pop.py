@@ -150,6 +150,17 @@ class Pop(base.Policy):
 
     # ------------------------------------------------------------ the target
 
+    def _given(self, view: View) -> float | None:
+        """Return the target of the recipe, or of a person who had the search go on after its end."""
+        given = view.rules.target
+        return self.options.target if given is None else given
+
+    def on_reopen(self, view: View) -> Sequence[Decision]:
+        self._reached_by = self._target = None
+        if self._best > NEVER:
+            self._aim(view)
+        return base.NOTHING
+
     def _scale(self, view: View) -> Scale:
         if self._scale_of is None:
             low, high = self.options.metric_min, self.options.metric_max
@@ -162,25 +173,29 @@ class Pop(base.Policy):
         if trial.metric is None or trial.score <= self._best:
             return
         self._best, self._best_trial = trial.score, trial.id
-        scale = self._scale(view)
-        if self.options.target is not None:
-            self._target = scale.of_metric(self.options.target)
+        self._aim(view)
+
+    def _aim(self, view: View) -> None:
+        scale, given = self._scale(view), self._given(view)
+        if given is not None:
+            self._target = scale.of_metric(given)
             return
         best = scale.of_score(self._best)
         if self._target is None or best >= self._target:
             self._target = best + self.options.raise_by * (1.0 - best)
 
     def _has_reached(self, view: View, trial: TrialView) -> bool:
-        target = self.options.target
+        target = self._given(view)
         return target is not None and trial.score >= target * view.rules.sign
 
     def _finish(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """The target is reached: nothing is left to search for."""
         self._reached_by = trial.id
-        why = f"trial {trial.id} has reached the target {self.options.target:g}"
+        reached = f"has reached the target {self._given(view):g}"
+        why = f"trial {trial.id} {reached}"
         others = [other for other in (*view.live, *view.paused) if other != trial.id]
         return (
-            Complete(trial.id, f"has reached the target {self.options.target:g}"),
+            Complete(trial.id, reached),
             *(Stop(other, why) for other in others),
             Say(f"pop: {why}; the search is over"),
         )
@@ -291,7 +306,7 @@ class Pop(base.Policy):
         if self._target is not None:
             target = self._scale(view).metric(self._target)
             lines.append(
-                f"target {target:.4g}" + (" (rising)" if self.options.target is None else "")
+                f"target {target:.4g}" + (" (rising)" if self._given(view) is None else "")
             )
         if len(self.confidence):
             lines.append(

@@ -222,6 +222,19 @@ class Seer(base.Policy):
         self._missing = [bracket.trials for bracket in self.plan.brackets]
         return Say(f"seer plans {words}"), WakeAt(self._stage_end_s)
 
+    def on_reopen(self, view: View) -> Sequence[Decision]:
+        """Plan the time that is left anew where the plan is over; a winner takes a place in the new plan."""
+        if self.plan is not None and self._winner is None and self._bracket_of:
+            return base.NOTHING
+        winners, self._winner = list(self._bracket_of), None
+        said = self._begin(view)
+        self._bracket_of.clear()
+        for trial in winners if self.plan is not None else ():
+            place = len(self._missing) - 1
+            self._bracket_of[trial] = place
+            self._missing[place] = max(0, self._missing[place] - 1)
+        return said
+
     @property
     def _stage_end_s(self) -> float:
         assert self.plan is not None

@@ -366,7 +366,7 @@ def test_the_search_is_over_when_the_target_is_reached() -> None:
     script = Script(devices=2, target=0.9).wants(Start(1), Start(1)).start().drop()
     script.report(0, 0.89).drop().saved(0, 1).drop().report(1, 0.5).drop()
     yields = [command for command in script.report(0, 0.9).take() if isinstance(command, Yield)]
-    assert yields == [Yield(0, 1, save=True), Yield(1, 1, save=False)]
+    assert yields == [Yield(0, 1, save=True), Yield(1, 1, save=True)]
     script.exited(0, saved=2).drop().exited(1).drop()
     assert script.state.stopping == "trial 0 reached the target 0.9"
     assert script.state.finished

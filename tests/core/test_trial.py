@@ -33,6 +33,8 @@ LEGAL = {
     (S.PAUSED, S.STARTING),
     (S.PAUSED, S.STOPPED),
     (S.PAUSED, S.COMPLETED),
+    (S.STOPPED, S.PAUSED),  # the search goes on after its end
+    (S.COMPLETED, S.PAUSED),
 }
 
 
@@ -50,8 +52,8 @@ def test_every_pair_is_legal_or_raises(origin: TrialState, to: TrialState) -> No
         assert trial.story == []
 
 
-def test_final_states_are_those_without_a_way_out() -> None:
-    assert {state for state in S if not TRANSITIONS[state]} == FINAL
+def test_the_only_way_out_of_a_final_state_is_a_search_that_goes_on() -> None:
+    assert {state for state in S if TRANSITIONS[state] <= {S.PAUSED}} == FINAL
     assert {state for state in S if state.is_final} == FINAL
     assert {state for state in S if state.is_live} == {S.STARTING, S.RUNNING, S.YIELDING}
 

@@ -185,7 +185,7 @@ def test_a_timer_of_the_past_fires_at_once() -> None:
     driver.turn()
     assert executor.clock == 50.0
     assert driver.experiment.state.stopping == "deadline"
-    assert executor.told == [Yield(0, 1, save=False)]
+    assert executor.told == [Yield(0, 1, save=True)]
 
 
 def test_waiting_ends_at_the_time_the_caller_gives() -> None:

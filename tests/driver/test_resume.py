@@ -81,7 +81,7 @@ def test_every_stage_implies_what_must_still_happen(stage: str, expected: list[C
 
 
 def test_a_yield_keeps_what_was_said_about_saving() -> None:
-    script = stages.running().asked("stop").drop()
+    script = stages.running(version=4).asked("stop").drop()
     assert implied(script) == [Yield(0, 1, save=False)]
     script.report(0, 0.9).expect(Save(0, 1))
     assert implied(script) == [Yield(0, 1, save=True)]
@@ -92,7 +92,7 @@ def test_kills_are_issued_again_with_their_grace() -> None:
     script.feed(DeviceQuarantined(at=script.now, device="d0", reason="Xid 79")).drop()
     assert implied(script) == [Kill(0, 1, 0.0)]
     script = stages.running().asked("stop").drop().timer("last call").drop()
-    assert implied(script) == [Yield(0, 1, save=False), Kill(0, 1, 5.0)]
+    assert implied(script) == [Yield(0, 1, save=True), Kill(0, 1, 5.0)]
 
 
 def test_forecasts_are_issued_again() -> None:
