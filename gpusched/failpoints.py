@@ -38,6 +38,7 @@ DAEMON = (
     "best.pointed",
     "final.before",
     "final.after",
+    "final.removed",
 )
 """Points that a daemon passes."""
 

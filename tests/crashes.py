@@ -18,6 +18,7 @@ from gpusched.core.events import (
     DeviceReadmitted,
     Event,
     ExperimentStarted,
+    Reopened,
     Reported,
 )
 from gpusched.core.experiment import Experiment
@@ -125,8 +126,12 @@ class FragileExecutor:
 class Daemons:
     """One experiment on one simulated machine, served by one daemon after the other."""
 
-    def __init__(self, setup: Setup, path: Path, points: Failpoints) -> None:
+    def __init__(
+        self, setup: Setup, path: Path, points: Failpoints, *, reopenings: int = 0
+    ) -> None:
+        """``reopenings``: how often a person has it go on after its end."""
         self.setup = setup
+        self.reopenings = reopenings
         self.path = path
         self.points = points
         self.machine = machine(setup)
@@ -154,21 +159,37 @@ class Daemons:
 
     def _serve(self, journal: Journal) -> None:
         self.experiment = self.fresh()
-        known = replay(self.experiment, journal.entries())
+        reopened = 0
+
+        def note(event: Event, _commands: object) -> None:
+            nonlocal reopened
+            reopened += type(event) is Reopened
+
+        known = replay(self.experiment, journal.entries(), note)
         driver = Driver(
             self.experiment,
             FragileExecutor(self.machine, self.points, self.facts),
             FragileJournal(journal, self.points),  # type: ignore[arg-type]
             check=True,
         )
-        if self.experiment.finished:
-            return
         if known == 0:
             devices = tuple(device.id for device in self.machine.inventory())
             driver.handle([ExperimentStarted(at=0.0, devices=devices)])
         else:
             driver.resume(self.epoch)
         driver.run()
+        for _ in range(reopened, self.reopenings):
+            driver.reopen(self._reopened())
+            driver.run()
+
+    def _reopened(self) -> Reopened:
+        now, saved = self.machine.now(), self.machine.stories.items()
+        return Reopened(
+            at=now,
+            deadline_s=max(now, self.experiment.state.rules.deadline_s) + self.setup.deadline_s,
+            max_trials=self.experiment.state.rules.max_trials,
+            checkpoints={str(n): story.saved_step for n, story in saved if story.saved_step},
+        )
 
     # ------------------------------------------------------------ what must be true afterwards
 

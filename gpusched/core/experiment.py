@@ -301,7 +301,7 @@ class Experiment:
         elif event.timer == WAKE and state.stopping is None:
             self._enact(self.policy.on_wake(state.view))
         elif event.timer == WAKE:
-            state.timers[WAKE] = due  # for a search that goes on after its end
+            state.missed_wake_at = due
         elif event.timer == WATCH and state.stopping is None:
             self._do.kill_silent(due)
 
@@ -373,6 +373,9 @@ class Experiment:
         if not was_over:
             return
         state.timers.pop(LAST_CALL, None)
+        if state.missed_wake_at is not None:
+            self._do.set_timer(WAKE, state.missed_wake_at)
+            state.missed_wake_at = None
         if state.rules.watch:
             self._do.watch()
         untold, state.untold = state.untold, {}

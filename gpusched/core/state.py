@@ -138,6 +138,8 @@ class State:
         self.storage_low = False
         self.finished = False
         self.timers: dict[str, float] = {}
+        #: Time of a policy's wake that came while the search was ending, for a search that goes on after its end.
+        self.missed_wake_at: float | None = None
         #: Since when trials could be heard: before that, silence means nothing.
         self.watched_since = NEVER
         #: The last decisions in words: (at, trial or None, text).
@@ -174,7 +176,11 @@ class State:
     @property
     def can_draw(self) -> bool:
         """Whether there is another configuration to start."""
-        if self.rules.max_trials is not None and len(self.trials) >= self.rules.max_trials:
+        return self.can_draw_up_to(self.rules.max_trials)
+
+    def can_draw_up_to(self, max_trials: int | None) -> bool:
+        """Tell whether there would be another configuration to start with this limit."""
+        if max_trials is not None and len(self.trials) >= max_trials:
             return False
         if self._next_hparams is None:
             self._next_hparams = self._next_that_may_work()

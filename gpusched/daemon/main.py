@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from gpusched import failpoints
-from gpusched.core.events import ExperimentStarted
-from gpusched.daemon import recovery
+from gpusched.core.events import Event, ExperimentStarted, Reopened
+from gpusched.daemon import recovery, reopening
 from gpusched.daemon.people import People
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
 from gpusched.devices.base import Device, require_sizes
@@ -50,7 +50,6 @@ from gpusched.folder.lock import Epoch, Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from gpusched.loggers.children import Loggers
-from gpusched.protocol import Ask
 from gpusched.recipe.env import filled_in, read_source
 from gpusched.text import first_line
 
@@ -74,11 +73,11 @@ class Daemon:
         resuming: bool,
         salvage: bool = False,
         environment: Mapping[str, str] | None = None,
-        deadline: Mapping[str, float] | None = None,
+        wish: reopening.Wish | None = None,
         executor: str = "local",
     ) -> None:
         self.paths = paths
-        self._moved_deadline = deadline
+        self._wish = wish or {}
         self._lock = Lock.take(paths.lock)
         self._stop_asked = False
         self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
@@ -88,16 +87,16 @@ class Daemon:
         recipe = replace(recipe, env=filled_in(recipe.env, environment or {}))
         self.assembled: Assembled = assemble(recipe, paths)
         self.experiment = self.assembled.experiment
-        began = json.loads(paths.began.read_bytes())
+        self._began = Beginning.from_json(json.loads(paths.began.read_bytes()))
         self._salvaged = False
         if resuming:
             journal: Journal | None = self._replay(salvage)
         else:
             journal, self.epoch = None, Epoch(paths.root, 0)
+        if self.experiment.finished:  # the time since its end does not count
+            self._began = Beginning.ago(self.experiment.state.now)
         # After a reboot the wall clock may be wrong: time goes on where the journal ends.
-        self.clock = ExperimentClock(
-            Beginning.from_json(began), at_least_s=self.experiment.state.now
-        )
+        self.clock = ExperimentClock(self._began, at_least_s=self.experiment.state.now)
         self.hub = Hub(paths.socket)
         self.storage = Storage(paths)
         self.executor = executors.make(
@@ -144,7 +143,7 @@ class Daemon:
         journal.set_epoch(self.epoch.number)
         require_unchanged(self.paths, journal.meta)
         try:
-            count = replay(self.experiment, journal.entries())
+            count = replay(self.experiment, journal.entries(), self._note_beginning)
         except (ReplayDiverged, NewerFormat):
             raise  # the journal is whole; it is this version that does not fit
         except DamagedState:
@@ -158,12 +157,16 @@ class Daemon:
         failpoints.reach("resume.replayed")
         if self.experiment.finished:
             recovery.complete(self.assembled)
-            journal.close()
-            raise InputError(
-                f"{self.paths.root.name} is over ({self.experiment.state.ending}); "
-                "'gpusched best' shows its model, 'gpusched run' starts another"
-            )
+            try:
+                reopening.require_reopenable(self.assembled, self._wish)
+            except InputError:
+                journal.close()
+                raise
         return journal
+
+    def _note_beginning(self, event: Event, _commands: object) -> None:
+        if type(event) is Reopened and event.began:
+            self._began = Beginning.from_json(event.began)
 
     def _start(self, resuming: bool) -> None:
         inventory = self.executor.inventory()
@@ -172,10 +175,7 @@ class Daemon:
                 if slot.passing:
                     self.executor.keep_out(slot.id, slot.reason)
             self._resume(inventory)
-            if self._moved_deadline:  # before the old one is noticed to be over
-                in_s, add_s = map(self._moved_deadline.get, ("in_s", "add_s"))
-                moved = self.people.moved_deadline(Ask("deadline", in_s=in_s, add_s=add_s))
-                self.driver.handle([moved])
+            self._go_on()
             return
         self.storage.require_room()
         if not any(device.usable for device in inventory):
@@ -195,6 +195,21 @@ class Daemon:
                 )
             ]
         )
+
+    def _go_on(self) -> None:
+        """Go on after the end, or with other limits, if that is wished; a search that is ending ends first."""
+        state = self.experiment.state
+        while self._wish and state.stopping is not None and not state.finished:
+            self.driver.turn(self.clock() + FENCE_EVERY_S)
+        if state.finished:
+            event = reopening.reopened(self.assembled, self._wish, self._began)
+            self._foreword = list(reopening.remarks(self.assembled, event))
+            # Before the event, or a daemon that dies now would leave the word of an end that is none.
+            self.paths.final_view.unlink(missing_ok=True)
+            failpoints.reach("final.removed")
+            self.driver.reopen(event)
+        elif self._wish:  # before the old deadline is noticed to be over
+            self.driver.handle([reopening.changed(self.assembled, self._wish, self.clock())])
 
     def _resume(self, inventory: Sequence[Device]) -> None:
         state = self.experiment.state
@@ -361,7 +376,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--salvage", action="store_true")
     parser.add_argument("--ready-fd", type=int)
     parser.add_argument("--env-fd", type=int)
-    parser.add_argument("--deadline", type=json.loads, help="as the request of this name")
+    parser.add_argument(
+        "--wish", type=json.loads, help="limits to go on with (daemon/reopening.py)"
+    )
     parser.add_argument("--executor", default="local", help="a package beside executors/local")
     args = parser.parse_args(argv)
     os.umask(0o077)
@@ -391,7 +408,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             resuming=args.resume,
             salvage=args.salvage,
             environment=_given_environment(args.env_fd),
-            deadline=args.deadline,
+            wish=args.wish,
             executor=args.executor,
         )
         daemon.run(resuming=args.resume, ready=ready)

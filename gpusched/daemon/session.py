@@ -190,7 +190,9 @@ def ask(paths: ExperimentPaths, verb: str, **arguments: Any) -> Any:
         shows = f"'gpusched best {name}' shows its model"
         if not (paths.best / "metric.json").exists():
             shows = f"it has no model, and 'gpusched status {name}' shows why"
-        raise InputError(f"{name} is over; {shows}")
+        raise InputError(
+            f"{name} is over; {shows}, 'gpusched resume {name} --deadline +20m' goes on with it"
+        )
     if client is None:
         raise InputError(
             f"{paths.root.name} is not running; 'gpusched resume {paths.root.name}' goes on with it"

@@ -63,12 +63,12 @@ def start_daemon(
     recipe: Recipe | None = None,
     resume: bool = False,
     salvage: bool = False,
-    deadline: Mapping[str, float] | None = None,
+    wish: Mapping[str, object] | None = None,
     say: Callable[[str], None] | None = None,
 ) -> int:
     """Start the daemon and wait until it serves; return its pid. Raises what kept it from coming up.
 
-    ``deadline``: where a resumed experiment's is moved to, as in ``gpusched deadline``.
+    ``wish``: limits that a resumed experiment goes on with (``reopening``).
 
     ``say`` is told what the policy wants a person to know before the search starts.
 
@@ -85,7 +85,7 @@ def start_daemon(
         str(writing),
     ]
     command += ["--resume"] * resume + ["--salvage"] * salvage
-    command += ["--deadline", json.dumps(deadline)] if deadline else []
+    command += ["--wish", json.dumps(wish)] if wish else []
     passed = os.memfd_create("gpusched-env")
     os.write(passed, json.dumps(hidden).encode())
     os.lseek(passed, 0, os.SEEK_SET)

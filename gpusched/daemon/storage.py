@@ -22,7 +22,7 @@ from gpusched.errors import DamagedState, InputError
 from gpusched.folder.files import read_json, write_durably
 from gpusched.folder.find import trial_folders
 from gpusched.folder.logcap import LogCap
-from gpusched.folder.paths import ExperimentPaths
+from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.folder.reserve import FULL, Reserve, Room
 from gpusched.processes.claim import read_claim
 
@@ -170,6 +170,15 @@ def size_of(folder: Path) -> int:
             if path.is_file() and path.stat().st_nlink == 1:
                 total += path.stat().st_size
     return total
+
+
+def newest_step(trial: TrialPaths) -> int:
+    """Return the step of a trial's newest committed checkpoint on disk; 0: there is none."""
+    try:
+        newest = _newest(list(trial.checkpoints.iterdir()))
+    except OSError:
+        return 0
+    return int(newest[-1].name.rpartition("-")[2]) if newest else 0
 
 
 def _newest(there: list[Path]) -> tuple[Path, ...]:

@@ -20,6 +20,7 @@ from gpusched.core.events import (
     DeviceReadmitted,
     Event,
     ExperimentStarted,
+    Reopened,
     Reported,
     StorageChanged,
     TimerFired,
@@ -105,6 +106,9 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
             yield _record(
                 "moved", f"the deadline is moved: {left} from now", left_s=state.time_left_s
             )
+        case Reopened() if state.stopping is None:
+            left = show_duration(state.time_left_s)
+            yield _record("reopened", f"the search goes on: {left} left", left_s=state.time_left_s)
         case TimerFired(timer="deadline"):
             yield _record("deadline", "the deadline: every trial leaves at its next step")
         case _:

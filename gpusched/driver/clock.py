@@ -32,6 +32,12 @@ class Beginning:
         return cls(time.time(), boottime_s(), boot_id())
 
     @classmethod
+    def ago(cls, seconds: float) -> Beginning:
+        """Return the instant so many seconds before now."""
+        now = cls.now()
+        return cls(now.wall_s - seconds, now.boottime_s - seconds, now.boot_id)
+
+    @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Beginning:
         return cls(float(value["wall_s"]), float(value["boottime_s"]), str(value["boot_id"]))
 

@@ -25,7 +25,7 @@ from gpusched.core.decisions import (
     Suggest,
     Yield,
 )
-from gpusched.core.events import DaemonResumed, Event, Reported, TimerFired
+from gpusched.core.events import DaemonResumed, Event, Reopened, Reported, TimerFired
 from gpusched.core.experiment import Experiment
 from gpusched.core.transitions import expected_launch
 from gpusched.core.trial import InvalidTransition, Trial
@@ -258,6 +258,12 @@ class Driver:
         self.handle([resumed, *lost])
         self.handle(self.executor.reconcile(list(live_trials(self.experiment))))
         failpoints.reach("resume.reconciled")
+        self._effects += outstanding(self.experiment)
+        self._settle()
+
+    def reopen(self, event: Reopened) -> None:
+        """Go on after the end, and issue again what was asked for before it and not answered."""
+        self.handle([event])
         self._effects += outstanding(self.experiment)
         self._settle()
 

@@ -45,6 +45,8 @@ class Anything(RuleBasedStateMachine):
     """One experiment. ``policy_name`` is set by the subclass that each policy gets."""
 
     policy_name = ""
+    #: Events after which a person may end it.
+    ends_after = 40
 
     @initialize(
         data=st.data(),
@@ -283,10 +285,43 @@ class Anything(RuleBasedStateMachine):
     def a_person_asks(self, verb: ev.Verb, trial: int) -> None:
         self.feed(ev.UserAsked(at=self.now, verb=verb, trial=trial))
 
-    @precondition(lambda self: self.goes_on and len(self.log) > 40)
-    @rule(verb=st.sampled_from(["stop", "cancel", "kill"]))
-    def a_person_ends_it(self, verb: ev.Verb) -> None:
+    @precondition(lambda self: self.goes_on and len(self.log) > self.ends_after)
+    @rule(verb=st.sampled_from(["stop", "cancel", "kill"]), at_once=st.booleans())
+    def a_person_ends_it(self, verb: ev.Verb, at_once: bool) -> None:
         self.feed(ev.UserAsked(at=self.now, verb=verb))
+        for process in list(self.world.processes.values()) if at_once else ():
+            if process.killed:
+                self.leave(process, "killed")
+            else:
+                self.one_report(process, 0.5, 0.1)
+
+    @precondition(lambda self: not self.goes_on)
+    @rule(
+        more_s=st.sampled_from([0.0, 5.0, 60.0]),
+        lost=st.sets(st.integers(0, 5)),
+        any_number=st.booleans(),
+    )
+    def a_person_has_it_go_on(self, more_s: float, lost: set[int], any_number: bool) -> None:
+        """After the end; some checkpoints have been removed."""
+        state = self.experiment.state
+        before = {trial.id: (trial.state, trial.cut_atoms) for trial in state.trials.values()}
+        there = {
+            str(trial): disk.saved_step
+            for trial, disk in self.world.disks.items()
+            if disk.saved_step and trial not in lost
+        }
+        self.world.finished = None
+        self.feed(
+            ev.Reopened(
+                at=self.now,
+                deadline_s=max(self.now, self.rules.deadline_s) + more_s,
+                max_trials=None if any_number else self.rules.max_trials,
+                checkpoints=there,
+            )
+        )
+        for number, (then, cut_atoms) in before.items():
+            if cut_atoms is None or str(number) not in there:
+                assert state.trials[number].state is then, "only the end is taken back"
 
     @precondition(lambda self: self.goes_on and self.world.forecasts)
     @rule(p=st.floats(0, 1))

@@ -138,6 +138,7 @@ def test_a_wake_that_came_while_it_ended_comes_again() -> None:
     script.asked("stop").drop().timer("wake").drop()
     over(script).reopened().drop()
     assert script.state.timers == {"deadline": 2000.0, "wake": 50.0}
+    assert script.asked("stop").drop().reopened().take() == [], "it is leaving"
 
 
 def test_late_news_of_the_end_changes_nothing() -> None:

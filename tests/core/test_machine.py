@@ -10,8 +10,9 @@ from gpusched import policies
 from tests.core.machine import Anything
 
 
-def _run(name: str, examples: int, steps: int) -> None:
-    machine = type(f"Anything_{name}", (Anything,), {"policy_name": name})
+def _run(name: str, examples: int, steps: int, ends_after: int = 40) -> None:
+    own = {"policy_name": name, "ends_after": ends_after}
+    machine = type(f"Anything_{name}", (Anything,), own)
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -26,6 +27,11 @@ def _run(name: str, examples: int, steps: int) -> None:
 @pytest.mark.parametrize("name", policies.names())
 def test_anything_may_happen(name: str) -> None:
     _run(name, examples=12, steps=40)
+
+
+@pytest.mark.parametrize("name", policies.names())
+def test_it_may_end_early_and_go_on(name: str) -> None:
+    _run(name, examples=10, steps=40, ends_after=8)
 
 
 @pytest.mark.slow

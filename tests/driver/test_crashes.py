@@ -56,10 +56,10 @@ SETUPS = {
 }
 
 
-def run(setup: Setup, folder: Path, armed: set[int]) -> Daemons:
+def run(setup: Setup, folder: Path, armed: set[int], reopenings: int = 0) -> Daemons:
     folder.mkdir()
     points = Failpoints(armed)
-    daemons = Daemons(setup, folder / "journal.db", points)
+    daemons = Daemons(setup, folder / "journal.db", points, reopenings=reopenings)
     try:
         daemons.run()
         daemons.check()
@@ -100,6 +100,14 @@ def test_the_daemon_dies_in_the_middle_of_resuming(setup: Setup, folder: Path) -
     for number, instant in enumerate(range(30, 200, 80)):
         armed = set(range(instant, instant + 6))
         assert run(setup, folder / str(number), armed).epoch == 7
+
+
+def test_the_daemon_dies_as_the_search_goes_on_after_its_end(setup: Setup, folder: Path) -> None:
+    end = run(setup, folder / "0", set()).points.count
+    whole = run(setup, folder / "1", set(), reopenings=2)
+    assert whole.points.count > end + 50, "it trained on"
+    for instant in range(end + 1, end + 25, 2):
+        assert run(setup, folder / f"{instant}", {instant}, reopenings=2).epoch == 2
 
 
 @pytest.mark.slow

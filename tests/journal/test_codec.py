@@ -70,6 +70,9 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "can_save": st.booleans(),
     "unbegun": st.booleans(),
     "what": text,
+    "began": st.dictionaries(text, floats | text, max_size=3),
+    "checkpoints": st.dictionaries(text, numbers, max_size=3),
+    "max_trials": st.none() | numbers,
     "verb": st.sampled_from(["pause", "unpause", "stop_trial", "stop", "cancel", "kill"]),
 }
 #: Fields that mean something else in another type.
@@ -77,6 +80,7 @@ OF_ONE_TYPE = {
     ("Reported", "metric"): st.none() | floats,
     ("KeepBest", "metric"): floats,
     ("TrialExited", "step"): st.none() | numbers,
+    ("Reopened", "target"): st.none() | floats,
     ("UserAsked", "trial"): st.none() | numbers,
     ("Suggested", "hparams"): st.none() | FIELDS["hparams"],
 }

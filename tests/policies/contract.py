@@ -34,7 +34,7 @@ from gpusched.core.decisions import (
     Stop,
     WakeAt,
 )
-from gpusched.core.events import DeadlineMoved, Event, ExperimentStarted, UserAsked
+from gpusched.core.events import DeadlineMoved, Event, ExperimentStarted, Reopened, UserAsked
 from gpusched.core.experiment import Experiment
 from gpusched.core.policy import Policy, TrialView, View
 from gpusched.core.rules import Rules
@@ -275,9 +275,14 @@ def play(name: str, options: Mapping[str, Any], seed: int) -> Played:
     devices = tuple(device.id for device in executor.inventory())
     driver.handle([ExperimentStarted(at=0.0, devices=devices)])
     asked = sorted(random.uniform(0, deadline_s) for _ in range(random.choice([0, 6])))
+    reopenings = random.choice([0, 0, 1, 3])
     for _ in range(2 * MAX_EVENTS):
-        if experiment.finished:
+        if experiment.finished and not reopenings:
             break
+        if experiment.finished:
+            reopenings -= 1
+            driver.reopen(_reopened(random, experiment, executor))
+            continue
         driver.turn(asked[0] if asked else math.inf)
         assert len(log) < MAX_EVENTS, f"{name}: does not end"
         if asked and executor.now() >= asked[0]:
@@ -320,10 +325,23 @@ def _executor(random: Random, seed: int, rules: Rules, atoms: int) -> SimExecuto
     )
 
 
+def _reopened(random: Random, experiment: Experiment, executor: SimExecutor) -> Reopened:
+    """A later deadline, perhaps more trials; some checkpoints are gone."""
+    rules, now = experiment.state.rules, executor.now()
+    saved = {trial: max(story.saved, default=0) for trial, story in executor.stories.items()}
+    return Reopened(
+        at=now,
+        deadline_s=max(now, rules.deadline_s) + random.choice([0.0, 10.0, 100.0]),
+        max_trials=random.choice([None, rules.max_trials]),
+        checkpoints={str(n): step for n, step in saved.items() if step and random.random() < 0.8},
+    )
+
+
 def _request(random: Random, experiment: Experiment, now: float) -> UserAsked | DeadlineMoved:
     if random.random() < 0.1:
         moved_s = random.choice([-1.0, 0.5, 2.0])
         return DeadlineMoved(at=now, deadline_s=experiment.state.rules.deadline_s + moved_s)
-    verb: Any = random.choice(["pause", "pause", "unpause", "unpause", "stop_trial"])
+    asks = ["pause", "pause", "unpause", "unpause", "stop_trial"]
+    verb: Any = "stop" if random.random() < 0.1 else random.choice(asks)
     trial = random.choice(list(experiment.state.trials) or [0])
     return UserAsked(at=now, verb=verb, trial=trial)

@@ -84,11 +84,19 @@ class Bed:
 
     # ------------------------------------------------------------ daemons
 
-    def start(self, *, resume: bool = False, failpoint: str = "", salvage: bool = False) -> Any:
-        """Start a daemon; what it says of its start, or None if it died before."""
+    def start(
+        self,
+        *,
+        resume: bool = False,
+        failpoint: str = "",
+        salvage: bool = False,
+        wish: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Start a daemon; what it says of its start, or None if it died before. ``wish``: to go on with."""
         reading, writing = os.pipe()
         words = [sys.executable, "-m", "gpusched.daemon.main", str(self.paths.root)]
         words += ["--ready-fd", str(writing)] + ["--resume"] * resume + ["--salvage"] * salvage
+        words += ["--wish", json.dumps(wish)] if wish is not None else []
         armed = {VARIABLE: failpoint} if failpoint else {}
         began = time.monotonic()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC

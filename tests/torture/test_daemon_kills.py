@@ -20,7 +20,7 @@ from tests.torture.bed import Bed, percentile, times, wait_until
 MakeBed = Callable[..., Bed]
 
 #: Passed only at an end, or where a journal is made.
-AT_THE_END = ("Finish.before", "final.before", "final.after")
+AT_THE_END = ("Finish.before", "final.before", "final.after", "final.removed")
 SELDOM = ("epoch", "resume", "Save", "KeepBest", "best")
 """Once in the life of a daemon, or when there is a new best model and saving has not cost too much lately."""
 NEVER_ALONE = ("Kill.before", "Kill.after")

@@ -1,0 +1,127 @@
+"""A search that is over goes on: what a person asked for, whether it can be had, and the event that says so.
+
+A wish is what ``gpusched resume`` sends: ``in_s`` or ``add_s`` for the deadline, ``target``, ``max_trials`` (None: none
+any more). What is left out stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpusched.core.events import DeadlineMoved, Event, Reopened
+from gpusched.core.trial import Trial
+from gpusched.daemon.storage import newest_step
+from gpusched.driver.assemble import Assembled
+from gpusched.driver.clock import Beginning
+from gpusched.errors import InputError
+from gpusched.executors.best import give_back
+from gpusched.text import count
+
+Wish = Mapping[str, Any]
+
+
+def changed(assembled: Assembled, wish: Wish, now: float) -> Event:
+    """Return the event of a search that is not over and goes on with other limits. Raises InputError."""
+    limits = _limits(assembled, wish, now)
+    if set(wish) <= {"in_s", "add_s"}:
+        return DeadlineMoved(at=now, deadline_s=limits["deadline_s"])
+    _require_open_target(assembled, limits["target"])
+    return Reopened(at=now, **limits)
+
+
+def reopened(assembled: Assembled, wish: Wish, began: Beginning) -> Reopened:
+    """Return the event of a search that goes on after its end. Raises InputError where it cannot."""
+    state, paths = assembled.experiment.state, assembled.paths
+    limits = _limits(assembled, wish, state.now)
+    require_reopenable(assembled, wish)
+    best = state.best
+    if best is not None and state.trials[best.trial].cut_atoms is not None:
+        give_back(paths, best.trial, best.step)
+    checkpoints = {str(trial.id): step for trial, step in _checkpoints(assembled) if step}
+    return Reopened(at=state.now, checkpoints=checkpoints, began=began.to_json(), **limits)
+
+
+def require_reopenable(assembled: Assembled, wish: Wish) -> None:
+    """Raise InputError with what to add where a search that is over would be over again at once."""
+    state, name = assembled.experiment.state, assembled.paths.root.name
+    limits = _limits(assembled, wish, state.now)
+    resume = f"'gpusched resume {name}"
+    if limits["deadline_s"] <= state.now:
+        raise InputError(
+            f"{name} is over ({state.ending}): no time is left. {resume} --deadline +20m' gives it 20 minutes more"
+        )
+    _require_open_target(assembled, limits["target"])
+    if any(step for _, step in _checkpoints(assembled)) or state.can_draw_up_to(
+        limits["max_trials"]
+    ):
+        return
+    if state.can_draw_up_to(None):
+        raise InputError(
+            f"{name} is over ({state.ending}): all of its {count(len(state.trials), 'trial')} are. "
+            f"{resume} --max-trials {2 * len(state.trials)}' starts more"
+        )
+    raise InputError(
+        f"{name} is over ({state.ending}): no configuration is left to try, and no trial that its end stopped has a "
+        "checkpoint. 'gpusched run' with a larger space starts another search"
+    )
+
+
+def remarks(assembled: Assembled, event: Reopened) -> Iterator[str]:
+    """Say which trials that the end had stopped go on, and which cannot. Call before the event is handled."""
+    cut = [trial for trial, _ in _checkpoints(assembled)]
+    there = [trial for trial in cut if str(trial.id) in event.checkpoints]
+    if there:
+        verb = "goes" if len(there) == 1 else "go"
+        yield f"{count(len(there), 'trial')} that the end had stopped {verb} on from the last checkpoint"
+    for lost, why in (
+        ([t for t in cut if t not in there and t.saved_step], "its checkpoints were removed"),
+        ([t for t in cut if t not in there and not t.saved_step], "it had not saved a checkpoint"),
+    ):
+        if lost:
+            numbers = ", ".join(str(trial.id) for trial in lost)
+            verb = "stays" if len(lost) == 1 else "stay"
+            why = why if len(lost) == 1 else why.replace("its ", "their ").replace("it ", "they ")
+            yield f"trial{'s' * (len(lost) > 1)} {numbers} {verb} over: {why}"
+
+
+def _limits(assembled: Assembled, wish: Wish, now: float) -> dict[str, Any]:
+    """Return deadline, target and trials as they will be."""
+    rules = assembled.experiment.state.rules
+    deadline_s = rules.deadline_s
+    if (in_s := wish.get("in_s")) is not None:
+        deadline_s = now + in_s
+    elif (add_s := wish.get("add_s")) is not None:
+        deadline_s = max(deadline_s, now) + add_s
+    return {
+        "deadline_s": deadline_s,
+        "target": wish.get("target", rules.target),
+        "max_trials": wish.get("max_trials", rules.max_trials),
+    }
+
+
+def _require_open_target(assembled: Assembled, target: float | None) -> None:
+    """Raise InputError for a target, the policy's own where there is no other, that a trial has reached already."""
+    state, name = assembled.experiment.state, assembled.paths.root.name
+    own = assembled.recipe.policy_options.get("target")
+    target = own if target is None else target
+    scores = [trial.best_score for trial in state.trials.values()]
+    if target is None or not scores or max(scores) < target * state.rules.sign:
+        return
+    best = max(scores) * state.rules.sign
+    without = "" if own is not None else "; '--target none' lets it train until its deadline"
+    raise InputError(
+        f"{name} has reached the target {target:g}: its best is {best:.6g}. '--target X' with a better one lets it go "
+        f"on{without}"
+    )
+
+
+def _checkpoints(assembled: Assembled) -> Iterator[tuple[Trial, int]]:
+    """Yield each trial that only the end stopped, with the step of its newest checkpoint on disk (0: none)."""
+    state, paths = assembled.experiment.state, assembled.paths
+    for trial in state.trials.values():
+        if trial.cut_atoms is not None:
+            step = newest_step(paths.trial(trial.id))
+            if not step and state.best is not None and state.best.trial == trial.id:
+                step = state.best.step if (paths.best / "checkpoint").is_dir() else 0
+            yield trial, step
