@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 #:     every ``save_every_s``; ``cooldown`` and the time of a step count the steps that a report says, not reports.
 #: 4   ``pop`` and ``hermes`` make room for as many new configurations as the sequence still has.
 #: 5   a report that passes a rung, or a policy's boundary ``b``, without standing on it is judged there; the first
-#:     report of a launch counts its steps from the checkpoint; a trial that leaves because the search ends
-#:     saves its step, so that a search that goes on loses nothing of it.
-RULES_VERSION = 5
+#:     report of a launch counts its steps from the checkpoint.
+#: 6   a trial that leaves because the search ends saves its step, so that a search that goes on loses nothing of it.
+RULES_VERSION = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -234,7 +234,7 @@ class Transitions:
         state = self._state
         save = not after.state.is_final or state.is_new_best(trial)
         if (
-            after.is_cut and state.rules.version >= 5
+            after.is_cut and state.rules.version >= 6
         ):  # the search may go on, if saving is quick enough
             save = save or trial.save_s <= state.rules.last_call_s
         state.move(trial, S.YIELDING, after.reason)
