@@ -7,6 +7,6 @@
   asks, so that nothing waits), ``watch`` (the newest answers), ``machine`` (all GPUs, which may be used, which are
   neighbours), ``unit`` (one in use)
 * released: ``release`` (the rule, memory in use when idle), ``holders`` (processes on a GPU), ``opening`` (the first
-  look); ``health`` (faults)
+  look); ``health`` (faults), ``witness`` (CUDA, tried out beside NVML)
 * for people: ``gpus``
 """

@@ -32,7 +32,7 @@ from gpusched.devices.base import (
 from gpusched.devices.gpus import read_atom
 from gpusched.devices.health import is_unknown
 from gpusched.devices.helper import ThisMachine, World
-from gpusched.devices.holders import Processes, in_initial_pid_namespace
+from gpusched.devices.holders import Processes, processes_here
 from gpusched.devices.leases import Leases, lease_folder, state_home
 from gpusched.devices.machine import find_machine
 from gpusched.devices.opening import Opening, StartContext
@@ -40,6 +40,7 @@ from gpusched.devices.placing import GpuIds, place
 from gpusched.devices.release import BaselineFile
 from gpusched.devices.unit import Doing, Out, Unit
 from gpusched.devices.watch import Watch
+from gpusched.devices.witness import CallWitness, Testimony
 from gpusched.errors import DeviceError
 from gpusched.processes.identity import boot_id
 
@@ -54,6 +55,8 @@ READMIT_EVERY_S = 0.1
 READMIT_PATIENCE_S = 4.0
 """Time a requested device may take to prove that it is clean and well."""
 EXAMINE_EVERY_S = 0.05
+AT_ONCE_S = 60.0
+"""A trial that fails with an error of CUDA within this may not have been able to use its GPU at all."""
 EXAMINE_PATIENCE_S = 5.0
 """Vitals are read every two seconds, and a reading that takes longer than 3 s is thrown away."""
 
@@ -73,6 +76,7 @@ class CudaDevices:
         processes: Processes,
         gpu_ids: GpuIds = "uuid",
         start_context: StartContext | None = None,
+        call_witness: CallWitness | None = None,
     ) -> None:
         self._machine, self._baselines, self._now = maker.machine, maker.baselines, maker.now
         self._world = world
@@ -81,6 +85,7 @@ class CudaDevices:
         self._processes = processes
         self._gpu_ids = gpu_ids
         self._start_context = start_context
+        self._call_witness = call_witness
         self._units = {unit.gpu.uuid: unit for atom in atoms for unit in atom.units}
         self._watches: list[Watch] = []
         self._leases_tried_at = self._now()
@@ -107,11 +112,13 @@ class CudaDevices:
         world: World | None = None,
         processes: Processes | None = None,
         start_context: StartContext | None = None,
+        call_witness: CallWitness | None = None,
     ) -> CudaDevices:
         """Find the GPUs that ``spec`` (``auto``, ``cuda``, ``cuda:0,2``, UUIDs) names within CUDA_VISIBLE_DEVICES.
 
         ``experiment``: its folder; processes whose GPUSCHED_DIR is that folder are ours. ``known``: the device ids of
         an experiment that goes on, which then replace ``spec``; those that are gone are listed as unusable.
+        ``call_witness``: has CUDA tried before the first launch, and when a trial fails at once.
         ``state_dir``: where baselines are kept (default: the user's state folder). May take seconds, and at most
         about two minutes with a driver that hangs. Raises DeviceError.
         """
@@ -121,9 +128,7 @@ class CudaDevices:
             raise DeviceError(f"gpu_ids: {gpu_ids}: must be uuid or index")
         environ = os.environ if environ is None else environ
         world = world or ThisMachine()
-        if processes is None:
-            processes = Processes(experiment)
-            processes.visible = in_initial_pid_namespace()
+        processes = processes or processes_here(experiment)
         machine = find_machine(processes, world)
         try:
             baselines = BaselineFile(state_dir or state_home(environ), machine.driver, boot_id())
@@ -146,6 +151,7 @@ class CudaDevices:
             processes=processes,
             gpu_ids="index" if gpu_ids == "index" else "uuid",
             start_context=start_context,
+            call_witness=call_witness,
         )
 
     # ---------------------------------------------------------------- opening
@@ -177,7 +183,10 @@ class CudaDevices:
         for board, watch in self._machine.watches.items():
             if board not in boards:
                 watch.close()
-        Opening(units, self._processes, self._world, self._say, self._start_context).run()
+        opening = Opening(units, self._processes, self._world, self._say, self._start_context)
+        opening.run()
+        if self._call_witness is not None:
+            opening.hear_witness(self._call_witness)
         for unit in units:
             self._keep_baseline(unit)
         self._watches = [w for b, w in self._machine.watches.items() if b in boards]
@@ -344,6 +353,30 @@ class CudaDevices:
                 self._host.after(EXAMINE_EVERY_S, partial(self._examine, devices, until))
                 return
             ill = ["NVML reported no GPU health"]
+        if not ill and self._call_witness is not None:
+            units = [unit for unit, _ in answers]
+            is_early = any(unit.held_s() <= AT_ONCE_S for unit in units)
+            uuids = [unit.gpu.uuid for unit in units]
+            if is_early and (witness := self._call_witness(uuids)) is not None:
+                self._hear_witness(devices, units, witness)
+                return
+        self._host.emit(Examined(devices, "; ".join(ill)))
+
+    def _hear_witness(
+        self, devices: tuple[str, ...], units: Sequence[Unit], witness: Testimony
+    ) -> None:
+        """Blame the machine where CUDA does not work for a program of ours either; GPUs it fails on are out."""
+        if self._closed:
+            witness.close()
+            return
+        said = witness.said()
+        if said is None:
+            again = partial(self._hear_witness, devices, units, witness)
+            self._host.after(READMIT_EVERY_S, again)
+            return
+        for unit in units:
+            unit.condemn(said.get(unit.gpu.uuid, ""))
+        ill = [f"{u.gpu.label}: {why}" for u in units if (why := said.get(u.gpu.uuid))]
         self._host.emit(Examined(devices, "; ".join(ill)))
 
     def _faults(self) -> list[Quarantined]:

@@ -8,6 +8,7 @@ These functions may block (see ``nvml.py``): they are called by ``helper.py`` al
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,6 +44,8 @@ class Gpu:
     mig: bool = False
     parent: str | None = None
     slice: int | None = None
+    #: The system counts its memory as a NUMA node, and keeps pages of processes that have ended (GH200, GB200).
+    is_numa_node: bool = False
 
     @property
     def label(self) -> str:
@@ -101,7 +104,8 @@ class GpuUsage:
 class Vitals:
     """Health and load of a GPU. ``throttle``: NVML's bits of what slows the clocks; ``recovery``: the action wanted.
 
-    ``prohibited``: its compute mode allows no context. ``error``: what could be read before and cannot now.
+    ``prohibited``: its compute mode allows no context. ``fabric_missing``: nobody has set up its NVLink fabric.
+    ``error``: what could be read before and cannot now.
     """
 
     at: float
@@ -115,6 +119,7 @@ class Vitals:
     ecc_uncorrected: int | None = None
     pages_pending: bool = False
     prohibited: bool = False
+    fabric_missing: bool = False
     error: str = ""
 
 
@@ -134,6 +139,7 @@ def read_gpu(index: int) -> tuple[Gpu, tuple[Gpu, ...]]:
         numa_node=_numa_node(bus_id),
         cpus=_cpus(handle),
         mig=bool(mig and mig[0]),
+        is_numa_node=ask_if_supported("nvmlDeviceGetNumaNodeId", handle) is not None,
     )
     return gpu, tuple(_slices(gpu, handle)) if gpu.mig else ()
 
@@ -319,7 +325,19 @@ def read_vitals(handle: Any, at: float, answered: set[str]) -> Vitals:
         ecc_uncorrected=ecc,
         pages_pending=bool(ask_if_supported("nvmlDeviceGetRetiredPagesPendingStatus", handle)),
         prohibited=mode == pynvml.NVML_COMPUTEMODE_PROHIBITED,
+        fabric_missing=_fabric_missing(handle),
         error="; ".join(errors),
+    )
+
+
+def _fabric_missing(handle: Any) -> bool:
+    """Tell whether CUDA would refuse the GPU (error 802) since the fabric manager has not registered it."""
+    info = pynvml.c_nvmlGpuFabricInfo_t()
+    if ask_if_supported("nvmlDeviceGetGpuFabricInfo", handle, ctypes.byref(info)) is None:
+        return False
+    return info.state in (
+        pynvml.NVML_GPU_FABRIC_STATE_NOT_STARTED,
+        pynvml.NVML_GPU_FABRIC_STATE_IN_PROGRESS,
     )
 
 

@@ -10,7 +10,7 @@ from gpusched.devices import health
 from gpusched.devices.atoms import Atom, Maker
 from gpusched.devices.base import Reading
 from gpusched.devices.helper import ThisMachine, World
-from gpusched.devices.holders import Processes, in_initial_pid_namespace
+from gpusched.devices.holders import Processes, processes_here
 from gpusched.devices.leases import LeaseHolder, lease_folder, lease_holder, state_home
 from gpusched.devices.machine import Machine, find_machine
 from gpusched.devices.opening import first_readings
@@ -56,9 +56,7 @@ def gpu_states(
 ) -> tuple[list[GpuState], list[str]]:
     """Return every GPU of the machine, and remarks about them. Takes seconds at most; raises DeviceError."""
     world = world or ThisMachine()
-    if processes is None:
-        processes = Processes()
-        processes.visible = in_initial_pid_namespace()
+    processes = processes or processes_here()
     machine = find_machine(processes, world)
     try:
         maker = Maker(

@@ -96,6 +96,12 @@ def trouble(index: int, now: Vitals, first: Vitals | None) -> Trouble | None:
         return Trouble(
             "the compute mode prohibits contexts (`sudo nvidia-smi -c DEFAULT` allows them)"
         )
+    if now.fabric_missing:
+        return Trouble(
+            "NVLink's fabric is not set up, so CUDA refuses the GPU (error 802): `sudo systemctl start "
+            "nvidia-fabricmanager`, of the driver's own version",
+            at_once=False,
+        )
     if now.rows_failed:
         return Trouble("the memory has more bad rows than can be replaced (row remapping failed)")
     if now.recovery is None and first is not None:

@@ -77,6 +77,8 @@ class Holder:
 
     def __str__(self) -> str:
         size = "" if self.memory_bytes is None else f", {show_bytes(self.memory_bytes)}"
+        if self.whose == "unseen" and not self.pid:
+            return f"processes outside this container{size}"
         if self.whose == "unseen":
             return f"pid {self.pid} outside this container{size}"
         if self.whose == "unknown":
@@ -91,11 +93,13 @@ class Processes:
     """The machine's processes, as far as we may look at them. ``experiment``: the folder whose processes are ours.
 
     ``owner``: the process whose descendants are ours as well (this one if not given).
-    ``visible``: whether NVML's pids are those of our pid namespace (``opening.py`` finds that out).
+    ``contained``: we are in a pid namespace of a container. ``visible``: whether NVML's pids are those of our
+    namespace (``opening.py`` finds that out).
     """
 
     def __init__(self, experiment: Path | None = None, owner: int | None = None) -> None:
         self.visible = True
+        self.contained = False
         self.experiment = None if experiment is None else os.fspath(experiment)
         self._owner = owner or os.getpid()
         self._known: dict[tuple[int, float], Holder] = {}
@@ -205,6 +209,14 @@ def printable(text: str) -> str:
     line = " ".join(text.split())
     line = "".join(c if c.isprintable() else "?" for c in line)
     return line if len(line) <= COMMAND_LENGTH_MAX else line[: COMMAND_LENGTH_MAX - 1] + "…"
+
+
+def processes_here(experiment: Path | None = None) -> Processes:
+    """Return the machine's processes as they can be seen from this pid namespace."""
+    processes = Processes(experiment)
+    processes.visible = in_initial_pid_namespace()
+    processes.contained = not processes.visible
+    return processes
 
 
 def in_initial_pid_namespace() -> bool:

@@ -22,7 +22,8 @@ from typing import Literal, Protocol
 from gpusched.devices.gpu import GpuUsage
 from gpusched.devices.helper import World
 from gpusched.devices.holders import Processes
-from gpusched.devices.unit import Out, Unit
+from gpusched.devices.unit import Doing, Out, Unit
+from gpusched.devices.witness import CallWitness
 
 FIRST_READING_TIMEOUT_S = 30.0
 READING_TIMEOUT_S = 10.0
@@ -77,6 +78,21 @@ class Opening:
         for unit in self._units:
             self._judge(unit)
 
+    def hear_witness(self, call: CallWitness) -> None:
+        """Have CUDA tried on all GPUs that are free, and wait until its contexts are gone."""
+        free = [unit for unit in self._units if unit.out is None and unit.doing is Doing.FREE]
+        free = [unit for unit in free if not unit.gpu.parent] or free[:1]
+        if not free:
+            return
+        witness = call([unit.gpu.uuid for unit in free])
+        if witness is None:
+            return
+        while (said := witness.said()) is None:
+            self._world.wait([], POLL_S)
+        for unit in free:
+            unit.condemn(said.get(unit.gpu.uuid, ""))
+            self._wait_until_clean(unit)
+
     def _wait_for_the_leaving(self) -> None:
         """A search that is begun right after another one ended finds the last one's contexts: they go by themselves."""
         deadline = self._world.now() + LEAVING_TIMEOUT_S
@@ -127,12 +143,17 @@ class Opening:
         finding, why = self_test(
             lambda: self._start_context(free.gpu.uuid), lambda: self._fresh(free)
         )
+        self._wait_until_clean(free)
+        return finding, why
+
+    def _wait_until_clean(self, unit: Unit) -> None:
+        """Wait until the contexts of our own tests are gone."""
         deadline = self._world.now() + CONTEXT_GONE_TIMEOUT_S
-        while not free.verdict().clean and self._world.now() < deadline:
-            if self._fresh(free) is None:
+        while self._fresh(unit) is not None and not unit.verdict().clean:
+            if self._world.now() >= deadline:
                 break
             self._world.wait([], POLL_S)
-        return finding, why
+        unit.watch.relax()
 
 
 def first_readings(units: Sequence[Unit], world: World, timeout_s: float) -> None:

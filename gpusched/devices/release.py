@@ -16,6 +16,7 @@ from trial to trial adds up and is noticed. Another boot, driver or memory size 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -29,6 +30,8 @@ WAITING = "waiting for the driver's answer"
 MIB = 1 << 20
 IDLE_LIMIT_V2_BYTES = 1024 * MIB
 """More than this on a GPU without processes is not an idle driver's: a process is there that NVML does not name."""
+CONTAINED_LIMIT_V2_BYTES = 128 * MIB
+"""Inside a container NVML may name this container's processes alone: a bare context of somebody else is more."""
 IDLE_LIMIT_V1_BYTES = 2048 * MIB
 """v1 counts what the driver reserves for itself too: 0.9 GiB on an idle A100, about 1 GiB on a B200."""
 
@@ -50,36 +53,31 @@ class Baseline:
         return None
 
 
-def tolerance_bytes(total_bytes: int | None) -> int:
-    """Allow 2% of the GPU, at least 64 MiB and at most the 512 MiB that NVIDIA's own launcher tolerates.
+def tolerance_bytes() -> int:
+    """Allow what an idle GPU varies by, far less than a bare CUDA context (256 to 616 MiB) that no list may name.
 
-    A CUDA context alone takes 300 MiB and more on the large GPUs.
+    On WSL the windows of the host come and go in the same memory.
     """
-    if total_bytes is None:
-        return 512 * MIB
-    return max(64 * MIB, min(512 * MIB, total_bytes // 50))
+    return 512 * MIB if "microsoft" in os.uname().release.lower() else 64 * MIB
 
 
-def assumed(*, lenient: bool) -> Baseline:
+def assumed(*, lenient: bool, contained: bool = False) -> Baseline:
     """Assume a baseline for a GPU never seen idle. ``lenient``: all that an idle driver may take, after strangers.
 
     Otherwise what it usually takes, for a GPU that a trial of ours has just left.
     """
     if lenient:
-        return Baseline(IDLE_LIMIT_V2_BYTES, IDLE_LIMIT_V1_BYTES)
+        limit_bytes = CONTAINED_LIMIT_V2_BYTES if contained else IDLE_LIMIT_V2_BYTES
+        return Baseline(limit_bytes, IDLE_LIMIT_V1_BYTES)
     return Baseline(16 * MIB, 1024 * MIB)
 
 
-def looks_idle(usage: GpuUsage, known: Baseline | None, total_bytes: int | None) -> bool:
+def looks_idle(usage: GpuUsage, known: Baseline | None, *, contained: bool = False) -> bool:
     """Tell whether a GPU without compute processes may be learnt from: near what is known, else plausible."""
-    if known is not None:
-        excess = known.excess_bytes(usage)
-        return excess is not None and excess <= tolerance_bytes(total_bytes)
-    if usage.memory_v2_bytes is not None:
-        return usage.memory_v2_bytes - usage.graphics_bytes <= IDLE_LIMIT_V2_BYTES
-    if usage.memory_v1_bytes is not None:
-        return usage.memory_v1_bytes - usage.graphics_bytes <= IDLE_LIMIT_V1_BYTES
-    return False
+    slack_bytes = tolerance_bytes() if known is not None else 0
+    known = known or assumed(lenient=True, contained=contained)
+    excess = known.excess_bytes(usage)
+    return excess is not None and excess <= slack_bytes
 
 
 def learn(usage: GpuUsage, known: Baseline | None, residents: tuple[int, ...] = ()) -> Baseline:
@@ -142,8 +140,9 @@ class Means:
     processes: bool = False
     memory: bool = False
 
-    def with_reading(self, usage: GpuUsage) -> Means:
+    def with_reading(self, gpu: Gpu, usage: GpuUsage) -> Means:
         memory = usage.memory_v2_bytes is not None or usage.memory_v1_bytes is not None
+        memory = memory and not gpu.is_numa_node
         return Means(self.processes or usage.processes is not None, self.memory or memory)
 
     @property
@@ -163,8 +162,13 @@ class Means:
                 f"alone"
             )
         if not self.memory:
+            why = "NVML gives no memory figure"
+            if gpu.is_numa_node:
+                why = (
+                    "its memory is a NUMA node of the system, which keeps what ended processes had"
+                )
             return (
-                f"{gpu.label}: NVML gives no memory figure; a release is confirmed by the process tree and NVML's list "
+                f"{gpu.label}: {why}; a release is confirmed by the process tree and NVML's list "
                 f"of processes alone"
             )
         return ""
@@ -197,10 +201,10 @@ def judge(
         more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
         foreign_only = all(h.whose == "foreign" for h in holders)
         return Verdict(False, f"held by {names}{more}", holders, foreign_only)
-    excess = known.excess_bytes(usage)
+    excess = known.excess_bytes(usage) if means.memory else None
     if means.memory and excess is None:
         return Verdict(False, "NVML gives no memory figure to compare with the idle baseline")
-    if excess is not None and excess > tolerance_bytes(gpu.memory_total_bytes):
+    if excess is not None and excess > tolerance_bytes():
         unasked = usage.is_partial and usage.processes is None
         nobody = "" if unasked else ", and NVML names no process that holds it"
         return Verdict(False, f"{show_bytes(excess)} more memory in use than when idle{nobody}")

@@ -39,6 +39,8 @@ OPENERS_AFTER_S = 5.0
 """Time a release must be overdue before every process's open files are searched for a hidden holder."""
 FOREIGN_GRACE_S = 5.0
 """A release in which only strangers are in the way turns into a busy GPU after that."""
+UNEXPLAINED_MIN_BYTES = 512 << 20
+"""Beside a trial: what its own contexts may have more in use than NVML says of them."""
 CLEAN_FOR_S = 3.0
 """A stranger must have been gone for so long: jobs often come in rows."""
 VITALS_AGE_MAX_S = 5.0
@@ -93,6 +95,7 @@ class Unit:
         self._xids: list[tuple[int, float]] = []
         self._born = now()
         self._used = False
+        self._held_at = 0.0
         self._searched = False
         self._reported = False
         self._silent_from: float | None = None
@@ -115,8 +118,8 @@ class Unit:
         if usage is None or usage.ticket < ticket:
             silent_s = self.silent_s()
             return Verdict(False, _silence(silent_s) if silent_s > SILENCE_SAID_S else WAITING)
-        self.means = self.means.with_reading(usage)
-        known = self.baseline or assumed(lenient=lenient)
+        self.means = self.means.with_reading(self.gpu, usage)
+        known = self.baseline or assumed(lenient=lenient, contained=self.watch.is_contained)
         return judge(self.gpu, usage, known, self.means, self.watch.who)
 
     def silent_s(self) -> float:
@@ -139,7 +142,9 @@ class Unit:
                 residents.append(process.pid)
             elif holder.whose != "resident":
                 return False
-        if self.means.memory and not looks_idle(usage, self.baseline, self.gpu.memory_total_bytes):
+        if self.means.memory and not looks_idle(
+            usage, self.baseline, contained=self.watch.is_contained
+        ):
             return False
         learnt = learn(usage, self.baseline, tuple(residents))
         changed = learnt != self.baseline
@@ -154,7 +159,7 @@ class Unit:
 
     def hold(self) -> None:
         """Give the GPU to a trial."""
-        self.doing, self._used = Doing.HELD, True
+        self.doing, self._used, self._held_at = Doing.HELD, True, self._now()
         self.watch.draining.pop(self.gpu.uuid, None)
         self.strangers = {}
         self._blame, self._hurt = None, ""
@@ -197,10 +202,14 @@ class Unit:
     def _ceiling_bytes(self) -> int | None:
         """Return the memory in use above which the GPU is not free, whoever is on it; None where that is unknown."""
         known, usage = self.baseline or assumed(lenient=False), self.usage
-        if usage is None or usage.memory_v2_bytes is None or known.v2_bytes is None:
+        if (
+            usage is None
+            or usage.memory_v2_bytes is None
+            or known.v2_bytes is None
+            or self.gpu.is_numa_node
+        ):
             return None
-        tolerance = tolerance_bytes(self.gpu.memory_total_bytes)
-        return known.v2_bytes + tolerance + usage.graphics_bytes
+        return known.v2_bytes + tolerance_bytes() + usage.graphics_bytes
 
     def _with_openers(self, verdict: Verdict) -> Verdict:
         """Add the processes that have the GPU's device file open, when a release is overdue and NVML names none."""
@@ -248,9 +257,8 @@ class Unit:
         """Take the GPU out of use if there is a reason to."""
         now = self._now()
         ill = self._illness(at_once=self.doing is Doing.HELD) or self._judged_xids(now)
-        if ill and (self.out is None or self.out.passing):
-            # Told anew if a passing reason was: this one ends only on request.
-            self.out, self._reported = Out(ill, now, passing=False), False
+        if ill:
+            self.condemn(ill)  # told anew if a passing reason was: this one ends only on request
         elif self.out is None and (busy := self._busy(now)):
             self.out, self._clean_since = Out(busy, now, passing=True), None
 
@@ -266,6 +274,15 @@ class Unit:
     def is_waiting_for_vitals(self) -> bool:
         """An error has come that only fresh vitals can judge."""
         return bool(self._xids)
+
+    def held_s(self) -> float:
+        """Return the time since a trial was given the GPU."""
+        return self._now() - self._held_at
+
+    def condemn(self, reason: str) -> None:
+        """Take the GPU out of use until somebody asks for it, if there is a reason."""
+        if reason and (self.out is None or self.out.passing):
+            self.out, self._reported = Out(reason, self._now(), passing=False), False
 
     def told(self) -> None:
         """Mark the present reason as known: ``check`` does not give it again."""
@@ -418,6 +435,17 @@ class Unit:
             holder = self.watch.who(process.pid)
             if holder.whose == "foreign":
                 self.strangers[process.pid] = holder
+        if hidden_bytes := self._unexplained_bytes(usage):
+            self.strangers[0] = Holder(0, "unseen", memory_bytes=hidden_bytes)
+
+    def _unexplained_bytes(self, usage: GpuUsage) -> int:
+        """Return the memory that no process of this container has: newer drivers hide all others in there."""
+        sizes = [process.memory_bytes for process in usage.compute]
+        excess = self.baseline.excess_bytes(usage) if self.baseline else None
+        if not self.watch.is_contained or excess is None or not sizes or None in sizes:
+            return 0
+        hidden = excess - sum(size or 0 for size in sizes)
+        return hidden if hidden > UNEXPLAINED_MIN_BYTES else 0
 
 
 def _silence(silent_s: float) -> str:

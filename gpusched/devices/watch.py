@@ -129,6 +129,11 @@ class Watch:
         return news
 
     @property
+    def is_contained(self) -> bool:
+        """NVML may hide the processes of others here."""
+        return self._processes.contained
+
+    @property
     def helpers(self) -> list[Helper]:
         """The helper, to wait for its answer."""
         return [self._helper] if self._helper is not None else []

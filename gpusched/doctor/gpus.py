@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,9 +16,11 @@ from gpusched.devices.helper import Numbers, ThisMachine, World, ask_once
 from gpusched.devices.holders import Processes
 from gpusched.devices.machine import Machine, find_machine
 from gpusched.devices.nvml import NvmlError
+from gpusched.devices.witness import Testimony, Witness
 from gpusched.errors import DeviceError
 
 ASK_TIMEOUT_S = 10.0
+WITNESS_POLL_S = 0.1
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 NVIDIA_VENDOR = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
@@ -73,7 +76,7 @@ def driver_checks(
         yield from _asked_once(machine, world, processes)
     finally:
         machine.close()
-    yield from _state_checks(environ, world, processes)
+    yield from _state_checks(environ, world, processes, torch_cuda)
 
 
 def nvidia_cards(folder: Path = PCI_DEVICES) -> int:
@@ -192,7 +195,10 @@ def _peers(pairs: Sequence[tuple[Gpu, Gpu]], statuses: Sequence[int | None]) -> 
 
 
 def _state_checks(
-    environ: Mapping[str, str] | None, world: World, processes: Processes
+    environ: Mapping[str, str] | None,
+    world: World,
+    processes: Processes,
+    torch_cuda: tuple[str, str] | None,
 ) -> Iterator[Check]:
     try:
         states, _ = gpu_states(environ, world, processes)
@@ -201,6 +207,25 @@ def _state_checks(
         return
     for state in states:
         yield gpu_check(state)
+    free = [state.uuid for state in states if not state.busy and not state.leased_by]
+    if free and torch_cuda and torch_cuda[1]:
+        yield cuda_check(Witness(sys.executable, free, world.now), world, len(free))
+
+
+def cuda_check(witness: Testimony, world: World, count: int) -> Check:
+    """Check that torch can compute on the GPUs that are free: NVML may be well where CUDA is not."""
+    while (said := witness.said()) is None:
+        world.wait([], WITNESS_POLL_S)
+    wrong = sorted({text for text in said.values() if text})
+    if not wrong:
+        return Check("CUDA", "ok", f"torch computes on the {count} free GPUs")
+    return Check(
+        "CUDA",
+        "fail",
+        "; ".join(wrong),
+        "compare driver, torch's CUDA build and the card; on HGX and DGX start nvidia-fabricmanager; a container that "
+        "has lost its devices is made anew",
+    )
 
 
 def gpu_check(state: GpuState) -> Check:

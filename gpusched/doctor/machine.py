@@ -121,8 +121,9 @@ def namespace_check(initial: bool) -> Check:
     return Check(
         "pid namespace",
         "warn",
-        "inside a container: NVML may name processes by other pids. It is tested at the start of an experiment; "
-        "where it does, releases are confirmed by the process tree and memory",
+        "inside a container: NVML may name processes by other pids, or this container's alone (newer "
+        "drivers). It is tested at the start of an experiment; releases are confirmed by the process tree and memory, and a "
+        "stranger shows by the memory that no process of ours explains",
         "start the container with --pid=host",
     )
 
@@ -191,7 +192,15 @@ def _limit(name: str, soft: int, needed: int, wanted: int, command: str) -> Chec
 def lease_check(environ: Mapping[str, str] | None = None) -> Check:
     """Check the folder of the locks that keep two experiments from one GPU."""
     try:
-        return Check("GPU leases", "ok", f"in {lease_folder(environ)}")
+        folder = lease_folder(environ)
+        if not in_initial_pid_namespace():
+            return Check(
+                "GPU leases",
+                "warn",
+                f"in {folder} of this container: another container with the same GPUs does not see them",
+                f"mount one folder there in all that share GPUs (-v ~/.local/state/gpusched:{folder.parent})",
+            )
+        return Check("GPU leases", "ok", f"in {folder}")
     except DeviceError as error:
         return Check("GPU leases", "fail", str(error), "set XDG_STATE_HOME to a folder of your own")
 

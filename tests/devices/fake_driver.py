@@ -71,6 +71,10 @@ class FakeGpu:
     pages_pending: int = 0
     compute_mode: int = 0
     persistence: int = 1
+    #: The NUMA node that its memory is, on a GH200.
+    memory_node: int = -1
+    #: State of the NVLink fabric, as NVML numbers them; 0: has none.
+    fabric: int = 0
     event_types: int = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
     nvlinked: set[str] = field(default_factory=set)
     no_peer: set[str] = field(default_factory=set)
@@ -148,6 +152,7 @@ class FakeProcesses(Processes):
     def __init__(self, driver: FakeDriver, *, visible: bool = True) -> None:
         super().__init__(None)
         self.visible = visible
+        self.contained = not visible
         self._driver = driver
 
     def _alive(self, pid: int) -> FakeProcess | None:

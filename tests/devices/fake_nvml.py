@@ -175,6 +175,15 @@ class FakeLibrary:
         reference._obj.value = self._gpu(handle).compute_mode
         return 0
 
+    def nvmlDeviceGetNumaNodeId(self, handle: Any, reference: Any) -> int:
+        node = self._gpu(handle).memory_node
+        reference._obj.value = max(node, 0)
+        return pynvml.NVML_ERROR_NOT_SUPPORTED if node < 0 else pynvml.NVML_SUCCESS
+
+    def nvmlDeviceGetGpuFabricInfo(self, handle: Any, reference: Any) -> int:
+        reference._obj.state = self._gpu(handle).fabric
+        return pynvml.NVML_ERROR_NOT_SUPPORTED if not self._gpu(handle).fabric else 0
+
     def nvmlDeviceGetPersistenceMode(self, handle: Any, reference: Any) -> int:
         reference._obj.value = self._gpu(handle).persistence
         return 0

@@ -79,7 +79,7 @@ class Child:
 
 def test_a_container_whose_pids_fit_is_as_good_as_none(make_box: MakeBox) -> None:
     box = make_box(gpu(0))
-    box.processes.visible = False
+    box.processes.visible, box.processes.contained = False, True
     devices, (name,) = begin(box, start_context=lambda uuid: Child(box, uuid))
     assert devices.notes == []
     run_trial(box, devices, name, 11)
@@ -213,7 +213,7 @@ def test_what_leaks_from_trial_to_trial_adds_up_and_is_noticed(make_box: MakeBox
         box.driver.end(100 + trial, 0.1, 0.1)
         if devices.released([name], 3) is None:
             break
-        box.gpus[0].idle += 100 * MIB
+        box.gpus[0].idle += 15 * MIB
     assert 4 <= trial <= 6
     devices.close()
     with pytest.raises(DeviceError, match="more memory in use than when idle"):

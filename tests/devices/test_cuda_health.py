@@ -199,6 +199,14 @@ def test_memory_errors_and_bad_rows(make_box: MakeBox) -> None:
     assert "row remapping failed" in faults[second]
 
 
+def test_a_gpu_without_its_fabric_manager_is_not_used(make_box: MakeBox) -> None:
+    """Mend 3: CUDA refuses it with error 802, and NVML is well."""
+    box = make_box(gpu(0, fabric=3), gpu(1, fabric=2))
+    first, second = box.devices().open()
+    assert first.usable
+    assert "nvidia-fabricmanager" in second.why_not
+
+
 def test_prohibited_compute_mode(make_box: MakeBox) -> None:
     box = make_box(gpu(0), gpu(1, compute_mode=2))
     _, second = box.devices().open()

@@ -266,3 +266,50 @@ def test_lists_of_processes_are_not_asked_for_while_memory_is_not_back(make_box:
     memory = box.driver.calls["nvmlDeviceGetMemoryInfo_v2"]
     assert lists <= 6, "at the beginning, once a second, and at the end"
     assert memory >= lists + 12
+
+
+# ------------------------------------------------------------ what a driver does not say
+
+
+def test_memory_that_is_a_numa_node_proves_nothing(make_box: MakeBox) -> None:
+    """Mend 8: on a GH200 the system keeps the pages of processes that have ended."""
+    box = make_box(gpu(0, memory_node=8))
+    devices, (name,) = begin(box)
+    run_trial(box, devices, name, 11)
+    box.driver.end(11, listed_s=0.5, memory_s=1e9)
+    assert devices.released([name], 3) is not None
+    (note,) = devices.notes
+    assert "NUMA node of the system" in note
+    assert "NVML's list of processes alone" in note
+
+
+def test_a_bare_context_that_nobody_lists_is_not_free(make_box: MakeBox) -> None:
+    """Mend 9: 300 MiB were within the tolerance of a large GPU."""
+    box = make_box(gpu(0))
+    for version in "23":
+        box.gpus[0].unsupported.add(f"nvmlDeviceGetComputeRunningProcesses_v{version}")
+    devices, (name,) = begin(box)
+    run_trial(box, devices, name, 11, memory=300 * MIB)
+    box.driver.end(11, 0.0, 5.0)
+    assert devices.released([name], 4.5) is None
+    assert devices.released([name], 2.0) is not None
+
+
+def test_in_a_container_a_stranger_is_known_by_its_memory(make_box: MakeBox) -> None:
+    """Mend 4: newer drivers translate pids into the caller's namespace, and hide everybody else's."""
+    box = make_box(gpu(0), gpu(1, idle=300 * MIB))
+    box.processes.contained = True
+    devices = box.devices()
+    first, second = devices.open()
+    assert "300 MiB more" not in first.why_not
+    assert "NVML names no process that holds it" in second.why_not, "it may be a stranger's context"
+    run_trial(box, devices, first.id, 11)
+    hidden = box.driver.start(box.gpus[0], 99, 3 * GIB, ours=False)
+    hidden.listed_until = 0.0
+    box.clock.advance(3)
+    (told,) = devices.told(Strangers)
+    assert told.who == ("processes outside this container, 3.00 GiB",)
+    box.driver.end(11)
+    assert devices.released([first.id], 5) is None
+    box.driver.end(99)
+    assert devices.released([first.id], 5) is not None

@@ -192,6 +192,38 @@ def test_on_this_machine_it_ends_and_loads_no_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
+class Said:
+    def __init__(self, **texts: str) -> None:
+        self.texts = texts
+
+    def said(self) -> dict[str, str]:
+        return self.texts
+
+    def close(self) -> None: ...
+
+
+def test_nvml_is_well_and_cuda_is_not(box: Box) -> None:
+    """Mend 3."""
+    assert doctor_gpus.cuda_check(Said(a="", b=""), box.clock, 2).state == "ok"
+    found = doctor_gpus.cuda_check(Said(a="", b="error 802"), box.clock, 2)
+    assert (found.state, found.detail) == ("fail", "error 802")
+    assert "fabricmanager" in found.advice
+
+
+def test_in_a_container_the_folder_of_leases_is_to_be_shared(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Mend 4."""
+    tmp_path.chmod(0o700)
+    environ = {"XDG_STATE_HOME": str(tmp_path)}
+    monkeypatch.setattr(doctor, "in_initial_pid_namespace", lambda: True)
+    assert doctor.lease_check(environ).state == "ok"
+    monkeypatch.setattr(doctor, "in_initial_pid_namespace", lambda: False)
+    found = doctor.lease_check(environ)
+    assert found.state == "warn"
+    assert f":{tmp_path}/gpusched" in found.advice
+
+
 # ------------------------------------------------------------ gpusched gpus
 
 

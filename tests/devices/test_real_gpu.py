@@ -150,7 +150,7 @@ def test_a_job_is_seen_and_holds_the_gpu_until_it_ends(devices: CudaDevices) -> 
         job.end(signal.SIGKILL)
     wait_released(devices, loop, name)
     time.sleep(1.5)
-    assert abs(used_bytes(devices, name) - idle) <= tolerance_bytes(None)
+    assert abs(used_bytes(devices, name) - idle) <= tolerance_bytes()
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM], ids=["kill", "term"])

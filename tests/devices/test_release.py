@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,9 @@ def nobody(pid: int) -> Holder:
     ("reading", "clean", "why"),
     [
         (usage(), True, ""),
-        (usage(v2=500 * MIB), True, ""),
-        (usage(v2=517 * MIB), False, "513 MiB more memory in use than when idle"),
-        (usage(v2=None, v1=1100 * MIB), True, ""),
+        (usage(v2=60 * MIB), True, ""),
+        (usage(v2=269 * MIB), False, "265 MiB more memory in use than when idle"),
+        (usage(v2=None, v1=660 * MIB), True, ""),
         (usage(v2=None, v1=3 * GIB), False, "2.41 GiB more"),
         (usage(v2=None), False, "no memory figure"),
         (usage(processes=None), False, "no longer lists the GPU's processes"),
@@ -97,12 +98,12 @@ def test_what_was_never_to_be_had_is_not_asked_for() -> None:
     assert not judge(GPU, usage(v2=None), IDLE, Means(), nobody).clean
 
 
-@pytest.mark.parametrize(
-    ("total", "tolerance"),
-    [(None, 512 * MIB), (2 * GIB, 64 * MIB), (8 * GIB, 8 * GIB // 50), (141 * GIB, 512 * MIB)],
-)
-def test_tolerance_grows_with_the_gpu(total: int | None, tolerance: int) -> None:
-    assert tolerance_bytes(total) == tolerance
+def test_a_bare_context_is_more_than_an_idle_gpu_varies_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mend 9: a context takes 256 MiB and more, and there may be no list that names it."""
+    assert tolerance_bytes() <= 256 * MIB // 3
+    wsl = os.uname_result(("Linux", "box", "5.15.153.1-microsoft-standard-WSL2", "", "x86_64"))
+    monkeypatch.setattr(os, "uname", lambda: wsl)
+    assert tolerance_bytes() == 512 * MIB, "the host's windows come and go there"
 
 
 @given(st.lists(st.integers(0, 600 * MIB), min_size=1, max_size=20))
@@ -118,11 +119,12 @@ def test_a_baseline_only_falls(figures: list[int]) -> None:
 
 
 def test_only_an_idle_gpu_is_learnt_from() -> None:
-    assert looks_idle(usage(v2=700 * MIB), None, 80 * GIB)
-    assert not looks_idle(usage(v2=2 * GIB), None, 80 * GIB)
-    assert looks_idle(usage(v2=None, v1=1900 * MIB), None, 80 * GIB)
-    assert not looks_idle(usage(v2=None), None, 80 * GIB)
-    assert not looks_idle(usage(v2=700 * MIB), IDLE, 80 * GIB), "a dying trial is no new idle"
+    assert looks_idle(usage(v2=700 * MIB), None)
+    assert not looks_idle(usage(v2=2 * GIB), None)
+    assert looks_idle(usage(v2=None, v1=1900 * MIB), None)
+    assert not looks_idle(usage(v2=None), None)
+    assert not looks_idle(usage(v2=700 * MIB), IDLE), "a dying trial is no new idle"
+    assert not looks_idle(usage(v2=300 * MIB), None, contained=True), "it may be a stranger's"
 
 
 def test_never_seen_idle() -> None:

@@ -6,13 +6,16 @@ import ast
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from gpusched.devices.base import Devices
 from gpusched.devices.choose import parse_devices
+from gpusched.devices.witness import Witness
 from gpusched.recipe.recipe import Recipe
 
 _FOREIGN = re.compile(
@@ -108,7 +111,15 @@ def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Device
         spec, options["known"] = "cuda", known
     else:
         options["why_no_gpu"] = lambda: why_no_gpu(recipe)
+    options["call_witness"] = partial(witness_for, recipe)
     return parse_devices(spec, gpus_per_atom=recipe.gpus_per_atom, **options)
+
+
+def witness_for(recipe: Recipe, uuids: Sequence[str]) -> Witness | None:
+    """Have CUDA tried on these GPUs by the torch that the recipe's script uses; None where it uses none."""
+    if not uses_torch(recipe.cwd / recipe.script):
+        return None
+    return Witness(str(recipe.python or sys.executable), uuids, time.monotonic)
 
 
 def why_no_gpu(recipe: Recipe) -> str:
