@@ -239,7 +239,8 @@ class CudaDevices:
     def let_go(self, device: str) -> None:
         boards = {unit.watch for unit in self._atom(device).units}
         for unit in self._units.values():
-            if unit.watch in boards and unit.doing is Doing.HELD:
+            is_used = unit.doing is Doing.HELD and (unit.out is None or unit.out.passing)
+            if unit.watch in boards and is_used:
                 raise DeviceError(f"{unit.gpu.label} cannot be let go: a trial is using it")
         for watch in boards:
             watch.let_go("let go on request, so that it can be reset")

@@ -122,8 +122,8 @@ def namespace_check(initial: bool) -> Check:
         "pid namespace",
         "warn",
         "inside a container: NVML may name processes by other pids, or this container's alone (newer "
-        "drivers). It is tested at the start of an experiment; releases are confirmed by the process tree and memory, and a "
-        "stranger shows by the memory that no process of ours explains",
+        "drivers). It is tested at the start of an experiment; releases are confirmed by the process tree and "
+        "memory, and a stranger shows by the memory that no process of ours explains",
         "start the container with --pid=host",
     )
 

@@ -142,6 +142,15 @@ def test_a_gpu_that_is_let_go_can_be_reset_and_taken_up_again(box: Box) -> None:
     run_trial(box, devices, name, 12)
 
 
+def test_a_gpu_that_was_lost_under_its_trial_can_be_let_go(box: Box) -> None:
+    devices, (name, _) = begin(box)
+    run_trial(box, devices, name, 11)
+    box.gpus[0].lost_from = box.clock.now()
+    box.clock.advance(3)
+    assert devices.told(Quarantined), "its trial is killed, and nobody asks for a release"
+    devices.let_go(name)
+
+
 def test_a_lost_gpu_is_closed_at_once(box: Box) -> None:
     begin(box)
     box.gpus[0].lost_from = box.clock.now()
