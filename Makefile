@@ -63,10 +63,10 @@ $(VENV)/.docs: $(STAMP)
 	@touch $@
 
 $(LIBRARIES)/.installed: $(STAMP)
-	@echo "[libraries] Lightning, transformers, Optuna, MLflow, TensorBoard and W&B in $(LIBRARIES)"
+	@echo "[libraries] Lightning, transformers, Optuna, MLflow, TensorBoard, W&B and gymnasium in $(LIBRARIES)"
 	@test -x $(LIBRARIES)/bin/python || $(BIN)/python -m venv $(LIBRARIES)
 	@$(BIN)/python -c "import site; print('$(CURDIR)', *site.getsitepackages(), sep='\n')" > \
 		"$$($(LIBRARIES)/bin/python -c 'import site; print(site.getsitepackages()[0])')/first.pth"
 	@$(LIBRARIES)/bin/python -m pip --disable-pip-version-check install -qq -c constraints.txt \
-		lightning "transformers[torch]" optuna cmaes mlflow-skinny sqlalchemy alembic tensorboard wandb
+		lightning "transformers[torch]" optuna cmaes mlflow-skinny sqlalchemy alembic tensorboard wandb gymnasium
 	@touch $@

@@ -27,7 +27,7 @@ __all__ = ["Trial", "__version__", "init", "load", "pickled"]
 
 def __getattr__(name: str) -> object:
     """Load ``Trial``, the type that ``init`` returns, or an integration when a script names it."""
-    if name in ("lightning", "transformers"):
+    if name in ("accelerate", "lightning", "transformers"):
         import importlib
 
         return importlib.import_module(f"gpusched.integrations.{name}")

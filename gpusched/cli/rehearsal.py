@@ -10,11 +10,12 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpusched.cli import common
 from gpusched.daemon import start as launchpad
 from gpusched.devices.base import NoHost
 from gpusched.doctor.rehearsal import Finding, Launch, Run, judge
@@ -38,6 +39,8 @@ class Rehearsal:
     hparams: Mapping[str, Any]
     findings: tuple[Finding, ...]
     moved: Run
+    alone: Run
+    metric: str
     took_s: float
     folder: Path
 
@@ -49,28 +52,62 @@ class Rehearsal:
     def sizes(self) -> list[int]:
         return [launch.atoms for launch in self.moved.launches]
 
+    def reports(self) -> Iterator[dict[str, Any]]:
+        """Yield every report beside that of the trial that was left alone."""
+        expected = self.alone.by_step
+        for launch in self.moved.launches:
+            for rows in launch.reports:
+                then = expected.get(rows[0]["step"], [{}])[0]
+                yield {
+                    "step": rows[0]["step"],
+                    "atoms": launch.atoms,
+                    "rate": max(rows[0]["rates"], default=None),
+                    "metrics": rows[0]["metrics"],
+                    "alone": {
+                        "rate": max(then.get("rates", ()), default=None),
+                        "metrics": then.get("metrics", {}),
+                    },
+                }
+
     def to_json(self) -> dict[str, Any]:
         return {
             "hparams": dict(self.hparams),
             "ok": self.is_good,
             "findings": [finding.to_json() for finding in self.findings],
             "sizes": self.sizes,
-            "steps": len(self.moved.by_step),
+            "reports": list(self.reports()),
             "took_s": round(self.took_s, 1),
             "folder": str(self.folder) if self.findings else None,
         }
 
     def lines(self) -> list[str]:
         """Word it for people."""
-        way = " -> ".join(map(str, self.sizes)) or "no"
-        steps = count(len(self.moved.by_step), "step")
-        told = f"rehearsed {steps} on {way} atoms ({show_hparams(self.hparams)})"
+        head = ("step", "atoms", "rate", self.metric, "left alone: rate", self.metric)
+        rows = [
+            (
+                str(told["step"]),
+                str(told["atoms"]),
+                *(
+                    "" if value is None else f"{value:.6g}"
+                    for side in (told, told["alone"])
+                    for value in (side["rate"], side["metrics"].get(self.metric))
+                ),
+            )
+            for told in self.reports()
+        ]
         found = [
-            f"{'WRONG' if finding.is_error else 'note '}  {finding.text}"
+            common.paragraph(
+                f"{'WRONG' if finding.is_error else 'note '}  {finding.text}", rest=" " * 7
+            )
             for finding in self.findings
         ]
-        ending = "trains as if left alone" if self.is_good else f"the logs are in {self.folder}"
-        return [*found, f"{told}: {ending}"]
+        ending = "it trains as if left alone" if self.is_good else f"the logs are in {self.folder}"
+        return [
+            f"rehearsed {show_hparams(self.hparams)}:",
+            common.table(head, rows, head),
+            *found,
+            ending,
+        ]
 
 
 def rehearse(
@@ -91,9 +128,17 @@ def rehearse(
         moved, alone = (
             _read(paths, told.trials.get(each), stamps) for each in (number, number + 1)
         )
-        findings = [*judge(moved, alone), *_unseen(moved, sizes, large, limit_s)]
+        findings = [*judge(moved, alone), *_unseen(moved, sizes, limit_s)]
         found.append(
-            Rehearsal(told.trials[number].hparams, tuple(findings), moved, told.until, paths.root)
+            Rehearsal(
+                told.trials[number].hparams,
+                tuple(findings),
+                moved,
+                alone,
+                recipe.metric,
+                told.until,
+                paths.root,
+            )
         )
     if not any(rehearsal.findings for rehearsal in found):
         shutil.rmtree(folder, ignore_errors=True)
@@ -192,14 +237,11 @@ def _said(files: TrialPaths, incarnation: int) -> list[str]:
     return [line.removeprefix(_SAID) for line in lines if line.startswith(_SAID)]
 
 
-def _unseen(moved: Run, sizes: tuple[int, ...], large: int | None, limit_s: float) -> list[Finding]:
+def _unseen(moved: Run, sizes: tuple[int, ...], limit_s: float) -> list[Finding]:
     """Return what gpusched told the script, and what could not be rehearsed."""
     errors = {launch.error for launch in moved.launches}
     found = [Finding("told", text, is_error=False) for text in moved.said if text not in errors]
     went = [launch.atoms for launch in moved.launches if launch.reports]
-    if large is None:
-        why = "trials have one size here, so growing was not rehearsed"
-        found.append(Finding("not rehearsed", why, is_error=False))
     if not any(errors) and len(went) < len(sizes):
         why = (
             f"the script had {count(len(went), 'launch')} of {len(sizes)} within {show_duration(limit_s)}: it ends too "

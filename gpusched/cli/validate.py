@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         data |= {"rehearsals": [rehearsal.to_json() for rehearsal in seen]} if seen else {}
         common.print_json(data)
     for line in [] if args.json else [line for rehearsal in seen for line in rehearsal.lines()]:
-        print(common.paragraph(line, rest=" " * 7))
+        print(line)
     return 0 if is_good else InputError.exit_code
 
 

@@ -256,10 +256,10 @@ def _same_work(on: str, rows: Sequence[Row]) -> Iterator[Finding]:
 
 def _shares(on: str, rows: Sequence[Row], then: Sequence[Row]) -> Iterator[Finding]:
     """Where a report is an epoch, ranks together draw each sample once; a few come twice to fill the last batch."""
-    for mine, theirs in zip(_draws(rows), _draws(then), strict=False):
-        if not theirs or set(theirs.values()) != {1}:
-            continue
+    for mine, theirs, drawn in zip(_draws(rows), _draws(then), then[0]["drawn"], strict=False):
         length = len(theirs)
+        if set(theirs.values()) != {1} or length < 0.9 * (drawn["length"] or math.inf):
+            continue
         twice, missing = mine.total() - len(mine), length - len(mine.keys() & theirs.keys())
         if twice > length / 2:
             yield Finding(

@@ -1,5 +1,5 @@
-"""Trainers that own their loop, made searchable with a few lines: ``lightning``, ``transformers``.
+"""Trainers that own their loop, made searchable with three lines: ``accelerate``, ``lightning``, ``transformers``.
 
-Neither library is a dependency of gpusched: each file imports its own, and is imported by name
+None of the libraries is a dependency of gpusched: each file imports its own, and is imported by name
 (``from gpusched.integrations.lightning import Search``, or ``gpusched.lightning.Search``).
 """

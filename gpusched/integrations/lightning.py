@@ -2,8 +2,7 @@
 
 ::
 
-    trial = gpusched.init(in_charge=True)
-    search = gpusched.lightning.Search(trial)
+    search = gpusched.lightning.Search()  # near the top; search.trial.hparams
     trainer = L.Trainer(max_epochs=30, **search.options)
     trainer.fit(model, train_loader, val_loader, ckpt_path=search.ckpt_path)
 
@@ -20,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+import gpusched
+
 if TYPE_CHECKING:
     from gpusched.worker.trial import Trial
 
@@ -30,16 +31,22 @@ class Search(Callback):
     """The callback that makes a ``Trainer`` a trial; see the top of this file.
 
     Args:
-        trial: From ``gpusched.init(in_charge=True)``.
+        trial: From ``gpusched.init()``, which is called here where the script has not.
         scale_lr: Let the learning rates follow the number of atoms (the recipe's ``lr_scaling``).
     """
 
-    def __init__(self, trial: Trial, *, scale_lr: bool = True) -> None:
-        self._trial = trial
+    def __init__(self, trial: Trial | None = None, *, scale_lr: bool = True) -> None:
+        self._trial = trial or gpusched.init()
+        self._trial.take_charge()
         self._scale_lr = scale_lr
         self._is_asked = self._is_wanted = self._has_options = False
         #: Whether the search has this trial leave: end the script after ``fit``, without a test or an export.
         self.is_leaving = False
+
+    @property
+    def trial(self) -> Trial:
+        """The trial: ``hparams``, ``local_batch``, ``folder``."""
+        return self._trial
 
     @property
     def options(self) -> dict[str, Any]:

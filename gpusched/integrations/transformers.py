@@ -2,10 +2,9 @@
 
 ::
 
-    trial = gpusched.init(in_charge=True)
-    search = gpusched.transformers.Search(trial)
-    options = search.arguments(TrainingArguments(..., eval_strategy="epoch"))
-    trainer = Trainer(model, options, callbacks=[search], ...)
+    search = gpusched.transformers.Search()  # near the top; search.trial.hparams
+    options = TrainingArguments(..., eval_strategy="epoch")
+    trainer = Trainer(model, search.arguments(options), callbacks=[search], ...)
     trainer.train(resume_from_checkpoint=search.checkpoint)
 
 One report is one evaluation. ``per_device_train_batch_size`` is the global batch and stays so: its ranks share it, so
@@ -21,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+import gpusched
+
 if TYPE_CHECKING:
     from gpusched.worker.trial import Trial
 
@@ -31,18 +32,24 @@ class Search(TrainerCallback):
     """The callback that makes a ``Trainer`` a trial; see the top of this file.
 
     Args:
-        trial: From ``gpusched.init(in_charge=True)``.
+        trial: From ``gpusched.init()``, which is called here where the script has not.
         keep_global_batch: Share ``per_device_train_batch_size`` among the ranks. False: each rank has such a batch, the
             global batch grows with the atoms, and the schedule and the learning rate do not follow.
     """
 
-    def __init__(self, trial: Trial, *, keep_global_batch: bool = True) -> None:
-        self._trial = trial
+    def __init__(self, trial: Trial | None = None, *, keep_global_batch: bool = True) -> None:
+        self._trial = trial or gpusched.init()
+        self._trial.take_charge()
         self._keep_global_batch = keep_global_batch
         self._options: TrainingArguments | None = None
         self._is_asked = False
         #: Whether the search has this trial leave: end the script after ``train``, without a test or an export.
         self.is_leaving = False
+
+    @property
+    def trial(self) -> Trial:
+        """The trial: ``hparams``, ``folder``."""
+        return self._trial
 
     @property
     def checkpoint(self) -> str | None:

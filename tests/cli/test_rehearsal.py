@@ -45,6 +45,13 @@ LOADER = "trial.loader(TensorDataset(x, y), batch_size=8)"
 TRACK = "trial.track(model=model, opt=opt, schedule=schedule)"
 
 
+RIGHTS: dict[str, list[tuple[str, str]]] = {
+    "right": [],
+    "reports within an epoch": [
+        ("    for a, b in loader:", "    for a, b in itertools.islice(iter(loader), 3):"),
+        ("import torch\n", "import itertools\nimport torch\n"),
+    ],
+}
 MISTAKES: dict[str, tuple[list[tuple[str, str]], str]] = {
     "rate not scaled": (
         [("trial.scale_lr(opt)\n", "")],
@@ -162,7 +169,7 @@ def rehearse(folder: Path, names: list[str]) -> dict[str, Any]:
     (folder / "play.py").write_text(RUNNER)
     for name in names:
         script = RIGHT
-        for right, wrong in ALL[name][0] if name != "right" else ():
+        for right, wrong in RIGHTS[name] if name in RIGHTS else ALL[name][0]:
             assert right in script
             script = script.replace(right, wrong)
         (folder / f"{name}.py").write_text(script)
@@ -192,13 +199,19 @@ def assert_told(mistake: str, seen: dict[str, Any]) -> None:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    return rehearse(tmp_path_factory.mktemp("rehearsal"), ["right", *MISTAKES])
+    return rehearse(tmp_path_factory.mktemp("rehearsal"), [*RIGHTS, *MISTAKES])
 
 
-def test_a_right_script_passes(seen: dict[str, Any]) -> None:
-    right = seen["right"]
+@pytest.mark.parametrize("name", RIGHTS)
+def test_a_right_script_passes(name: str, seen: dict[str, Any]) -> None:
+    right = seen[name]
     assert (right["ok"], right["findings"], right["sizes"]) == (True, [], [1, 1, 2, 1])
-    assert right["steps"] == 8
+    reports = right["reports"]
+    assert [(told["step"], told["atoms"]) for told in reports] == [
+        *zip(range(1, 9), [1, 1, 1, 1, 2, 2, 1, 1], strict=True)
+    ]
+    assert all(told["metrics"] == told["alone"]["metrics"] for told in reports[:4])
+    assert 0.1 * 0.9**5 < reports[5]["rate"] <= 2 * 0.1 * 0.9**5
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

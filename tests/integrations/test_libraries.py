@@ -155,14 +155,14 @@ LIBRARY = {"lit.py": "lightning", "hf.py": "transformers", "accel.py": "accelera
 MISTAKES = {
     "accelerate's steps counted twice": (
         "accel.py",
-        "trial.scale_lr(opt)",
-        "schedule = trial.schedule(schedule)",
+        "for epoch in",
+        "trial.schedule(schedule)\nfor epoch in",
         "counts the steps of one atom already",
     ),
     "accelerate's steps counted for each rank of a fixed batch": (
         "accel.py",
         "batch_size=hp.batch",
-        "batch_size=trial.local_batch(hp.batch)",
+        "batch_size=gpusched.init().local_batch(hp.batch)",
         "write Accelerator(step_scheduler_with_optimizer=False)",
     ),
     "lightning without the options": (

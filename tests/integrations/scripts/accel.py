@@ -2,32 +2,33 @@
 
 import json
 
+import accelerate
 import torch
-from accelerate import Accelerator
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import gpusched
 
-trial = gpusched.init()
-hp = trial.hparams
+hp = gpusched.init().hparams
 EPOCHS = 40
 torch.manual_seed(0)
 data = TensorDataset(x := torch.rand(256, 4), x.sum(1, keepdim=True) + (3 * x[:, :1]).sin())
-accelerator = Accelerator(cpu=True)
+if hp.files:  # all state in Accelerate's own files
+    accelerator, trial = accelerate.Accelerator(cpu=True), gpusched.init()
+else:
+    accelerator = gpusched.accelerate.Accelerator(cpu=True)  # <-
+    trial = accelerator.trial
 model = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
 opt = torch.optim.SGD(model.parameters(), lr=hp.lr, momentum=0.9)
 schedule = torch.optim.lr_scheduler.LinearLR(opt, 1.0, 0.1, EPOCHS * 256 // hp.batch)
 loader = DataLoader(data, batch_size=hp.batch, shuffle=True)
 model, opt, loader, schedule = accelerator.prepare(model, opt, loader, schedule)
-trial.scale_lr(opt)
-if hp.files:  # all state in Accelerate's own files
+if hp.files:
+    trial.scale_lr(opt)
     if trial.restored_dir:
         accelerator.load_state(str(trial.restored_dir))
-else:
-    trial.track(model=model, opt=opt, schedule=schedule)
 
-for epoch in trial.steps(EPOCHS):
+for epoch in trial.steps(EPOCHS):  # <-
     for x, y in loader:
         loss = nn.functional.mse_loss(model(x), y)
         accelerator.backward(loss)
@@ -40,7 +41,8 @@ for epoch in trial.steps(EPOCHS):
             file.write(json.dumps(row) + "\n")
     with torch.no_grad():
         x, y = data.tensors
-        trial.report(val_loss=nn.functional.mse_loss(accelerator.unwrap_model(model)(x), y))
+        loss = nn.functional.mse_loss(accelerator.unwrap_model(model)(x), y)
+        trial.report(val_loss=loss)  # <-
     if hp.files and trial.should_save():
         with trial.checkpoint_dir() as folder:
             accelerator.save_state(str(folder))

@@ -7,8 +7,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 import gpusched
 
-trial = gpusched.init(in_charge=True)
-hp = trial.hparams
+search = gpusched.transformers.Search()  # <-
+trial, hp = search.trial, search.trial.hparams
 EPOCHS = 40
 torch.manual_seed(0)
 starts = torch.randint(0, 32, (128,))
@@ -41,9 +41,12 @@ options = TrainingArguments(
     report_to=[],
     disable_tqdm=True,
 )
-search = gpusched.transformers.Search(trial)
 model = GPT2LMHeadModel(config)
 trainer = Written(
-    model, search.arguments(options), train_dataset=rows, eval_dataset=rows, callbacks=[search]
+    model,
+    train_dataset=rows,
+    eval_dataset=rows,
+    args=search.arguments(options),
+    callbacks=[search],  # <-
 )
-trainer.train(resume_from_checkpoint=search.checkpoint)
+trainer.train(resume_from_checkpoint=search.checkpoint)  # <-

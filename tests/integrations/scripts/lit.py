@@ -9,8 +9,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gpusched
 
-trial = gpusched.init(in_charge=True)
-hp = trial.hparams
+search = gpusched.lightning.Search()  # <-
+trial, hp = search.trial, search.trial.hparams
 EPOCHS = 40
 
 
@@ -50,6 +50,10 @@ data = TensorDataset(x := torch.rand(256, 4), x.sum(1, keepdim=True) + (3 * x[:,
 size = trial.local_batch(hp.batch) if hp.fixed else hp.batch
 train, val = DataLoader(data, batch_size=size, shuffle=True), DataLoader(data, batch_size=64)
 
-search = gpusched.lightning.Search(trial)
-trainer = L.Trainer(max_epochs=EPOCHS, **search.options, logger=False, enable_progress_bar=False)
-trainer.fit(Net(), train, val, ckpt_path=search.ckpt_path)
+trainer = L.Trainer(
+    max_epochs=EPOCHS,
+    **search.options,  # <-
+    logger=False,
+    enable_progress_bar=False,
+)
+trainer.fit(Net(), train, val, ckpt_path=search.ckpt_path)  # <-

@@ -1,0 +1,57 @@
+"""Accelerate's ``Accelerator`` as a trial: ``prepare`` also tracks what it prepares, and scales learning rates.
+
+::
+
+    accelerator = gpusched.accelerate.Accelerator()  # in the place of accelerate's; accelerator.trial.hparams
+    model, opt, loader, schedule = accelerator.prepare(model, opt, loader, schedule)
+    for epoch in accelerator.trial.steps():
+        ...
+        accelerator.trial.report(val_loss=evaluate(model))
+
+A prepared scheduler counts the steps of one atom by itself: no ``trial.schedule``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import accelerate
+from accelerate.optimizer import AcceleratedOptimizer
+from accelerate.scheduler import AcceleratedScheduler
+from torch import nn
+
+import gpusched
+
+_KINDS = {"model": nn.Module, "optimizer": AcceleratedOptimizer, "schedule": AcceleratedScheduler}
+
+
+class Accelerator(accelerate.Accelerator):
+    """Accelerate's own, with a ``trial``; see the top of this file.
+
+    Args:
+        scale_lr: Let the learning rates follow the number of atoms (the recipe's ``lr_scaling``).
+        arguments: Accelerate's.
+    """
+
+    def __init__(self, *, scale_lr: bool = True, **arguments: Any) -> None:
+        self.trial = gpusched.init()
+        self._scale_lr = scale_lr
+        self._prepared: Counter[str] = Counter()
+        super().__init__(**arguments)
+
+    def prepare(self, *objects: Any, **options: Any) -> Any:
+        """Prepare objects as Accelerate does; track models, optimizers and schedulers, scale the optimizers' rates."""
+        prepared = super().prepare(*objects, **options)
+        tracked = {}
+        for one in prepared if isinstance(prepared, tuple) else (prepared,):
+            for kind, of in _KINDS.items():
+                if isinstance(one, of):
+                    self._prepared[kind] += 1
+                    number = self._prepared[kind]
+                    tracked[kind if number == 1 else f"{kind}{number}"] = one
+                    if self._scale_lr and kind == "optimizer":
+                        self.trial.scale_lr(one)
+        if tracked:
+            self.trial.track(**tracked)
+        return prepared

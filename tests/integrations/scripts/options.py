@@ -1,0 +1,45 @@
+"""A script with options of its own (argparse) that logs to TensorBoard; the recipe has its ``args``."""
+
+import argparse
+
+import torch
+from torch import nn
+from torch.utils.tensorboard import SummaryWriter
+
+import gpusched
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--epochs", type=int, default=14)
+parser.add_argument("--log-dir", default="logs")
+args = parser.parse_args()
+
+trial = gpusched.init()  # <-
+torch.manual_seed(1)
+x = torch.rand(256, 10)
+data = torch.utils.data.TensorDataset(x, (x.sum(1) > 5).long())
+model = trial.wrap(
+    nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 2))
+)  # <-
+optimizer = torch.optim.Adadelta(model.parameters(), lr=args.lr)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.7)
+loader = trial.loader(data, batch_size=32)  # <-
+trial.scale_lr(optimizer)  # <-
+trial.track(model=model, optimizer=optimizer, schedule=schedule)  # <-
+writer = SummaryWriter(trial.folder / args.log_dir) if trial.rank == 0 else None  # <-
+
+for epoch in trial.steps(args.epochs):  # <-
+    model.train()
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+    schedule.step()
+    model.eval()
+    with torch.no_grad():
+        loss = nn.functional.cross_entropy(model(data.tensors[0]), data.tensors[1])
+    if writer:
+        writer.add_scalar("loss", loss, epoch)
+        writer.flush()
+    trial.report(loss=loss)  # <-

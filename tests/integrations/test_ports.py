@@ -1,0 +1,92 @@
+"""Scripts as people have them, ported as ``docs/coming-from.md`` says, and rehearsed: a pause, two ranks, one again.
+
+``scripts/`` has them; a line that the port changes or adds ends with ``# <-`` and is counted in the page's table.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = Path(__file__).with_name("scripts")
+PAGE = (ROOT / "docs" / "coming-from.md").read_text()
+
+PORTS: dict[str, tuple[str, list[int], list[int]]] = {
+    "ddp.py": ("torch's DDP example, with its snapshot", [1, 2], [1, 1, 2, 1]),
+    "gpt.py": ("nanoGPT", [1, 2], [1, 1, 2, 1]),
+    "options.py": ("argparse and TensorBoard", [1, 2], [1, 1, 2, 1]),
+    "sk.py": ("scikit-learn", [1], [1, 1]),
+    "reinforce.py": ("REINFORCE on gymnasium", [1], [1, 1]),
+    "lit.py": ("Lightning 2.6", [], []),
+    "hf.py": ("transformers 5.23", [], []),
+    "accel.py": ("Accelerate 1.15", [], []),
+}
+"""By file: the page's name for the port, sizes of its recipe, and the way of its rehearsal (others: test_libraries)."""
+
+pytestmark = pytest.mark.integrations
+RUNNER = "import runpy, sys\nimport torch\nimport gpusched\nrunpy.run_path(gpusched.init().hparams.file)\n"
+
+
+@pytest.fixture(scope="module", params=[[1, 2], [1]], ids=["1 and 2 atoms", "1 atom"])
+def rehearsed(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """The rehearsals of all ports whose recipe has these sizes, in one experiment."""
+    folder = tmp_path_factory.mktemp("ports")
+    (folder / "play.py").write_text(RUNNER)
+    names = [name for name, (_, sizes, _) in PORTS.items() if sizes == request.param]
+    if not (find_spec("gymnasium") and find_spec("tensorboard")):
+        pytest.skip("gymnasium or tensorboard is not installed here")
+    recipe = {
+        "script": "play.py",
+        "args": ["--lr=${lr}"],
+        "metric": "loss",
+        "mode": "min",
+        "deadline": "1m",
+        "policy": {"name": "asha", "R": 27},
+        "devices": "cpu:1",
+        "sizes": request.param,
+        "space": {"lr": 0.1, "file": {"grid": [str(SCRIPTS / name) for name in names]}},
+    }
+    (folder / "recipe.yaml").write_text(json.dumps(recipe))
+    words = ["validate", "recipe.yaml", "--rehearse", "100s", "--configurations=9", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "gpusched", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)["rehearsals"]
+    return {Path(one["hparams"]["file"]).name: one for one in found}
+
+
+def test_a_port_trains_as_if_left_alone(rehearsed: dict[str, Any]) -> None:
+    for name, seen in rehearsed.items():
+        assert (name, seen["findings"], seen["sizes"]) == (name, [], PORTS[name][2])
+        for told in seen["reports"]:
+            if told["atoms"] == 1 and 2 not in [one["atoms"] for one in seen["reports"]]:
+                assert told["metrics"] == told["alone"]["metrics"]
+    if "ddp.py" in rehearsed:  # the global batch is fixed: two ranks train as one does
+        for told in rehearsed["ddp.py"]["reports"]:
+            assert told["metrics"] == pytest.approx(told["alone"]["metrics"], rel=1e-4)
+            assert told["rate"] == told["alone"]["rate"]
+
+
+@pytest.mark.parametrize("name", PORTS)
+def test_the_page_counts_the_lines_that_a_port_changes(name: str) -> None:
+    changed = (SCRIPTS / name).read_text().count("# <-")
+    row = re.search(rf"^\| {re.escape(PORTS[name][0])} \| (\d+)", PAGE, re.MULTILINE)
+    assert row, f"no row for {PORTS[name][0]}"
+    assert int(row[1]) == changed
