@@ -33,40 +33,44 @@ pytestmark = [
 Row = dict[str, Any]
 
 
+def run(folder: Path, words: list[str]) -> subprocess.CompletedProcess[str]:
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "recipes")])
+    return subprocess.run(
+        [sys.executable, "-m", "gpusched", *words],
+        env={**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def search(
-    folder: Path, script: str, policy: str, preload: list[str], **space: object
-) -> list[Row]:
-    """Run one trial of ``script`` to its end; every row its ranks wrote down, in order."""
+    folder: Path, script: str, library: str, alone: bool, **space: object
+) -> list[list[Row]]:
+    """Run ``script`` as a trial that is moved, and perhaps as one left alone: what their ranks wrote down, in order."""
     recipe = {
         "script": str(SCRIPTS / script),
         "metric": "val_loss" if script != "hf.py" else "eval_loss",
         "mode": "min",
         "deadline": f"{PATIENCE_S}s",
         "devices": "cpu:2",
-        "policy": {"name": f"{SCRIPTS / 'policies.py'}:{policy}", "R": 40},
-        "space": space,
-        "preload": ["vision_ops", *preload],
+        "policy": {"name": f"{SCRIPTS / 'policies.py'}:Seesaw", "R": 40},
+        "space": {**space, "place": {"grid": ["moved", "alone"][: 1 + alone]}},
+        "preload": ["vision_ops", library],
     }
-    file = folder / f"{policy.lower()}.yaml"
-    file.write_text(json.dumps(recipe))
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "recipes")])
-    environment = {**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"}
-    words = ["-m", "gpusched", "run", str(file), "--dir", str(folder / policy), "--json"]
-    done = subprocess.run(
-        [sys.executable, *words],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    (folder / "recipe.yaml").write_text(json.dumps(recipe))
+    done = run(folder, ["run", "recipe.yaml", "--dir", "runs", "--json"])
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    (written,) = (folder / policy).rglob("steps.jsonl")
-    rows: list[Row] = [json.loads(line) for line in written.read_text().splitlines()]
-    sizes = [row["ranks"] for row in rows if row["rank"] == 0]
-    changes = [b for a, b in pairwise(sizes) if a != b]
-    assert changes == ([2, 1] if policy == "Seesaw" else []), "the trial was not resized as planned"
-    return rows
+    found = []
+    for trial, expected in (("0000", [2, 1]), ("0001", []))[: 1 + alone]:
+        (written,) = (folder / "runs").glob(f"*/trials/{trial}/files/steps.jsonl")
+        rows: list[Row] = [json.loads(line) for line in written.read_text().splitlines()]
+        sizes = [row["ranks"] for row in rows if row["rank"] == 0]
+        changes = [b for a, b in pairwise(sizes) if a != b]
+        assert changes == expected, "the trial was not resized as planned"
+        found.append(rows)
+    return found
 
 
 def by_step(rows: list[Row]) -> dict[int, list[Row]]:
@@ -99,10 +103,7 @@ def assert_same_course(steady: list[Row], moved: list[Row]) -> None:
 
 def test_lightning_with_a_fixed_global_batch_trains_as_if_left_alone(tmp_path: Path) -> None:
     given = {"lr": 0.05, "batch": 16, "schedule": "epoch", "fixed": True}
-    steady, moved = (
-        search(tmp_path, "lit.py", policy, ["lightning"], **given)
-        for policy in ("Steady", "Seesaw")
-    )
+    moved, steady = search(tmp_path, "lit.py", "lightning", True, **given)
     assert_same_course(steady, moved)
     assert_each_sample_once(moved)
 
@@ -111,7 +112,7 @@ def test_lightning_with_a_batch_per_atom_keeps_the_course_of_a_schedule_by_step(
     tmp_path: Path,
 ) -> None:
     given = {"lr": 0.05, "batch": 16, "schedule": "step", "fixed": False}
-    rows = search(tmp_path, "lit.py", "Seesaw", ["lightning"], **given)
+    (rows,) = search(tmp_path, "lit.py", "lightning", False, **given)
     assert_each_sample_once(rows)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.05)
     once = torch.optim.lr_scheduler.OneCycleLR(
@@ -131,10 +132,7 @@ def test_lightning_with_a_batch_per_atom_keeps_the_course_of_a_schedule_by_step(
 
 def test_transformers_trains_as_if_left_alone(tmp_path: Path) -> None:
     given = {"lr": 0.01, "batch": 16}
-    steady, moved = (
-        search(tmp_path, "hf.py", policy, ["transformers"], **given)
-        for policy in ("Steady", "Seesaw")
-    )
+    moved, steady = search(tmp_path, "hf.py", "transformers", True, **given)
     assert_same_course(steady, moved)
     assert_each_sample_once(moved)
 
@@ -142,7 +140,7 @@ def test_transformers_trains_as_if_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("files", [False, True], ids=["tracked", "in files of its own"])
 def test_accelerate_counts_its_schedule_once(tmp_path: Path, files: bool) -> None:
     given = {"lr": 0.05, "batch": 16, "files": files}
-    rows = search(tmp_path, "accel.py", "Seesaw", ["accelerate"], **given)
+    (rows,) = search(tmp_path, "accel.py", "accelerate", False, **given)
     assert_each_sample_once(rows)
     seen = 0
     for row in (row for row in rows if row["rank"] == 0):
@@ -151,7 +149,6 @@ def test_accelerate_counts_its_schedule_once(tmp_path: Path, files: bool) -> Non
     assert seen == 640
 
 
-LIBRARY = {"lit.py": "lightning", "hf.py": "transformers", "accel.py": "accelerate"}
 MISTAKES = {
     "accelerate's steps counted twice": (
         "accel.py",
@@ -192,32 +189,44 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_what_would_train_wrongly_is_refused_with_the_line_to_change(
-    tmp_path: Path, mistake: str
-) -> None:
-    script, right, wrong, says = MISTAKES[mistake]
-    text = (SCRIPTS / script).read_text()
-    assert right in text
-    (tmp_path / script).write_text(text.replace(right, wrong))
+RUNNER = (
+    "import runpy\nimport torch\nimport gpusched\nrunpy.run_path(gpusched.init().hparams.file)\n"
+)
+
+
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the launch of each script with a mistake in it has said."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    (folder / "play.py").write_text(RUNNER)
+    for name, (script, right, wrong, _) in MISTAKES.items():
+        text = (SCRIPTS / script).read_text()
+        assert right in text
+        (folder / f"{name}.py").write_text(text.replace(right, wrong))
+    space = {"lr": 0.05, "batch": 16, "schedule": "epoch", "fixed": True, "files": False}
     recipe = {
-        "script": script,
-        "metric": "eval_loss" if script == "hf.py" else "val_loss",
+        "script": "play.py",
+        "metric": "val_loss",
         "mode": "min",
         "deadline": f"{PATIENCE_S}s",
-        "devices": "cpu:2",
-        "policy": {"name": f"{SCRIPTS / 'policies.py'}:Seesaw", "R": 40},
-        "space": {"lr": 0.05, "batch": 16, "schedule": "epoch", "fixed": True, "files": False},
-        "preload": ["vision_ops", LIBRARY[script]],
+        "devices": "cpu:1",
+        "policy": {"name": "asha", "R": 40},
+        "space": {**space, "file": {"grid": [f"{name}.py" for name in MISTAKES]}},
+        "preload": ["vision_ops", "lightning", "transformers", "accelerate"],
     }
-    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "recipes")])
-    done = subprocess.run(
-        [sys.executable, "-m", "gpusched", "run", "recipe.yaml", "--dir", "runs"],
-        env={**os.environ, "PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert says in done.stdout + done.stderr
+    (folder / "recipe.yaml").write_text(json.dumps(recipe))
+    words = ["validate", "recipe.yaml", "--rehearse", f"--configurations={len(MISTAKES)}", "--json"]
+    done = run(folder, words)
+    assert "rehearsals" in done.stdout, done.stdout[-4000:] + done.stderr[-4000:]
+    return {
+        one["hparams"]["file"].removesuffix(".py"): one["findings"][0]["text"]
+        for one in json.loads(done.stdout)["rehearsals"]
+    }
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_would_train_wrongly_is_refused_with_the_line_to_change(
+    mistake: str, refused: dict[str, str]
+) -> None:
+    assert refused[mistake].startswith("the script fails: ")
+    assert MISTAKES[mistake][3] in refused[mistake]
