@@ -1,12 +1,14 @@
-"""Write an HTML report of an experiment: learning curves, who had which device when, rungs, decisions, hyperparameters.
+"""Write an HTML report of an experiment: curves, allocations, devices, rungs, hyperparameters; or compare several.
 
-One file without outside resources, report.html in the experiment's folder unless --output says otherwise. Works while
-the experiment runs, after it has ended, and on simulated ones.
+One file with interactive plots and without outside resources: report.html in the experiment's folder, or for several
+experiments compare.html here, unless --output says otherwise. Works while an experiment runs, after it has ended, and
+on simulated ones.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +16,22 @@ from typing import TYPE_CHECKING, Any
 from gpusched.cli import common
 from gpusched.daemon import session
 from gpusched.errors import InputError
+from gpusched.folder import find
+from gpusched.folder.paths import ExperimentPaths
 
 if TYPE_CHECKING:
-    from gpusched.journal.timeline import Timeline
+    from gpusched.report.compare import Search
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    common.add_experiment(parser)
+    parser.add_argument("--exp", metavar="EXP", help=argparse.SUPPRESS)
+    parser.add_argument(
+        "exps",
+        nargs="*",
+        metavar="EXP",
+        help="an experiment: a folder, a name, or 'last' (the default); several are compared",
+    )
+    common.add_dir(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -32,32 +43,52 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from gpusched.journal import timeline
-    from gpusched.report import page
+    from gpusched.report import compare, page
 
-    paths = common.experiment(args)
-    view = session.view(paths)
-    found = timeline.read(paths.journal)
-    target = args.output or paths.report
+    named = [*([args.exp] if args.exp else []), *args.exps] or [None]
+    runs = find.runs_folder(args.dir)
+    folders = [find.find(name, runs) for name in named]
+    searches = [_read(paths) for paths in folders]
+    if len(searches) > 1:
+        target, text = args.output or Path("compare.html"), compare.html(searches)
+    else:
+        target = args.output or folders[0].report
+        text = page.html(searches[0].view, searches[0].told)
     try:
-        page.write(target, view, found)
+        page.write(target, text)
     except OSError as error:
         raise InputError(
             f"{target}: the report cannot be written there ({error.strerror}); -o FILE writes it elsewhere"
         ) from None
-    if args.json:
-        drawn = _drawn(found, 1.0 if view["mode"] == "max" else -1.0)
-        common.print_json({"report": str(target), "best": view["best"], **drawn})
-    else:
+    if not args.json:
         print(target)
+    elif len(searches) > 1:
+        found = [compare.standing(search) for search in searches]
+        differ = compare.differences(searches)
+        common.print_json({"report": str(target), "searches": found, "differences": differ})
+    else:
+        common.print_json({"report": str(target), **_drawn(searches[0])})
     return 0
 
 
-def _drawn(told: Timeline, sign: float) -> dict[str, Any]:
-    from gpusched.report.page import importance
+def _read(paths: ExperimentPaths) -> Search:
+    from gpusched.journal import timeline
+    from gpusched.report.compare import Search
 
+    try:
+        recipe = json.loads(paths.resolved.read_bytes())
+    except (OSError, ValueError):
+        recipe = {}  # a report needs none
+    return Search(view=session.view(paths), told=timeline.read(paths.journal), recipe=recipe)
+
+
+def _drawn(search: Search) -> dict[str, Any]:
+    from gpusched.report.importance import importance
+
+    told, sign = search.told, search.sign
     trials = told.trials.values()
     return {
+        "best": search.view["best"],
         "devices": list(told.devices),
         "until_s": told.until,
         "trials": [

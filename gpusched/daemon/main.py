@@ -288,7 +288,7 @@ class Daemon:
         from gpusched.report import page
 
         with contextlib.suppress(OSError, DamagedState):
-            page.write(self.paths.report, view, timeline.read(self.paths.journal))
+            page.write(self.paths.report, page.html(view, timeline.read(self.paths.journal)))
 
     # ------------------------------------------------------------ signals
 

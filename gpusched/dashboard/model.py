@@ -159,6 +159,8 @@ class View:
     decisions: tuple[DecisionView, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    #: Speed by number of atoms relative to one, as the scheduler has it now.
+    speed: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def trials_total(self) -> int:

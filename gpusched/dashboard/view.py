@@ -96,7 +96,15 @@ def build(
         decisions=_decisions(state),
         notes=tuple(clean(note) for note in notes),
         warnings=tuple(clean(warning) for warning in warnings),
+        speed=_speed(state),
     )
+
+
+def _speed(state: State) -> dict[int, float]:
+    """Return s(a) at powers of two, up to all atoms."""
+    total = state.devices.total
+    sizes = {1 << n for n in range(total.bit_length())} | {total} if total else set()
+    return {size: round(state.speed.s(size), 4) for size in sorted(sizes)}
 
 
 def _standing(state: State, alive: bool) -> str:
