@@ -22,7 +22,7 @@ from gpusched.text import did_you_mean
 GROUPS: dict[str, dict[str, str]] = {
     "search": {
         "run": "start an experiment and watch it",
-        "resume": "go on with an experiment that was interrupted",
+        "resume": "go on with an experiment that was interrupted, or that is over",
         "validate": "check a recipe without running it",
         "profile": "measure how a recipe's trials scale, s(a), and what a resize costs, To",
     },
@@ -39,6 +39,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "pause": "pause a trial",
         "unpause": "let a paused trial go on",
         "deadline": "move the deadline",
+        "try": "start a configuration of your own next",
         "stop": "stop an experiment, or one trial, in good order",
         "cancel": "end an experiment now",
     },

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusched.daemon import session
+from gpusched.errors import InputError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
 
@@ -84,6 +85,36 @@ def add_json(parser: argparse.ArgumentParser, what: str = "print one JSON object
 
 def add_detach(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--detach", action="store_true", help="do not stay to watch")
+
+
+def assignments(texts: Sequence[str]) -> dict[str, Any]:
+    """Read KEY=VALUE texts, each value as YAML. Raises InputError."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise InputError(f"'{text}': write KEY=VALUE, as in lr=0.1")
+        found[key] = _plain_yaml(value, text)
+    return found
+
+
+def read_yaml(path: Path) -> object:
+    """Return what a YAML or JSON file holds. Raises InputError."""
+    from gpusched.recipe.yaml import read_text
+
+    return _plain_yaml(read_text(path), str(path))
+
+
+def _plain_yaml(text: str, origin: str) -> object:
+    from gpusched.recipe import yaml
+
+    try:
+        document = yaml.read_yaml(text, origin)
+    except yaml.Unreadable as error:
+        raise InputError(f"{origin}: {error}") from None
+    if document.problems:
+        raise InputError("\n".join(map(str, document.problems)))
+    return document.data
 
 
 # ---------------------------------------------------------------- experiments

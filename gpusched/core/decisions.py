@@ -98,13 +98,14 @@ Decision = Start | Resume | Resize | Pause | Stop | Complete | WakeAt | AskForec
 # ---------------------------------------------------------------- commands: core -> executor, in devices
 
 
-class Launch(Struct, frozen=True):
-    """Start this incarnation on these devices. They are confirmed free."""
+class Launch(Struct, frozen=True, omit_defaults=True):
+    """Start this incarnation on these devices. They are confirmed free. ``seed`` of training; None: the search's."""
 
     trial: int
     incarnation: int
     devices: tuple[str, ...]
     hparams: Mapping[str, object]
+    seed: int | None = None
 
 
 class Yield(Struct, frozen=True):

@@ -193,4 +193,11 @@ class Reopened(Event, kw_only=True):
     began: Mapping[str, float | str] = field(default_factory=dict)
 
 
+class Tried(Event, kw_only=True):
+    """A person asked for this configuration; it is the next to start. ``seed`` of its training; None: the search's."""
+
+    hparams: Mapping[str, object]
+    seed: int | None = None
+
+
 EVENT_TYPES: dict[str, type[Event]] = {kind.__name__: kind for kind in Event.__subclasses__()}

@@ -32,6 +32,7 @@ from gpusched.core.events import (
     TimerFired,
     TrialExited,
     TrialUp,
+    Tried,
     UserAsked,
 )
 from gpusched.core.policy import Policy
@@ -40,6 +41,7 @@ from gpusched.core.state import NOTHING_LEFT, Draw, State
 from gpusched.core.transitions import WAKE, WATCH, Transitions
 from gpusched.core.trial import NEVER, RUNNING, After, Trial, TrialState
 from gpusched.protocol import Report
+from gpusched.text import show_hparams
 
 S = TrialState
 
@@ -74,6 +76,7 @@ class Experiment:
             DaemonResumed: self._resumed,
             DeadlineMoved: self._deadline_moved,
             Reopened: self._reopened,
+            Tried: self._tried,
         }
 
     @property
@@ -357,6 +360,11 @@ class Experiment:
             case _:
                 pass
 
+    def _tried(self, event: Tried) -> None:
+        if self.state.stopping is None:
+            self.state.given.append((event.hparams, event.seed))
+            self.state.say(None, f"asked to try {show_hparams(event.hparams)}")
+
     def _deadline_moved(self, event: DeadlineMoved) -> None:
         state = self.state
         if state.stopping is None:
@@ -380,9 +388,12 @@ class Experiment:
             self._do.watch()
         untold, state.untold = state.untold, {}
         for trial in list(state.trials.values()):
-            if trial.cut_atoms is not None and (step := event.checkpoints.get(str(trial.id), 0)):
+            step = event.checkpoints.get(str(trial.id), 0)
+            if trial.cut_atoms is not None and (step or not trial.seq):
                 self._do.reopen(trial, step)
-            elif trial.id in untold:
+                continue
+            trial.cut_atoms = None
+            if trial.id in untold:
                 state.rested.append(trial)
         self._enact(self.policy.on_reopen(state.view))
 
@@ -414,6 +425,9 @@ class Experiment:
             atoms = state.trials[wanted].cut_atoms or 1
             atoms = min(atoms, max(1, state.atoms_free))
             self._enact([Resume(wanted, atoms, "goes on as planned")])
+        while state.given and state.devices.free:
+            if not self._enact(self.policy.on_tried(state.view)):
+                break
         while state.devices.free and self._enact(self.policy.on_capacity(state.view)):
             self._tell_of_rest()
 

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gpusched.core.allocation import DeviceState
-from gpusched.core.decisions import Decision
+from gpusched.core.decisions import Decision, Start
 from gpusched.core.rules import Rules
 from gpusched.core.rung import Rung
 from gpusched.core.trial import Curve, Trial, TrialState
@@ -226,6 +226,10 @@ class Policy(ABC):
     def on_wake(self, view: View) -> Sequence[Decision]:
         """Answer that the time asked for with ``WakeAt`` has come."""
         return NOTHING
+
+    def on_tried(self, view: View) -> Sequence[Decision]:
+        """Start the configuration that a person asked for; asked while atoms are free."""
+        return (Start(view.rules.smallest, "a person asked for it"),)
 
     def on_reopen(self, view: View) -> Sequence[Decision]:
         """Answer that the search goes on after its end; what ended with it is told by ``on_exit`` after this."""

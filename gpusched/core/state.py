@@ -144,6 +144,8 @@ class State:
         self.watched_since = NEVER
         #: The last decisions in words: (at, trial or None, text).
         self.decisions: deque[tuple[float, int | None, str]] = deque(maxlen=200)
+        #: Configurations that a person asked for and that have not started, each with the seed of its training.
+        self.given: deque[tuple[Mapping[str, object], int | None]] = deque()
         self._draw = draw
         self._next_hparams: Mapping[str, object] | None = None
         #: Places in the sequence: of the latest trial, and of the latest configuration drawn.
@@ -180,6 +182,10 @@ class State:
 
     def can_draw_up_to(self, max_trials: int | None) -> bool:
         """Tell whether there would be another configuration to start with this limit."""
+        return bool(self.given) or self._can_draw_own(max_trials)
+
+    def _can_draw_own(self, max_trials: int | None) -> bool:
+        """Tell whether the sequence has another configuration for this limit; those a person gave do not count."""
         if max_trials is not None and len(self.trials) >= max_trials:
             return False
         if self._next_hparams is None:
@@ -189,12 +195,13 @@ class State:
     @property
     def draws_left(self) -> float:
         """Number of configurations that can still be started, as far as is known; infinite where no end is near."""
-        if not self.can_draw:
-            return 0
         most, known = self.rules.max_trials, math.inf
+        if not self._can_draw_own(most):
+            return len(self.given)
         if self.rules.version >= 4 and self._draw is not None:
             known = self._drawable_left(self._draw)
-        return known if most is None else min(known, most - len(self.trials))
+        drawn = known if most is None else max(0, min(known, most - len(self.trials)))
+        return len(self.given) + drawn
 
     def is_new_best(self, trial: Trial) -> bool:
         """Tell whether the trial's latest step is better than every checkpoint kept so far."""
@@ -304,10 +311,15 @@ class State:
 
     def draw(self, tag: Any = None) -> Trial:
         """Make the next trial. The caller has asked ``can_draw``."""
-        if not self.can_draw or self._next_hparams is None:
+        if not self.can_draw:
             raise AssertionError("no configuration left to draw")
-        trial = Trial(len(self.trials), self._next_hparams, tag)
-        self._next_hparams, self._used = None, self._drawn
+        if self.given:
+            hparams, seed = self.given.popleft()
+            trial = Trial(len(self.trials), hparams, tag, seed)
+        else:
+            assert self._next_hparams is not None
+            trial = Trial(len(self.trials), self._next_hparams, tag)
+            self._next_hparams, self._used = None, self._drawn
         self.trials[trial.id] = trial
         trial.view = self.view.add(trial)
         return trial

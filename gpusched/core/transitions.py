@@ -150,7 +150,7 @@ class Transitions:
         trial.launched_at = self._state.now
         trial.killed_because = trial.kill_grace_s = None
         trial.hung = False
-        self.add(Launch(trial.id, trial.incarnation, trial.devices, trial.hparams))
+        self.add(Launch(trial.id, trial.incarnation, trial.devices, trial.hparams, trial.seed))
 
     def launch_if_ready(self, trial: Trial) -> None:
         """Launch a STARTING trial once all of its devices are clean; pause one that has lost them all."""
@@ -220,10 +220,11 @@ class Transitions:
         return True
 
     def reopen(self, trial: Trial, step: int) -> None:
-        """Pause a trial again that the end of the search stopped; it goes on from the checkpoint of this step."""
+        """Pause a trial again that the end of the search stopped; it goes on from step ``step`` (0: it had none)."""
         state, was_training = self._state, bool(trial.cut_atoms)
         trial.saved_step = step
-        state.move(trial, S.PAUSED, f"the search goes on; its checkpoint is of step {step}")
+        where = f"its checkpoint is of step {step}" if step else "it had not begun to train"
+        state.move(trial, S.PAUSED, f"the search goes on; {where}")
         if was_training and not trial.held_by_user:
             state.want(trial)
         else:
@@ -453,7 +454,7 @@ def expected_launch(state: State, trial: Trial) -> Launch | None:
         return None
     if not devices:
         return None
-    return Launch(trial.id, trial.next_incarnation, devices, trial.hparams)
+    return Launch(trial.id, trial.next_incarnation, devices, trial.hparams, trial.seed)
 
 
 def _kept(state: State, trial: Trial, keep: int) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpusched.core.allocation import DeviceState, DeviceTable
 from gpusched.core.decisions import Command
-from gpusched.core.events import DeadlineMoved, Event, UserAsked
+from gpusched.core.events import DeadlineMoved, Event, Tried, UserAsked
 from gpusched.dashboard import lines as plain
 from gpusched.dashboard import view as views
 from gpusched.devices.base import Device
@@ -129,6 +129,8 @@ class People:
                 moved = self.moved_deadline(request)
                 self._asked.append(moved)
                 return {"deadline_s": moved.deadline_s, "time_left_s": moved.deadline_s - moved.at}
+            case "try":
+                return self._try(request)
             case other:
                 raise InputError(f"the daemon knows no request {other!r}")
 
@@ -143,6 +145,18 @@ class People:
         if by_s is None:
             raise InputError("to when is the deadline to be moved?")
         return DeadlineMoved(at=now, deadline_s=since_s + by_s)
+
+    def _try(self, request: Ask) -> dict[str, Any]:
+        """Queue a configuration that the client has checked; tell how many are before it."""
+        state, name = self._assembled.experiment.state, self._assembled.paths.root.name
+        if state.stopping is not None:
+            raise InputError(f"{name} is ending ({state.stopping})")
+        if not request.hparams:
+            raise InputError("which configuration? give its values")
+        asked = sum(type(event) is Tried for event in self._asked)
+        tried = Tried(at=self._clock(), hparams=request.hparams, seed=request.seed)
+        self._asked.append(tried)
+        return {"hparams": request.hparams, "before": len(state.given) + asked}
 
     def _ask_of_trial(self, verb: str, number: int) -> str:
         trials = self._assembled.experiment.state.trials

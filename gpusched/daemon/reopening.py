@@ -52,9 +52,9 @@ def require_reopenable(assembled: Assembled, wish: Wish) -> None:
             f"{name} is over ({state.ending}): no time is left. {resume} --deadline +20m' gives it 20 minutes more"
         )
     _require_open_target(assembled, limits["target"])
-    if any(step for _, step in _checkpoints(assembled)) or state.can_draw_up_to(
-        limits["max_trials"]
-    ):
+    if any(
+        step or not trial.seq for trial, step in _checkpoints(assembled)
+    ) or state.can_draw_up_to(limits["max_trials"]):
         return
     if state.can_draw_up_to(None):
         raise InputError(
@@ -70,10 +70,9 @@ def require_reopenable(assembled: Assembled, wish: Wish) -> None:
 def remarks(assembled: Assembled, event: Reopened) -> Iterator[str]:
     """Say which trials that the end had stopped go on, and which cannot. Call before the event is handled."""
     cut = [trial for trial, _ in _checkpoints(assembled)]
-    there = [trial for trial in cut if str(trial.id) in event.checkpoints]
+    there = [trial for trial in cut if str(trial.id) in event.checkpoints or not trial.seq]
     if there:
-        verb = "goes" if len(there) == 1 else "go"
-        yield f"{count(len(there), 'trial')} that the end had stopped {verb} on from the last checkpoint"
+        yield f"{count(len(there), 'trial')} that the end had stopped can go on from where they were saved"
     for lost, why in (
         ([t for t in cut if t not in there and t.saved_step], "its checkpoints were removed"),
         ([t for t in cut if t not in there and not t.saved_step], "it had not saved a checkpoint"),

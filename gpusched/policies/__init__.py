@@ -49,7 +49,8 @@ __all__ = [
 
 #: Methods of a policy that gpusched calls during a search.
 HOOKS = (
-    *("on_report", "on_capacity", "on_start", "on_exit", "on_wake", "on_forecast", "on_reopen"),
+    *("on_report", "on_capacity", "on_start", "on_exit", "on_wake", "on_forecast"),
+    *("on_reopen", "on_tried"),
     *("notes", "explain", "rungs"),
 )
 #: Entry points of this group are policies of installed packages.

@@ -36,6 +36,9 @@ class Fifo(base.Policy):
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         return base.complete_at(trial, self.options.R)
 
+    def on_tried(self, view: View) -> Sequence[Decision]:
+        return (Start(self.options.atoms, "a person asked for it"),)
+
     def on_capacity(self, view: View) -> Sequence[Decision]:
         if view.can_draw and view.atoms_free >= view.rules.fit(self.options.atoms):
             return (Start(self.options.atoms, "next in line"),)

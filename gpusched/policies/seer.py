@@ -251,8 +251,14 @@ class Seer(base.Policy):
                 return Start(atoms, f"a trial of bracket {place + 1}", tag=place)
         return None
 
+    def on_tried(self, view: View) -> Sequence[Decision]:
+        """Start the configuration in the bracket with the fewest atoms, beside the plan."""
+        if self.plan is None or not self._bracket_of:
+            return base.NOTHING
+        return (Start(self.plan.brackets[0].atoms, "a person asked for it", tag=0),)
+
     def on_start(self, view: View, trial: TrialView) -> None:
-        self._missing[trial.tag] -= 1
+        self._missing[trial.tag] = max(0, self._missing[trial.tag] - 1)
         self._bracket_of[trial.id] = trial.tag
 
     def _put_right(self, view: View) -> Decision | None:

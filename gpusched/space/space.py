@@ -175,8 +175,40 @@ def check_first(
                 yield (place, *path), "is absent with these values: its 'when' does not hold"
 
 
+def fill_in(
+    space: Space, values: Mapping[str, object], name: str, *, may_be_outside: bool = False
+) -> dict[str, object]:
+    """Return a configuration with these values, by dotted name or nested; the rest is drawn. Raises InputError.
+
+    ``may_be_outside``: values outside the bounds are taken.
+    """
+    nested: dict[str, object] = {}
+    for key, value in values.items():
+        branch = nested
+        *path, last = key.split(".")
+        for part in path:
+            inner = branch.setdefault(part, {})
+            branch = inner if isinstance(inner, dict) else {}
+        branch[last] = value
+    found = list(_first_problems(nested, space.leaves, may_be_outside=may_be_outside))
+    given = flat(nested, space.leaves)
+    if not found:
+        drawn = space.draw(0, name, given)
+        there = flat(drawn, space.leaves)
+        found = [
+            (p, "is absent with these values: its 'when' does not hold")
+            for p in given
+            if p not in there
+        ]
+    if found:
+        raise InputError(
+            "\n".join(f"{'.'.join(path)} {message}".strip() for path, message in found)
+        )
+    return drawn
+
+
 def _first_problems(
-    values: Mapping[str, object], leaves: Mapping[Path, Leaf]
+    values: Mapping[str, object], leaves: Mapping[Path, Leaf], *, may_be_outside: bool = False
 ) -> Iterator[tuple[Path, str]]:
     if not values:
         yield (), "is empty; give at least one key of the space, as in {lr: 0.1}"
@@ -188,7 +220,7 @@ def _first_problems(
             meant = inside or nearest(name, known)
             hint = f"; did you mean {meant}?" if meant else f"; there are {', '.join(known[:20])}"
             yield path, f"is not a key of the space{hint}"
-        elif leaf.form is not None and not _lies_in(leaf.form, value):
+        elif leaf.form is not None and not may_be_outside and not _lies_in(leaf.form, value):
             yield path, f"{show(value)} is outside the space ({leaf.form})"
 
 

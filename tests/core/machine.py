@@ -320,7 +320,8 @@ class Anything(RuleBasedStateMachine):
             )
         )
         for number, (then, cut_atoms) in before.items():
-            if cut_atoms is None or str(number) not in there:
+            was_cut = cut_atoms is not None
+            if not was_cut or (str(number) not in there and state.trials[number].seq):
                 assert state.trials[number].state is then, "only the end is taken back"
 
     @precondition(lambda self: self.goes_on and self.world.forecasts)

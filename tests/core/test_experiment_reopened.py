@@ -72,21 +72,27 @@ def test_it_comes_back_on_as_many_atoms_as_it_had() -> None:
 def test_a_paused_trial_is_paused_again_and_the_policy_decides() -> None:
     script = stages.paused().asked("stop").drop().exited(1).drop().released("d1").drop()
     assert script.trial(0).state is S.STOPPED
-    script.wants(Resume(0)).reopened()
-    script.expect(SetTimer("deadline", 2000.0), launch(0, 2, "d0"))
+    script.wants(Resume(0)).reopened()  # trial 1 was live: it comes first
+    script.expect(SetTimer("deadline", 2000.0), launch(1, 2, "d0"), launch(0, 2, "d1"))
     script = stages.paused().asked("pause", 0).drop()
-    script.asked("stop").drop().exited(1).drop().wants(Resume(0)).reopened(checkpoints={0: 2})
+    script.report(1).drop().asked("stop").drop().exited(1).drop()
+    script.wants(Resume(0)).reopened(checkpoints={0: 2})
     assert script.trial(0).state is S.PAUSED, "a person has paused it"
     assert script.trial(1).state is S.STOPPED, "it has no checkpoint"
 
 
 def test_a_trial_without_a_checkpoint_stays_over_and_the_policy_is_told_so() -> None:
-    script = stages.up().timer("deadline").drop().exited(0, "killed").drop()
+    script = stages.up().report(0).drop().timer("deadline").drop().exited(0, "killed").drop()
     assert script.policy.exits == []
     script.wants(Start(1)).reopened().expect(SetTimer("deadline", 2000.0), launch(1, 1, "d1"))
     assert script.policy.exits == [(0, S.STOPPED)]
-    script.asked("stop").drop().exited(1, "killed").drop().reopened().take()
+    script.report(1).drop().asked("stop").drop().exited(1, "killed").drop().reopened().take()
     assert script.policy.exits == [(0, S.STOPPED), (1, S.STOPPED)], "nobody is told twice"
+
+
+def test_a_trial_that_had_not_begun_to_train_begins() -> None:
+    script = stages.up().timer("deadline").drop().exited(0, "killed").drop().released("d0").drop()
+    script.reopened().expect(SetTimer("deadline", 2000.0), launch(0, 2, "d0"))
 
 
 @pytest.mark.parametrize("stage", ["stopped", "completed", "failed"])

@@ -73,6 +73,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "began": st.dictionaries(text, floats | text, max_size=3),
     "checkpoints": st.dictionaries(text, numbers, max_size=3),
     "max_trials": st.none() | numbers,
+    "seed": st.none() | numbers,
     "verb": st.sampled_from(["pause", "unpause", "stop_trial", "stop", "cancel", "kill"]),
 }
 #: Fields that mean something else in another type.

@@ -117,9 +117,12 @@ class Launcher:
         return is_unsent or len(held) > len(self._held)
 
     def _hparams(self, command: Launch) -> dict[str, Any]:
+        seed = command.seed
+        if seed is None:
+            seed = seed_of(self._settings.seed, command.trial)
         return {
             "trial": command.trial,
-            "seed": seed_of(self._settings.seed, command.trial),
+            "seed": seed,
             "hparams": dict(command.hparams),
         }
 

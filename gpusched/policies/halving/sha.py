@@ -128,6 +128,13 @@ class Synchronous(base.Policy):
             return (self._start(self._begin()),)
         return base.NOTHING if view.wake_at is not None else self._look_after_stragglers(view)
 
+    def on_tried(self, view: View) -> Sequence[Decision]:
+        """Give the configuration a place in a bracket that begins, or begin one for it."""
+        if view.rules.smallest > view.atoms_free:
+            return base.NOTHING
+        bracket = next((b for b in self._brackets if b.wants_new), None)
+        return (self._start(bracket or self._begin()),)
+
     def _next_of(self, view: View, bracket: Bracket) -> Decision | None:
         """Return what a bracket would do with a free atom."""
         trial = bracket.next_waiting(view)
