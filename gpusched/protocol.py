@@ -3,7 +3,7 @@
 A frame is one JSON object on a line of its own; ``kind`` says which record it is. Both ends read this file:
 
     sender       frames                                                                    answers of the daemon
-    rank 0       RankHello, Report, Saved, Handed, Waits                                   Greeting, Answer, Restore
+    rank 0       RankHello, Report, Saved, Remark, Handed, Waits                           Greeting, Answer, Restore
     shim         ShimHello, Exited                                                         Greeting, Stop, Counts
     warm server  Ready, Importing, PreloadFailed, Whole, Launched, LaunchFailed, ShimDied  LaunchSpec
     client       ClientHello, Ask                                                          Done, Refused, Shown, Lines
@@ -118,6 +118,12 @@ class Saved(Frame, tag="saved"):
     step: Count
     save_s: Seconds
     size_bytes: Count
+
+
+class Remark(Frame, tag="remark"):
+    """A sentence of a rank for the search's log and its warnings: what is odd about the script and no error."""
+
+    text: Annotated[str, Meta(max_length=2000)]
 
 
 class Handed(Frame, tag="handed"):
@@ -372,7 +378,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 from_stranger = decoder(RankHello | ShimHello | ClientHello)
-from_rank = decoder(Report | Saved | Handed | Waits)
+from_rank = decoder(Report | Saved | Remark | Handed | Waits)
 to_rank = decoder(Greeting | Answer | Restore)
 from_shim = decoder(Exited)
 to_shim = decoder(Greeting | Stop | Counts)

@@ -24,6 +24,7 @@ SAMPLES: list[Frame] = [
     Report(1, 9, 8, 0.5, {"accuracy": 0.5, "n": 3, "loss": "nan"}),
     Report(1, 9, 8),
     protocol.Saved(8, 0.25, 1000),
+    protocol.Remark("writes snapshot.pt"),
     protocol.Handed(8, 77, 5, 6),
     protocol.Waits(),
     protocol.Greeting(2),

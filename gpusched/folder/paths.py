@@ -135,6 +135,11 @@ class ExperimentPaths:
         return self.root / f"log-to-{name.rpartition('/')[2].replace(':', '-')}.log"
 
     @property
+    def written(self) -> Path:
+        """Which trial was the first to write a path outside the experiment (``worker/files.py``)."""
+        return self.root / "written"
+
+    @property
     def trials(self) -> Path:
         return self.root / "trials"
 

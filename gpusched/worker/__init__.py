@@ -3,7 +3,8 @@
 * where this rank stands: ``start`` (what ``init`` does), ``context``, ``hparams``, ``group`` (the ranks of this
   trial)
 * what a rank says: ``reports``, over ``channel`` to the daemon; ``leaving``, ``lastword``;
-  to the user: ``errorfile`` (in which line it failed), ``usage`` (which call is wrong or missing)
+  to the user: ``errorfile`` (in which line it failed), ``usage`` (which call is wrong or missing),
+  ``files`` (which path two trials write)
 * what a trial trains on: ``data`` (who gets which sample), ``loader``, ``stream``; ``weights``, ``learning_rate`` and
   ``schedule`` keep gradients, rates and schedules right whatever the number of ranks
 * what survives a launch: ``training`` (what was set up), ``state``, ``tracked``, ``sharded`` and ``rng`` (what a

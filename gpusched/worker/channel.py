@@ -28,6 +28,7 @@ from gpusched.protocol import (
     Handed,
     Inbox,
     RankHello,
+    Remark,
     Report,
     Restore,
     Saved,
@@ -128,6 +129,12 @@ class Channel:
         with self._lock:
             if not self.connect() or not self._send(data):
                 self._unsent = data
+
+    def remark(self, text: str) -> None:
+        """Have the daemon show a sentence; lost if the daemon is away."""
+        with self._lock:
+            if self.connect():
+                self._send(encode(Remark(text[:2000])))
 
     def handed(self, handed: Handed) -> None:
         """Tell of a checkpoint in memory for the next incarnation; of no use later."""

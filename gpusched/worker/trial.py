@@ -25,6 +25,7 @@ from gpusched.worker.channel import Channel
 from gpusched.worker.checkpoint import Checkpoint, Restorable
 from gpusched.worker.context import Context, take_gpu
 from gpusched.worker.errorfile import say
+from gpusched.worker.files import Files
 from gpusched.worker.group import Call, Group
 from gpusched.worker.hparams import HParams
 from gpusched.worker.leaving import NEVER, Leaving
@@ -52,6 +53,7 @@ class Trial:
         self._pid = -1 if context.is_helper else os.getpid()
         self._group = group
         self._channel: Channel | None = None
+        self._files: Files | None = None
         self._reporter: Reporter | None = None
         self._saver: Saver | None = None
         self._successor: Successor | None = None
@@ -61,6 +63,9 @@ class Trial:
             if context.rank == 0:
                 root, leave = context.experiment.root, paths.leave(number)
                 self._channel = Channel(root, context.trial, number, leave)
+                self._files = Files(root, context.experiment.written, paths.own, context.trial)
+                if context.waits is not None:
+                    self._files.look_on()
                 word = paths.last_word(number)
             if context.waits is not None:
                 self._successor = Successor(context.waits, group, self._channel, context.trial)
@@ -583,6 +588,9 @@ class Trial:
         found: Restorable | None = None
         if self._successor is not None:
             found = self._successor.wait()
+            stale = self._files.stale() if self._files is not None else []
+            if self._group.share(Call.RESTORE, bool(stale))[0]:
+                self._begin_again(found, stale)
         if found is None and self._saver is not None:
             found = self._saver.newest()
         self._checkpoint = found
@@ -590,6 +598,22 @@ class Trial:
             self._step, self._iteration = found.step, found.facts["iteration"]
         self._training.goes_on_from(found)
         self._step_began_s = time.monotonic()
+
+    def _begin_again(self, found: Restorable | None, stale: list[str]) -> None:
+        """Leave, to be launched again from the same checkpoint: this prestart has read an older state than that."""
+        assert self._successor is not None
+        self._successor.confirm()
+        if found is None and self._saver is not None:
+            found = self._saver.newest()
+        if stale:
+            self._remark(
+                f"begins again: it was set up while the ranks before it still trained, and looked at {stale[0]} before "
+                f"they wrote it for the last time. Keep that state in trial.track, trial.state or "
+                f"trial.checkpoint_dir, or say `prestart: false` in the recipe"
+            )
+        step = self._last_word.step = found.step if found is not None else None
+        self._last_word.say("yielded", step)
+        raise SystemExit(0)
 
     def _where(self) -> tuple[int, int]:
         return self._step, self._iteration
@@ -659,9 +683,18 @@ class Trial:
         self._step = self._last_word.step = int(said)
         self._training.reported(self._step)
         self._leaving.scored(self._score(clean))
+        if self._files is not None:
+            for line in self._files.collisions():
+                self._remark(line)
         if self._channel is not None and self._channel.leaves_soon and self._saver is not None:
             self._saver.make_room(lambda: self._training.size_bytes)
         return GO[int(code)]
+
+    def _remark(self, text: str) -> None:
+        """Tell whoever looks at the trial's log, and whoever looks at the search."""
+        say(text)
+        if self._channel is not None:
+            self._channel.remark(text)
 
     def _score(self, metrics: Mapping[str, Metric]) -> float:
         """The metric that the recipe searches by, turned so that more is better; the worst where it is not finite."""

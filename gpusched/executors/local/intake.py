@@ -25,6 +25,7 @@ from gpusched.protocol import (
     Greeting,
     Handed,
     RankHello,
+    Remark,
     Report,
     Saved,
     ShimHello,
@@ -52,7 +53,7 @@ class Intake:
         self._fail = fail
 
     def said(
-        self, incarnation: Incarnation, peer: Peer, frame: Report | Saved | Handed | Waits
+        self, incarnation: Incarnation, peer: Peer, frame: Report | Saved | Remark | Handed | Waits
     ) -> None:
         """Take a frame of rank 0."""
         match frame:
@@ -60,6 +61,8 @@ class Intake:
                 self._take_report(incarnation, peer, frame)
             case Saved():
                 self._saved(incarnation, frame.step, frame.save_s, frame.size_bytes)
+            case Remark():
+                self._say(f"trial {incarnation.trial}: {frame.text}")
             case Handed():
                 self._prestarts.handed(incarnation, frame)
             case Waits():
