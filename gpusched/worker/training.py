@@ -18,6 +18,7 @@ from gpusched.worker.errorfile import say
 from gpusched.worker.group import script_line
 from gpusched.worker.learning_rate import Clock, RateScaler, bare_optimizer
 from gpusched.worker.schedule import counts_atoms
+from gpusched.worker.tracked import STATE_NAME
 from gpusched.worker.usage import Usage
 
 
@@ -43,6 +44,8 @@ class Training:
         self.tracked: dict[str, Any] = {}
         self._parameters: list[Any] | None = None
         self.usage = Usage()
+        #: What the checkpoint lacks that this launch goes on from, in words.
+        self.lacks: str | None = None
         self.loaders: list[Any] = []
         self.scalers: list[RateScaler] = []
         #: Lines of the script that made the loaders, each with its number among those of a line; calls in this round.
@@ -92,6 +95,7 @@ class Training:
     def goes_on_from(self, checkpoint: Restorable | None) -> None:
         """What to restore from, once it is known: what was set up before that is put back now."""
         self._checkpoint = checkpoint
+        self.lacks = self._saved("forgotten")
         for scaler, state in zip(self.scalers, self._saved("scalers") or [], strict=False):
             scaler.load_state_dict(state)
         for loader, state in zip(self.loaders, self._saved("loaders") or [], strict=False):
@@ -139,6 +143,7 @@ class Training:
                 )
             if self.tracked.get(name, value) is not value:
                 raise ValueError(f"trial.track({name}=...): {name!r} is tracked already")
+        self.usage.watch_optimizers()
         for value in objects.values():
             self._count_steps_of(value)
         self.tracked.update(objects)
@@ -234,7 +239,14 @@ class Training:
             "loaders": [loader.state_dict() for loader in self.loaders],
             "scalers": [scaler.state_dict() for scaler in self.scalers],
             "clock": self.clock.state_dict(),
+            "forgotten": self.forgotten(),
         }
+
+    def forgotten(self) -> str | None:
+        """Return the message for an object at work that a checkpoint lacks; None where it lacks nothing."""
+        return self.usage.forgotten(
+            {name: value for name, value in self.tracked.items() if name != STATE_NAME}
+        )
 
     def restore_clock(self) -> None:
         saved = self._saved("clock")
@@ -255,4 +267,4 @@ class Training:
             return None
         if self._loaded is None:
             self._loaded = self._checkpoint.load("state.pt")
-        return self._loaded[part]
+        return self._loaded.get(part)

@@ -100,6 +100,7 @@ class Trial:
         self._device: torch.device | None = None
         self._state: PlainState | None = None
         self._complained = False
+        self._has_restored = self._has_forgotten = False
         self._looping = self._diverged = self._reported = self._arrived = False
         self._step_began_s = time.monotonic()
         if self._successor is None:
@@ -492,6 +493,7 @@ class Trial:
         if not self._reported:
             self._first_report()
         self._check_schedulers()
+        self._check_forgotten()
         self._group.expect(now_s - began_s)
         if self._witness is not None:
             self._witness.reported(step, metrics)
@@ -594,6 +596,7 @@ class Trial:
         if found is None and self._saver is not None:
             found = self._saver.newest()
         self._checkpoint = found
+        self._has_restored = found is not None
         if found is not None:
             self._step, self._iteration = found.step, found.facts["iteration"]
         self._training.goes_on_from(found)
@@ -658,6 +661,19 @@ class Trial:
         if self.rank == 0 and not self._complained:
             say(complaint)
         self._complained = True
+
+    def _check_forgotten(self) -> None:
+        """Refuse, in a launch that goes on from a checkpoint, what the checkpoint lacks; tell of it before."""
+        if not self._context.scheduled or self._leaving.writes_files:
+            return
+        wrong = self._training.lacks or self._training.forgotten()
+        if wrong is None:
+            return
+        if self._has_restored:
+            raise RuntimeError(wrong)
+        if self.rank == 0 and not self._has_forgotten:
+            self._remark(wrong)
+        self._has_forgotten = True
 
     def _speak(self, step: int, step_time_s: float, metrics: Mapping[str, Any]) -> Go:
         """Rank 0 reports; every rank returns what it was told, and takes rank 0's step."""

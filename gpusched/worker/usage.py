@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -36,6 +37,9 @@ class Usage:
         #: Steps that tracked schedulers had taken at the last report, by name.
         self._stepped: dict[str, int] = {}
         self._optimizer_steps = 0
+        #: Optimizers that have stepped since the script tracked something.
+        self._at_work: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._is_watching = False
 
     def made(self, call: str) -> None:
         """``wrap``, ``loader`` or ``scale_lr`` was called."""
@@ -127,8 +131,61 @@ class Usage:
                     bare_optimizer(value.optimizer).register_step_post_hook(self._optimizer_stepped)
                 self._stepped[name] = value.last_epoch
 
+    def watch_optimizers(self) -> None:
+        """Notice every optimizer that steps from here on."""
+        if not self._is_watching:
+            from torch.optim.optimizer import register_optimizer_step_post_hook
+
+            self._is_watching = True
+            register_optimizer_step_post_hook(lambda optimizer, *_: self._at_work.add(optimizer))
+
+    def forgotten(self, tracked: Mapping[str, Any]) -> str | None:
+        """Return the message for an optimizer at work that is not tracked, or whose model or scheduler is not.
+
+        Each would begin afresh at the next launch, while the rest goes on: a discriminator without its optimizer, an
+        optimizer made anew in mid-training, a scheduler that nobody saves.
+        """
+        if not tracked:
+            return None
+        values = list(tracked.values())
+        optimizers = [bare_optimizer(value) for value in values]
+        modules = [value for value in values if callable(getattr(value, "parameters", None))]
+        known = {id(parameter) for module in modules for parameter in module.parameters()}
+        for optimizer in list(self._at_work):
+            name = type(optimizer).__name__
+            if not any(each is optimizer for each in optimizers):
+                return _forgotten(
+                    f"this script steps an optimizer ({name}) that trial.track does not have"
+                )
+            owned = (each for group in optimizer.param_groups for each in group["params"])
+            if not all(id(parameter) in known for parameter in owned):
+                return _forgotten(
+                    f"the tracked optimizer ({name}) moves parameters of a model that trial.track does not have"
+                )
+            if getattr(optimizer.step, "_wrapped_by_lr_sched", False) and not any(
+                _scheduled(value) is optimizer for value in values
+            ):
+                return _forgotten(
+                    f"the tracked optimizer ({name}) has a scheduler of its rate that trial.track does not have"
+                )
+        return None
+
     def _optimizer_stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         self._optimizer_steps += 1
+
+
+def _forgotten(what: str) -> str:
+    return (
+        f"{what}: it would begin afresh at every launch, while the rest goes on. Track all that training changes: "
+        f"trial.track(model=model, opt=opt, sched=sched), by one name each"
+    )
+
+
+def _scheduled(value: Any) -> Any:
+    """Return the optimizer of a scheduler, which may be wrapped (``trial.schedule``, Accelerate); None of others."""
+    inner = getattr(value, "scheduler", value)
+    optimizer = getattr(inner, "optimizer", None) if hasattr(inner, "last_epoch") else None
+    return bare_optimizer(optimizer) if optimizer is not None else None
 
 
 def unwrapped(group: Group, tracked: Iterable[Any]) -> str | None:
