@@ -34,13 +34,14 @@ class Files:
         self._pid = os.getpid()
         self._here = f"{Path.cwd()}/"
         self._temporary = f"{tempfile.gettempdir()}/"
-        self._written: dict[str, None] = {}
+        #: Paths that the script has opened for writing since the last look for collisions.
+        self.written: dict[str, None] = {}
         self._claimed: set[str] = set()
         #: Times of change of the files that a prestart has looked at; None: it was not there.
         self._looked: dict[str, int | None] = {}
         self._stat: Any = None
         self._watches_torch = False
-        self._watch_torch()
+        self.watch_torch()
         sys.addaudithook(self._hear)
 
     def look_on(self) -> None:
@@ -68,10 +69,7 @@ class Files:
 
     def collisions(self) -> list[str]:
         """Claim what was written since the last call; return a line for each path that another trial has claimed."""
-        self._watch_torch()
-        if not self._written:
-            return []
-        written, self._written = list(self._written), {}
+        written, self.written = list(self.written), {}
         found = []
         for path in written:
             if path not in self._claimed and len(self._claimed) < CLAIMS_MAX:
@@ -97,8 +95,8 @@ class Files:
 
     def _wrote(self, path: Any) -> None:
         place = self._place(path)
-        if place and not place.startswith(self._own) and len(self._written) < CLAIMS_MAX:
-            self._written[place] = None
+        if place and not place.startswith(self._own) and len(self.written) < CLAIMS_MAX:
+            self.written[place] = None
 
     def _saw(self, path: Any) -> None:
         place = self._place(path)
@@ -144,7 +142,7 @@ class Files:
             return self._trial
         return self._owner(path)
 
-    def _watch_torch(self) -> None:
+    def watch_torch(self) -> None:
         """Have ``torch.save`` tell of the paths that it opens in C++."""
         serialization: Any = sys.modules.get("torch.serialization")
         if self._watches_torch or serialization is None:

@@ -492,8 +492,9 @@ class Trial:
         step = self._next_step(step)
         if not self._reported:
             self._first_report()
-        self._check_schedulers()
-        self._check_forgotten()
+        if self._training.tracked:
+            self._check_schedulers()
+            self._check_forgotten()
         self._group.expect(now_s - began_s)
         if self._witness is not None:
             self._witness.reported(step, metrics)
@@ -634,6 +635,8 @@ class Trial:
 
     def _first_report(self) -> None:
         self._reported = True
+        if self._files is not None:
+            self._files.watch_torch()
         training, usage = self._training, self._training.usage
         is_kept = bool(training.tracked) or self._leaving.writes_files
         if self._context.scheduled and not is_kept:
@@ -699,7 +702,7 @@ class Trial:
         self._step = self._last_word.step = int(said)
         self._training.reported(self._step)
         self._leaving.scored(self._score(clean))
-        if self._files is not None:
+        if self._files is not None and self._files.written:
             for line in self._files.collisions():
                 self._remark(line)
         if self._channel is not None and self._channel.leaves_soon and self._saver is not None:
