@@ -191,10 +191,10 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
 
 def to_json(view: View) -> dict[str, Any]:
     """Return the view as JSON has it."""
-    found: dict[str, Any] = msgspec.to_builtins(view)
+    found: dict[str, Any] = msgspec.to_builtins(view, str_keys=True)
     return found
 
 
 def from_json(value: Mapping[str, Any]) -> View:
     """Return the view that ``to_json`` wrote. Raises ValueError on anything else."""
-    return msgspec.convert(value, View)
+    return msgspec.convert(value, View, str_keys=True)
