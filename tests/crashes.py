@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from gpusched.core.decisions import Command, Launch
+from gpusched.core.decisions import Command, Launch, Suggest
 from gpusched.core.events import (
     DeviceQuarantined,
     DeviceReadmitted,
@@ -22,11 +23,17 @@ from gpusched.core.events import (
     Reported,
 )
 from gpusched.core.experiment import Experiment
+from gpusched.core.trial import Trial
+from gpusched.driver.child import Answer
 from gpusched.driver.loop import Driver, replay
+from gpusched.driver.suggester import ChildSuggester
 from gpusched.executors.base import LiveTrial
 from gpusched.journal.log import Journal
+from gpusched.recipe.recipe import Recipe
+from gpusched.samplers import memory
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.setup import Setup, experiment, machine, recipe
+from gpusched.space.space import parse_space
 from tests.helpers import snapshot
 
 
@@ -123,6 +130,45 @@ class FragileExecutor:
         return events
 
 
+class InProcess:
+    """The child process of a sampler, in this one: deaths are cheap, and the sampler is the real one."""
+
+    def __init__(self, of: Recipe) -> None:
+        kind = memory.load(of.sampler_name)
+        options = {k: value for k, value in of.sampler_options.items() if k != "startup"}
+        self._sampler = kind(parse_space(of.space), **options)
+        self._answer: Answer | None = None
+        self.job: int | None = None
+        self.is_usable = True
+        self.complaints: list[str] = []
+
+    def ask(self, job: int, question: Mapping[str, object]) -> None:
+        self.job, self._answer = job, memory.answer(self._sampler, json.loads(json.dumps(question)))
+
+    def answers(self) -> list[tuple[int, Answer | None]]:
+        found = [] if self.job is None else [(self.job, self._answer)]
+        self.job = None
+        return found
+
+
+class FragileSuggester:
+    def __init__(self, of: Recipe, points: Failpoints) -> None:
+        self._suggester, self._points = ChildSuggester(of, is_patient=True), points
+        self._suggester._child = InProcess(of)  # type: ignore[assignment]
+        self.next_look_at = self._suggester.next_look_at
+
+    def submit(self, command: Suggest, trials: Iterable[Trial]) -> None:
+        self._points.pass_by("before Suggest")
+        self._suggester.submit(command, trials)
+        self._points.pass_by("after Suggest")
+
+    def poll(self, now: float) -> Sequence[Event]:
+        events = self._suggester.poll(now)
+        if events:
+            self._points.pass_by("after Suggested")
+        return events
+
+
 class Daemons:
     """One experiment on one simulated machine, served by one daemon after the other."""
 
@@ -158,7 +204,7 @@ class Daemons:
         raise AssertionError("a thousand daemons")
 
     def _serve(self, journal: Journal) -> None:
-        self.experiment = self.fresh()
+        self.experiment, of = self.fresh(), recipe(self.setup)
         reopened = 0
 
         def note(event: Event, _commands: object) -> None:
@@ -170,6 +216,7 @@ class Daemons:
             self.experiment,
             FragileExecutor(self.machine, self.points, self.facts),
             FragileJournal(journal, self.points),  # type: ignore[arg-type]
+            suggester=FragileSuggester(of, self.points) if of.has_memory else None,
             check=True,
         )
         if known == 0:

@@ -83,7 +83,8 @@ def work(setup: Setup) -> list[dict[str, Any]]:
             more = Question(add_s=setup.deadline_s / 3)
             truth = search.under(True_(setup), Question())
             later = search.under(True_(setup), more)
-            now, then = search.ask([more], futures=FUTURES)
+            asked = search.ask([] if os.environ.get("ONLY") else [more], futures=FUTURES)
+            now, then = asked[0], asked[-1]
             sign = search.state.rules.sign
             found.append(
                 {

@@ -7,6 +7,7 @@ twice, no incarnation is launched twice, and the rungs hold the same scores for 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,7 +54,43 @@ SETUPS = {
         sizes=(1, 2),
         seed=3,
     ),
+    "a sampler that learns": Setup(
+        policy="asha",
+        options={"r": 1, "R": 9, "eta": 3.0},
+        atoms=2,
+        deadline_s=2.0,
+        delays=DELAYS,
+        faults=Faults(lost=0.03, crash=0.02),
+        sampler="sampler.py:Near",
+        sampler_options={"startup": 3},
+        seed=4,
+    ),
 }
+#: Depends on everything that it is told, so that what was forgotten in a death would show.
+SAMPLER = """
+from gpusched.samplers.memory import Suggester
+
+class Near(Suggester):
+    def suggest(self, n, seen, random):
+        scored = [trial for trial in seen if trial.score is not None]
+        assert [trial.trial for trial in seen] == list(range(len(seen)))
+        best = max(scored, key=lambda trial: trial.score).hparams if scored else {}
+        return {key: min(1.0, value + 0.01 * random.random()) for key, value in best.items()}
+"""
+
+
+class Named(Failpoints):
+    """Counts on, and remembers the instants whose name has this in it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._name = name
+        self.instants: list[int] = []
+
+    def pass_by(self, name: str) -> None:
+        super().pass_by(name)
+        if self._name in name:
+            self.instants.append(self.count)
 
 
 def run(setup: Setup, folder: Path, armed: set[int], reopenings: int = 0) -> Daemons:
@@ -70,8 +107,12 @@ def run(setup: Setup, folder: Path, armed: set[int], reopenings: int = 0) -> Dae
 
 
 @pytest.fixture(params=list(SETUPS))
-def setup(request: pytest.FixtureRequest) -> Setup:
-    return SETUPS[request.param]
+def setup(request: pytest.FixtureRequest, folder: Path) -> Setup:
+    found = SETUPS[request.param]
+    if not found.sampler.endswith("Near"):
+        return found
+    (folder / "sampler.py").write_text(SAMPLER)
+    return replace(found, sampler=f"{folder}/{found.sampler}")
 
 
 def test_without_a_crash_it_is_worth_crashing(setup: Setup, folder: Path) -> None:
@@ -87,6 +128,18 @@ def test_the_daemon_dies_once(setup: Setup, folder: Path) -> None:
     for instant in [*range(1, 7), *sorted(rng.sample(range(7, count + 1), 8))]:
         daemons = run(setup, folder / str(instant), {instant})
         assert daemons.epoch == 2
+
+
+def test_the_daemon_dies_at_every_instant_around_a_suggestion(folder: Path) -> None:
+    (folder / "sampler.py").write_text(SAMPLER)
+    setup = replace(SETUPS["a sampler that learns"], sampler=f"{folder}/sampler.py:Near")
+    points = Named("Suggest")
+    Daemons(setup, folder / "journal.db", points).run()
+    assert len(points.instants) > 30
+    for instant in random.Random(3).sample(points.instants, 12):
+        daemons = run(setup, folder / str(instant), {instant})
+        assert daemons.epoch == 2
+        assert len(daemons.experiment.state.suggested) > 8
 
 
 def test_the_daemon_dies_again_and_again(setup: Setup, folder: Path) -> None:
