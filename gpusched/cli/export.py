@@ -10,16 +10,18 @@ import csv
 import json
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
 from msgspec.structs import asdict
 
 from gpusched.cli import common
+from gpusched.daemon import session
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
-from gpusched.journal.timeline import Timeline
+from gpusched.journal.timeline import IncarnationTimeline, Timeline
 from gpusched.loggers import base as loggers
 from gpusched.loggers import follow
 from gpusched.text import first_line, flat, show
@@ -42,6 +44,12 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
         kind.add_argument(
             f"--{name}", metavar=option.upper(), help=f"hand the trials over as runs, {what}"
         )
+    kind.add_argument(
+        "--optuna",
+        metavar="FILE",
+        type=Path,
+        help="a new study of Optuna in FILE: SQLite if it ends in .db, else a journal",
+    )
     parser.add_argument(
         "-o", "--output", metavar="FILE", help="write to FILE instead of standard output"
     )
@@ -52,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
     for name, (option, _) in _TOOLS.items():
         if (where := getattr(args, name)) is not None:
             return _hand_over(paths, name, {option: where})
+    if args.optuna is not None:
+        return _write_study(paths, args.optuna)
     rows = list(records(timeline.read(paths.journal)))
     if args.parquet:
         _write_parquet(rows, args.output)
@@ -79,6 +89,46 @@ def _hand_over(paths: ExperimentPaths, name: str, options: dict[str, Any]) -> in
             f"{name} {show(*options.values())} did not take the search: {why}"
         ) from error
     return 0
+
+
+def _write_study(paths: ExperimentPaths, file: Path) -> int:
+    if find_spec("optuna") is None:
+        raise InputError("--optuna needs Optuna; install it with: pip install 'gpusched[optuna]'")
+    from gpusched.driver.assemble import read_recipe
+    from gpusched.driver.clock import Beginning
+    from gpusched.samplers import study
+    from gpusched.space.space import parse_space
+
+    recipe, view = read_recipe(paths), session.view(paths)
+    began_s = Beginning.from_json(json.loads(paths.began.read_bytes())).wall_s
+    states = {trial["id"]: trial["state"] for trial in view["trials"]}
+    exported = []
+    for number, trial in sorted(timeline.read(paths.journal).trials.items()):
+        reported = [step for _, step in trial.steps()]
+        curve = {s.report.step: s.metric for s in reported if s.metric is not None}
+        last = trial.incarnations[-1]
+        ended_s = last.exited_at if last.exited_at is not None else view["now_s"]
+        exported.append(
+            study.Exported(
+                trial=number,
+                hparams=trial.hparams,
+                state=states.get(number, "stopped"),
+                curve=sorted(curve.items()),
+                began_s=began_s + trial.incarnations[0].launched_at,
+                ended_s=began_s + ended_s,
+                notes={
+                    "launches": trial.launches,
+                    "most atoms": max(map(_atoms, trial.incarnations)),
+                },
+            )
+        )
+    study.write(file, paths.root.name, recipe.mode, parse_space(recipe.space), exported)
+    print(f"{file}: study {paths.root.name}, {len(exported)} trials")
+    return 0
+
+
+def _atoms(incarnation: IncarnationTimeline) -> int:
+    return len(incarnation.devices)
 
 
 def _unwritable(output: str, error: OSError) -> InputError:

@@ -3,4 +3,5 @@
 * ``sequence``: the seam, and samplers that are functions of (seed, n): random, grid, independent
 * ``memory``: samplers that learn from the trials so far, and how they are found; ``optuna``: tpe, gp and cmaes. They
   run in a child process (``driver.suggester``)
+* ``study``: a search as a study of Optuna
 """
