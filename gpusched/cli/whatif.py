@@ -18,7 +18,7 @@ from gpusched.errors import InputError
 from gpusched.text import count, show_duration, show_metric
 
 if TYPE_CHECKING:
-    from gpusched.sim.whatif import Question
+    from gpusched.sim.recorded import Question
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 def _questions(args: argparse.Namespace) -> Iterator[Question]:
     from gpusched import policies
     from gpusched.recipe.values import duration
-    from gpusched.sim.whatif import Question
+    from gpusched.sim.recorded import Question
     from gpusched.text import did_you_mean
 
     for text in args.add:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gpusched.core.allocation import DeviceState
 from gpusched.core.decisions import KeepBest
 from gpusched.core.experiment import Experiment
@@ -63,13 +65,17 @@ class Midway(SimExecutor):
 
 
 def go_on(
-    search: Experiment, workload: Workload, delays: Delays, forecaster: Forecaster | None = None
-) -> SimExecutor:
-    """Run a search from where its state is to its end; return the machine it ran on."""
+    search: Experiment,
+    workload: Workload,
+    delays: Delays,
+    forecaster: Forecaster | None = None,
+    end_s: float = math.inf,
+) -> None:
+    """Run a search from where its state is to its end, or to ``end_s``."""
     state = search.state
     state.timers.pop(WATCH, None)  # no trial hangs here
     machine = Midway(state, workload, delays)
     driver = Driver(search, machine, forecaster=forecaster)
     driver.resume(epoch=0)
-    driver.run()
-    return machine
+    while not search.finished and machine.now() < end_s:
+        driver.turn(end_s)

@@ -16,56 +16,32 @@ import math
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from gpusched import policies
-from gpusched.core.decisions import Yield
-from gpusched.core.events import (
-    DeadlineMoved,
-    DeviceQuarantined,
-    DeviceReadmitted,
-    ExperimentStarted,
-)
 from gpusched.core.experiment import Experiment
-from gpusched.core.policy import NO_STEP_FITS, Policy, TrialView, View
 from gpusched.core.state import State
-from gpusched.driver.assemble import assemble, read_recipe
 from gpusched.driver.forecaster import InlineForecaster
-from gpusched.driver.loop import replay
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal import log
-from gpusched.journal.log import Entry
-from gpusched.journal.timeline import timeline
 from gpusched.sim.continuing import Curves, Future, Resampled, Seen
 from gpusched.sim.midway import go_on
-from gpusched.sim.physics import Delays
-from gpusched.sim.setup import complete_options
-from gpusched.sim.trace import Record
+from gpusched.sim.recorded import NO_CHANGE, Question, Recorded
 from gpusched.sim.workload import Workload
 
 #: Futures of one question, and the seconds after which no more are begun.
 FUTURES, LIMIT_S = 200, 60.0
 #: Fewer curves than this, or fewer reports on the longest, say nothing about the rest.
 LEAST_CURVES, LEAST_STEPS, LEAST_FUTURES = 3, 4, 20
+#: Shares of the time so far from which this search's forecasts are held against what came, by so many futures.
+LOOKS_BACK, FUTURES_BACK = (0.4, 0.6, 0.8), 20
+#: The usual miss of a gain (a logarithm), how much it differs between searches and within one; the least gain (level).
+MISS, BETWEEN, SCATTER, NEXT_TO_NOTHING = 0.0, 0.5, 0.5, 0.003
 #: Shares of the deadline that are tried to find out when more time stops paying.
 LADDER = (0.125, 0.25, 0.5, 1.0, 2.0)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A change of the search from now on. ``atoms``, ``policy``: None for those it has."""
-
-    add_s: float = 0.0
-    atoms: int | None = None
-    policy: str | None = None
-
-
-NO_CHANGE = Question()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,83 +71,26 @@ class Answer:
 class Search:
     """A recorded search, up to an instant before its end."""
 
-    def __init__(self, paths: ExperimentPaths, until_s: float | None = None) -> None:
-        """``until_s``: seconds since its beginning; None: all that is recorded. Raises DamagedState, InputError."""
-        self.paths, self.recipe = paths, read_recipe(paths)
-        self._rules = log.read_meta(paths.journal).get("rules")
-        entries = list(log.read(paths.journal))
-        if until_s is not None:
-            entries = [entry for entry in entries if entry.event.at <= until_s]
-        self._entries = entries[: self._end(entries)]
-        self.is_over = len(self._entries) < len(entries)
-        self.state = self._replayed().state
-        record = Record(self.recipe, timeline(self._entries))
-        self.delays: Delays = record.delays
+    def __init__(self, recorded: Recorded) -> None:
+        """Raises InputError where too little is known."""
+        self.recorded, self.recipe, self.state = recorded, recorded.recipe, recorded.state
         self.curves = self._curves()
-
-    def _end(self, entries: Sequence[Entry]) -> int:
-        """Return the number of events before the end began: before trials left because no time was left."""
-        search = assemble(self.recipe, self.paths, self._rules).experiment
-        state, end, was_ending = search.state, None, False
-        for place, entry in enumerate(entries):
-            replay(search, iter([entry]))
-            if was_ending and state.stopping is None:
-                end = None  # it was over, and goes on
-            was_ending = state.stopping is not None
-            if end is None and (was_ending or _leaves_for_want_of_time(state, entry)):
-                end = place
-        self.best = state.best
-        return len(entries) if end is None or not was_ending else end
-
-    def _replayed(self, question: Question = NO_CHANGE) -> Experiment:
-        """Return the experiment at the end of what is recorded, with the devices and the policy of the question."""
-        search = assemble(self.recipe, self.paths, self._rules).experiment
-        own = search.policy
-        other = None
-        if question.policy is not None:
-            options = complete_options(question.policy, self.recipe.policy_options)
-            other = policies.make(question.policy, options)
-            self._require(other, question)
-            search.policy = _Watched(own, other)
-        replay(search, self._with_spares(question.atoms))
-        search.policy = other or own
-        return search
-
-    def _require(self, other: Policy, question: Question) -> None:
-        """Raise InputError if the recipe's options do not suit the other policy."""
-        rules, atoms = self.state.rules, question.atoms or self.state.atoms_total
-        found = [*other.options.problems(), *other.problems(rules, atoms)]
-        if found:
-            told = "; ".join(f"{option} {message}" for option, message in found)
-            raise InputError(f"--policy {question.policy}: {told}")
-
-    def _with_spares(self, atoms: int | None) -> Iterator[Entry]:
-        """Yield the entries; where more atoms are asked for than there were, those exist from the start, unusable."""
-        for entry in self._entries:
-            event = entry.event
-            if atoms is not None and isinstance(event, ExperimentStarted):
-                spares = [f"spare:{n}" for n in range(atoms - len(event.devices))]
-                event = dataclasses.replace(
-                    event,
-                    devices=(*event.devices, *spares),
-                    unusable={**event.unusable, **dict.fromkeys(spares, "not there yet")},
-                )
-                entry = dataclasses.replace(entry, event=event)
-            yield entry
+        self._misses: list[float] | None = None
 
     def _curves(self) -> Curves:
         seen = list(_seen(self.state))
         fine = [one for one in seen if np.isfinite(one.scores).any()]
+        name = self.recorded.paths.root.name
         if not fine:
             raise InputError(
-                f"{self.paths.root.name}: no trial has reported yet, so nothing can be said about the rest; "
+                f"{name}: no trial has reported yet, so nothing can be said about the rest; "
                 "ask again after the first reports"
             )
         longest = max(len(one.steps) for one in fine)
         if len(fine) < LEAST_CURVES or longest < LEAST_STEPS:
             raise InputError(
-                f"{self.paths.root.name}: {len(fine)} trials have reported, {longest} steps at most; a forecast needs "
-                f"{LEAST_CURVES} trials and a curve of {LEAST_STEPS} steps; ask again later"
+                f"{name}: {len(fine)} trials have reported, {longest} steps at most; a forecast needs {LEAST_CURVES} "
+                f"trials and a curve of {LEAST_STEPS} steps; ask again later"
             )
         options, sign = self.recipe.policy_options, self.state.rules.sign
         best = options.get("metric_max" if sign > 0 else "metric_min")
@@ -217,104 +136,84 @@ class Search:
         return {"worth": worth, "add_s": stops}
 
     def _futures(self, question: Question, most: int, until: float) -> list[float]:
-        search = self._changed(question)
+        """Return the best metric of each future, put right by how wrong earlier forecasts of this search were."""
+        found = self._raw(question, most, until)
+        mean, deviation = posterior(self.misses)
+        sign, level, score = self.state.rules.sign, self.curves.scale.level, self.curves.scale.score
+        now = -math.inf if self.state.best is None else level(self.state.best.score)
+        for n, metric in enumerate(found):
+            there = level(metric * sign) if math.isfinite(metric) else now
+            if math.isfinite(now) and there > now:
+                z = float(np.random.default_rng([self.recipe.seed, n, 1]).standard_normal())
+                found[n] = score(now + (there - now) * math.exp(mean + deviation * z)) * sign
+        return found
+
+    @property
+    def misses(self) -> list[float]:
+        """Logarithms of what came over what was forecast to come, from earlier instants of this search until now."""
+        if self._misses is None:
+            found = (self._miss(share * self.state.now) for share in LOOKS_BACK)
+            self._misses = [miss for miss in found if miss is not None]
+        return self._misses
+
+    def _miss(self, at_s: float) -> float | None:
+        try:
+            past = Search(self.recorded.until(at_s))
+        except InputError:
+            return None
+        if past.state.best is None or self.state.best is None:
+            return None
+        level, sign = self.curves.scale.level, self.state.rules.sign
+        then, now = level(past.state.best.score), level(self.state.best.score)
+        found = past._raw(NO_CHANGE, FUTURES_BACK, math.inf, end_s=self.state.now)
+        forecast = float(np.median([level(metric * sign) for metric in found])) - then
+        return miss(now - then, forecast)
+
+    def _raw(
+        self, question: Question, most: int, until: float, end_s: float = math.inf
+    ) -> list[float]:
+        search = self.recorded.experiment(question)
         gc.collect()
         gc.freeze()
         found: list[float] = []
         try:
             while len(found) < most and (len(found) < LEAST_FUTURES or time.monotonic() < until):
-                found.append(_forked(functools.partial(self._future, search, len(found))))
+                future = functools.partial(self._future, search, len(found), end_s)
+                found.append(float(_forked(future)))
         finally:
             gc.unfreeze()
         return found
 
-    def _changed(self, question: Question) -> Experiment:
-        """Return the experiment where the record ends, with the change made."""
-        search = self._replayed(question)
-        state = search.state
-        if question.add_s:
-            to_s = state.rules.deadline_s + question.add_s
-            search.handle(DeadlineMoved(at=state.now, deadline_s=to_s))
-        if question.atoms is not None:
-            slots = state.devices.slots.values()
-            for slot in list(slots):
-                if slot.id.startswith("spare:"):
-                    search.handle(DeviceReadmitted(at=state.now, device=slot.id))
-            while state.devices.usable > question.atoms:
-                taken = min(
-                    (slot for slot in slots if slot.state.value != "quarantined"),
-                    key=lambda slot: _worth(
-                        state, slot.trial if slot.state.value != "free" else None
-                    ),
-                )
-                search.handle(DeviceQuarantined(at=state.now, device=taken.id, reason="taken away"))
-        return search
-
     def under(self, workload: Workload, question: Question) -> float:
         """Return the best metric at the deadline where the trials train this workload from now on."""
-        return float(_forked(lambda: self._end_of(self._changed(question), workload)))
+        search = self.recorded.experiment(question)
+        return float(_forked(functools.partial(self._end_of, search, workload)))
 
-    def _future(self, search: Experiment, number: int) -> float:
+    def _future(self, search: Experiment, number: int, end_s: float) -> float:
         future = Future(self.curves, [self.recipe.seed, number])
         workload = Resampled(self.recipe.metric, self.recipe.mode, future)
-        return self._end_of(search, workload)
+        return self._end_of(search, workload, end_s)
 
-    def _end_of(self, search: Experiment, workload: Workload) -> float:
+    def _end_of(self, search: Experiment, workload: Workload, end_s: float = math.inf) -> float:
         predicts = getattr(search.policy.options, "predictor", None)
         forecaster = InlineForecaster("least_squares") if predicts else None
         gc.disable()
-        go_on(search, workload, self.delays, forecaster)
+        go_on(search, workload, self.recorded.delays, forecaster, end_s)
         best = search.state.best
         return math.nan if best is None else best.metric
 
 
-class _Watched(Policy):
-    """The recorded policy; another one sees what it sees, to take over later. What the other decides is dropped."""
-
-    def __init__(self, own: Policy, other: Policy) -> None:
-        super().__init__(own.options)
-        self._own, self._other = own, other
-
-    def on_report(self, view: View, trial: TrialView) -> Any:
-        self._show(self._other.on_report, view, trial)
-        return self._own.on_report(view, trial)
-
-    def on_capacity(self, view: View) -> Any:
-        return self._own.on_capacity(view)
-
-    def on_start(self, view: View, trial: TrialView) -> None:
-        self._show(self._other.on_start, view, trial)
-        self._own.on_start(view, trial)
-
-    def on_exit(self, view: View, trial: TrialView) -> Any:
-        self._show(self._other.on_exit, view, trial)
-        return self._own.on_exit(view, trial)
-
-    def _show(self, method: Callable[[View, TrialView], Any], view: View, trial: TrialView) -> None:
-        try:
-            method(view, trial)
-        except Exception as error:
-            raise InputError(
-                f"--policy {self._other.name}: plans a search from its beginning and cannot take over one that "
-                f"{self._own.name} began ({type(error).__name__})"
-            ) from error
-
-    def on_wake(self, view: View) -> Any:
-        return self._own.on_wake(view)
-
-    def on_forecast(
-        self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
-    ) -> Any:
-        return self._own.on_forecast(view, trial, step, forecast)
+def miss(came: float, forecast: float) -> float:
+    """Return the logarithm of what came over what was forecast, both at least next to nothing."""
+    return math.log(max(NEXT_TO_NOTHING, came) / max(NEXT_TO_NOTHING, forecast))
 
 
-def _leaves_for_want_of_time(state: State, entry: Entry) -> bool:
-    leaving = [state.trials[c.trial].after for c in entry.commands if isinstance(c, Yield)]
-    return any(after is not None and after.reason.endswith(NO_STEP_FITS) for after in leaving)
-
-
-def _worth(state: State, trial: int | None) -> float:
-    return -float("inf") if trial is None else state.trials[trial].score
+def posterior(misses: Sequence[float]) -> tuple[float, float]:
+    """Return mean and deviation of the next miss: those of searches in general, drawn towards this search's."""
+    known = len(misses) / SCATTER**2
+    sure = 1 / BETWEEN**2
+    mean = (MISS * sure + sum(misses) / SCATTER**2) / (sure + known)
+    return mean, math.sqrt(1 / (sure + known) + SCATTER**2)
 
 
 def _seen(state: State) -> Iterator[Seen]:
@@ -372,7 +271,7 @@ def _answer(
 ) -> dict[str, Any]:
     os.nice(10)
     try:
-        search = Search(paths)
+        search = Search(Recorded(paths))
         asked = search.ask(questions, futures=futures, limit_s=limit_s)
         stops = search.stops_paying(futures // 4, limit_s / 2) if limit_s > 1 else None
     except GpuschedError as error:
@@ -384,8 +283,8 @@ def _answer(
         "mode": search.recipe.mode,
         "at_s": state.now,
         "deadline_s": state.rules.deadline_s,
-        "over": search.is_over,
-        "best": None if search.best is None else search.best.metric,
+        "over": search.recorded.is_over,
+        "best": None if search.recorded.best is None else search.recorded.best.metric,
         "answers": [dataclasses.asdict(one) for one in asked],
         "stops_paying": stops,
     }

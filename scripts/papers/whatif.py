@@ -19,9 +19,10 @@ from typing import Any
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.sim.folder import simulate_into
 from gpusched.sim.physics import Noise
+from gpusched.sim.recorded import Question, Recorded
 from gpusched.sim.setup import Setup
 from gpusched.sim.study import Mean
-from gpusched.sim.whatif import Question, Search
+from gpusched.sim.whatif import Search
 from gpusched.sim.workload import SimulatedCurve, with_noise
 from papers import foresight, study
 from papers.study import Study
@@ -77,9 +78,9 @@ class True_:
 def work(setup: Setup) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="gpusched-whatif-") as runs:
         result, folder = simulate_into(Path(runs), setup)
-        found = []
+        found, recorded = [], Recorded(ExperimentPaths(folder))
         for cut in CUTS:
-            search = Search(ExperimentPaths(folder), cut * setup.deadline_s)
+            search = Search(recorded.until(cut * setup.deadline_s))
             more = Question(add_s=setup.deadline_s / 3)
             truth = search.under(True_(setup), Question())
             later = search.under(True_(setup), more)

@@ -14,8 +14,9 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.sim.folder import simulate_into
 from gpusched.sim.physics import Delays, Incident
+from gpusched.sim.recorded import NO_CHANGE, Question, Recorded
 from gpusched.sim.setup import Setup
-from gpusched.sim.whatif import NO_CHANGE, Question, Search
+from gpusched.sim.whatif import Search
 from gpusched.sim.workload import Synthetic
 
 DEADLINE_S = 6.0
@@ -32,7 +33,8 @@ def recorded(tmp_path_factory):
 
 
 def search(folder: Path, share: float | None = 0.5) -> Search:
-    return Search(ExperimentPaths(folder), None if share is None else share * DEADLINE_S)
+    recorded = Recorded(ExperimentPaths(folder))
+    return Search(recorded if share is None else recorded.until(share * DEADLINE_S))
 
 
 @pytest.mark.parametrize("share", [0.2, 0.36, 0.5, 0.7, 0.9])
@@ -88,8 +90,8 @@ def test_the_same_question_has_the_same_answer(recorded):
 def test_a_search_that_is_over_is_asked_before_its_end(recorded):
     result, folder = recorded
     over = search(folder, None)
-    assert over.is_over
-    assert over.best.metric == result.best
+    assert over.recorded.is_over
+    assert over.recorded.best.metric == result.best
     assert over.state.stopping is None
     assert over.ask([Question(add_s=DEADLINE_S)], futures=20)[1].gain.median > 0
 
