@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from gpusched import policies
 from gpusched.core.decisions import Yield
 from gpusched.core.events import (
@@ -123,7 +125,7 @@ class Recorded:
             event = entry.event
             if atoms is not None and isinstance(event, ExperimentStarted):
                 spares = [f"spare:{n}" for n in range(atoms - len(event.devices))]
-                event = dataclasses.replace(
+                event = replace(
                     event,
                     devices=(*event.devices, *spares),
                     unusable={**event.unusable, **dict.fromkeys(spares, "not there yet")},
