@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 import optuna
@@ -22,6 +23,8 @@ from gpusched.space.space import Space, flat
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+#: Trials that must have come to a step before ``gp`` goes by the scores there, or this part of them if that is more.
+ENOUGH = 5
 _QUANTILE = FloatDistribution(0.0, 1.0)
 
 
@@ -82,7 +85,19 @@ class Tpe(_FromOptuna):
 
 
 class Gp(_FromOptuna):
-    """A Gaussian process over the best score of every trial."""
+    """A Gaussian process over the scores at the highest step that enough trials have come to.
+
+    Trained further, a trial would look better than others for that alone; one that did not come so far counts with its
+    best score.
+    """
+
+    def suggest(self, n: int, seen: Sequence[Seen], random: Random) -> Mapping[str, object]:
+        last = sorted((trial.curve[-1][0] for trial in seen if trial.curve), reverse=True)
+        if last:
+            enough = max(ENOUGH, len(last) // ENOUGH)
+            rung = last[min(enough, len(last)) - 1]
+            seen = [_until(trial, rung) for trial in seen]
+        return super().suggest(n, seen, random)
 
     def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
         return optuna.samplers.GPSampler(
@@ -93,6 +108,12 @@ class Gp(_FromOptuna):
         if seen.score is None:
             return None
         return self.frozen(params, state=TrialState.COMPLETE, value=seen.score)
+
+
+def _until(trial: Seen, step: int) -> Seen:
+    """Return the trial as it was at a step; with its first report where all are later."""
+    curve = [point for point in trial.curve if point[0] <= step] or list(trial.curve[:1])
+    return replace(trial, curve=curve)
 
 
 class CmaEs(Suggester):

@@ -5,7 +5,7 @@
 * what is trained on it: ``workload`` (the seam, by name, and the reader's own function), ``trace`` (a recorded
   experiment again)
 * one run: ``setup`` (what is made), ``single`` (from setup to result), ``folder`` (as an experiment on disk)
-* a recorded search gone on with: ``whatif`` (questions and answers), ``midway`` (the machine as it was), ``continuing``
-  (its curves, resampled)
+* a recorded search gone on with: ``whatif`` (questions and answers), ``recorded`` (the experiment as it was),
+  ``midway`` (its machine), ``continuing`` (its curves, resampled)
 * many: ``plan`` (which), ``study`` (spread over the cores; means and intervals), ``plot``
 """

@@ -30,6 +30,9 @@ Array = NDArray[np.float64]
 HALF = 0.5
 #: Least part of the range of scores that counts as missing.
 FINEST = 0.003
+#: A share (an accuracy) may be so far below nought by noise; where nobody knows the best score, it lies so many
+#: ranges beyond the best so far.
+STRAY, FAR = 0.2, 5.0
 #: Octaves over which the weight of an earlier or later look falls to 1/e; weight of the worse half of trials.
 REACH, WORSE = 0.35, 0.3
 #: Before anything is known: the share of a trial's lead in gain that lasts, and how unsure that is.
@@ -69,12 +72,12 @@ class Scale:
         usual = float(np.median(first))
         if best is not None and best >= high:
             self.ceiling = best
-        elif low >= 0 and high <= 1:
+        elif low >= -STRAY and high <= 1:
             self.ceiling = 1.0
         elif high <= 0:
             self.ceiling = 0.0
-        else:
-            self.ceiling = high + max(high - usual, 0.1 * abs(high))
+        else:  # far away, where levels are nearly scores
+            self.ceiling = high + FAR * max(high - usual, 0.1 * abs(high))
         self.range = self.ceiling - usual if self.ceiling > usual else 1.0
 
     def level(self, score: float) -> float:

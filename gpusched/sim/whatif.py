@@ -35,11 +35,14 @@ from gpusched.sim.workload import Workload
 #: Futures of one question, and the seconds after which no more are begun.
 FUTURES, LIMIT_S = 200, 60.0
 #: Fewer curves than this, or fewer reports on the longest, say nothing about the rest.
-LEAST_CURVES, LEAST_STEPS, LEAST_FUTURES = 3, 4, 20
-#: Shares of the time so far from which this search's forecasts are held against what came, by so many futures.
-LOOKS_BACK, FUTURES_BACK = (0.4, 0.6, 0.8), 20
-#: The usual miss of a gain (a logarithm), how much it differs between searches and within one; the least gain (level).
-MISS, BETWEEN, SCATTER, NEXT_TO_NOTHING = 0.0, 0.5, 0.5, 0.003
+LEAST_CURVES, LEAST_STEPS, LEAST_FUTURES = 3, 4, 10
+#: Shares of the time so far from which this search's forecasts are held against what came, by so many futures, and
+#: the seconds after which no more are begun.
+LOOKS_BACK, FUTURES_BACK, BACK_S = (0.4, 0.6, 0.8), 20, 5.0
+#: Logarithms of a gain that came over the one forecast: their deviation between searches, and within one to begin with.
+BETWEEN, SCATTER = 1.0, 0.6
+#: Gains in level below this count as none; no gain is taken for more than e to this times the one forecast.
+LEAST, MOST = 0.003, 1.5
 #: Shares of the deadline that are tried to find out when more time stops paying.
 LADDER = (0.125, 0.25, 0.5, 1.0, 2.0)
 
@@ -71,8 +74,9 @@ class Answer:
 class Search:
     """A recorded search, up to an instant before its end."""
 
-    def __init__(self, recorded: Recorded) -> None:
-        """Raises InputError where too little is known."""
+    def __init__(self, recorded: Recorded, looks_back: Sequence[float] = LOOKS_BACK) -> None:
+        """``looks_back``: see ``LOOKS_BACK``. Raises InputError where too little is known."""
+        self._looks_back = looks_back
         self.recorded, self.recipe, self.state = recorded, recorded.recipe, recorded.state
         self.curves = self._curves()
         self._misses: list[float] | None = None
@@ -138,21 +142,23 @@ class Search:
     def _futures(self, question: Question, most: int, until: float) -> list[float]:
         """Return the best metric of each future, put right by how wrong earlier forecasts of this search were."""
         found = self._raw(question, most, until)
-        mean, deviation = posterior(self.misses)
+        if self.state.best is None:
+            return found
+        mean, deviation = next_miss(self.misses)
         sign, level, score = self.state.rules.sign, self.curves.scale.level, self.curves.scale.score
-        now = -math.inf if self.state.best is None else level(self.state.best.score)
+        now = level(self.state.best.score)
         for n, metric in enumerate(found):
-            there = level(metric * sign) if math.isfinite(metric) else now
-            if math.isfinite(now) and there > now:
-                z = float(np.random.default_rng([self.recipe.seed, n, 1]).standard_normal())
-                found[n] = score(now + (there - now) * math.exp(mean + deviation * z)) * sign
+            z = float(np.random.default_rng([self.recipe.seed, n, 1]).standard_normal())
+            rise = max(LEAST, level(metric * sign) - now)
+            rise *= math.exp(min(MOST, mean + deviation * z))
+            found[n] = self.state.best.metric if rise <= LEAST else score(now + rise) * sign
         return found
 
     @property
     def misses(self) -> list[float]:
         """Logarithms of what came over what was forecast to come, from earlier instants of this search until now."""
         if self._misses is None:
-            found = (self._miss(share * self.state.now) for share in LOOKS_BACK)
+            found = (self._miss(share * self.state.now) for share in self._looks_back)
             self._misses = [miss for miss in found if miss is not None]
         return self._misses
 
@@ -165,7 +171,8 @@ class Search:
             return None
         level, sign = self.curves.scale.level, self.state.rules.sign
         then, now = level(past.state.best.score), level(self.state.best.score)
-        found = past._raw(NO_CHANGE, FUTURES_BACK, math.inf, end_s=self.state.now)
+        until = time.monotonic() + BACK_S
+        found = past._raw(NO_CHANGE, FUTURES_BACK, until, end_s=self.state.now)
         forecast = float(np.median([level(metric * sign) for metric in found])) - then
         return miss(now - then, forecast)
 
@@ -204,16 +211,18 @@ class Search:
 
 
 def miss(came: float, forecast: float) -> float:
-    """Return the logarithm of what came over what was forecast, both at least next to nothing."""
-    return math.log(max(NEXT_TO_NOTHING, came) / max(NEXT_TO_NOTHING, forecast))
+    """Return the logarithm of the gain in level that came over the one that was forecast."""
+    return math.log(max(LEAST, came) / max(LEAST, forecast))
 
 
-def posterior(misses: Sequence[float]) -> tuple[float, float]:
-    """Return mean and deviation of the next miss: those of searches in general, drawn towards this search's."""
-    known = len(misses) / SCATTER**2
-    sure = 1 / BETWEEN**2
-    mean = (MISS * sure + sum(misses) / SCATTER**2) / (sure + known)
-    return mean, math.sqrt(1 / (sure + known) + SCATTER**2)
+def next_miss(misses: Sequence[float]) -> tuple[float, float]:
+    """Return mean and deviation of the next miss: those of searches in general, drawn towards this search's own."""
+    count = len(misses)
+    mean = sum(misses) / max(1, count)
+    within = SCATTER**2 + sum((one - mean) ** 2 for one in misses)
+    within /= max(1, count)
+    known, general = count / within, 1 / BETWEEN**2
+    return mean * known / (known + general), math.sqrt(1 / (known + general) + within)
 
 
 def _seen(state: State) -> Iterator[Seen]:

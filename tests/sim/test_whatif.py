@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from gpusched.sim.folder import simulate_into
 from gpusched.sim.physics import Delays, Incident
 from gpusched.sim.recorded import NO_CHANGE, Question, Recorded
 from gpusched.sim.setup import Setup
-from gpusched.sim.whatif import Search
+from gpusched.sim.whatif import Search, miss, next_miss
 from gpusched.sim.workload import Synthetic
 
 DEADLINE_S = 6.0
@@ -34,11 +35,12 @@ def recorded(tmp_path_factory):
 
 def search(folder: Path, share: float | None = 0.5) -> Search:
     recorded = Recorded(ExperimentPaths(folder))
-    return Search(recorded if share is None else recorded.until(share * DEADLINE_S))
+    return Search(recorded if share is None else recorded.until(share * DEADLINE_S), looks_back=())
 
 
-@pytest.mark.parametrize("share", [0.2, 0.36, 0.5, 0.7, 0.9])
-@pytest.mark.parametrize("policy", ["hypersched", "asha", "fifo"])
+@pytest.mark.parametrize(
+    ("policy", "share"), [("hypersched", 0.2), ("hypersched", 0.7), ("asha", 0.36), ("fifo", 0.9)]
+)
 def test_gone_on_with_on_its_own_curves_a_search_ends_as_it_did(tmp_path, policy, share):
     setup = Setup(policy=policy, options={"R": 60}, atoms=3, deadline_s=DEADLINE_S, seed=1)
     result, folder = simulate_into(tmp_path, setup)
@@ -54,14 +56,14 @@ def test_more_time_and_atoms_help_and_fewer_harm(recorded):
     _, folder = recorded
     cut = search(folder)
     asked = [Question(add_s=DEADLINE_S), Question(atoms=8), Question(atoms=1)]
-    now, later, more, fewer = cut.ask(asked, futures=20)
+    now, later, more, fewer = cut.ask(asked, futures=8)
     assert later.gain.median > 0 < more.gain.median
     assert fewer.gain.median < 0
     assert now.gain.low == now.gain.high == 0.0
     assert later.best.low <= later.best.median <= later.best.high
 
 
-@pytest.mark.parametrize("other", ["fifo", "asha", "hypersched", "foresight", "bandit", "hermes"])
+@pytest.mark.parametrize("other", ["asha", "foresight", "hermes"])
 def test_policies_take_over(recorded, other):
     _, folder = recorded
     cut = search(folder)
@@ -71,8 +73,8 @@ def test_policies_take_over(recorded, other):
 @pytest.mark.parametrize(
     ("other", "why"),
     [
-        *((name, "plans a search from its beginning") for name in ("sha", "hyperband", "seer")),
-        *((name, "metric_m") for name in ("pop", "earlyterm")),
+        ("sha", "plans a search from its beginning"),
+        ("pop", "metric_m"),
     ],
 )
 def test_policies_that_cannot_take_over_say_why(recorded, other, why):
@@ -83,7 +85,7 @@ def test_policies_that_cannot_take_over_say_why(recorded, other, why):
 
 def test_the_same_question_has_the_same_answer(recorded):
     _, folder = recorded
-    once, again = (search(folder).ask([Question(add_s=2.0)], futures=20) for _ in range(2))
+    once, again = (search(folder).ask([Question(add_s=2.0)], futures=4) for _ in range(2))
     assert once == again
 
 
@@ -93,22 +95,18 @@ def test_a_search_that_is_over_is_asked_before_its_end(recorded):
     assert over.recorded.is_over
     assert over.recorded.best.metric == result.best
     assert over.state.stopping is None
-    assert over.ask([Question(add_s=DEADLINE_S)], futures=20)[1].gain.median > 0
+    assert over.ask([Question(add_s=DEADLINE_S)], futures=8)[1].gain.median > 0
 
 
 def test_the_command_says_it_and_journals_nothing(recorded, capsys):
     _, folder = recorded
     before = timeline.read(folder / "journal.db")
-    few = ["--limit", "1", "--futures", "20"]
-    code = main(["whatif", str(folder), "--add", "3s", "--atoms", "8", *few])
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    assert said.out.splitlines()[1].startswith("+3 s: would probably buy ")
-    assert "points" in said.out
-    assert timeline.read(folder / "journal.db") == before
-    assert main(["whatif", str(folder), *few, "--json"]) == 0
+    few = ["--limit", "1", "--futures", "10"]
+    assert main(["whatif", str(folder), "--add", "3s", *few, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert {"experiment", "metric", "best", "answers", "stops_paying", "over"} <= found.keys()
+    assert list(lines(found))[1].startswith("+3 s: would probably buy ")
+    assert timeline.read(folder / "journal.db") == before
 
 
 @pytest.mark.parametrize(
@@ -117,7 +115,7 @@ def test_the_command_says_it_and_journals_nothing(recorded, capsys):
         (["--add", "soon"], "--add"),
         (["--atoms", "0"], "--atoms"),
         (["--policy", "hypersced"], "did you mean hypersched"),
-        (["--futures", "3"], "--futures must be at least 20"),
+        (["--futures", "3"], "--futures must be at least 10"),
         (["--limit", "x"], "--limit"),
     ],
 )
@@ -139,6 +137,23 @@ def test_too_little_is_said_to_be_too_little(tmp_path, capsys, deadline_s, said)
     _, folder = simulate_into(tmp_path, Setup(atoms=2, deadline_s=deadline_s))
     assert main(["whatif", str(folder)]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_forecasts_are_put_right_by_earlier_ones():
+    assert miss(0.2, 0.1) == pytest.approx(math.log(2))
+    assert miss(0.0, 0.0) == 0.0
+    mean, deviation = next_miss([])
+    assert (mean, deviation) == (0.0, pytest.approx(math.hypot(1.0, 0.6)))
+    mean, sure = next_miss([-1.0, -1.0, -1.0])
+    assert -1.0 < mean < -0.8
+    assert sure < next_miss([-3.0, 1.0, -1.0])[1]
+
+
+def test_a_search_knows_how_wrong_it_was(recorded):
+    _, folder = recorded
+    looked = Search(Recorded(ExperimentPaths(folder)), looks_back=(0.6,))
+    (once,) = looked.misses
+    assert abs(once) < 4.0
 
 
 def test_answers_are_worded():
