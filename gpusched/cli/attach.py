@@ -237,9 +237,19 @@ def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False
     else:
         for line in summary(views.from_json(view)).splitlines():
             print(common.paragraph(line))
+        if sys.stdout.isatty() and view.get("ending") == "deadline":
+            _suggest(paths)
     if view["state"] == "interrupted":
         sys.stdout.flush()
         raise session.failure(paths)
     if has_model:
         return 0
     return 130 if interrupted else 3
+
+
+def _suggest(paths: ExperimentPaths) -> None:
+    """Say what more time would probably buy, where that is found out within a second."""
+    from gpusched.cli import whatif
+
+    if (told := whatif.suggestion(paths)) is not None:
+        print(common.paragraph(told))

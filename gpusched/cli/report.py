@@ -8,6 +8,7 @@ on simulated ones.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -79,7 +80,10 @@ def _read(paths: ExperimentPaths) -> Search:
         recipe = json.loads(paths.resolved.read_bytes())
     except (OSError, ValueError):
         recipe = {}  # a report needs none
-    return Search(view=session.view(paths), told=timeline.read(paths.journal), recipe=recipe)
+    view = session.view(paths)
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        view["whatif"] = json.loads(paths.whatif.read_bytes())["line"]
+    return Search(view=view, told=timeline.read(paths.journal), recipe=recipe)
 
 
 def _drawn(search: Search) -> dict[str, Any]:

@@ -10,14 +10,18 @@ resampled from its own. Nothing of it is journaled. A search that is over is cha
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpusched.cli import common
 from gpusched.errors import InputError
+from gpusched.folder.files import write_durably
 from gpusched.text import count, show_duration, show_metric
 
 if TYPE_CHECKING:
+    from gpusched.folder.paths import ExperimentPaths
     from gpusched.sim.recorded import Question
 
 
@@ -69,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"--limit: {error}") from None
     paths = common.experiment(args)
     found = whatif.answer(paths, questions, futures=futures, limit_s=limit_s)
+    with contextlib.suppress(OSError):
+        write_durably(paths.whatif, json.dumps({**found, "line": line(found)}).encode())
     return common.tell(args, found, "\n".join(lines(found)))
 
 
@@ -116,6 +122,37 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
             yield f"more time buys less than {worth}"
         else:
             yield f"more time stops paying after +{show_duration(stops['add_s'])}: what follows buys less than {worth}"
+
+
+def line(found: Mapping[str, Any]) -> str:
+    """Return the answer in one line, for the dashboard and the report."""
+    now, *changes = found["answers"]
+    said = [f"{_named(change['question'])} {_gain(change, found)}" for change in changes[:2]]
+    if not found["over"]:
+        at = show_duration(found["at_s"])
+        said.insert(0, f"at the deadline probably {metric_of(now['best'], found)}, as of {at}")
+    return f"what if: {'; '.join(said)}"
+
+
+def suggestion(paths: ExperimentPaths, patience_s: float = 1.0) -> str | None:
+    """Return what a person may do with a search that is over; None where that takes longer to find out."""
+    from gpusched.sim import whatif
+
+    found = whatif.suggestion(paths, patience_s)
+    if found is None:
+        return None
+    change = found["answers"][1]
+    more = _short(change["question"]["add_s"])
+    bought = _gain(change, found).partition("), ")[0]
+    return f"{more} {bought}): gpusched resume --deadline {more}"
+
+
+def _short(add_s: float) -> str:
+    """Word a time as a recipe takes it: +20m."""
+    for unit, seconds in (("h", 3600), ("m", 60)):
+        if add_s % seconds == 0:
+            return f"+{add_s / seconds:g}{unit}"
+    return f"+{add_s:g}s"
 
 
 def _named(question: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,16 @@ class Assembled:
             now=state.now if now is None else now,
             rungs=self.policy.rungs(state.view),
             eta=getattr(getattr(self.policy, "options", None), "eta", None),
-            notes=tuple(self.policy.notes(state.view)),
+            notes=(*self.policy.notes(state.view), *self._what_if()),
             **more,
         )
+
+    def _what_if(self) -> Iterator[str]:
+        """Yield the last answer of ``gpusched whatif`` in one line, if it was asked."""
+        try:
+            yield str(json.loads(self.paths.whatif.read_bytes())["line"])
+        except (OSError, ValueError, KeyError):
+            return
 
     def require_policy(self, atoms: int) -> None:
         """Raise InputError if the policy's options make no sense in this experiment on so many atoms."""

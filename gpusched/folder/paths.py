@@ -114,6 +114,11 @@ class ExperimentPaths:
         return self.root / "journal.db"
 
     @property
+    def whatif(self) -> Path:
+        """The last answer of ``gpusched whatif``, as JSON; absent before the first."""
+        return self.root / "whatif.json"
+
+    @property
     def reserve(self) -> Path:
         """Room that the journal gets back when the disk is full."""
         return self.root / "reserve"

@@ -98,7 +98,7 @@ def html(view: Mapping[str, Any], told: Timeline) -> str:
         ),
         ("Speed-up", figures.speed(measured, assumed) if len(measured) > 1 else None, ""),
     ]
-    parts = [_headline(view, told), _best(view)]
+    parts = [_headline(view, told), _best(view), _what_if(view)]
     return page(view["experiment"], parts, sections, [_trials(view, told, sign), _decisions(view)])
 
 
@@ -179,6 +179,12 @@ def _best(view: Mapping[str, Any]) -> str:
         f"<p>Best: <b>{escape(view['metric'])} {show_metric(best['metric'])}</b>, trial {best['trial']} at step "
         f"{best['step']}, found after {show_duration(best['at_s'])}. <code>{hparams}</code></p>"
     )
+
+
+def _what_if(view: Mapping[str, Any]) -> str:
+    """Repeat the last answer of ``gpusched whatif``, if it was asked."""
+    said = view.get("whatif")
+    return f"<p class='quiet'>{escape(said)}</p>" if said else ""
 
 
 def _trials(view: Mapping[str, Any], told: Timeline, sign: float) -> str:

@@ -8,17 +8,20 @@ trains curves resampled from this search's own (``continuing``). The journal is 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import gc
 import json
 import math
 import os
+import select
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -43,6 +46,8 @@ LOOKS_BACK, FUTURES_BACK, BACK_S = (0.4, 0.6, 0.8), 20, 5.0
 BETWEEN, SCATTER = 1.0, 0.6
 #: Gains in level below this count as none; no gain is taken for more than e to this times the one forecast.
 LEAST, MOST = 0.003, 1.5
+#: Times that a suggestion names.
+ROUND_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 86_400)
 #: Shares of the deadline that are tried to find out when more time stops paying.
 LADDER = (0.125, 0.25, 0.5, 1.0, 2.0)
 
@@ -275,6 +280,24 @@ def answer(
     return found
 
 
+def suggestion(paths: ExperimentPaths, patience_s: float = 1.0) -> dict[str, Any] | None:
+    """Return what some more time would buy a search that is over, as ``answer`` does; None where that takes longer."""
+    with contextlib.suppress(GpuschedError):
+        return _forked(functools.partial(_suggestion, paths), patience_s)  # type: ignore[no-any-return]
+    return None
+
+
+def _suggestion(paths: ExperimentPaths) -> dict[str, Any] | None:
+    os.nice(10)
+    recorded = Recorded(paths)
+    add_s = max(
+        (step for step in ROUND_S if step <= recorded.state.rules.deadline_s / 2), default=5
+    )
+    search = Search(recorded, LOOKS_BACK[1:2])
+    asked = search.ask([Question(add_s=add_s)], futures=LEAST_FUTURES, limit_s=0.0)
+    return _told(search, asked) if asked[1].gain.median > 0 else None
+
+
 def _answer(
     paths: ExperimentPaths, questions: Sequence[Question], futures: int, limit_s: float
 ) -> dict[str, Any]:
@@ -285,39 +308,62 @@ def _answer(
         stops = search.stops_paying(futures // 4, limit_s / 2) if limit_s > 1 else None
     except GpuschedError as error:
         return {"refused": str(error), "exit_code": error.exit_code}
-    state = search.state
+    return {**_told(search, asked), "stops_paying": stops}
+
+
+def _told(search: Search, asked: Sequence[Answer]) -> dict[str, Any]:
+    state, recorded = search.state, search.recorded
     return {
-        "experiment": paths.root.name,
+        "experiment": recorded.paths.root.name,
         "metric": search.recipe.metric,
         "mode": search.recipe.mode,
         "at_s": state.now,
         "deadline_s": state.rules.deadline_s,
-        "over": search.recorded.is_over,
-        "best": None if search.recorded.best is None else search.recorded.best.metric,
+        "over": recorded.is_over,
+        "best": None if recorded.best is None else recorded.best.metric,
         "answers": [dataclasses.asdict(one) for one in asked],
-        "stops_paying": stops,
     }
 
 
-def _forked(work: Callable[[], Any]) -> Any:
-    """Return what ``work`` returns, as JSON, in a copy of this process; the copy ends with it."""
+def _forked(work: Callable[[], Any], patience_s: float | None = None) -> Any:
+    """Return what ``work`` returns, as JSON, in a copy of this process; the copy and its own end with it.
+
+    Raises GpuschedError where the copy fails, or is not done in time.
+    """
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        code = 1
-        try:
-            os.close(reader)
-            with os.fdopen(writer, "wb") as pipe:
-                pipe.write(json.dumps(work()).encode())
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
+        _be_forked(work, reader, writer, leads=patience_s is not None)
     os.close(writer)
+    if patience_s is not None:
+        with contextlib.suppress(OSError):
+            os.setpgid(child, child)  # as the child does: whoever comes first
+    told = b""
     with os.fdopen(reader, "rb") as pipe:
-        told = pipe.read()
+        is_late = patience_s is not None and not select.select([pipe], [], [], patience_s)[0]
+        if is_late:
+            os.killpg(child, signal.SIGKILL)
+        else:
+            told = pipe.read()
     _, status = os.waitpid(child, 0)
-    if status:
-        raise GpuschedError(f"a future of the search ended with status {status}")
+    if is_late or status:
+        how = "took too long" if is_late else f"ended with status {status}"
+        raise GpuschedError(f"a future of the search {how}")
     return json.loads(told)
+
+
+def _be_forked(work: Callable[[], Any], reader: int, writer: int, *, leads: bool) -> NoReturn:
+    code = 1
+    try:
+        if leads:
+            os.setpgid(0, 0)
+        os.close(reader)
+        with os.fdopen(writer, "wb") as pipe:
+            pipe.write(json.dumps(work()).encode())
+        code = 0
+    except GpuschedError:
+        pass  # said by nobody: there is nothing to suggest
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)

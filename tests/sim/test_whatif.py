@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
 
 from gpusched.cli import main
-from gpusched.cli.whatif import lines
+from gpusched.cli.whatif import lines, suggestion
+from gpusched.driver.assemble import from_journal
 from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
@@ -107,6 +109,21 @@ def test_the_command_says_it_and_journals_nothing(recorded, capsys):
     assert {"experiment", "metric", "best", "answers", "stops_paying", "over"} <= found.keys()
     assert list(lines(found))[1].startswith("+3 s: would probably buy ")
     assert timeline.read(folder / "journal.db") == before
+    # The last answer stands in the dashboard's notes and in the report.
+    note = from_journal(ExperimentPaths(folder)).view(daemon_pid=None).notes[-1]
+    assert note.startswith("what if: +3 s would probably buy ")
+    assert main(["report", str(folder)]) == 0
+    assert "what if: +3 s would probably buy " in (folder / "report.html").read_text()
+
+
+def test_at_the_end_of_a_search_more_time_is_suggested(recorded, capsys):
+    _, folder = recorded
+    paths = ExperimentPaths(folder)
+    told = suggestion(paths, patience_s=60.0)
+    assert re.fullmatch(
+        r"\+2s would probably buy \S+ points \(\S+ to \S+\): gpusched resume --deadline \+2s", told
+    )
+    assert suggestion(paths, patience_s=0.0) is None
 
 
 @pytest.mark.parametrize(
