@@ -113,6 +113,12 @@ def chosen_atoms(
             f"CUDA_VISIBLE_DEVICES={variable} leaves no GPU. The GPUs are:\n{listing(machine.entries)}"
         )
     gpus = choose(pool, spec, variable)
+    cards = sorted({gpu.name for gpu in gpus})
+    if len(cards) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        notes.append(
+            f"the cards differ ({', '.join(cards)}): in a shell CUDA numbers them by speed unless "
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID is set; gpusched and its trials number them as nvidia-smi does"
+        )
     if not gpus:
         raise DeviceError(
             f"devices: {spec}: MIG is on and has no slices. Create some (`sudo nvidia-smi mig -cgi 9,9 -C`; "

@@ -24,7 +24,7 @@ from gpusched.processes.identity import read_each
 from gpusched.text import show_bytes
 
 T = TypeVar("T")
-Whose = Literal["ours", "foreign", "gone", "unseen", "resident", "unknown"]
+Whose = Literal["ours", "foreign", "gone", "unseen", "resident", "unknown", "desktop"]
 
 PROC = Path("/proc")
 GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
@@ -58,6 +58,32 @@ RESIDENTS = {
 """Residents of an idle GPU: an MPS server, and the programs that draw the screen (some compute a little as well)."""
 PID_MAX = 1 << 22
 """The largest pid of Linux; drivers have named 4294967295 and 0."""
+DESKTOP = {
+    *(
+        "chrome",
+        "chromium",
+        "firefox",
+        "firefox-bin",
+        "Isolated Web Co",
+        "brave",
+        "msedge",
+        "opera",
+    ),
+    *("electron", "code", "slack", "Discord", "teams", "zoom", "spotify", "steamwebhelper"),
+    *(
+        "mpv",
+        "vlc",
+        "totem",
+        "obs",
+        "ffmpeg",
+        "kdenlive",
+        "blueman-applet",
+        "nautilus",
+        "xdg-desktop-por",
+    ),
+}
+"""Programs of a desktop that compute a little on the GPU beside the screen: residents while they hold little."""
+DESKTOP_MAX_BYTES = 1024 << 20
 COMM_LENGTH = 15
 """The kernel cuts the names of processes after so many bytes."""
 
@@ -74,6 +100,12 @@ class Holder:
     user: str = ""
     command: str = ""
     memory_bytes: int | None = None
+
+    @property
+    def lives_there(self) -> bool:
+        """Whether the process is part of an idle GPU. A program of the desktop is while it holds little."""
+        small = self.memory_bytes is not None and self.memory_bytes <= DESKTOP_MAX_BYTES
+        return self.whose == "resident" or (self.whose == "desktop" and small)
 
     def __str__(self) -> str:
         size = "" if self.memory_bytes is None else f", {show_bytes(self.memory_bytes)}"
@@ -138,6 +170,8 @@ class Processes:
         user = f"uid {user}" if user.isdecimal() else user
         if name[:COMM_LENGTH] in {resident[:COMM_LENGTH] for resident in RESIDENTS}:
             return Holder(pid, "resident", user, command)
+        if name[:COMM_LENGTH] in {program[:COMM_LENGTH] for program in DESKTOP}:
+            return Holder(pid, "desktop", user, command)
         return Holder(pid, "ours" if self._is_ours(pid) else "foreign", user, command)
 
     def _is_ours(self, pid: int) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -23,6 +23,7 @@ from gpusched.devices.unit import Unit
 GpuIds = Literal["uuid", "index"]
 LOADER_WORKERS_MAX = 16
 CPU_FOLDER = Path("/sys/devices/system/cpu")
+NODE_FOLDER = Path("/sys/devices/system/node")
 
 COMMON = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -74,7 +75,7 @@ def _cores(
 ) -> dict[str, tuple[int, ...]]:
     """Share out the cores by UUID, for GPUs and slices. The slices of a board split the board's share."""
     boards = [entry.gpu for entry in machine.entries]
-    shares = share_cores(boards, os.sched_getaffinity(0), siblings)
+    shares = share_cores(boards, os.sched_getaffinity(0), siblings, node_distances())
     for entry in machine.entries:
         for place, unit in enumerate(entry.units):
             if unit.parent:
@@ -91,19 +92,62 @@ def _name(gpu: Gpu, machine: Machine, gpu_ids: GpuIds) -> str:
     return str(gpu.index if in_order else indices.index(gpu.index))
 
 
+def node_distances(folder: Path = NODE_FOLDER) -> dict[int, tuple[int, dict[int, int]]]:
+    """Return of each core its NUMA node, and how far that is from each node; empty where the kernel does not say."""
+    found: dict[int, tuple[int, dict[int, int]]] = {}
+    places = sorted(folder.glob("node[0-9]*"), key=lambda path: int(path.name[4:]))
+    for place in places:
+        try:
+            far = [int(word) for word in (place / "distance").read_text().split()]
+            cores = parse_cpu_list((place / "cpulist").read_text())
+        except (OSError, ValueError):
+            return {}
+        numbers = [int(path.name[4:]) for path in places]
+        found.update(
+            dict.fromkeys(cores, (int(place.name[4:]), dict(zip(numbers, far, strict=False))))
+        )
+    return found
+
+
+def with_orphans(
+    groups: dict[tuple[int, ...], list[Gpu]],
+    usable: Iterable[int],
+    nodes: Mapping[int, tuple[int, Mapping[int, int]]],
+) -> dict[tuple[int, ...], list[Gpu]]:
+    """Give cores of nodes without a GPU to the nearest group: an HGX A100's GPUs sit on nodes 3, 1, 7, 5 of 8."""
+    grown = {near: list(near) for near in groups}
+    taken = {core for near in groups for core in near}
+    for core in (core for core in usable if core not in taken and core in nodes):
+        distance = nodes[core][1]
+        near = min(
+            groups,
+            key=lambda g: (
+                min((distance.get(nodes[c][0], 255) for c in g if c in nodes), default=255),
+                len(grown[g]),
+            ),
+        )
+        grown[near].append(core)
+    return {tuple(sorted(grown[near])): group for near, group in groups.items()}
+
+
 def share_cores(
-    boards: Iterable[Gpu], allowed: Iterable[int], siblings: Callable[[int], tuple[int, ...]]
+    boards: Iterable[Gpu],
+    allowed: Iterable[int],
+    siblings: Callable[[int], tuple[int, ...]],
+    nodes: Mapping[int, tuple[int, Mapping[int, int]]] | None = None,
 ) -> dict[str, tuple[int, ...]]:
     """Share out the cores of each board (by UUID) among ``allowed``: even, contiguous shares of its node's cores.
 
-    Hyperthreads of one core stay together. Boards without known cores share all; where a node has fewer cores than
-    boards, they double up.
+    ``nodes``: as ``node_distances`` returns them. Hyperthreads of one core stay together. Boards without known cores
+    share all; where a node has fewer cores than boards, they double up.
     """
     usable = sorted(set(allowed))
     by_cores: dict[tuple[int, ...], list[Gpu]] = {}
     for gpu in boards:
         near = tuple(c for c in usable if c in gpu.cpus) or tuple(usable)
         by_cores.setdefault(near, []).append(gpu)
+    if nodes and len(by_cores) > 1:
+        by_cores = with_orphans(by_cores, usable, nodes)
     shares: dict[str, tuple[int, ...]] = {}
     for near, group in by_cores.items():
         cores = sorted({tuple(s for s in siblings(c) if s in near) or (c,) for c in near})

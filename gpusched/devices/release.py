@@ -199,9 +199,12 @@ def judge(
         # One stranger explains any amount of memory: it leaves with them, or is judged then.
         names = ", ".join(str(h) for h in holders[:3])
         more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
-        foreign_only = all(h.whose == "foreign" for h in holders)
+        foreign_only = all(h.whose in ("foreign", "desktop") for h in holders)
         return Verdict(False, f"held by {names}{more}", holders, foreign_only)
     excess = known.excess_bytes(usage) if means.memory else None
+    if excess is not None:  # what draws is left out already
+        desktop = (p for p in usage.compute if not p.draws and who(p.pid).whose == "desktop")
+        excess -= sum(process.memory_bytes or 0 for process in desktop)
     if means.memory and excess is None:
         return Verdict(False, "NVML gives no memory figure to compare with the idle baseline")
     if excess is not None and excess > tolerance_bytes():
@@ -217,6 +220,6 @@ def _holders(
     found = []
     for process in usage.compute:
         holder = replace(who(process.pid), memory_bytes=process.memory_bytes)
-        if holder.whose != "resident" and process.pid not in baseline.residents:
+        if not holder.lives_there and process.pid not in baseline.residents:
             found.append(holder)
     return tuple(found)

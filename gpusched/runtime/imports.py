@@ -12,6 +12,7 @@ import gc
 import importlib
 import os
 import sys
+import threading
 import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -76,16 +77,26 @@ class Imports:
         """Import the next module; say what became of it if the recipe's failed. Any of torch's may be missing."""
         module = self._due.popleft()
         wanted = module in self._preload
+        before = _tasks()
         try:
             importlib.import_module(module)
         except BaseException as problem:
             why = f"{type(problem).__name__}: {problem}"
-        else:
-            if not (wanted and _uses_cuda()):
-                return None
-            self.taint = True
+            return PreloadFailed(module, why) if wanted else None
+        if _uses_cuda():
             why = "importing it initialises CUDA, which forked ranks could then not use"
-        return PreloadFailed(module, why, tainted=self.taint) if wanted else None
+            if (
+                not wanted
+            ):  # with CUDA_VISIBLE_DEVICES=MIG-.. torch asks CUDA itself instead of NVML
+                return PreloadFailed(module, f"{why}; set launch: cold")
+        elif wanted and (names := _threads_since(before)):
+            why = (
+                f"importing it starts threads that forked ranks would not have: {', '.join(names)}"
+            )
+        else:
+            return None
+        self.taint = True
+        return PreloadFailed(module, why, tainted=True)
 
 
 def import_agent() -> None:
@@ -99,6 +110,27 @@ def import_agent() -> None:
     importlib.import_module("gpusched.runtime.birth").openblas_controls()
     if alone:
         del os.environ["OPENBLAS_NUM_THREADS"]
+
+
+def _tasks() -> set[int]:
+    """Return the threads of this process, as the kernel numbers them."""
+    return {int(task.name) for task in Path("/proc/self/task").iterdir()}
+
+
+def _threads_since(before: set[int]) -> list[str]:
+    """Name the threads started since: Python's, and those that a library has named.
+
+    Threads without a name of their own are pools of arithmetic (OpenBLAS, OpenMP), which see to themselves in a fork.
+    """
+    python = {thread.native_id: thread.name for thread in threading.enumerate()}
+    own = Path("/proc/self/comm").read_text()
+    names = []
+    for task in sorted(_tasks() - before):
+        with suppress(OSError):
+            name = Path(f"/proc/self/task/{task}/comm").read_text()
+            if task in python or name != own:
+                names.append(python.get(task) or name.strip())
+    return names
 
 
 def _uses_cuda() -> bool:

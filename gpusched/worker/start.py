@@ -62,9 +62,20 @@ def _start(defaults: Mapping[str, object] | None) -> Trial:
         atexit.register(_let_gloo_finish)
     rng.seed_everything(context.seed)
     trial = Trial(context, group)
+    select_gpu(trial, context)
     if context.waits is None:
         trial.connect()
     return trial
+
+
+def select_gpu(trial: Trial, context: Context) -> None:
+    """Make the rank's GPU the current one, so that a script's bare "cuda" is its own.
+
+    Not by ``device_id=`` of ``init_process_group``: groups split off later would hang (NVIDIA-NeMo/RL#3189).
+    """
+    torch = sys.modules.get("torch")
+    if context.device_kind == "cuda" and torch is not None and torch.backends.cuda.is_built():
+        _ = trial.device
 
 
 def _claim_rank(context: Context) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import pynvml
 
-from gpusched.devices.holders import RESIDENTS, Holder, Processes
+from gpusched.devices.holders import DESKTOP, RESIDENTS, Holder, Processes
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -165,6 +165,8 @@ class FakeProcesses(Processes):
         process = self._alive(pid)
         if process is None:
             return Holder(pid, "gone")
+        if process.command in DESKTOP:
+            return Holder(pid, "desktop", process.user, process.command)
         if process.command in RESIDENTS:
             return Holder(pid, "resident", process.user, process.command)
         return Holder(pid, "ours" if process.ours else "foreign", process.user, process.command)

@@ -193,6 +193,29 @@ def test_a_gpu_to_be_reset_when_empty_may_finish_its_trial(box: Box) -> None:
     assert "reset once the GPU is empty" in devices.faults()[0].reason
 
 
+def test_a_recovery_action_that_lies_can_be_overruled(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mend 13."""
+    monkeypatch.setenv("GPUSCHED_IGNORE_RECOVERY", "GPU-9, GPU-0a00")
+    devices, (_, second) = begin(box)
+    for board in box.gpus:
+        board.recovery = 1
+    box.clock.advance(5)
+    assert [fault.device for fault in devices.faults()] == [second]
+
+
+def test_cards_that_differ_are_said(make_box: MakeBox) -> None:
+    """Mend 13: CUDA orders them by speed unless told."""
+    mixed = make_box(gpu(0), gpu(1, name="NVIDIA RTX A2000"))
+    devices, _ = begin(mixed)
+    (note,) = devices.notes
+    devices.close()
+    assert "NVIDIA H100 80GB HBM3, NVIDIA RTX A2000" in note
+    told, _ = begin(mixed, environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    assert told.notes == []
+
+
 def test_memory_errors_and_bad_rows(make_box: MakeBox) -> None:
     box = make_box(gpu(0, ecc_uncorrected=3), gpu(1), gpu(2, remapped=(0, 0, 1, 0)))
     box.gpus[0].unsupported.add("recovery")

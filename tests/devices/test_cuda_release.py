@@ -313,3 +313,13 @@ def test_in_a_container_a_stranger_is_known_by_its_memory(make_box: MakeBox) -> 
     assert devices.released([first.id], 5) is None
     box.driver.end(99)
     assert devices.released([first.id], 5) is not None
+
+
+@pytest.mark.parametrize(("memory", "free"), [(200 * MIB, True), (6 * GIB, False)])
+def test_a_browser_may_compute_a_little(make_box: MakeBox, memory: int, free: bool) -> None:
+    """Mend 13."""
+    box = make_box(gpu(0), gpu(1))
+    box.driver.start(box.gpus[0], 600, memory, command="firefox", ours=False)
+    first, _ = box.devices().open()
+    assert first.usable is free
+    assert free or "firefox" in first.why_not
