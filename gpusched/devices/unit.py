@@ -185,6 +185,7 @@ class Unit:
             self.watch.draining[self.gpu.uuid] = self._ceiling_bytes()
             self._searched, self.watch.openers = False, ()
             return Verdict(False, WAITING)
+        self.watch.draining[self.gpu.uuid] = self._ceiling_bytes()  # a display may have grown
         verdict = self.verdict(self._ticket, lenient=False)
         if not verdict.clean:
             return self._with_openers(verdict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from conftest import LIMIT_S, Box, begin, gpu, run_trial
+from conftest import LIMIT_S, Box, begin, gpu, run_trial, with_slices
 from fake_driver import GIB, MIB
 
 from gpusched.devices.base import Quarantined, Readmitted, Released, Strangers
@@ -105,6 +105,22 @@ def test_the_display_may_grow_meanwhile(box: Box) -> None:
     assert devices.released([name], 2) is not None
     box.clock.advance(5)
     assert devices.faults() == ()
+
+
+def test_a_display_that_grows_while_others_drain_keeps_nobody_waiting(make_box: MakeBox) -> None:
+    """Schedule 68: only the memory was read from then on, and that was never as low as at the beginning."""
+    box = make_box(with_slices(gpu(0), 2))
+    devices, names = begin(box)
+    for place, name in enumerate(names):
+        run_trial(box, devices, name, 11 + place, 5 * GIB)
+    devices.confirm_release(names[1:], LIMIT_S)
+    devices.confirm_release(names[:1], LIMIT_S)
+    box.clock.advance(4)
+    box.driver.start(box.driver.everything()[1], 700, 300 * MIB, command="Xorg", ours=False)
+    box.driver.everything()[1].contexts[-1].graphics = True
+    box.driver.end(11)
+    box.clock.advance(2)
+    assert devices.told(Released) == [Released((names[0],))]
 
 
 def test_a_compositor_that_computes_a_little_is_part_of_the_screen(make_box: MakeBox) -> None:
