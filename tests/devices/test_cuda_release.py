@@ -107,13 +107,17 @@ def test_the_display_may_grow_meanwhile(box: Box) -> None:
     assert devices.faults() == ()
 
 
-def test_a_display_that_grows_while_others_drain_keeps_nobody_waiting(make_box: MakeBox) -> None:
+@pytest.mark.parametrize("later_s", [0.03, 0.09, 0.15, 0.21])
+def test_a_display_that_grows_while_others_drain_keeps_nobody_waiting(
+    make_box: MakeBox, later_s: float
+) -> None:
     """Schedule 68: only the memory was read from then on, and that was never as low as at the beginning."""
     box = make_box(with_slices(gpu(0), 2))
     devices, names = begin(box)
     for place, name in enumerate(names):
         run_trial(box, devices, name, 11 + place, 5 * GIB)
     devices.confirm_release(names[1:], LIMIT_S)
+    box.clock.advance(later_s)
     devices.confirm_release(names[:1], LIMIT_S)
     box.clock.advance(4)
     box.driver.start(box.driver.everything()[1], 700, 300 * MIB, command="Xorg", ours=False)
