@@ -34,16 +34,18 @@ class Snapshot:
             MemoryError: There is no room for a copy.
         """
         import torch
+        from torch.utils.serialization import config
 
         self._open()
         self._end = 0
-        # The manifest's SHA-256 covers every byte; the archive's own sums would cost as much as the copying.
-        sums = torch.serialization.get_crc32_options()
-        torch.serialization.set_crc32_options(False)
-        try:
+        how = {
+            # The manifest's SHA-256 covers every byte; the archive's own sums would cost as much as the copying.
+            "save.compute_crc32": False,
+            # From a GPU through pinned memory: 12.6 GB/s, not 1.4 (pytorch/pytorch#138018, #143342).
+            "save.use_pinned_memory_for_d2h": torch.cuda.is_initialized(),
+        }
+        with config.patch(how):
             torch.save(state, cast(BinaryIO, self))  # all it needs is write and flush
-        finally:
-            torch.serialization.set_crc32_options(sums)
         return self._view()
 
     def make_room(self, size: int) -> None:

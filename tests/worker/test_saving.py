@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import random
 import signal
@@ -233,3 +234,24 @@ def test_killed_at_any_moment_what_was_called_saved_is_there_and_whole(tmp_path:
         assert found.step >= max([last, *said])
         assert found.load("state.pt")["weights"].unique().tolist() == [found.step]
         last = found.step
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_a_state_on_a_gpu_is_copied_through_pinned_memory(
+    monkeypatch: pytest.MonkeyPatch, on_gpu: bool
+) -> None:
+    """Pageable memory takes 1.4 GB/s where pinned takes 12.6; the archive is the same."""
+    from torch.utils.serialization import config
+
+    saved, seen = torch.save, []
+
+    def save(state: Any, file: Any) -> None:
+        seen.append((config.save.use_pinned_memory_for_d2h, config.save.compute_crc32))
+        saved(state, file)
+
+    monkeypatch.setattr(torch, "save", save)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: on_gpu)
+    copy = bytes(Snapshot().take({"w": torch.arange(5.0)}))
+    assert seen == [(on_gpu, False)]
+    assert (config.save.use_pinned_memory_for_d2h, config.save.compute_crc32) == (False, True)
+    assert torch.load(io.BytesIO(copy), weights_only=True)["w"].tolist() == [0, 1, 2, 3, 4]
