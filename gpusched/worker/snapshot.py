@@ -44,7 +44,7 @@ class Snapshot:
             # From a GPU through pinned memory: 12.6 GB/s, not 1.4 (pytorch/pytorch#138018, #143342).
             "save.use_pinned_memory_for_d2h": torch.cuda.is_initialized(),
         }
-        with config.patch(how):
+        with config.patch(how):  # type: ignore[attr-defined]
             torch.save(state, cast(BinaryIO, self))  # all it needs is write and flush
         return self._view()
 
