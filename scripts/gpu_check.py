@@ -1,9 +1,10 @@
-"""What a real GPU does: how long processes and memory take to go, starts, resizes, turns. JSON lines; < 9 minutes.
+"""What a real GPU does: its driver's answers, how long processes and memory take to go, starts, resizes, turns.
 
     python scripts/gpu_check.py                # on one free GPU; says so and ends with 0 where there is none
     python scripts/gpu_check.py --cpu          # a rehearsal on one CPU slot: the same code, other figures
     python scripts/gpu_check.py --only cifar10 --search-seconds 600
 
+JSON lines. First what decides most; run part by part where time is short (`--only nvml`, each under 9 minutes).
 Every launch, end and release goes through gpusched's own executor. What is measured and how to read it:
 docs/gpu-release.md. A part that cannot be measured says why in a line of its own, and the exit code is 1.
 """
@@ -23,7 +24,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from gpu_parts import lives, searches  # noqa: E402
+from gpu_parts import driver, lives, searches  # noqa: E402
 
 from gpusched.devices.choose import gpus_here  # noqa: E402
 from gpusched.errors import GpuschedError  # noqa: E402
@@ -31,7 +32,10 @@ from gpusched.errors import GpuschedError  # noqa: E402
 # What is started from here finds this gpusched, installed or not.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
 
-PARTS = ("starts", "groups", "resize", "turns", "cifar10", "endings")
+ON_GPUS = ("nvml", "kill", "faults", "pinned")
+"""Parts that a CPU slot cannot rehearse."""
+PARTS = (*ON_GPUS[:3], "starts", "groups", "resize", "turns", "cifar10", "endings", "pinned")
+"""Those that decide most first; each takes 9 minutes at most, and `--only` runs some."""
 VGG19_ROWS = 140_000  # x 1024 float32: 573 MB, as VGG19 has
 
 
@@ -43,6 +47,9 @@ def parts(
     device = devices[0]
     rows = 2000 if short else VGG19_ROWS
     return {
+        "nvml": lambda: driver.nvml(device=device),
+        "kill": lambda: driver.kill(device=device, rounds=min(args.rounds, 20)),
+        "faults": lambda: driver.faults(device=device),
         "starts": lambda: lives.starts(device=device, rounds=2 if short else 5),
         "groups": lambda: lives.groups(devices=devices, rounds=2 if short else 4),
         "resize": lambda: lives.resizes(device=device, rounds=2 if short else 5, rows=rows),
@@ -61,6 +68,7 @@ def parts(
         "endings": lambda: lives.endings(
             device=device, rounds=args.rounds, until_s=began_s + args.seconds
         ),
+        "pinned": driver.pinned,
     }
 
 
@@ -129,7 +137,7 @@ def main() -> int:
         return 1
     failed = False
     for name, measure in parts(args, devices, began_s).items():
-        if name not in args.only:
+        if name not in args.only or (args.cpu and name in ON_GPUS):
             continue
         try:
             for line in measure():

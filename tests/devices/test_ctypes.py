@@ -163,3 +163,32 @@ def test_gpusched_gpus_shows_both(library: Path, tmp_path: Path) -> None:
     assert [row["name"] for row in rows] == ["NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090"]
     assert "reset once the GPU is empty" in rows[0]["busy"]
     assert "pid 1 " in rows[1]["busy"]
+
+
+PARTS = """
+import json, sys
+sys.path[:0] = ["scripts"]
+from gpu_parts import driver
+driver.GONE_WITHIN_S = 0.5
+driver._FILL = "import sys; print('ready', flush=True); sys.stdin.read()"
+device = "GPU-11111111-2222-3333-4444-555555555555"
+lines = [*driver.nvml(device=device), *driver.kill(device=device, rounds=1)]
+driver._FAULTS = {"none": "raise SystemExit('torch.OutOfMemoryError: CUDA out of memory.')"}
+print(json.dumps([*lines, *driver.faults(device=device)]))
+"""
+
+
+@pytest.mark.slow
+def test_the_parts_of_gpu_check_that_ask_the_driver(library: Path) -> None:
+    """They are to run at once on the day there is a GPU."""
+    told = json.loads(python(library, "-c", PARTS))
+    facts, warm, context, killed, fault = told
+    answers = {call["call"]: call for call in facts["calls"]}
+    assert "used" in answers["nvmlDeviceGetMemoryInfo"]["answer"]
+    assert "NVMLError" in answers["nvmlDeviceGetNumaNodeId"]["answer"]
+    assert facts["attach_s"] >= 0
+    assert warm["warm_imports"].endswith("[]"), "no file of the driver is open"
+    assert "no CUDA context" in context["context"]
+    assert killed["idle_bytes"] == killed["full_bytes"] == 4 << 20
+    assert {"waitpid_s", "memory_s", "listed_s"} <= set(killed)
+    assert (fault["memory_fault"], fault["code"], fault["deaf"]) == ("gpu", 1, "")
