@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
@@ -33,11 +34,13 @@ class _FromOptuna(Suggester):
 
     startup = 10
 
+    @abstractmethod
     def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
-        raise NotImplementedError
+        """Make Optuna's sampler."""
 
+    @abstractmethod
     def known(self, seen: Seen, params: dict[str, object]) -> FrozenTrial | None:
-        raise NotImplementedError
+        """Return what the study is to know of a trial; None: nothing."""
 
     def suggest(self, n: int, seen: Sequence[Seen], random: Random) -> Mapping[str, object]:
         study = optuna.create_study(
