@@ -5,9 +5,16 @@ from __future__ import annotations
 import json
 import os
 import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from gpusched.protocol import BadFrame
+
+T = TypeVar("T")
+_FILE_LIMIT_BYTES = 4 << 20
+_SEAL_BYTES = len(',"crc":"01234567"}')
 
 
 def private_folder(path: Path) -> Path:
@@ -63,12 +70,6 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-_FILE_LIMIT_BYTES = 4 << 20
-
-
-_SEAL_BYTES = len(',"crc":"01234567"}')
-
-
 def read_json(path: Path, limit_bytes: int = _FILE_LIMIT_BYTES) -> dict[str, Any] | None:
     """Return the object in this file; None without such a file, or without an object in it."""
     try:
@@ -77,6 +78,15 @@ def read_json(path: Path, limit_bytes: int = _FILE_LIMIT_BYTES) -> dict[str, Any
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
+
+
+def read_record(path: Path, decode: Callable[[bytes], T]) -> T | None:
+    """Return the record in this file; None without such a file, or where ``decode`` finds none in it."""
+    try:
+        with path.open("rb") as file:
+            return decode(file.read(_FILE_LIMIT_BYTES))
+    except (OSError, BadFrame):
+        return None
 
 
 def sealed(text: bytes) -> bytes:

@@ -6,50 +6,53 @@ none and thereby forbids a late shim to start. Later the shim adds who its ranks
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpusched.folder.files import read_json, write_aside
+from msgspec import Struct
+
+from gpusched.folder.files import read_record, write_aside
 from gpusched.processes.identity import Identity, boot_id, is_alive
+from gpusched.protocol import Number, decoder, encode
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The processes that look after an incarnation. ``shim`` is None where a daemon has forbidden it to start."""
+class Claim(Struct, frozen=True):
+    """The processes that look after an incarnation. ``pid`` is None where a daemon has forbidden a shim to start."""
 
-    shim: Identity | None
-    boot: str
-    ranks: tuple[Identity, ...] = field(default=())
+    pid: Number | None
+    start_time: int | None
+    boot_id: str
+    ranks: tuple[Identity, ...] = ()
+
+    @property
+    def shim(self) -> Identity | None:
+        known = self.pid is not None and self.start_time is not None
+        return Identity(self.pid, self.start_time) if known else None  # type: ignore[arg-type]
 
     @property
     def is_alive(self) -> bool:
-        return self.shim is not None and self.boot == boot_id() and is_alive(self.shim)
+        return self.shim is not None and self.boot_id == boot_id() and is_alive(self.shim)
 
     @property
     def leaders(self) -> tuple[Identity, ...]:
         """The leaders of the sessions made in this boot."""
-        if self.shim is None or self.boot != boot_id():
+        if self.shim is None or self.boot_id != boot_id():
             return ()
         return (self.shim, *self.ranks)
 
 
-def _text(shim: Identity | None, ranks: Iterable[Identity]) -> bytes:
+_decode = decoder(Claim)
+
+
+def _text(shim: Identity | None, ranks: Iterable[Identity] = ()) -> bytes:
     pid, began = shim if shim is not None else (None, None)
-    record = {
-        "pid": pid,
-        "start_time": began,
-        "boot_id": boot_id(),
-        "ranks": [list(r) for r in ranks],
-    }
-    return json.dumps(record).encode() + b"\n"
+    return encode(Claim(pid, began, boot_id(), tuple(ranks)))
 
 
 def make_claim(path: Path, shim: Identity | None) -> bool:
     """Make the claim; return False if there is one already."""
-    aside = write_aside(path, _text(shim, ()))
+    aside = write_aside(path, _text(shim))
     try:
         os.link(aside, path)
     except FileExistsError:
@@ -64,24 +67,6 @@ def add_ranks(path: Path, shim: Identity, ranks: Iterable[Identity]) -> None:
     write_aside(path, _text(shim, ranks)).replace(path)
 
 
-def _identity(found: object) -> Identity | None:
-    match found:
-        case [int(pid), int(began)] if pid > 0:
-            return Identity(pid, began)
-        case _:
-            return None
-
-
 def read_claim(path: Path) -> Claim | None:
     """Read a claim; None if there is none (or nothing that could be one)."""
-    record = read_json(path)
-    if record is None:
-        return None
-    ranks = record.get("ranks")
-    return Claim(
-        shim=_identity([record.get("pid"), record.get("start_time")]),
-        boot=str(record.get("boot_id")),
-        ranks=tuple(
-            r for r in map(_identity, ranks if isinstance(ranks, list) else ()) if r is not None
-        ),
-    )
+    return read_record(path, _decode)

@@ -10,42 +10,28 @@ Everything read here was written by a trial: sizes are bounded, and nothing that
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
 
-from gpusched.folder.files import read_json
+from gpusched.folder.files import read_json, read_record
 from gpusched.folder.paths import TrialPaths
-from gpusched.protocol import BadFrame, Exit, RankError, Word, exit_from, word_from
+from gpusched.protocol import Exit, RankError, Word, exit_from, word_from
 
 _TEXT_LIMIT = 16_000
-_RECORD_LIMIT_BYTES = 1 << 20
 _SUDDEN = tuple(
     -number
     for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
 )
 
 
-T = TypeVar("T")
-
-
-def _read(path: Path, decode: Callable[[bytes], T]) -> T | None:
-    """Read a record from its file; None if there is none, or what cannot be one."""
-    try:
-        with path.open("rb") as file:
-            return decode(file.read(_RECORD_LIMIT_BYTES))
-    except (OSError, BadFrame):
-        return None
-
-
 def last_word(paths: TrialPaths, incarnation: int) -> Word | None:
     """Read the committed last word; None if there is none."""
-    return _read(paths.last_word(incarnation), word_from)
+    return read_record(paths.last_word(incarnation), word_from)
 
 
 def read_exit(paths: TrialPaths, incarnation: int) -> Exit | None:
     """Read ``exit.json``, which the shim wrote when nothing was left; None if there is none."""
-    return _read(paths.exit(incarnation), exit_from)
+    return read_record(paths.exit(incarnation), exit_from)
 
 
 def signal_name(number: int) -> str:

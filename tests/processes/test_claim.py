@@ -75,10 +75,16 @@ def test_what_is_no_claim(tmp_path: Path, text: str) -> None:
     assert read_claim(tmp_path / "shim.json") is None
 
 
-@pytest.mark.parametrize("ranks", [None, 5, "x", [[1]], [["1", 2]], [[-1, 2]], [{}]])
-def test_ranks_that_are_none_are_left_out(tmp_path: Path, ranks: object) -> None:
-    record = {"pid": 0, "start_time": "x", "boot_id": boot_id(), "ranks": ranks}
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"ranks": ranks} for ranks in (None, 5, "x", [[1]], [["1", 2]], [{}])),
+        *({"pid": 0}, {"start_time": "x"}, {"boot_id": None}),
+    ],
+)
+def test_a_claim_that_is_not_as_it_was_written_is_none(tmp_path: Path, changed: object) -> None:
+    record = {**HERE._asdict(), "boot_id": boot_id(), "ranks": [[1, 2]]}
     (tmp_path / "shim.json").write_text(json.dumps(record))
-    claim = read_claim(tmp_path / "shim.json")
-    assert claim is not None
-    assert (claim.shim, claim.ranks) == (None, ())
+    assert read_claim(tmp_path / "shim.json") is not None
+    (tmp_path / "shim.json").write_text(json.dumps({**record, **changed}))
+    assert read_claim(tmp_path / "shim.json") is None
