@@ -26,9 +26,6 @@ class Standing:
     of: int
     metric: float | None
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
@@ -54,21 +51,8 @@ class Explanation:
     saved_age_s: float | None
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "trial": self.trial,
-            "state": self.state,
-            "step": self.step,
-            "metric": self.metric,
-            "why": self.why,
-            "moves_when": self.moves_when,
-            "standings": [standing.to_json() for standing in self.standings],
-            "policy": list(self.policy),
-            "story": [{"at": round(at, 3), "what": what} for at, what in self.story],
-            "hparams": dict(self.hparams),
-            "error": self.error,
-            "saved_step": self.saved_step,
-            "saved_age_s": self.saved_age_s,
-        }
+        story = [{"at": round(at, 3), "what": what} for at, what in self.story]
+        return {**asdict(self), "story": story}
 
     def lines(self) -> list[str]:
         """Word the explanation for people."""

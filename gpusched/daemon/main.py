@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -317,9 +317,15 @@ class Daemon:
         self._next_look_at = now + FENCE_EVERY_S
         self.epoch.check()
         self._loggers.look()
-        for helper in (self._forecaster, self._suggester, self._loggers):
-            while helper is not None and helper.complaints:
-                self._say(helper.complaints.popleft())
+        for complaint in complaints(self._forecaster, self._suggester, self._loggers):
+            self._say(complaint)
+
+
+def complaints(*helpers: Any) -> Iterator[str]:
+    """Take what went wrong in processes beside the daemon's."""
+    for helper in helpers:
+        while helper is not None and helper.complaints:
+            yield helper.complaints.popleft()
 
 
 # ---------------------------------------------------------------- start

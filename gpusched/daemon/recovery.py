@@ -21,7 +21,7 @@ from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled
 from gpusched.errors import GpuschedError
 from gpusched.executors.best import keep_best
-from gpusched.folder.files import sync_folder, write_durably
+from gpusched.folder.files import sync, write_durably
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import kill_each, mark_of, of_incarnation
@@ -132,4 +132,4 @@ def _put_aside(folder: Path) -> None:
     while (aside := folder.with_name(f"{folder.name}.salvaged-{number}")).exists():
         number += 1
     folder.rename(aside)
-    sync_folder(folder.parent)
+    sync(folder.parent)

@@ -8,7 +8,6 @@ again where the disk refuses.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import zlib
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from typing import Any
 
 from gpusched import failpoints
 from gpusched.core.decisions import KeepBest
-from gpusched.folder.files import private_folder, read_json, sealed, sync_folder, write_durably
+from gpusched.folder.files import private_folder, read_json, sealed, sync, write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.folder.reserve import FULL
 
@@ -51,7 +50,7 @@ def keep_best(
         _build(aside, source, paths.trial(trial).hparams, facts)
         failpoints.reach("best.built")
         aside.replace(folder)
-        sync_folder(paths.bests)
+        sync(paths.bests)
         failpoints.reach("best.renamed")
         _point_to(paths.best, folder)
         failpoints.reach("best.pointed")
@@ -74,7 +73,7 @@ def give_back(paths: ExperimentPaths, trial: int, step: int) -> None:
     shutil.rmtree(aside, ignore_errors=True)
     _link_folder(paths.best / "checkpoint", aside)
     aside.replace(home)
-    sync_folder(home.parent)
+    sync(home.parent)
 
 
 def _build(folder: Path, source: Path, hparams: Path, facts: Mapping[str, Any]) -> None:
@@ -92,7 +91,7 @@ def _link_folder(source: Path, target: Path) -> None:
     private_folder(target)
     for entry in source.iterdir():
         (_link_folder if entry.is_dir() else _link)(entry, target / entry.name)
-    sync_folder(target)
+    sync(target)
 
 
 def _link(source: Path, target: Path) -> None:
@@ -103,11 +102,7 @@ def _link(source: Path, target: Path) -> None:
         raise
     except OSError:
         shutil.copyfile(source, target)
-        descriptor = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync(target)
 
 
 def _point_to(link: Path, folder: Path) -> None:
@@ -115,7 +110,7 @@ def _point_to(link: Path, folder: Path) -> None:
     aside.unlink(missing_ok=True)
     aside.symlink_to(folder.relative_to(link.parent))
     aside.replace(link)
-    sync_folder(link.parent)
+    sync(link.parent)
 
 
 class BestKeeper:

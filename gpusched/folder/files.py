@@ -34,7 +34,7 @@ def write_durably(path: Path, data: bytes) -> None:
         with suppress(OSError):
             aside.unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def write_aside(path: Path, data: bytes, *, sync: bool = False) -> Path:
@@ -61,9 +61,9 @@ def write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def sync_folder(folder: Path) -> None:
-    """fsync a folder, so that the names in it survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync(path: Path) -> None:
+    """fsync a file, or a folder so that the names in it survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

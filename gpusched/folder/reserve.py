@@ -17,6 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpusched.folder.files import write_all
+
 MIB = 1 << 20
 SLICE_BYTES = MIB
 SLICES = 8
@@ -98,9 +100,7 @@ def is_full(folder: Path) -> bool:
     try:
         descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            view = memoryview(bytes(1 << 16))
-            while view:
-                view = view[os.write(descriptor, view) :]
+            write_all(descriptor, bytes(1 << 16))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

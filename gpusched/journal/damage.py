@@ -21,7 +21,7 @@ from pathlib import Path
 
 from gpusched import failpoints
 from gpusched.errors import DamagedState, GpuschedError, InputError
-from gpusched.folder.files import sync_folder
+from gpusched.folder.files import sync
 
 # ---------------------------------------------------------------- the mark
 
@@ -81,7 +81,7 @@ def replace_journal(path: Path, build: Callable[[Path], None]) -> None:
         leftover.unlink(missing_ok=True)
     build(unfinished)
     unfinished.replace(_beside(path, ".salvaged"))
-    sync_folder(path.parent)
+    sync(path.parent)
     failpoints.reach("salvage.built")
     finish_salvage(path)
 
@@ -98,10 +98,10 @@ def finish_salvage(path: Path) -> None:
         if part.exists():
             part.replace(_beside(kept, suffix))
     _beside(path, _SHM).unlink(missing_ok=True)
-    sync_folder(path.parent)
+    sync(path.parent)
     failpoints.reach("salvage.aside")
     salvaged.replace(path)
-    sync_folder(path.parent)
+    sync(path.parent)
     failpoints.reach("salvage.after")
 
 

@@ -29,7 +29,7 @@ from gpusched import failpoints
 from gpusched.core.decisions import Command
 from gpusched.core.events import Event
 from gpusched.errors import DamagedState, Fenced, InputError, NewerFormat
-from gpusched.folder.files import sync_folder
+from gpusched.folder.files import sync
 from gpusched.folder.reserve import is_full
 from gpusched.journal.codec import commands_from, commands_text, event_body, event_from
 from gpusched.journal.damage import Mark, damaged, explained, finish_salvage, replace_journal
@@ -68,7 +68,8 @@ class Journal:
     """An open journal. Not for two processes at once: whoever opens it holds the experiment's lock."""
 
     def __init__(self, connection: sqlite3.Connection, path: Path, *, is_new: bool) -> None:
-        self._connection = connection
+        #: The one connection, for settings of SQLite's.
+        self.connection = connection
         self._path = path
         self._mark = Mark(path.with_name(path.name + "-mark"))
         self._pending: list[_Row] = []
@@ -91,7 +92,7 @@ class Journal:
         """
         journal = cls(_create(path, meta), path, is_new=True)
         journal._epoch = meta.get("epoch")
-        sync_folder(path.parent)
+        sync(path.parent)
         journal._mark.write(0)
         return journal
 
@@ -114,12 +115,12 @@ class Journal:
     def meta(self) -> dict[str, Any]:
         """Raises DamagedState where it is not as it was written."""
         with explained(self._path):
-            return _meta(self._connection)
+            return _meta(self.connection)
 
     def set_meta(self, meta: Mapping[str, Any]) -> None:
         """Set some keys, durably."""
         with explained(self._path):
-            self._connection.execute(
+            self.connection.execute(
                 "REPLACE INTO meta VALUES (1, ?, ?)", _meta_row({**self.meta, **meta})
             )
 
@@ -135,7 +136,7 @@ class Journal:
             return
         newest = int(self.meta.get("epoch", 0))
         if newest > self._epoch:
-            self._connection.execute("ROLLBACK")
+            self.connection.execute("ROLLBACK")
             raise Fenced(self._epoch, newest)
 
     # ------------------------------------------------------------ write
@@ -161,7 +162,7 @@ class Journal:
         """
         if not self._pending:
             return
-        connection = self._connection
+        connection = self.connection
         failpoints.reach("journal.before")
         try:
             connection.execute("BEGIN IMMEDIATE")
@@ -185,7 +186,7 @@ class Journal:
     def _raise_format(self) -> None:
         """Give an older journal this version's number, in the transaction that adds events of this version."""
         if self._format < FORMAT:
-            self._connection.execute(f"PRAGMA user_version={FORMAT}")
+            self.connection.execute(f"PRAGMA user_version={FORMAT}")
 
     def close(self) -> None:
         """Commit and close."""
@@ -196,7 +197,7 @@ class Journal:
 
     def abandon(self) -> None:
         """Close without a commit, as the end of the process would."""
-        self._connection.close()
+        self.connection.close()
         self._mark.close()
 
     # ------------------------------------------------------------ read
@@ -208,7 +209,7 @@ class Journal:
         """
         seq = 0
         with explained(self._path):
-            for row in _checked(self._connection, self._path):
+            for row in _checked(self.connection, self._path):
                 entry = _entry(row, self._path)
                 seq = entry.seq
                 if not self._at_end:
@@ -229,7 +230,7 @@ class Journal:
 
         def build(path: Path) -> None:
             connection = _create(path, meta)
-            good = self._connection.execute(
+            good = self.connection.execute(
                 "SELECT * FROM events WHERE seq <= ? ORDER BY seq", (last,)
             )
             connection.execute("BEGIN")
@@ -239,15 +240,15 @@ class Journal:
 
         with explained(self._path):
             replace_journal(self._path, build)
-            self._connection.close()
-            self._connection = _connect(self._path)
+            self.connection.close()
+            self.connection = _connect(self._path)
         self._mark.write(last)
         self._at_end = True
         return max(0, dropped)
 
     def _highest(self) -> int:
         try:
-            (highest,) = self._connection.execute("SELECT max(seq) FROM events").fetchone()
+            (highest,) = self.connection.execute("SELECT max(seq) FROM events").fetchone()
         except sqlite3.Error:
             return 0
         return highest if isinstance(highest, int) else 0

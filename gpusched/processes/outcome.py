@@ -51,6 +51,11 @@ def tail_of(path: Path, size: int = _TEXT_LIMIT) -> str:
         return ""
 
 
+def last_line(path: Path) -> str:
+    """Read the last line of a log that is not blank; empty if there is none."""
+    return next((line.strip() for line in reversed(tail_of(path).splitlines()) if line.strip()), "")
+
+
 def _from_stderr(text: str) -> tuple[str | None, str]:
     """Find the last traceback in a rank's stderr and its last line: for scripts that write no error file."""
     at = text.rfind("Traceback (most recent call last):")

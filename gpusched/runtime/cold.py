@@ -121,6 +121,5 @@ def _take_codes(shim: Shim, path: Path) -> None:
     if code == 0:
         shim.codes.update({rank: 0 for rank in range(shim.size) if rank not in shim.codes})
     elif not shim.codes:
-        log = outcome.tail_of(shim.paths.logs(shim.incarnation) / "shim.log").splitlines()
-        last = next((line.strip() for line in reversed(log) if line.strip()), "it said nothing")
-        shim.launch_error = f"torchrun ended with code {code}: {last}"
+        last = outcome.last_line(shim.paths.logs(shim.incarnation) / "shim.log")
+        shim.launch_error = f"torchrun ended with code {code}: {last or 'it said nothing'}"

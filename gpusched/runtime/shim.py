@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpusched import failpoints
-from gpusched.folder.files import write_all
+from gpusched.folder.files import sync, write_aside
 from gpusched.folder.lock import read_epoch
 from gpusched.folder.logcap import LogCap
 from gpusched.folder.paths import TrialPaths
@@ -301,32 +301,15 @@ class Shim:
         path = self.paths.exit(self.incarnation)
         failpoints.reach("exit.before")
         try:
-            descriptor = _write(path, encode(record))
+            write_aside(path, encode(record)).replace(path)
         except OSError:
             traceback.print_exc()
-            descriptor = None
         failpoints.reach("exit.written")
         self._orders.tell(Exited(record))
         failpoints.reach("exit.told")
-        if descriptor is not None:
-            with suppress(OSError):
-                os.fsync(descriptor)
-                folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-                os.fsync(folder)
-
-
-def _write(path: Path, data: bytes) -> int:
-    """Put ``data`` in the place of ``path``; return the open file, to be synced when no process waits for it."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        write_all(descriptor, data)
-        aside.replace(path)
-    except OSError:
-        os.close(descriptor)
-        aside.unlink(missing_ok=True)
-        raise
-    return descriptor
+        with suppress(OSError):  # synced when no process waits for it
+            sync(path)
+            sync(path.parent)
 
 
 def _tell(processes: list[Identity]) -> None:

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, Protocol
 
 from gpusched import failpoints
 from gpusched.errors import DamagedState
-from gpusched.folder.files import private_folder, sync_folder
+from gpusched.folder.files import private_folder, sync
 from gpusched.processes.identity import boot_id
 from gpusched.worker.errorfile import say
 
@@ -178,7 +178,7 @@ class CheckpointStore:
             manifest["check"] = _manifest_hash(manifest)
             text = json.dumps(manifest, indent=1).encode()
             _write_file(staged / MANIFEST, lambda file: _write_all(file, text))
-            sync_folder(staged)
+            sync(staged)
             failpoints.reach("checkpoint.staged")
             self._swap_in(staged, self.folder / f"step-{step:08d}")
         except OSError:
@@ -207,8 +207,8 @@ class CheckpointStore:
         """The trial's folder was made without a sync, and a checkpoint is not there if a folder above it is not."""
         if not self.folder.is_dir():
             private_folder(self.folder)
-            sync_folder(self.folder.parent)
-            sync_folder(self.folder.parent.parent)
+            sync(self.folder.parent)
+            sync(self.folder.parent.parent)
 
     def _put_back(self) -> None:
         """A crash between the two renames of ``_swap_in`` leaves a step under its other name alone."""
@@ -232,7 +232,7 @@ class CheckpointStore:
             shutil.rmtree(old, ignore_errors=True)
             target.rename(old)
         staged.rename(target)
-        sync_folder(self.folder)
+        sync(self.folder)
         failpoints.reach("checkpoint.renamed")
 
     def _prune(self, newest: int) -> None:
@@ -331,7 +331,7 @@ def _seal_folder(checkpoint: Path, name: str) -> dict[str, dict[str, Any]]:
             entries[inside] = _seal_file(path)
         else:
             path.unlink()  # a socket or a pipe holds nothing
-    sync_folder(checkpoint / name)
+    sync(checkpoint / name)
     return entries
 
 

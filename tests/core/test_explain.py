@@ -144,7 +144,7 @@ def test_standings_are_ranks_and_metrics_in_rungs() -> None:
         (Standing(1, 3, 3, None),),
     ]
     data = explain(script.state, policy, 0).to_json()
-    assert data["standings"] == [{"milestone": 1, "rank": 2, "of": 3, "metric": 0.5}]
+    assert data["standings"] == ({"milestone": 1, "rank": 2, "of": 3, "metric": 0.5},)
 
 
 def test_nobody_knows_it() -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from pathlib import Path
-from typing import Any
-
-import pytest
+from types import SimpleNamespace
 
 from gpusched.core.decisions import ConfirmRelease, Launch
 from gpusched.core.events import DeviceQuarantined
 from gpusched.daemon import recovery
+from gpusched.daemon.main import complaints
 from gpusched.devices.base import Device
 from gpusched.folder.paths import ExperimentPaths
 from tests.core import stages
@@ -65,24 +64,10 @@ def test_after_a_salvage_unknown_trials_are_put_aside_and_numbers_skipped(tmp_pa
     assert (paths.trials / "0001.salvaged-2").is_dir(), "another salvage harms no earlier one"
 
 
-class Complainer:
-    """A forecaster whose process has died."""
-
-    def __init__(self) -> None:
-        self.complaints = deque(["the process for forecasts ended (status 1)"])
-
-
-def test_complaints_of_the_forecaster_reach_the_log(capsys: pytest.CaptureFixture[str]) -> None:
-    from gpusched.daemon.main import Daemon
-
-    daemon: Any = Daemon.__new__(Daemon)
-    daemon._next_look_at, daemon.clock, daemon._notes = 0.0, lambda: 5.0, []
-    daemon.epoch = type("Epoch", (), {"check": staticmethod(lambda: None)})
-    daemon._forecaster = forecaster = Complainer()
-    daemon._suggester = None
-    daemon._look_around()
-    assert "the process for forecasts ended (status 1)" in capsys.readouterr().out
-    assert not forecaster.complaints
+def test_complaints_of_helpers_are_taken_once() -> None:
+    died = SimpleNamespace(complaints=deque(["the process for forecasts ended (status 1)"]))
+    assert list(complaints(died, None)) == ["the process for forecasts ended (status 1)"]
+    assert not list(complaints(died))
 
 
 def test_the_names_of_commands_are_those_of_failpoints() -> None:

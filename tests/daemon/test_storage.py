@@ -145,8 +145,8 @@ def test_what_is_a_full_disk_and_what_is_a_broken_one(
     """A quota (EDQUOT) looks like a broken disk to SQLite; a failed fsync is one, whatever else is true."""
     monkeypatch.setattr("gpusched.journal.log.is_full", lambda _folder: full)
     journal = Journal.create(tmp_path / "journal.db", META)
-    refusing = _Refusing(journal._connection, code)
-    journal._connection = refusing  # type: ignore[assignment]
+    refusing = _Refusing(journal.connection, code)
+    journal.connection = refusing  # type: ignore[assignment]
     event, commands = next(iter(sample(1)))
     journal.append(event, commands)
     with pytest.raises(raised):

@@ -46,7 +46,7 @@ def watched(setup: Setup) -> Watched:
 
 
 def _limit_pages(journal: Journal, pages: int) -> None:
-    journal._connection.execute(f"PRAGMA max_page_count={pages}")
+    journal.connection.execute(f"PRAGMA max_page_count={pages}")
 
 
 def test_while_the_disk_is_full_nothing_is_done_and_nothing_is_lost(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_failure_on_the_way_leaves_the_old_best_whole(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    for name in ("write_durably", "sync_folder", "_link", "_point_to"):
+    for name in ("write_durably", "sync", "_link", "_point_to"):
         with monkeypatch.context() as patch:
             patch.setattr(best, name, full)
             with pytest.raises(OSError, match="No space"):

@@ -22,13 +22,12 @@ import pytest
 
 from gpusched.executors.best import keep_best
 from gpusched.executors.local.launching import _write_hparams
-from gpusched.folder.files import private_folder, write_durably
+from gpusched.folder.files import private_folder, write_aside, write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.folder.reports import ReportLog, reports_after
 from gpusched.processes.claim import add_ranks, make_claim, read_claim
 from gpusched.processes.identity import Identity
 from gpusched.protocol import Report
-from gpusched.runtime.shim import _write as write_exit
 from gpusched.worker.checkpoint import CheckpointStore
 from gpusched.worker.lastword import LastWord
 
@@ -170,7 +169,8 @@ def _say(scene: Scene) -> bool:
 
 
 def _leave(scene: Scene) -> None:
-    os.close(write_exit(scene.trial.exit(1), b'{"outcome": "finished"}\n'))
+    path = scene.trial.exit(1)
+    write_aside(path, b'{"outcome": "finished"}\n').replace(path)
 
 
 Do = Callable[[Scene], object]

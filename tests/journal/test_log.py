@@ -102,7 +102,7 @@ def test_meta_can_be_changed_key_by_key(path: Path) -> None:
 
 def test_every_commit_is_synced_and_logged_ahead(path: Path) -> None:
     journal = Journal.create(path, META)
-    pragma = journal._connection.execute
+    pragma = journal.connection.execute
     assert pragma("PRAGMA journal_mode").fetchone() == ("wal",)
     assert pragma("PRAGMA synchronous").fetchone() == (2,)
     journal.close()
@@ -110,7 +110,7 @@ def test_every_commit_is_synced_and_logged_ahead(path: Path) -> None:
 
 def test_a_new_ones_name_survives_a_power_loss(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr(journal_module, "sync_folder", synced.append)
+    monkeypatch.setattr(journal_module, "sync", synced.append)
     Journal.create(path, META).close()
     assert synced == [path.parent]
 

@@ -30,7 +30,7 @@ def _record_journal(path: Path, seed: int) -> tuple[JournalStates, list[Entry]]:
     """Commits of one to nine events, with the log moved into the database now and then."""
     rng = random.Random(seed)
     journal = Journal.create(path, META)
-    journal._connection.execute(f"PRAGMA wal_autocheckpoint={rng.choice([4, 10, 1000])}")
+    journal.connection.execute(f"PRAGMA wal_autocheckpoint={rng.choice([4, 10, 1000])}")
     states, entries = JournalStates(path), []
     events = iter(sample(120))
     for _ in range(30):

@@ -232,7 +232,7 @@ def failing_at(number: int, original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-CALLS = ("os.fsync", "os.open", "pathlib.Path.rename", "gpusched.worker.checkpoint.sync_folder")
+CALLS = ("os.fsync", "os.open", "pathlib.Path.rename", "gpusched.worker.checkpoint.sync")
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -67,10 +67,8 @@ def _last_moments(incarnation: Incarnation, status: object) -> str:
     if isinstance(status, int):
         code = os.waitstatus_to_exitcode(status)
         text += f" ({outcome.signal_name(-code) if code < 0 else f'exit code {code}'})"
-    log = incarnation.paths.logs(incarnation.number) / "shim.log"
-    lines = outcome.tail_of(log).splitlines()
-    last = next((line for line in reversed(lines) if line.strip()), "")
-    return f"{text}: {last.strip()}" if last else text
+    last = outcome.last_line(incarnation.paths.logs(incarnation.number) / "shim.log")
+    return f"{text}: {last}" if last else text
 
 
 def _told(error: str | None) -> str:

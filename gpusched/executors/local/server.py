@@ -20,6 +20,7 @@ from gpusched.executors.local.settings import LaunchSettings, environment_for_tr
 from gpusched.executors.peer import Peer
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
+from gpusched.processes.outcome import last_line
 from gpusched.protocol import (
     FromServer,
     Importing,
@@ -34,7 +35,6 @@ MOST_FALSE_STARTS = 3
 PAUSE_S = 1.0
 """Before a server that died of its imports is replaced; each further death in a row adds as much."""
 _START = "import sys; sys.path.append({root!r}); from gpusched.runtime.warm import main; sys.exit(main())"
-_LOG_TAIL_BYTES = 4000
 
 
 class Server:
@@ -187,14 +187,7 @@ class Server:
         self._on_gone()
 
     def _complaint(self) -> str:
-        try:
-            with self._log.open("rb") as file:
-                file.seek(max(0, file.seek(0, 2) - _LOG_TAIL_BYTES))
-                lines = file.read().decode("utf-8", "replace").splitlines()
-        except OSError:
-            lines = []
-        last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
         return (
-            f"{sys.executable}: trials cannot be started: {last.strip()}\n"
+            f"{sys.executable}: trials cannot be started: {last_line(self._log) or 'it said nothing'}\n"
             f"  Check that this interpreter can `import torch` (`gpusched doctor`); all of it is in {self._log}"
         )
