@@ -11,9 +11,14 @@ from collections.abc import Sequence
 
 
 class GpuschedError(Exception):
-    """Base of all errors that are shown to a user as one message."""
+    """Base of all errors that are shown to a user as one message. ``exit_code``: another than the class's."""
 
     exit_code = 1
+
+    def __init__(self, message: str, *, exit_code: int | None = None) -> None:
+        super().__init__(message)
+        if exit_code is not None:
+            self.exit_code = exit_code
 
 
 class InputError(GpuschedError):

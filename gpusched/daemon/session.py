@@ -68,9 +68,7 @@ class Client:
                 "the daemon went away before it answered; 'gpusched status' tells more"
             )
         if isinstance(answer, Refused):
-            error: GpuschedError = InputError(answer.error)
-            error.exit_code = answer.exit_code
-            raise error
+            raise InputError(answer.error, exit_code=answer.exit_code)
         return answer.answer if isinstance(answer, Done) else None
 
     def send(self, verb: str, **arguments: Any) -> None:
@@ -146,12 +144,11 @@ def failure(paths: ExperimentPaths) -> GpuschedError:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         word = json.loads(paths.failure.read_bytes())
         why, code = f"the daemon failed: {word['why']}", int(word["exit_code"])
-    error = GpuschedError(
+    return GpuschedError(
         f"{name}: {why}\nAll reports and checkpoints are kept: 'gpusched resume {name}' goes on; "
-        f"{paths.log} has the details"
+        f"{paths.log} has the details",
+        exit_code=code or None,
     )
-    error.exit_code = code or GpuschedError.exit_code
-    return error
 
 
 def explanation(paths: ExperimentPaths, trial: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -74,38 +74,11 @@ def start_daemon(
 
     ``recipe``: the one that was just read, with the values that are not on the disk; without it they are looked for.
     """
+    options = ["--resume"] * resume + ["--salvage"] * salvage
+    options += ["--wish", json.dumps(wish)] if wish else []
     hidden = _hidden_values(paths, recipe)
-    reading, writing = os.pipe()
-    command = [
-        sys.executable,
-        "-m",
-        "gpusched.daemon.main",
-        str(paths.root),
-        "--ready-fd",
-        str(writing),
-    ]
-    command += ["--resume"] * resume + ["--salvage"] * salvage
-    command += ["--wish", json.dumps(wish)] if wish else []
-    passed = os.memfd_create("gpusched-env")
-    os.write(passed, json.dumps(hidden).encode())
-    os.lseek(passed, 0, os.SEEK_SET)
-    command += ["--env-fd", str(passed)]
-    log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    try:
-        with _interrupts_wait() as interrupted:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=paths.root,
-                start_new_session=True,
-                pass_fds=(writing, passed),
-            )
-    finally:
-        os.close(log)
-        os.close(writing)
-        os.close(passed)
+    with _interrupts_wait() as interrupted:
+        process, reading = _spawn(paths, options, hidden)
     try:
         if interrupted:
             raise KeyboardInterrupt
@@ -115,24 +88,48 @@ def start_daemon(
         if not resume:
             _take_back(process, paths)
             raise
-        error: GpuschedError = GpuschedError(
-            f"interrupted; {paths.root.name} goes on: 'gpusched watch' shows it, 'gpusched stop' ends it"
-        )
-        error.exit_code = 130
-        raise error from None
+        raise GpuschedError(
+            f"interrupted; {paths.root.name} goes on: 'gpusched watch' shows it, 'gpusched stop' ends it",
+            exit_code=130,
+        ) from None
     if not line:
         code = process.wait()
         raise GpuschedError(f"the daemon ended at once (exit code {code}); see {paths.log}")
     message = json.loads(line)
     if "error" in message:
         process.wait()
-        error = InputError(message["error"])
-        error.exit_code = message["exit_code"]
-        raise error
+        raise InputError(message["error"], exit_code=message["exit_code"])
     if say is not None:
         for line in message.get("foreword", ()):
             say(line)
     return int(message["ok"])
+
+
+def _spawn(
+    paths: ExperimentPaths, options: Sequence[str], hidden: Mapping[str, str]
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start the daemon's process; return it, and the descriptor on which it tells how its start went."""
+    reading, writing = os.pipe()
+    passed = os.memfd_create("gpusched-env")
+    os.write(passed, json.dumps(hidden).encode())
+    os.lseek(passed, 0, os.SEEK_SET)
+    command = [sys.executable, "-m", "gpusched.daemon.main", str(paths.root), *options]
+    command += ["--ready-fd", str(writing), "--env-fd", str(passed)]
+    log = os.open(paths.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=paths.root,
+            start_new_session=True,
+            pass_fds=(writing, passed),
+        )
+    finally:
+        for descriptor in (log, writing, passed):
+            os.close(descriptor)
+    return process, reading
 
 
 @contextmanager

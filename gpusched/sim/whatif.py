@@ -274,9 +274,7 @@ def answer(
     """
     found: dict[str, Any] = _forked(functools.partial(_answer, paths, questions, futures, limit_s))
     if "refused" in found:
-        error = GpuschedError(found["refused"])
-        error.exit_code = found["exit_code"]
-        raise error
+        raise GpuschedError(found["refused"], exit_code=found["exit_code"])
     return found
 
 
