@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     number = session.trial_number(args.trial)
     trial = paths.trial(number)
     if not trial.root.is_dir():
-        known = list(find.trial_folders(paths))
+        known = paths.trial_numbers
         raise InputError(f"trial {number} has not been launched; launched so far: {_ranges(known)}")
     folder = _incarnation(trial, args.incarnation)
     try:
@@ -63,13 +63,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _incarnation(trial: TrialPaths, wanted: int | None) -> Path:
-    logs = trial.root / "logs"
-    known = sorted(int(p.name) for p in logs.iterdir() if p.name.isdigit()) if logs.is_dir() else []
+    known = trial.incarnations
     if not known:
         raise InputError(f"trial {int(trial.root.name)} has printed nothing yet")
     if wanted is not None and wanted not in known:
         raise InputError(f"this trial has no incarnation {wanted}; incarnations: {_ranges(known)}")
-    return logs / str(wanted if wanted is not None else known[-1])
+    return trial.logs(wanted if wanted is not None else known[-1])
 
 
 def _files(folder: Path, args: argparse.Namespace) -> list[tuple[int, str, Path]]:

@@ -22,7 +22,7 @@ from gpusched.driver.assemble import Assembled
 from gpusched.errors import GpuschedError
 from gpusched.executors.best import keep_best
 from gpusched.folder.files import sync, write_durably
-from gpusched.folder.paths import ExperimentPaths, TrialPaths
+from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import kill_each, mark_of, of_incarnation
 
@@ -81,10 +81,10 @@ def forget_the_unknown(
 ) -> Unknown:
     """End processes that the journal does not know, so that devices it takes for free are. Raises GpuschedError."""
     found = Unknown()
-    for number, trial_paths in _trials(paths):
-        trial = state.trials.get(number)
+    for number in paths.trial_numbers:
+        trial, trial_paths = state.trials.get(number), paths.trial(number)
         known = trial.incarnation if trial is not None else 0
-        newer = sorted(n for n in _incarnations(trial_paths) if n > known)
+        newer = [n for n in trial_paths.incarnations if n > known]
         for incarnation in newer:
             found.killed += _end(paths, number, incarnation, clock)
         if trial is None:
@@ -93,19 +93,6 @@ def forget_the_unknown(
         elif newer:
             found.launched[number] = newer[-1]
     return found
-
-
-def _trials(paths: ExperimentPaths) -> Iterator[tuple[int, TrialPaths]]:
-    if paths.trials.is_dir():
-        for folder in sorted(paths.trials.iterdir()):
-            if folder.name.isdigit():
-                yield int(folder.name), TrialPaths(folder)
-
-
-def _incarnations(paths: TrialPaths) -> Iterator[int]:
-    logs = paths.root / "logs"
-    if logs.is_dir():
-        yield from (int(entry.name) for entry in logs.iterdir() if entry.name.isdigit())
 
 
 def _end(paths: ExperimentPaths, trial: int, incarnation: int, clock: Callable[[], float]) -> int:

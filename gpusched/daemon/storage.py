@@ -20,7 +20,6 @@ from gpusched.core.events import StorageChanged
 from gpusched.core.state import State
 from gpusched.errors import DamagedState, InputError
 from gpusched.folder.files import read_json, write_durably
-from gpusched.folder.find import trial_folders
 from gpusched.folder.logcap import LogCap
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.folder.reserve import FULL, Reserve, Room
@@ -125,7 +124,7 @@ class Storage:
 def unneeded(paths: ExperimentPaths, state: State, only_final: bool = False) -> list[Path]:
     """List checkpoint folders that neither the best model nor a resume needs; ``only_final``: of ended trials alone."""
     found: list[Path] = []
-    for number in trial_folders(paths):
+    for number in paths.trial_numbers:
         trial = state.trials.get(number)
         if trial is None:
             continue  # the journal knows nothing of it; a salvage may have lost that
@@ -205,13 +204,7 @@ def _holds_the_best(paths: ExperimentPaths, state: State, number: int) -> bool:
 def _is_alive(paths: ExperimentPaths, number: int) -> bool:
     """Whether an incarnation of a trial still has processes, perhaps without any daemon."""
     trial = paths.trial(number)
-    try:
-        incarnations = [
-            int(entry.name) for entry in (trial.root / "logs").iterdir() if entry.name.isdigit()
-        ]
-    except OSError:
-        return False
-    for incarnation in incarnations:
+    for incarnation in trial.incarnations:
         if not trial.exit(incarnation).exists():
             claim = read_claim(trial.shim(incarnation))
             if claim is not None and claim.is_alive:

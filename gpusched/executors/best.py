@@ -18,7 +18,7 @@ from typing import Any
 from gpusched import failpoints
 from gpusched.core.decisions import KeepBest
 from gpusched.folder.files import private_folder, read_json, sealed, sync, write_durably
-from gpusched.folder.paths import ExperimentPaths
+from gpusched.folder.paths import ExperimentPaths, numbered
 from gpusched.folder.reserve import FULL
 
 _AGAIN_S = 2.0
@@ -40,9 +40,7 @@ def keep_best(
     if not source.is_dir():
         return False
     private_folder(paths.bests)
-    number = 1 + max(
-        (int(entry.name) for entry in paths.bests.iterdir() if entry.name.isdigit()), default=0
-    )
+    number = 1 + max(numbered(paths.bests), default=0)
     folder = paths.bests / str(number)
     aside = paths.bests / f".{number}.tmp"
     shutil.rmtree(aside, ignore_errors=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from gpusched.errors import DamagedState, GpuschedError, InputError
@@ -90,10 +88,3 @@ def _is_called(name: str, wanted: str) -> bool:
 def has_daemon(paths: ExperimentPaths) -> bool:
     """Tell whether a daemon holds the experiment's lock."""
     return is_locked(paths.lock)
-
-
-def trial_folders(paths: ExperimentPaths) -> Iterator[int]:
-    """List the numbers of the trials that have a folder; a folder that a salvage put aside does not count."""
-    with suppress(OSError):
-        names = [folder.name for folder in paths.trials.iterdir()]
-        yield from sorted(int(name) for name in names if name.isdigit())

@@ -12,6 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+def numbered(folder: Path) -> list[int]:
+    """List the numbers that name entries of a folder, the lowest first; none where the folder is not there."""
+    try:
+        return sorted(int(entry.name) for entry in folder.iterdir() if entry.name.isdigit())
+    except OSError:
+        return []
+
+
 @dataclass(frozen=True, slots=True)
 class TrialPaths:
     """The folder of one trial, ``trials/0007``."""
@@ -42,6 +50,11 @@ class TrialPaths:
     def waits(self) -> Path:
         """Number and devices of an incarnation that waits for the one before it to leave; absent otherwise."""
         return self.root / "waits"
+
+    @property
+    def incarnations(self) -> list[int]:
+        """The incarnations that have a folder of logs; one that was put aside does not count."""
+        return numbered(self.root / "logs")
 
     def logs(self, incarnation: int) -> Path:
         return self.root / "logs" / str(incarnation)
@@ -170,6 +183,11 @@ class ExperimentPaths:
     @property
     def report(self) -> Path:
         return self.root / "report.html"
+
+    @property
+    def trial_numbers(self) -> list[int]:
+        """The trials that have a folder; a folder that a salvage put aside does not count."""
+        return numbered(self.trials)
 
     def trial(self, trial: int) -> TrialPaths:
         return TrialPaths(self.trials / f"{trial:04d}")

@@ -33,7 +33,6 @@ from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.server import Server
 from gpusched.executors.local.stopping import Stopping
 from gpusched.folder.files import read_json
-from gpusched.folder.find import trial_folders
 from gpusched.protocol import Handed, Restore
 
 MOST_AT_ONCE = 4
@@ -294,7 +293,7 @@ class Prestarts:
     def find_abandoned(self, live: set[tuple[int, int]]) -> set[tuple[int, int]]:
         """End the prestarts of another daemon; return those of ``live`` (trial, number) that were not due yet."""
         found = set()
-        for trial in trial_folders(self._shared.paths):
+        for trial in self._shared.paths.trial_numbers:
             paths = self._shared.paths.trial(trial)
             if not paths.waits.exists():
                 continue
