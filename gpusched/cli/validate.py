@@ -95,16 +95,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def remarks(recipe: Recipe) -> Iterator[str]:
-    """Yield what is odd about a recipe and not wrong."""
-    from gpusched.recipe.checks import mode_remark, rate_remark
+    """Yield what is odd about a recipe, or the script that it names, and not surely wrong."""
+    from gpusched.doctor import script
+    from gpusched.recipe.checks import mode_remark
 
     odd = mode_remark(recipe.metric, recipe.mode)
     if odd:
         yield odd
-    sizes = (recipe.atoms_named, recipe.max_atoms, max(recipe.sizes, default=None))
-    is_scaled = recipe.batch == "per_atom" and recipe.lr_power == 1.0 and 1 not in sizes
-    if is_scaled and (odd := rate_remark(recipe.script)):
-        yield odd
+    has_one_size = 1 in (recipe.atoms_named, recipe.max_atoms, max(recipe.sizes, default=None))
+    grows = recipe.batch == "per_atom" and not has_one_size
+    yield from script.remarks(recipe.script, grows=grows, lr_power=recipe.lr_power)
 
 
 def ask_policy(recipe: Recipe, runs: Path) -> Sequence[str]:

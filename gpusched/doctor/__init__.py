@@ -1,4 +1,5 @@
 """What is looked over before a search.
 
-``machine`` (everything but GPUs) and ``gpus`` (what the driver says) are the machine's; ``rehearsal`` judges a script.
+``machine`` (everything but GPUs) and ``gpus`` (what the driver says) are the machine's;
+``script`` reads a training script, ``rehearsal`` judges how it trained.
 """

@@ -198,7 +198,7 @@ def _rates_after_a_pause(row: Row, then: Row) -> Iterator[Finding]:
 def _samples_after_a_pause(rows: Sequence[Row], then: Sequence[Row]) -> Iterator[Finding]:
     step = rows[0]["step"]
     for mine, theirs in zip(_draws(rows), _draws(then), strict=False):
-        if mine == theirs:
+        if mine is None or theirs is None or mine == theirs:
             continue
         lost = (theirs - mine).total()
         if lost:
@@ -257,6 +257,8 @@ def _same_work(on: str, rows: Sequence[Row]) -> Iterator[Finding]:
 def _shares(on: str, rows: Sequence[Row], then: Sequence[Row]) -> Iterator[Finding]:
     """Where a report is an epoch, ranks together draw each sample once; a few come twice to fill the last batch."""
     for mine, theirs, drawn in zip(_draws(rows), _draws(then), then[0]["drawn"], strict=False):
+        if mine is None or theirs is None:
+            continue
         length = len(theirs)
         if set(theirs.values()) != {1} or length < 0.9 * (drawn["length"] or math.inf):
             continue
@@ -327,15 +329,14 @@ def _other_metric(row: Row, then: Row) -> str | None:
     return None
 
 
-def _draws(rows: Sequence[Row]) -> list[Counter[int]]:
-    """Return what the ranks have drawn together of each data set; none where there was too much to write down."""
-    found: list[Counter[int]] = []
-    for row in rows:
-        for place, drawn in enumerate(row["drawn"]):
-            if place == len(found):
-                found.append(Counter())
-            if len(drawn["samples"]) == drawn["count"]:
-                found[place].update(drawn["samples"])
+def _draws(rows: Sequence[Row]) -> list[Counter[int] | None]:
+    """Return what the ranks have drawn together of each data set; None where there was too much to write down."""
+    found: list[Counter[int] | None] = []
+    for place in range(max(len(row["drawn"]) for row in rows)):
+        drawn = [row["drawn"][place] for row in rows if place < len(row["drawn"])]
+        is_whole = all(len(one["samples"]) == one["count"] for one in drawn)
+        samples = (sample for one in drawn for sample in one["samples"])
+        found.append(Counter(samples) if is_whole else None)
     return found
 
 

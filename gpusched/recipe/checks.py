@@ -5,7 +5,6 @@ Each check of the machine yields ``(path, message)``; none raises. Nothing of th
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import os
 import re
@@ -184,28 +183,3 @@ def mode_remark(metric: str, mode: str) -> str:
     other = "min" if mode == "max" else "max"
     wants = "more" if mode == "max" else "less"
     return f"mode is {mode}: {wants} {metric} counts as better; write mode: {other} if that is the wrong way round"
-
-
-_ADAPTIVE = re.compile(r"ada|lion|lamb|rmsprop|rprop|shampoo|muon|soap|sophia")
-
-
-def rate_remark(script: FilePath) -> str:
-    """Return a remark about linear scaling of the learning rate of an Adam-like optimizer; empty without one.
-
-    A look at the text of the script alone: an optimizer that another file makes is not found.
-    """
-    try:
-        tree = ast.parse(script.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return ""
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-    names = [(getattr(c.func, "attr", getattr(c.func, "id", "")), c.lineno) for c in calls]
-    if not any(name == "scale_lr" for name, _ in names):
-        return ""
-    for name, line in names:
-        if name[:1].isupper() and _ADAPTIVE.search(name.lower()):
-            return (
-                f"{script.name}:{line} makes an {name}, whose learning rate is multiplied by the number of atoms; for "
-                f"Adam and its like the square root of that number is usual: write lr_scaling: auto"
-            )
-    return ""

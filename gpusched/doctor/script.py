@@ -1,0 +1,86 @@
+"""A training script looked at before it runs: what a search would get wrong and its text alone shows.
+
+Cheap enough for every ``run``; what only shows in training is the rehearsal's (``rehearsal.py``).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+_ONE_RANK = re.compile(
+    r"\brank\s*(==\s*0|<\s*1)|not\s+(\w+\.)*rank\b|is_(local_)?main_process|is_global_zero"
+)
+_ADAPTIVE = re.compile(r"ada|lion|lamb|rmsprop|rprop|shampoo|muon|soap|sophia")
+_TRAINERS = re.compile(r"gpusched\.(integrations\.)?(lightning|transformers|accelerate)\b")
+
+
+def remarks(script: Path, *, grows: bool, lr_power: float) -> Iterator[str]:
+    """Yield what is odd about a script, with its line; nothing for a script that cannot be read as Python.
+
+    Args:
+        script: Its file; modules that it imports are not looked at.
+        grows: Whether a trial may get more atoms, and its global batch grows with them.
+        lr_power: The recipe's power of ``lr_scaling``; negative: by the kind of the optimizer.
+    """
+    try:
+        text = script.read_text("utf-8")
+        tree = ast.parse(text)
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return
+    calls = [
+        (call, ast.unparse(call.func)) for call in ast.walk(tree) if isinstance(call, ast.Call)
+    ]
+    names = {name.rpartition(".")[2]: call.lineno for call, name in reversed(calls)}
+    for line in _reports_of_one_rank(tree):
+        yield (
+            f"{script.name}:{line}: trial.report(...) under a condition on the rank: every rank must call it, or the "
+            f"first trial on several ranks hangs until rank 0 gives up"
+        )
+    for call, name in calls:
+        if name.endswith(("mp.spawn", "multiprocessing.spawn")):
+            yield (
+                f"{script.name}:{call.lineno}: {name}(...) starts ranks, as gpusched does: call the function "
+                f'itself, with rank = int(os.environ["RANK"])'
+            )
+        elif name.endswith("FullyShardedDataParallel"):
+            yield (
+                f"{script.name}:{call.lineno}: FSDP1 cannot go on with another number of ranks: use "
+                f"torch.distributed.fsdp.fully_shard, or trial.wrap(model, shard=True)"
+            )
+    if not grows or _TRAINERS.search(text) or "local_batch" in names:
+        return
+    if "scale_lr" not in names:
+        if "backward" in names and "track" in names and lr_power != 0:
+            yield (
+                f"{script.name}: on several atoms a trial has a batch for each, and the script does not call "
+                f"trial.scale_lr(opt), so its learning rate stays what it is on one atom: add it before trial.track, "
+                f"or write `batch: global` or `lr_scaling: none`"
+            )
+    elif lr_power == 1 and (found := next(filter(_is_adaptive, names), None)):
+        yield (
+            f"{script.name}:{names[found]} makes an {found}, whose learning rate is multiplied by the number of atoms; "
+            f"for Adam and its like the square root of that number is usual: write lr_scaling: auto"
+        )
+
+
+def _is_adaptive(name: str) -> bool:
+    return name[:1].isupper() and bool(_ADAPTIVE.search(name.lower()))
+
+
+def _reports_of_one_rank(tree: ast.AST) -> Iterator[int]:
+    for branch in ast.walk(tree):
+        if not isinstance(branch, ast.If) or not _ONE_RANK.search(ast.unparse(branch.test)):
+            continue
+        others = {ast.unparse(call.func) for part in branch.orelse for call in _calls(part)}
+        for part in branch.body:
+            for call in _calls(part):
+                name = ast.unparse(call.func)
+                if name.endswith("trial.report") and name not in others:
+                    yield call.lineno
+
+
+def _calls(tree: ast.AST) -> Iterator[ast.Call]:
+    return (each for each in ast.walk(tree) if isinstance(each, ast.Call))

@@ -1,0 +1,91 @@
+"""What a script's text alone shows: each remark with its line, and none for scripts that are right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpusched.doctor.script import remarks
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+LOOP = """\
+import gpusched
+trial = gpusched.init()
+opt = torch.optim.SGD(model.parameters(), lr=0.1)
+trial.scale_lr(opt)
+trial.track(model=model, opt=opt)
+for epoch in trial.steps():
+    loss.backward()
+    trial.report(loss=loss)
+"""
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "says"),
+    [
+        (
+            "    trial.report(",
+            "    if trial.rank == 0: trial.report(",
+            "train.py:8: trial.report(...) under",
+        ),
+        (
+            "    trial.report(",
+            "    if not rank: trial.report(",
+            "train.py:8: trial.report(...) under",
+        ),
+        (
+            "    trial.report(",
+            "    if accelerator.is_main_process: trial.report(",
+            "hangs until rank 0 gives up",
+        ),
+        ("import gpusched", "mp.spawn(main, nprocs=2)", "train.py:1: mp.spawn(...) starts ranks"),
+        ("import gpusched", "FullyShardedDataParallel(net)", "train.py:1: FSDP1 cannot"),
+        ("trial.scale_lr(opt)\n", "", "does not call trial.scale_lr(opt)"),
+        ("SGD", "AdamW", "train.py:3 makes an AdamW"),
+    ],
+)
+def test_a_mistake_is_remarked_with_its_line(
+    right: str, wrong: str, says: str, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOOP.replace(right, wrong))
+    (found,) = remarks(script, grows=True, lr_power=1.0)
+    assert says in found
+
+
+@pytest.mark.parametrize(
+    ("change", "grows", "lr_power"),
+    [
+        (("", ""), True, 1.0),
+        (("SGD", "Adam"), True, -1.0),
+        (("SGD", "Adam"), False, 1.0),
+        (("trial.scale_lr(opt)\n", ""), False, 1.0),
+        (("trial.scale_lr(opt)\n", ""), True, 0.0),
+        (("trial.scale_lr(opt)\n", "batch = trial.local_batch(256)\n"), True, 1.0),
+        (
+            (
+                "    trial.report(loss=loss)\n",
+                "    if trial.rank == 0: trial.report(1)\n    else: trial.report(1)\n",
+            ),
+            True,
+            1.0,
+        ),
+        (("loss.backward()", "this is no Python"), True, 1.0),
+    ],
+)
+def test_a_right_script_has_no_remark(
+    change: tuple[str, str], grows: bool, lr_power: float, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOOP.replace(*change))
+    assert list(remarks(script, grows=grows, lr_power=lr_power)) == []
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.py")), ids=lambda path: path.name)
+def test_our_own_recipes_have_none(recipe: Path) -> None:
+    assert list(remarks(recipe, grows=True, lr_power=0.5)) == []
+
+
+def test_what_cannot_be_read_has_none(tmp_path: Path) -> None:
+    assert list(remarks(tmp_path / "absent.py", grows=True, lr_power=1.0)) == []
