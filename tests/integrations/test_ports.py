@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -90,3 +92,21 @@ def test_the_page_counts_the_lines_that_a_port_changes(name: str) -> None:
     row = re.search(rf"^\| {re.escape(PORTS[name][0])} \| (\d+)", PAGE, re.MULTILINE)
     assert row, f"no row for {PORTS[name][0]}"
     assert int(row[1]) == changed
+
+
+def test_the_carts_of_our_recipe_move_as_gymnasium_has_them() -> None:
+    gymnasium = pytest.importorskip("gymnasium")
+    moved = runpy.run_path(str(ROOT / "recipes" / "cartpole.py"))["moved"]
+    world = gymnasium.make("CartPole-v1").unwrapped
+    compared = 0
+    for episode in range(10):
+        world.reset(seed=episode)
+        state, ended = torch.tensor(world.state).reshape(1, 4), False
+        while not ended and compared < 2000:
+            upright = float(state[0, 2] + 0.3 * state[0, 3]) > 0
+            action = int(upright if episode % 2 else compared * 7 % 3 == 0)
+            _, _, ended, *_ = world.step(action)
+            state = moved(state, torch.tensor([action]))
+            assert state[0].tolist() == pytest.approx(world.state, rel=1e-12, abs=1e-12)
+            compared += 1
+    assert compared > 500
