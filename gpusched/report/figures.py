@@ -143,22 +143,25 @@ def progress(searches: Mapping[str, Sequence[tuple[float, float]]], metric: str)
 
 def by_size(told: Timeline, metric: str) -> Figure:
     """Draw HyperSched's figure 4: metric over time, coloured by atoms, and the line where exploration ended."""
-    pieces: dict[int, list[Point]] = {}
+    pieces: dict[int, list[Point]] = {0: []}
     for trial in told.trials.values():
         last: Point | None = None
         for incarnation in trial.incarnations:
-            steps = [(step.at, step.metric) for step in incarnation.steps]
-            if not steps:
+            if not incarnation.steps:
                 continue
+            steps = [(step.at, step.metric) for step in incarnation.steps]
+            if last is not None:
+                pieces[0] += [last, steps[0], (steps[0][0], None)]
             piece = pieces.setdefault(len(incarnation.devices), [])
-            piece += [*([last] if last else []), *thinned(steps, POINTS), (steps[-1][0], None)]
+            piece += [*thinned(steps, POINTS), (steps[-1][0], None)]
             last = steps[-1]
     traces = []
-    for place, size in enumerate(sorted(pieces)):
-        shown = {"color": SIZES[place % len(SIZES)], "width": 1 + min(4, size / 2)}
-        trace = line([], name=count(size, "atom"), line=shown)
-        trace |= {"x": [x for x, _ in pieces[size]], "y": [y for _, y in pieces[size]]}
-        traces.append(trace)
+    for place, (size, points) in enumerate(sorted(pieces.items())):
+        style: Figure = {"color": SIZES[(place - 1) % len(SIZES)], "width": 1 + min(4, size / 2)}
+        if size == 0:
+            style = {"color": OTHERS, "width": 1, "dash": "dot"}
+        trace = line([], name=count(size, "atom") if size else "paused, or launched", line=style)
+        traces.append(trace | {"x": [x for x, _ in points], "y": [y for _, y in points]})
     ended = max((trial.incarnations[0].launched_at for trial in told.trials.values()), default=0.0)
     mark = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": ended, "x1": ended}
     words = {"x": ended, "y": 1, "yref": "paper", "text": "the last new trial", "showarrow": False}
@@ -176,30 +179,26 @@ def by_size(told: Timeline, metric: str) -> Figure:
 def allocations(told: Timeline) -> Figure:
     """Draw a box for each allocation: as long as it lasted, as high as it had devices; the area is device-seconds held.
 
-    A box stands as low as the boxes that are there at its beginning leave room.
+    A box stands as low as there is room, in pieces where no room is as high as the box.
     """
     heights: dict[tuple[float, float, int], int] = {}
     for span in told.spans:
         if span.state == "held" and span.trial is not None:
             box = (span.begin, span.end, span.trial)
             heights[box] = heights.get(box, 0) + 1
-    placed: list[tuple[float, int, int]] = []
+    free_at: list[float] = []
     trace: Figure = {"type": "bar", "x": [], "y": [], "width": [], "base": [], "text": []}
     paints: list[str] = []
     for (begin, end, trial), height in sorted(heights.items()):
-        placed = [(until, low, high) for until, low, high in placed if until > begin]
-        low = 0
-        for _, other_low, other_high in sorted(placed, key=lambda box: box[1]):
-            if low + height <= other_low:
-                break
-            low = max(low, other_high)
-        placed.append((end, low, low + height))
-        trace["x"].append((begin + end) / 2)
-        trace["width"].append(end - begin)
-        trace["y"].append(height)
-        trace["base"].append(low)
-        trace["text"].append(str(trial))
-        paints.append(colour(trial))
+        free_at += [0.0] * max(0, height - sum(at <= begin for at in free_at))
+        for low, high in _room(free_at, begin, height):
+            free_at[low:high] = [end] * (high - low)
+            trace["x"].append((begin + end) / 2)
+            trace["width"].append(end - begin)
+            trace["y"].append(high - low)
+            trace["base"].append(low)
+            trace["text"].append(str(trial))
+            paints.append(colour(trial))
     trace |= {
         "marker": {"color": paints, "line": {"width": 0.5, "color": "rgba(128,128,128,.6)"}},
         "textposition": "inside",
@@ -208,8 +207,26 @@ def allocations(told: Timeline) -> Figure:
         "hovertemplate": "trial %{text} on %{y}, %{width:.1f} s<extra></extra>",
     }
     area = sum(y * width for y, width in zip(trace["y"], trace["width"], strict=True))
-    label = f"devices ({area:.0f} device-seconds held)"
-    return figure([trace], "seconds since the search began", label, bargap=0, height=320)
+    label = f"seconds since the search began; {area:.0f} device-seconds held"
+    return figure([trace], label, "devices", bargap=0, height=320)
+
+
+def _room(free_at: Sequence[float], begin: float, height: int) -> list[tuple[int, int]]:
+    """Return the lowest run of rows that are free at ``begin`` and high enough, or else the lowest runs that are."""
+    runs: list[tuple[int, int]] = []
+    for row, at in enumerate(free_at):
+        if at <= begin:
+            low = runs.pop()[0] if runs and runs[-1][1] == row else row
+            runs.append((low, row + 1))
+    for low, high in runs:
+        if high - low >= height:
+            return [(low, low + height)]
+    found = []
+    for low, high in runs:
+        if height > 0:
+            found.append((low, min(high, low + height)))
+            height -= min(high - low, height)
+    return found
 
 
 def devices(told: Timeline) -> Figure:
@@ -287,7 +304,7 @@ def parallel(told: Timeline, sign: float, metric: str) -> Figure:
     shade = {"color": scores, "colorscale": "Viridis", "cmin": low, "cmax": high}
     shade |= {"showscale": True, "reversescale": sign < 0}
     trace = {"type": "parcoords", "dimensions": dimensions, "line": shade}
-    return figure([trace], "", "", height=380)
+    return figure([trace], "", "", height=380, margin={"l": 70, "r": 20, "t": 70, "b": 30})
 
 
 def _dimension(name: str, values: Sequence[object]) -> Figure | None:

@@ -51,8 +51,9 @@ _SCRIPT = """
   const colours = () => {
     const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
     const axis = { automargin: true, gridcolor: css('--rule'), zerolinecolor: css('--rule'), linecolor: css('--rule') };
-    return { font: { color: css('--ink') }, paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: 'rgba(0,0,0,0)',
-      axis };
+    const modebar = { bgcolor: 'rgba(0,0,0,0)', color: css('--quiet'), activecolor: css('--ink') };
+    return { modebar, font: { color: css('--ink') }, paper_bgcolor: 'rgba(0,0,0,0)',
+      plot_bgcolor: 'rgba(0,0,0,0)', axis };
   };
   const draw = () => Promise.all(Object.entries(plots).map(([id, { data, layout }]) => {
     const { axis, ...rest } = colours();
@@ -103,7 +104,8 @@ def html(view: Mapping[str, Any], told: Timeline) -> str:
 
 
 _SIZE_WORDS = (
-    "The colour is the number of atoms that a trial had; the line is where exploration ended."
+    "The colour is the number of atoms that a trial had; dotted: paused, or being launched. "
+    "The line is where exploration ended."
 )
 _BOX_WORDS = "A box is as long as the allocation lasted and as high as it had devices: its area is device-seconds."
 _DEVICE_WORDS = "Pale: its release is being confirmed; grey: in quarantine."
