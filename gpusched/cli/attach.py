@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
+import shlex
 import signal
 import sys
 import time
@@ -142,11 +144,11 @@ class Stream:
 
     def act(self, verb: str, **arguments: Any) -> Any:
         """Ask the daemon for a change; return the answer. Raises GpuschedError."""
-        client = Client.connect(self._paths.socket)
-        if client is None:
-            raise DaemonGone(f"{self._paths.root.name} has no daemon that would take it")
-        with client:
-            return client.ask(verb, **arguments)
+        if verb == "try":
+            complete = importlib.import_module("gpusched.cli.try").complete
+            values = common.assignments(shlex.split(arguments["values"]))
+            arguments = {"hparams": complete(self._paths, values, may_be_outside=False)}
+        return session.ask(self._paths, verb, **arguments)
 
     def lines(self) -> Iterator[Lines | None]:
         """Yield frames with a line or an event; None now and then, so that the caller can look after its keys.

@@ -29,7 +29,7 @@ from gpusched.dashboard.model import View
 from gpusched.dashboard.table import SORTS, Choice
 from gpusched.dashboard.widgets import Lines, Prompt, Question
 from gpusched.errors import GpuschedError
-from gpusched.text import clean, show_duration, show_metric
+from gpusched.text import clean, show_duration, show_hparams, show_metric
 
 Why = Literal["over", "detached", "lost", "terminated"]
 #: Asks the daemon for something; returns the answer in words. Raises GpuschedError.
@@ -54,7 +54,7 @@ KEYS = (
     ("s  r", "sort by the next column; reverse"),
     ("t", "curves over steps, or over time"),
     ("p  x", "pause or unpause the trial; stop it"),
-    ("+  S", "ten minutes more; stop the search"),
+    ("+  c  S", "ten minutes more; try a configuration; stop the search"),
     ("q", "detach; the experiment goes on"),
 )
 
@@ -137,6 +137,7 @@ class Dashboard(App[Watched]):
         Binding("p", "pause"),
         Binding("x", "stop_trial"),
         Binding("plus", "more_time"),
+        Binding("c", "ask_configuration"),
         Binding("S", "stop_search"),
     ]
 
@@ -411,7 +412,8 @@ class Dashboard(App[Watched]):
             hints[:2] = [("↑↓", "scroll", ""), ("Esc", "back", "leave_panel")]
         if self._act is not None:
             hints += [("p", "pause", "pause"), ("x", "stop trial", "stop_trial")]
-            hints += [("+", "10 min", "more_time"), ("S", "stop search", "stop_search")]
+            hints += [("+", "10 min", "more_time"), ("c", "try", "ask_configuration")]
+            hints.append(("S", "stop search", "stop_search"))
         line, width = Text(), self._inner_width()
         for key, what, action in hints:
             if line.cell_len + len(key) + len(what) + 4 <= width:
@@ -552,6 +554,17 @@ class Dashboard(App[Watched]):
     def action_more_time(self) -> None:
         self._ask("move the deadline by 10 minutes?", "deadline", add_s=MORE_S)
 
+    def action_ask_configuration(self) -> None:
+        def ask(values: str | None) -> None:
+            if values:
+                self._ask(f"try {values}?", "try", values=values)
+
+        if self._act is None:
+            self._ask("", "try")
+        else:
+            label = "a configuration to try next: lr=0.1 width=64; the rest is drawn at random"
+            self.push_screen(Prompt(label), ask)
+
     def action_stop_search(self) -> None:
         self._ask("stop the search? every trial leaves at its next step", "stop")
 
@@ -587,6 +600,8 @@ class Dashboard(App[Watched]):
 def _worded(answer: object) -> str:
     if isinstance(answer, Mapping) and "time_left_s" in answer:
         return f"the deadline is moved: {show_duration(answer['time_left_s'])} left"
+    if isinstance(answer, Mapping) and "hparams" in answer:
+        return f"{show_hparams(answer['hparams'])} starts as soon as an atom is free"
     return str(answer)
 
 

@@ -155,11 +155,10 @@ class Question(ModalScreen[bool]):
         self._question = question
 
     def compose(self) -> ComposeResult:
-        yield Static(
-            f"{self._question}\n\n"
-            "[bold cyan][@click=screen.dismiss(True)] y yes [/][/]   "
-            "[bold cyan][@click=screen.dismiss(False)] n no [/][/]"
-        )
+        yes, no = Text(" y yes ", "bold cyan"), Text(" n no ", "bold cyan")
+        yes.stylize(Style(meta={"@click": "screen.dismiss(True)"}))
+        no.stylize(Style(meta={"@click": "screen.dismiss(False)"}))
+        yield Static(Text.assemble(harmless(self._question), "\n\n", yes, "   ", no))
 
 
 class Prompt(ModalScreen[str | None]):

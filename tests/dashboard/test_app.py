@@ -184,6 +184,8 @@ class Asked:
         (("down", "down", "p", "y"), ("unpause", {"trial": 1})),
         (("down", "x", "enter"), ("stop_trial", {"trial": 0})),
         (("plus", "y"), ("deadline", {"add_s": 600.0})),
+        (("c", *"lr=0.1", "enter", "y"), ("try", {"values": "lr=0.1"})),
+        (("c", *"lr=0.1", "escape", "y"), None),
         (("S", "y"), ("stop", {})),
         (("S", "n"), None),
         (("down", "x", "escape"), None),
