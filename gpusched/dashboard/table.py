@@ -125,10 +125,12 @@ def _row(
         parts.append((_aligned(text, column), style))
     if trial.id == choice.selected:
         # One look from end to end: reversed, the colours of the cells would make a patchwork.
-        plain = "▸" + "".join(text for text, _ in parts)[1:]
+        plain = "▸" + "".join(text for text, _ in parts)[1:].rstrip()
         return fit(styled(plain + " " * max(0, width - cell_len(plain)), "reverse"), width)
     style = "bold" if trial.id == best else "" if trial.is_live else marks.RESTING
-    return fit(Text.assemble(*parts, style=style), width)
+    line = Text.assemble(*parts, style=style)
+    line.rstrip()
+    return fit(line, width)
 
 
 def _titles(columns: Sequence[Column], choice: Choice) -> Text:
