@@ -39,6 +39,8 @@ TABS = ("search", "curves", "trial", "log", "decisions", "devices")
 #: A daemon sends twice a second; after this long without a word it is said to be away.
 AWAY_AFTER_S = 2.5
 NOTE_S = 8.0
+#: Drawing every trial twice a second costs a few percent of a core; once a second is enough to follow.
+PAINT_EVERY_S = 0.8
 LEAST_WIDTH, LEAST_HEIGHT = 40, 8
 WIDE = 100
 MORE_S = 600.0
@@ -160,7 +162,7 @@ class Dashboard(App[Watched]):
         self._loupe = Loupe(self._post, sources or {})
         self._view: View | None = None
         self._heard_at = time.monotonic()
-        self._is_even = False
+        self._painted_at, self._is_stale = 0.0, False
         self.choice = Choice()
         self.open_tab = "search"
         self._tab_before = "search"
@@ -238,16 +240,11 @@ class Dashboard(App[Watched]):
                     self._paint_panel()
 
     def _show(self, view: View) -> None:
+        is_news = self._view is None or self._view.state != view.state
         self._view, self._heard_at = view, time.monotonic()
-        self._paint_top()
-        self._paint_trials()
-        self._paint_remarks()
-        self._paint_keys()
-        # A log comes from its file, and curves are dear to draw and change little in half a second.
-        if self.open_tab == "curves":
-            self._is_even = not self._is_even
-        if self.open_tab != "log" and (self._is_even or self.open_tab != "curves"):
-            self._paint_panel()
+        self._is_stale = True
+        if is_news or self._heard_at - self._painted_at > PAINT_EVERY_S:
+            self._paint()
         if not self._stay and view.is_over:
             self.leave("over")
         elif not self._stay and view.state == "interrupted":
@@ -262,7 +259,9 @@ class Dashboard(App[Watched]):
         if self._note and time.monotonic() > self._note_until:
             self._note = ""
             self._paint_remarks()
-        if self._away_s is not None:
+        if self._is_stale:
+            self._paint()
+        elif self._away_s is not None:
             self._paint_top()
 
     @property
@@ -293,9 +292,11 @@ class Dashboard(App[Watched]):
             self._paint_panel()
 
     def _paint(self) -> None:
+        self._painted_at, self._is_stale = time.monotonic(), False
         self._paint_top()
         self._paint_trials()
-        self._paint_panel()
+        if self.open_tab != "log":  # which comes from its file
+            self._paint_panel()
         self._paint_remarks()
         self._paint_keys()
 

@@ -45,7 +45,7 @@ VIEWS = Path(__file__).with_name("golden") / "views"
 
 
 def recorded(name: str) -> views.View:
-    """A view that was recorded by ``test_render`` (``GOLDEN=record``)."""
+    """A view that was recorded once; what a policy decides may have changed since, the form of a view may not."""
     return views.from_json(json.loads((VIEWS / f"{name}.json").read_text()))
 
 

@@ -14,7 +14,7 @@ from gpusched.dashboard import view as views
 from gpusched.dashboard.model import BestView, View, from_json, thinned, to_json
 from gpusched.devices.base import Reading
 from tests.counting import calls_of
-from tests.dashboard.scene import Scene
+from tests.dashboard.scene import VIEWS, Scene
 
 
 @pytest.fixture(scope="module")
@@ -189,3 +189,10 @@ def test_neither_views_nor_lines_load_rich() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_recorded_views_have_the_keys_of_today() -> None:
+    """The pictures of ``test_app`` are drawn from these."""
+    now = views.to_json(Scene().play(4).view(now=4.0))
+    for path in VIEWS.glob("*.json"):
+        assert now.keys() >= json.loads(path.read_text()).keys(), path.name
