@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 
 from rich.text import Text
 
@@ -60,8 +61,9 @@ def chart(
     for row in range(down):
         mark = top if row == 0 else bottom if row == down - 1 else ""
         line = styled(f"{mark:>{margin}} │", QUIET)
-        for cell in range(row * across, (row + 1) * across):
-            line.append(chr(0x2800 + bits[cell]) if cell in bits else " ", styles.get(cell, ""))
+        cells = range(row * across, (row + 1) * across)
+        for style, run in groupby(cells, lambda cell: styles.get(cell, "")):
+            line.append("".join(chr(0x2800 + bits[c]) if c in bits else " " for c in run), style)
         lines.append(fit(line, width))
     begin, end = x_words(first), x_words(last)
     room = max(1, across - len(begin) - len(end))
