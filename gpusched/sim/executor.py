@@ -62,7 +62,6 @@ class SimExecutor:
         faults: Faults | None = None,
         incidents: Sequence[Incident] = (),
         seed: int = 0,
-        island_size: int | None = None,
     ) -> None:
         self.workload = workload
         self.reports = 0
@@ -85,7 +84,7 @@ class SimExecutor:
         #: Of each trial that was ever launched.
         self.stories: dict[int, Story] = {}
         if isinstance(devices, int):
-            devices = simulated(devices, island_size)
+            devices = simulated(devices)
         self._pool = Pool(devices, self._delays.release_s, self._faults, seed)
         self._confirming: dict[str, float] = {}
         for incident in incidents:

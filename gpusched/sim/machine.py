@@ -111,12 +111,8 @@ class Run:
         return f"trial {self.story.trial}, incarnation {self.incarnation}"
 
 
-def simulated(atoms: int, island_size: int | None = None) -> tuple[Device, ...]:
-    """Return ``atoms`` devices; groups of ``island_size`` of them talk to each other fast."""
-    return tuple(
-        Device(f"sim:{n}", f"simulated atom {n}", n // island_size if island_size else 0)
-        for n in range(atoms)
-    )
+def simulated(atoms: int) -> tuple[Device, ...]:
+    return tuple(Device(f"sim:{n}", f"simulated atom {n}") for n in range(atoms))
 
 
 class Pool:

@@ -45,7 +45,6 @@ class Setup:
     noise: Noise = field(default_factory=Noise)
     faults: Faults = field(default_factory=Faults)
     incidents: tuple[Incident, ...] = ()
-    island_size: int | None = None
     max_atoms: int | None = None
     sizes: tuple[int, ...] = ()
     max_trials: int | None = None
@@ -134,5 +133,4 @@ def machine(setup: Setup) -> SimExecutor:
         faults=setup.faults,
         incidents=setup.incidents,
         seed=setup.seed,
-        island_size=setup.island_size,
     )
