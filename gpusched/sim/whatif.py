@@ -114,10 +114,13 @@ class Search:
     ) -> list[Answer]:
         """Answer questions by the same futures each, as many as there is time for."""
         asked = [NO_CHANGE, *(question for question in questions if question != NO_CHANGE)]
+        searches = [
+            self.recorded.experiment(question) for question in asked
+        ]  # refused before any has run
         found: list[list[float]] = []
-        for question in asked:
+        for search in searches:
             until = time.monotonic() + limit_s / len(asked)
-            found.append(self._futures(question, futures, until))
+            found.append(self._futures(search, futures, until))
         least = min(map(len, found))
         sign = self.state.rules.sign
         answers = []
@@ -144,9 +147,9 @@ class Search:
             stops = added[n - 1]
         return {"worth": worth, "add_s": stops}
 
-    def _futures(self, question: Question, most: int, until: float) -> list[float]:
+    def _futures(self, search: Experiment, most: int, until: float) -> list[float]:
         """Return the best metric of each future, put right by how wrong earlier forecasts of this search were."""
-        found = self._raw(question, most, until)
+        found = self._raw(search, most, until)
         if self.state.best is None:
             return found
         mean, deviation = next_miss(self.misses)
@@ -177,14 +180,13 @@ class Search:
         level, sign = self.curves.scale.level, self.state.rules.sign
         then, now = level(past.state.best.score), level(self.state.best.score)
         until = time.monotonic() + BACK_S
-        found = past._raw(NO_CHANGE, FUTURES_BACK, until, end_s=self.state.now)
+        found = past._raw(past.recorded.experiment(), FUTURES_BACK, until, end_s=self.state.now)
         forecast = float(np.median([level(metric * sign) for metric in found])) - then
         return miss(now - then, forecast)
 
     def _raw(
-        self, question: Question, most: int, until: float, end_s: float = math.inf
+        self, search: Experiment, most: int, until: float, end_s: float = math.inf
     ) -> list[float]:
-        search = self.recorded.experiment(question)
         gc.collect()
         gc.freeze()
         found: list[float] = []
