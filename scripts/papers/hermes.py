@@ -1,4 +1,4 @@
-"""Hermes (Electronics'21), figure 5: how soon the good jobs of a bin converge, under FIFO, round-robin, Hermes.
+"""Hermes (Electronics'21), figure 5: how soon the good jobs of a bin converge, under FIFO, round-robin, SLAQ, Hermes.
 
 16 jobs on four GPUs. What is measured is section 4.2's: the time until a good job has 90% of the fall to the best final
 loss, averaged over the good jobs, relative to FIFO. Saving and restoring take what figure 7 says of the smallest model
@@ -32,7 +32,7 @@ MODELS = {
     "short": Delays(launch_s=0.43, resize_s=0.43, save_s=0.24),
     "long": Delays(launch_s=0.9, resize_s=0.9, save_s=0.67),
 }
-POLICIES = ("fifo", round_robin.RoundRobin.name, "hermes")
+POLICIES = ("fifo", round_robin.RoundRobin.name, round_robin.Slaq.name, "hermes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +119,9 @@ def _picture(found: Sequence[dict[str, Any]], folder: Path, name: str, title: st
     places = list(dict.fromkeys((p["bin"], p["model"]) for p in found))
     for offset, policy in enumerate(POLICIES):
         mine = [p for p in found if p["policy"] == policy]
-        xs = [places.index((p["bin"], p["model"])) + 0.27 * (offset - 1) for p in mine]
+        xs = [places.index((p["bin"], p["model"])) + 0.2 * (offset - 1.5) for p in mine]
         bars = [p["relative_half_width"] for p in mine]
-        axes.bar(xs, [p["relative"] for p in mine], 0.25, yerr=bars, label=policy, capsize=2)
+        axes.bar(xs, [p["relative"] for p in mine], 0.19, yerr=bars, label=policy, capsize=2)
     axes.set_xticks(range(len(places)), [f"{a.replace('_', ' ')}, {b}" for a, b in places])
     axes.set_ylabel("time relative to FIFO")
     axes.set_ylim(0, 1.25)

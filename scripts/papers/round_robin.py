@@ -1,10 +1,12 @@
-"""``round_robin``: time-sharing without preference, as Gandiva does it (Hermes, Electronics'21, 4.1.3). A yardstick.
+"""The other two that share time in Hermes (Electronics'21, 4.1.3). Yardsticks: Hermes with another C.
 
-Hermes with every trial's convergence taken as 0: with equal C the one that has waited longest runs.
+``round_robin``, as Gandiva does it: every trial's C is 0, and with equal C the one that has waited longest runs.
+``slaq``: C is the loss itself, "prioritizing jobs with high loss".
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from gpusched import policies
@@ -28,11 +30,27 @@ class _Job(hermes.Job):
 class RoundRobin(hermes.Hermes):
     name = "round_robin"
     options_type = Options
+    kind: type[hermes.Job] = _Job
 
     def job(self, trial: int) -> hermes.Job:
         if trial not in self._jobs:
-            self._jobs[trial] = _Job(self.options.quantum_s)
+            self._jobs[trial] = self.kind(self.options.quantum_s)
         return self._jobs[trial]
 
 
-policies.REGISTRY = {**policies.REGISTRY, "round_robin": (__name__, "RoundRobin")}
+class _HighLossFirst(hermes.Job):
+    def end_quantum(self, now_s: float) -> None:
+        super().end_quantum(now_s)
+        self.speed = -math.inf if self._last is None else self._last
+
+
+class Slaq(RoundRobin):
+    name = "slaq"
+    kind = _HighLossFirst
+
+
+policies.REGISTRY = {
+    **policies.REGISTRY,
+    "round_robin": (__name__, "RoundRobin"),
+    "slaq": (__name__, "Slaq"),
+}
