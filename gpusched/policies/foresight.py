@@ -6,7 +6,6 @@
                a new configuration: the same, for a launch and a first look                    ``_bid_of_new``
     rule       at a report a trial keeps its atoms while no bid elsewhere is higher; free atoms go to the highest
     scouts     the first trials, one an atom, run on for a while whatever their rank: they show what curves do later
-    leaders    the less forecasts are to be believed, the more of the best trials run on undisturbed
 
 Not from a paper; held against the papers' policies in docs/papers.md.
 """
@@ -22,18 +21,14 @@ from gpusched.core.policy import NO_STEP_FITS, TrialView, View
 from gpusched.core.trial import NEVER, TrialState
 from gpusched.policies import base
 from gpusched.policies.foresight_beliefs import Beliefs, may_resume, pays
-from gpusched.policies.foresight_curves import Belief, expected_excess
+from gpusched.policies.foresight_curves import AHEAD, Belief, expected_excess
 
 #: Forecasts are made again after this share of the deadline.
 REFRESH = 0.01
-#: Share of a forecast's deviation that the next half octave resolves.
-NEWS = 0.25
-#: The incumbent rests where its atoms are worth so many times more elsewhere.
-REST = 3.0
+#: With more live trials than this, forecasts of all wait for more than one report that calls for them.
+AT_ONCE = 32
 #: A newcomer is judged after it has trained this share of what its launch took.
 LOOK = 0.5
-#: A scout that does better than forecast runs on for so many times as long.
-PATIENCE = 3.0
 #: Steps after a launch before the incumbent is resized: its speed is known by then.
 COOLDOWN = 3
 
@@ -72,10 +67,10 @@ class Foresight(base.Policy):
         #: Paused trials by bid, the highest first.
         self._queue: list[int] = []
         self._refreshed_at, self._trials_then, self._is_stale = -math.inf, 0, True
+        #: How often forecasts were due since they were last made.
+        self._asked = 0
         #: Steps that newcomers had when they were judged for the first time, and how many were.
         self._judged = [3.0, 1.0]
-        #: What a newcomer promises now, and what those that began promised: a fading sum.
-        self._hope = self._promised = 0.0
         #: Reports that the incumbent has let pass because more atoms were coming.
         self._waited = 0
 
@@ -84,6 +79,10 @@ class Foresight(base.Policy):
         is_due = view.now - self._refreshed_at >= REFRESH * view.rules.deadline_s
         if not (is_due or self._is_stale or len(view.trials) > 1.1 * self._trials_then + 1):
             return
+        self._asked += 1
+        if self._asked < len(view.live) // AT_ONCE:
+            return
+        self._asked = 0
         self._refreshed_at, self._trials_then, self._is_stale = view.now, len(view.trials), False
         beliefs = self.beliefs
         beliefs.refresh(view, self._look_s(view))
@@ -104,30 +103,38 @@ class Foresight(base.Policy):
         return self._judged[0] / self._judged[1] * self.beliefs.step_s(view)
 
     def _bid_of(self, view: View, trial: TrialView, belief: Belief) -> float:
-        """Return by how much the trial may beat M, for what half an octave or all of the way to R costs."""
+        """Return by how much the trial may beat M, for what finding out costs."""
         if trial.id == self.beliefs.incumbent:
             return math.inf
-        step_s, launch_s = self.beliefs.step_s(view), 0.0 if trial.is_live else view.overhead_s
+        return self._bid(view, belief, 0.0, 0.0 if trial.is_live else view.overhead_s)
+
+    def _bid(self, view: View, belief: Belief, unpaid: float, launch_s: float) -> float:
+        """Return the most that training on for some more looks, or all of the way, may bring an atom-second."""
+        step_s, to_beat = self.beliefs.step_s(view), self.beliefs.to_beat
 
         def bid(share: float, steps: float) -> float:
-            excess = expected_excess(belief.mean, share * belief.deviation, self.beliefs.to_beat)
-            return excess / (max(1.0, steps) * step_s + launch_s)
+            excess = expected_excess(belief.mean, share * belief.deviation, to_beat)
+            return excess / ((unpaid + max(1.0, min(steps, belief.steps))) * step_s + launch_s)
 
-        return max(bid(NEWS, 0.5 * trial.step), bid(1.0, belief.steps))
+        looks = (
+            bid(share, (further - 1.0) * belief.step)
+            for further, share in zip(AHEAD, belief.tells, strict=True)
+        )
+        return max(bid(1.0, belief.steps), *looks)
 
     def _bid_of_new(self, view: View) -> float:
-        """Return what the earlier ones promise of another one, held against what such promises have brought."""
+        """Return what the latest newcomers promised at their first look, which is still to be paid for."""
         if not view.can_draw:
             return -1.0
-        cost_s = view.overhead_s + self._look_s(view)
-        if view.time_left_s <= cost_s:
+        launch_s, look_s = view.overhead_s, self._look_s(view)
+        if view.time_left_s <= launch_s + look_s:
             return -1.0
-        excess = self.beliefs.promise(view, cost_s)
-        if excess is None:
+        curves = self.beliefs.curves
+        fresh = curves.newcomers(self.beliefs.horizon(view, None, launch_s + look_s))
+        if not fresh:
             return math.inf
-        self._hope, prior = excess, 4.0 * excess
-        kept = (self.beliefs.brought + prior) / (self._promised + prior) if excess > 0 else 1.0
-        return excess * min(1.5, kept) / cost_s
+        bids = [self._bid(view, belief, belief.step, launch_s) for belief in fresh]
+        return sum(bids) / len(bids)
 
     def _price(self, view: View, atoms: int) -> float:
         """Return what one more atom is worth to the incumbent that has so many, a second."""
@@ -167,13 +174,13 @@ class Foresight(base.Policy):
         return max(self._new, self._waiting(view)[0])
 
     def _rests(self, view: View) -> bool:
-        """Tell whether the incumbent has converged: what it still gains is worth far less than its atoms elsewhere."""
+        """Tell whether the incumbent has converged: what it still gains is worth less than its atoms elsewhere."""
         if self.beliefs.incumbent is None:
             return False
         trial, belief = view.trials[self.beliefs.incumbent], self.beliefs.of[self.beliefs.incumbent]
         atoms = max(1, trial.atoms)
         a_second = belief.rise / (belief.steps * self.beliefs.step_s(view, trial))
-        return REST * a_second * view.speedup(atoms) / atoms < self._elsewhere(view)
+        return a_second * view.speedup(atoms) / atoms < self._elsewhere(view)
 
     # ------------------------------------------------------------ reports
 
@@ -203,7 +210,7 @@ class Foresight(base.Policy):
                 return (Pause(trial.id, "pauses: it has converged, and another could still win"),)
             return self._grow(view, trial)
         launch_steps = view.overhead_s / self.beliefs.step_s(view)
-        first = max(round(2 * 1.5**self.beliefs.curves.doubt), round(LOOK * launch_steps))
+        first = max(2, round(LOOK * launch_steps))
         if trial.id not in self.beliefs.of or trial.step < first:
             return base.NOTHING
         return self._leave(view, trial)
@@ -212,19 +219,17 @@ class Foresight(base.Policy):
         """Tell whether the trial is one of the first, and its time is not over."""
         if trial.id >= view.atoms_total:
             return False
-        is_better = self.beliefs.curves.seen[trial.id].surprise > 0
-        share = self.options.scouting * (PATIENCE if is_better else 1.0)
-        return trial.training_s(view.now) < share * view.rules.deadline_s
+        return trial.training_s(view.now) < self.options.scouting * view.rules.deadline_s
 
     def _leave(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        """Pause the trial if its atoms are worth more elsewhere; a leader's atoms go to the incumbent alone."""
+        """Pause the trial if its atoms are worth more elsewhere."""
         waiting, who = self._waiting(view)
         other, why = self._new, "a new configuration promises more"
         if waiting > other:
             other, why = waiting, f"trial {who} promises more"
         if self._needs_atoms(view, max(other, self.beliefs.of[trial.id].bid)):
             why = f"its atoms are worth more to trial {self.beliefs.incumbent}"
-        elif trial.id in self.beliefs.leaders or other <= self.beliefs.of[trial.id].bid:
+        elif other <= self.beliefs.of[trial.id].bid:
             return base.NOTHING
         if trial.incarnation == 1:
             self._judged[0] += trial.step
@@ -313,14 +318,9 @@ class Foresight(base.Policy):
             takes_them = best.steps_since_resize >= COOLDOWN
             if takes_them and self._grown(view, best, elsewhere) > best.atoms:
                 return base.NOTHING
-        leader = self.beliefs.leader_that_waits(view)
-        if leader is not None:
-            return (Resume(leader, 1, "one of the best forecasts goes on"),)
         if who is not None and (waiting > self._new or not view.can_draw):
             return (Resume(who, 1, "the most promising of those that wait"),)
         if view.can_draw:
-            self._promised = 0.95 * self._promised + self._hope
-            self.beliefs.brought *= 0.95
             return (Start(1, "a new configuration"),)
         if best is not None and is_ready:
             return (Resume(best.id, view.atoms_free, "nothing else is left to do"),)
@@ -343,8 +343,6 @@ class Foresight(base.Policy):
             return [*lines, "it has the best forecast of all"]
         if trial.is_live and self._scouts(view, trial):
             lines.append("one of the first trials, which run on for a while whatever their rank")
-        elif trial.id in self.beliefs.leaders:
-            lines.append("one of the best forecasts: only the best of all may have its atoms")
         return [*lines, f"an atom for it promises {self.beliefs.a_minute(belief.bid)} a minute"]
 
     def _worth(self, view: View) -> str:

@@ -7,12 +7,10 @@ from random import Random
 
 from gpusched.core.policy import TrialView, View
 from gpusched.core.trial import NEVER
-from gpusched.policies.foresight_curves import Belief, Curves
+from gpusched.policies.foresight_curves import VOTERS, Belief, Curves
 
 #: Share of the time left that is kept back when it is asked how far a trial can come.
 MARGIN = 0.05
-#: A leader may still win: its forecast is within so many deviations of the best.
-CHANCE = 2.0
 #: Paused trials that are forecast each time: the best ones.
 CONSIDERED = 128
 #: Share of what it still gains that a step is worth to an incumbent with time to spare: growing may fail.
@@ -29,12 +27,10 @@ class Beliefs:
         self.incumbent: int | None = None
         self.to_beat = NEVER
         self.slope = 0.0
-        #: The best trials, as many as forecasts are wrong.
-        self.leaders: set[int] = set()
         #: The best score of a trial that is over.
         self.over = NEVER
-        #: By how much newcomers have raised the best forecast: a fading sum.
-        self.brought = 0.0
+        #: The forecast of each trial when it was last made.
+        self._last: dict[int, float] = {}
         self._most_steps = math.inf if most_steps is None else most_steps
         self._random = Random(0)
 
@@ -59,33 +55,23 @@ class Beliefs:
 
     def believe(self, view: View, trial: TrialView) -> Belief | None:
         """Forecast one trial; None before its first look, or if its metric is not finite."""
-        belief = self.curves.believe(trial.id, self.horizon(view, trial))
-        if belief is not None:
-            self.of[trial.id] = belief
-        return belief
-
-    def promise(self, view: View, spent_s: float) -> float | None:
-        """Return by how much a new configuration may be expected to beat the best forecast; None while unknown."""
-        return self.curves.newcomers(self.horizon(view, None, spent_s), self.to_beat, self._random)
+        found = self.curves.believe({trial.id: self.horizon(view, trial)})
+        self.of.update(found)
+        return found.get(trial.id)
 
     def refresh(self, view: View, look_s: float) -> None:
         """Forecast every trial anew. ``look_s``: time that a newcomer has before it is judged."""
         self.curves.rescale(view.trials)
-        self.curves.refit()
         seen = self.curves.seen
         paused = [i for i in view.paused if i in seen and not view.trials[i].held_by_user]
         if len(paused) > CONSIDERED:
-            paused.sort(key=lambda i: (-seen[i].level - 4 * seen[i].gain, i))
-        self.of = {}
-        for i in (*view.live, *paused[:CONSIDERED]):
-            self.believe(view, view.trials[i])
+            paused.sort(key=lambda i: (-self._last.get(i, seen[i].level), i))
+        known = list(seen) if len(seen) <= VOTERS else self._random.sample(list(seen), VOTERS)
+        self.curves.learn(known)
+        among = (*view.live, *paused[:CONSIDERED])
+        self.of = self.curves.believe({i: self.horizon(view, view.trials[i]) for i in among})
+        self._last.update((i, belief.mean) for i, belief in self.of.items())
         self._choose_incumbent(view, look_s)
-        count = max(1, round(0.5 * self.curves.doubt * view.atoms_total))
-        best = sorted(self.of, key=lambda i: (-self.of[i].mean, i))[:count]
-        self.leaders = {i for i in best if self._may_win(self.of[i])}
-
-    def _may_win(self, belief: Belief) -> bool:
-        return belief.mean + CHANCE * belief.deviation >= self.to_beat
 
     def _choose_incumbent(self, view: View, look_s: float) -> None:
         """Take the best forecast, less half its deviation; in doubt the incumbent stays."""
@@ -96,14 +82,11 @@ class Beliefs:
             return belief.mean - (0.0 if i == before else 0.5 * belief.deviation), -i
 
         self.incumbent = max(self.of, key=merit, default=None)
-        over = self.curves.scale.level(self.over) if self.over > NEVER else NEVER
+        over = self.over
         self.to_beat, self.slope = over, 0.0
         if self.incumbent is None:
             return
         belief = self.of[self.incumbent]
-        if before in self.of and self.incumbent > before:
-            brought = merit(self.incumbent)[0] - max(self.of[before].mean, over)
-            self.brought += max(0.0, brought)
         if belief.mean <= over:
             return
         self.to_beat, self.slope = belief.mean, belief.gain
@@ -115,29 +98,16 @@ class Beliefs:
         """Return the incumbent."""
         return view.trials[self.incumbent] if self.incumbent is not None else None
 
-    def leader_that_waits(self, view: View) -> int | None:
-        """Return a paused leader to go on with, where a launch costs less than it has been trained for."""
-        usual_s = self.step_s(view)
-        waiting = (
-            i
-            for i in self.leaders
-            if i != self.incumbent
-            and may_resume(view, view.trials[i])
-            and view.overhead_s <= view.trials[i].step * usual_s
-        )
-        return min(waiting, key=lambda i: (-self.of[i].mean, i), default=None)
-
     def in_words(self, trial: int) -> str:
         """Return a forecast for people."""
         belief = self.of[trial]
-        words = self.curves.scale.in_words(belief.mean, belief.deviation, self.curves.sign)
-        return f"{words} at the deadline"
+        return f"{belief.mean * self.curves.sign:.4g} +- {belief.deviation:.2g} at the deadline"
 
     def a_minute(self, bid: float) -> str:
         """Return a bid for people: in the metric, near the score to beat, a minute."""
         if not math.isfinite(bid) or self.to_beat == NEVER:
             return "an unknown amount"
-        return f"{max(0.0, bid) * 60 * self.curves.scale.slope(self.to_beat):.2g}"
+        return f"{max(0.0, bid) * 60:.2g}"
 
 
 def may_resume(view: View, trial: TrialView) -> bool:

@@ -1,405 +1,361 @@
-"""Forecasts for ``foresight``: learn from this search's own curves what the next doubling of steps brings.
+"""Forecasts for ``foresight``: which known shapes a curve may have, learnt from this search's own curves.
 
-Scores count as ``y = -log(what is missing to the best possible score)``: power laws are straight there. A curve is
-looked at as it passes step 2, 3, 4, 6, 8, 12, ..: its *level* y and its *gain* g an octave (doubling of steps) are
-fitted to the last octave by least squares. For each look, ``gain of the next octave = c + rho * gain of the last one``,
-give or take tau, is fitted to the trials that have been there, robustly, and drawn towards the fit of the look before.
-What a trial gained beyond that is its *surprise*; a share of it comes again an octave later (``lasting``, measured).
-A forecast chains octaves.
+A *shape* rises from 0 to 1 at a scale of steps: saturating (exponential, its square root, a power, a hyperbola), taking
+off late (a sigmoid), or rising and falling again; each at every power of two as its scale. A trial's score is
+``start + amplitude * shape(step)``, give or take the measured noise. Each shape is fitted by Bayesian least squares
+(two unknowns, in closed form); a trial is the mixture of all of them, weighted by how well they explain its curve and
+by how often they explain those of other trials (variational Bayes). A forecast is that mixture at a later step: where a
+curve does not tell yet whether it levels off or goes on, its deviation is wide.
 
-Forecasts made before the fact are compared with what came: ``doubt`` is the size of their errors in usual gains (0..1).
+A curve is looked at as it passes step 2, 3, 4, 6, 8, 12, ..; later looks count for more.
 """
 
 from __future__ import annotations
 
 import math
-from bisect import bisect_right, insort
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from random import Random
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpusched.core.policy import TrialView
 from gpusched.core.speed import RunningMedian
 from gpusched.core.trial import NEVER
 
+Array = NDArray[Any]
+
 #: Steps at which curves are looked at, two an octave.
 LOOKS: tuple[int, ...] = tuple(sorted({2**p for p in range(1, 40)} | {3 * 2**p for p in range(39)}))
-#: Trials that a look remembers: the best ones.
-KEPT = 48
-#: Before anything is known: the gain of an octave over the one before, and how many trials that counts for.
-RHO, PRIOR = 0.8, 2.0
-#: Trials that the promise of a new one is taken from.
-SAMPLE = 256
-#: Where few have been, levels may still change by this share of their spread.
-CHANGE = 0.15
-#: Share of the scale below which what is missing is not told apart.
-FINEST = 0.003
-#: Share of the rise still to come that a forecast may be wrong by, whatever earlier ones were.
-ERROR = 0.1
+#: Scales of the shapes, in steps.
+SCALES: Array = 2.0 ** np.arange(0, 13)
+#: How likely each shape is before any curve was seen; the scales of a family are equally likely.
+USUAL: Array = np.concatenate(
+    [
+        np.full(count, share / count)
+        for share, count in ((0.3, 13), (0.15, 13), (0.15, 13), (0.15, 13), (0.15, 13), (0.1, 9))
+    ]
+)
+#: So many trials' worth of belief in the usual shapes, and in the usual amplitude, before any curve was seen.
+SHAPES_PRIOR, AMPLITUDE_PRIOR = 40.0, 4.0
+#: What is expected then, in shares of the scale: amplitude, its deviation, the start's deviation.
+AMPLITUDE, WIDE, START = 0.5, 0.4, 0.3
+#: Weight of an earlier look beside the next one.
+DECAY = 0.75
+#: Share of the scale by which a shape may miss a curve without noise.
+MISFIT = 0.01
+#: Looks after which a trial has a full vote on which shapes are likely.
+JUDGED = 8
+#: Looks ahead that a trial may be trained for: so many times the steps it has had.
+AHEAD = (1.5, 2.0, 4.0)
+#: Trials that vote on shapes, and newcomers that the promise of another one is taken from: the latest.
+VOTERS, FRESH = 256, 64
+#: Points of an octave at which shapes are tabulated.
+FINE = 16
+
+
+def shapes(steps: Array) -> Array:
+    """Return each shape (a row) at each step (a column)."""
+    x = steps[None, :] / SCALES[:, None]
+    families = (
+        1 - np.exp(-x),
+        1 - np.exp(-np.sqrt(x)),
+        1 - (1 + x) ** -0.5,
+        x / (1 + x),
+        1 / (1 + x**-3.0),
+        np.exp(-0.12 * np.log(x[2:-2]) ** 2),
+    )
+    return np.concatenate(families)
+
+
+TABLE: Array = shapes(2.0 ** (np.arange(0, 24 * FINE) / FINE)).T.copy()
+
+
+def _at(steps: Array) -> Array:
+    """Return each shape (a column) at each step (a row), to a sixteenth of an octave."""
+    place = np.rint(np.log2(np.maximum(1.0, steps)) * FINE).astype(int)
+    found: Array = TABLE[np.minimum(place, len(TABLE) - 1)]
+    return found
+
+
+@cache
+def _between(low: int, high: int) -> Array:
+    """Return the mean of each shape over the steps after ``low``, up to ``high``."""
+    count = min(high - low, 64)
+    found: Array = shapes(high - (high - low) * np.arange(count) / count).mean(axis=1)
+    return found
 
 
 @dataclass(slots=True)
 class Seen:
-    """A trial at its last look: ``bin`` of ``LOOKS``, step, level, gain; ``looks``: level and gain at each bin."""
+    """A trial at its last look: bin of ``LOOKS``, step, and score (the mean of the reports since the look before)."""
 
     bin: int = -1
     step: int = 0
     level: float = NEVER
-    gain: float = 0.0
-    looks: dict[int, tuple[float, float]] = field(default_factory=dict)
-    #: By how much the last octave brought more than forecast, at each bin.
-    surprises: dict[int, float] = field(default_factory=dict)
+    #: By shape: start, amplitude, their variances and covariance; and the logarithm of how well it explains the curve.
+    fit: Array = field(default_factory=lambda: np.zeros((6, 0)))
+    #: Fading sums over looks, by shape: of s, s*s, s*y; and of 1, y.
+    by_shape: Array = field(default_factory=lambda: np.zeros((3, len(USUAL))))
+    weight: float = 0.0
+    y: float = 0.0
+    #: What it adds to the sums of ``Curves.amplitudes``.
+    tally: Array = field(default_factory=lambda: np.zeros(3))
 
     @property
-    def surprise(self) -> float:
-        """The surprise of the last octave."""
-        return self.surprises.get(self.bin, 0.0)
-
-    def level_at(self, step: float) -> float:
-        """The level at the last look up to a step; NEVER before the first."""
-        last = bisect_right(LOOKS, step) - 1
-        return next((self.looks[i][0] for i in range(last, -1, -1) if i in self.looks), NEVER)
+    def is_fitted(self) -> bool:
+        return self.fit.size > 0
 
 
 @dataclass(slots=True)
 class Belief:
-    """A trial at the deadline: its level, give or take, its gain a step there, and the steps it would have had."""
+    """A trial at the deadline: its score, give or take, and its gain a step there."""
 
     mean: float
     deviation: float
     gain: float
-    horizon: float
-    #: How far it is from there: what is to come of level and steps.
+    #: How far it is from there, in score; the step of its last look; and the steps from there.
     rise: float
+    step: float
     steps: float
+    #: Share of the deviation that training on for each of ``AHEAD`` resolves.
+    tells: Sequence[float]
     bid: float = 0.0
 
 
-@dataclass(slots=True)
-class _Bin:
-    """What is known at one look, and what was fitted to it."""
-
-    #: (level, gain, gain of the next octave) of those that have been there and an octave beyond; (level, gain) of all.
-    pairs: list[tuple[float, float, float]] = field(default_factory=list)
-    here: list[tuple[float, float]] = field(default_factory=list)
-    c: float = 0.0
-    rho: float = RHO
-    tau: float = 0.0
-    #: The usual gain of the next octave: in these units errors are measured.
-    unit: float = 0.0
-    #: Mean and variance of levels and of gains among the better half.
-    level: float = math.nan
-    level_var: float = 0.0
-    gain: float = 0.0
-    gain_var: float = 0.0
-
-
-class Scale:
-    """From scores (more is better) to levels, and back.
+class Curves:
+    """The curves of all trials as scores (more is better), and forecasts.
 
     Without a known best score it is guessed: 1 for scores between 0 and 1, 0 for losses above 0, else as far above the
-    best score as that is above a usual first one. ``is_outgrown``: scores do not fit the guess any more.
+    best score as that is above a usual first one.
     """
 
-    def __init__(self, ceiling: float | None) -> None:
-        self._given = ceiling
-        self._low, self._high, self._best = math.inf, -math.inf, -math.inf
-        self._first: list[float] = []
-        self.ceiling = 1.0 if ceiling is None else ceiling
-        self.range = 1.0
-        self.is_outgrown = True
-
-    def saw(self, score: float, *, is_first: bool) -> None:
-        """Widen what is known of the scores; a trial's first one shows where training begins."""
-        if is_first and len(self._first) < KEPT:
-            insort(self._first, score)
-            self.is_outgrown |= len(self._first) in (2, 4, 8, 16, 32)
-        self._low, self._high = min(self._low, score), max(self._high, score)
-        self.is_outgrown |= score > self.ceiling
-
-    def fit(self) -> bool:
-        """Guess again; True if levels have changed."""
-        before = self.ceiling, self.range
-        self.is_outgrown = False
-        usual = self._first[len(self._first) // 2] if self._first else self._high
-        if self._given is not None and self._high <= self._given:
-            self.ceiling = self._given
-        elif self._low >= 0 and self._high <= 1:
-            self.ceiling = 1.0
-        elif self._high <= 0:
-            self.ceiling = 0.0
-        elif self._high > self.ceiling or self.ceiling == 1.0:
-            self.ceiling = self._high + max(self._high - usual, 0.1 * abs(self._high))
-        span = self.ceiling - usual
-        if not 0.5 * self.range < span < 2 * self.range:
-            self.range = span if span > 0 else 1.0
-        return (self.ceiling, self.range) != before
-
-    def level(self, score: float) -> float:
-        missing = (self.ceiling - score) / self.range
-        return -math.log(max(FINEST, missing + FINEST))
-
-    def in_words(self, level: float, deviation: float, sign: float) -> str:
-        """Return a level as a metric, give or take."""
-        return f"{self.score(level) * sign:.4g} +- {self.slope(level) * deviation:.2g}"
-
-    def slope(self, level: float) -> float:
-        """Return by how much the score changes with a small change of the level."""
-        return self.range * math.exp(-level)
-
-    def score(self, level: float) -> float:
-        return self.ceiling - self.range * (math.exp(-level) - FINEST)
-
-
-class Curves:
-    """Levels of all trials, and forecasts."""
-
     def __init__(self) -> None:
-        self.scale = Scale(None)
         self.sign = 1.0
         self.seen: dict[int, Seen] = {}
-        #: How wrong forecasts of the next octave are, in usual gains: 0.03 to 1.
+        #: The latest newcomers at their first look.
+        self.first: deque[Seen] = deque(maxlen=FRESH)
+        #: The best possible score, known or guessed; a usual first score; and how far apart they are.
+        self.ceiling, self.usual, self.range = math.inf, 0.0, 1.0
+        #: How much wider errors of forecasts a look ahead are than forecast.
         self.doubt = 1.0
-        self._misses = self._count = PRIOR
-        #: How much of a surprise comes again an octave later, and the sums that this is fitted to.
-        self.lasting = 0.0
-        self._again, self._squares = 0.0, 0.0
-        self._bins: list[_Bin] = []
-        self._beyond = _Bin()
+        self._errors, self._count = 2.0, 2.0
+        self._given: float | None = None
+        self._low, self._high = math.inf, -math.inf
+        self._first_scores: list[float] = []
         self._noise = RunningMedian()
-        self._is_stale = False
+        self._forget()
+
+    def _forget(self) -> None:
+        #: Logarithm of how likely each shape is here; weight, sum and sum of squares of known amplitudes.
+        self._likely: Array = np.log(USUAL)
+        self._amplitudes: Array = np.zeros(3)
+        self.first.clear()
 
     # ------------------------------------------------------------ looking
 
     def look(self, trial: TrialView, sign: float, ceiling: float | None) -> bool:
         """Take in a report; True if the trial has come to its next look. ``ceiling``: the best possible score."""
         if not self.seen:
-            self.scale, self.sign = Scale(ceiling), sign
+            self.sign, self._given = sign, ceiling
         if trial.score > NEVER:
-            self.scale.saw(trial.score, is_first=trial.id not in self.seen)
+            self._low, self._high = min(self._low, trial.score), max(self._high, trial.score)
+            if trial.id not in self.seen and len(self._first_scores) < 64:
+                self._first_scores.append(trial.score)
+                self._guess()
         seen = self.seen.setdefault(trial.id, Seen())
         at = bisect_right(LOOKS, trial.step) - 1
         if at <= seen.bin:
             return False
-        self._look(seen, at, trial.step, [(s, m * self.sign) for s, m in _last_octave(trial)])
+        self._look(seen, at, trial.step, [metric * sign for metric in _since(trial, seen.step)])
         return True
 
+    def _guess(self) -> None:
+        """Guess the best possible score where it is not known, and the scale."""
+        first = sorted(self._first_scores)
+        self.usual = first[len(first) // 2]
+        if self._given is not None and self._high <= self._given:
+            self.ceiling = self._given
+        elif self._low >= 0 and self._high <= 1:
+            self.ceiling = 1.0
+        elif self._high <= 0:
+            self.ceiling = 0.0
+        elif not self._high <= self.ceiling < math.inf or self.ceiling in (0.0, 1.0):
+            self.ceiling = self._high + max(self._high - self.usual, 0.1 * abs(self._high))
+        self.range = self.ceiling - self.usual if self.ceiling > self.usual else 1.0
+
     def rescale(self, trials: Mapping[int, TrialView]) -> None:
-        """Guess the best possible score again and look at every curve anew, if scores have outgrown the guess."""
-        if not self.scale.is_outgrown or not self.scale.fit():
+        """Look at every curve anew where scores have outgrown the scale they were fitted on."""
+        if self._high <= self.ceiling:
             return
-        self._bins, self._noise, self._is_stale = [], RunningMedian(), True
+        self._guess()
+        self._forget()
         for trial in self.seen:
             self.seen[trial] = seen = Seen()
-            points = [(step, metric * self.sign) for step, metric in trials[trial].curve]
-            for step, _ in points:
+            window: list[float] = []
+            for step, metric in trials[trial].curve:
+                window.append(metric * self.sign)
                 at = bisect_right(LOOKS, step) - 1
                 if at > seen.bin:
-                    octave = [p for p in points if _octave(step) <= p[0] <= step]
-                    self._look(seen, at, step, octave[::-1])
+                    self._look(seen, at, step, window)
+                    window = []
 
-    def _look(self, seen: Seen, at: int, step: int, points: Sequence[tuple[int, float]]) -> None:
-        """Fit level and gain to the last octave, draw both towards the better trials' by the measured noise."""
-        seen.bin, seen.step = at, step
-        n = sx = sy = sxx = sxy = syy = 0.0
-        level = self.scale.level
-        for s, score in points:
-            if score == score:
-                x, y = math.log2(s / step), level(score)
-                n += 1
-                sx += x
-                sy += y
-                sxx += x * x
-                sxy += x * y
-                syy += y * y
-        if not points or n < min(2, len(points)) or points[0][1] != points[0][1]:
-            seen.level, seen.gain = NEVER, 0.0
+    def _look(self, seen: Seen, at: int, step: int, window: Sequence[float]) -> None:
+        """Add the mean of the reports since the last look to the trial's sums, and fit all shapes."""
+        low, seen.bin, seen.step = seen.step, at, step
+        values = [value for value in window if value == value]
+        if not values or window[-1] != window[-1]:
+            seen.level = NEVER
             return
-        while len(self._bins) <= at:
-            self._bins.append(_Bin())
-        spread = sxx - sx * sx / n
-        gain = (sxy - sx * sy / n) / spread if spread > 1e-12 else 0.0
-        raw = sy / n - gain * sx / n
-        seen.level, seen.gain = raw, gain
-        if spread > 1e-12:
-            if n >= 3:
-                rest = syy - sy * sy / n - gain * gain * spread
-                self._noise.add(max(0.0, rest) / (n - 2))
-            var = (self._noise.value or 0.0) / 0.6
-            self._denoise(seen, var * (1 / n + (sx / n) ** 2 / spread), var / spread)
-        self._keep(self._bins[at].here, (raw, gain))
-        seen.looks[at] = (seen.level, seen.gain)
-        if at - 2 in seen.looks:
-            before, its_gain = seen.looks[at - 2]
-            self._learn(self._bins[at - 2], seen, (before, its_gain, raw - before))
+        late = values[-6:]
+        for a, b, c in zip(late, late[1:], late[2:], strict=False):
+            self._noise.add((b - 0.5 * (a + c)) ** 2 / 1.5)
+        y, shape = sum(values) / len(values), _between(low, step)
+        variance = self._noise_var / len(values) + (MISFIT * self.range) ** 2
+        if seen.is_fitted:
+            self._compare(seen.fit, shape, y, variance)
+        seen.level, weight = y, 1.0 / variance
+        seen.by_shape *= DECAY
+        seen.by_shape += weight * np.stack((shape, shape * shape, shape * y))
+        seen.weight = DECAY * seen.weight + weight
+        seen.y = DECAY * seen.y + weight * y
+        self._fit(seen)
 
-    def _denoise(self, seen: Seen, level_noise: float, gain_noise: float) -> None:
-        if level_noise <= 0:
-            return
-        known = self._bins[seen.bin]
-        if known.gain_var > 0:
-            var = max(known.gain_var - gain_noise, 0.05 * known.gain_var)
-            seen.gain = known.gain + (seen.gain - known.gain) * var / (var + gain_noise)
-        if known.level_var > 0:
-            var = max(known.level_var - level_noise, 0.05 * known.level_var)
-            seen.level = known.level + (seen.level - known.level) * var / (var + level_noise)
+    @property
+    def _noise_var(self) -> float:
+        """The variance of a report's noise; the median of its square is 0.455 of it."""
+        return (self._noise.value or 0.0) / 0.455
 
-    def _learn(self, known: _Bin, seen: Seen, pair: tuple[float, float, float]) -> None:
-        """Remember what an octave brought, and how wrong a forecast of it would have been."""
-        _, gain, came = pair
-        if known.unit > 0:
-            surprise = came - known.c - known.rho * gain
-            before = seen.surprises.get(seen.bin - 2)
-            if before is not None:
-                limit = 2.0 * known.unit
-                before, now = (max(-limit, min(limit, x)) for x in (before, surprise))
-                self._again = 0.97 * self._again + before * now / (known.unit * known.unit)
-                self._squares = 0.97 * self._squares + before * before / (known.unit * known.unit)
-                self.lasting = max(0.0, min(1.0, self._again / (self._squares + PRIOR)))
-            seen.surprises[seen.bin] = surprise
-            miss = min(4.0, (surprise - self.lasting * (before or 0.0)) ** 2 / known.unit**2)
-            self._misses = 0.95 * self._misses + miss
-            self._count = 0.95 * self._count + 1.0
-        self._keep(known.pairs, pair)
-
-    def _keep(self, kept: list, entry: tuple) -> None:  # type: ignore[type-arg]
-        if len(kept) >= KEPT:
-            if entry <= kept[0]:
-                return
-            del kept[0]
-        insort(kept, entry)
-        self._is_stale = True
+    def _compare(self, fit: Array, shape: Array, y: float, variance: float) -> None:
+        """Hold the forecast of a look against what came."""
+        start, height, start_var, height_var, cov, explained = fit
+        weight = _weights(explained + self._likely)
+        score = start + height * shape
+        mean = float(weight @ score)
+        spread = start_var + shape * (2 * cov + shape * height_var) + (score - mean) ** 2
+        miss = (y - mean) ** 2 / (float(weight @ spread) + variance)
+        self._errors = 0.97 * self._errors + min(9.0, miss)
+        self._count = 0.97 * self._count + 1.0
+        self.doubt = min(2.0, max(1.0, math.sqrt(self._errors / self._count)))
 
     # ------------------------------------------------------------ fitting
 
-    def refit(self) -> None:
-        """Fit every look again, from the first to the last, each drawn towards the one before."""
-        if not self._is_stale:
-            return
-        self._is_stale = False
-        self.doubt = min(1.0, max(0.03, math.sqrt(self._misses / self._count)))
-        c, rho, size, spread, before = 0.0, RHO, 0.0, 0.0, _Bin()
-        for known in self._bins:
-            pairs = known.pairs
-            if len(pairs) >= 6:
-                pairs = sorted(pairs, key=lambda p: p[0] + rho * p[1])[len(pairs) // 2 :]
-            here = known.here[len(known.here) // 2 :] if len(known.here) >= 8 else known.here
-            if pairs:
-                size = _median([abs(gain) for _, gain, _ in pairs])
-            elif here:
-                size = _median([abs(gain) for _, gain in here])
-            else:
-                size *= rho
-            c, rho, misses = self._fit_line(pairs, c, rho, size)
-            known.c, known.rho, known.unit = c, rho, max(1e-12, size * max(0.3, rho))
-            _describe(known, here, before)
-            spread = math.sqrt(known.level_var) if len(here) >= 4 else spread
-            guess = max(self.doubt * known.unit, CHANGE * spread)
-            known.tau = math.sqrt((misses + PRIOR * guess * guess) / (len(pairs) + PRIOR))
-            c, rho, before = 0.9 * c, RHO + 0.8 * (rho - RHO), known
-        tau = max(self.doubt * before.unit, CHANGE * spread)
-        self._beyond = _Bin(c=c, rho=rho, tau=tau, unit=before.unit)
+    def _fit(self, seen: Seen) -> None:
+        """Fit start and amplitude of every shape, and weigh the shapes."""
+        n, total, squares = self._amplitudes + AMPLITUDE_PRIOR * np.array(
+            (1.0, AMPLITUDE, AMPLITUDE**2 + WIDE**2)
+        )
+        usual = total / n
+        wide = max(0.15, math.sqrt(max(0.0, squares / n - usual**2))) * self.range
+        start_weight, height_weight = 1 / (START * self.range) ** 2, 1 / wide**2
+        a, b, c = seen.weight + start_weight, seen.by_shape[0], seen.by_shape[1] + height_weight
+        u = seen.y + start_weight * self.usual
+        v = seen.by_shape[2] + height_weight * usual * self.range
+        det = a * c - b * b
+        start, height = (c * u - b * v) / det, (a * v - b * u) / det
+        explained = 0.5 * (start * u + height * v) - 0.5 * np.log(det)
+        explained -= explained.max()
+        is_first = not seen.is_fitted
+        seen.fit = np.stack((start, height, c / det, a / det, -b / det, explained))
+        if is_first:
+            self.first.append(Seen(seen.bin, seen.step, seen.level, seen.fit))
+        weight = _weights(explained + self._likely)
+        mean = float(weight @ height)
+        spread = float(weight @ (a / det + (height - mean) ** 2))
+        known = 1 / (1 + spread / (0.2 * self.range) ** 2)
+        self._amplitudes -= seen.tally
+        seen.tally = known * np.array((1.0, mean / self.range, (mean / self.range) ** 2))
+        self._amplitudes += seen.tally
 
-    def _fit_line(
-        self, pairs: Sequence[tuple[float, float, float]], c0: float, rho0: float, size: float
-    ) -> tuple[float, float, float]:
-        """Return c, rho and the squared misses of a ridge regression, done twice: outliers are clipped in between."""
-        n = len(pairs)
-        if not n or size <= 0:
-            return c0, rho0, 0.0
-        weight = max(0.1, 2 * self.doubt) ** 2
-        came = [p[2] for p in pairs]
-        for is_last in (n < 4, True):
-            scc, srr, scr = n + 25.0 * weight, weight * size * size, 0.0
-            bc = br = 0.0
-            for (_, gain, _), d in zip(pairs, came, strict=True):
-                rest = d - c0 - rho0 * gain
-                scr += gain
-                srr += gain * gain
-                bc += rest
-                br += gain * rest
-            det = scc * srr - scr * scr
-            if det <= 0:
-                return c0, rho0, 0.0
-            c = c0 + (bc * srr - br * scr) / det
-            rho = min(2.2, max(0.0, rho0 + (br * scc - bc * scr) / det))
-            fit = [c + rho * gain for _, gain, _ in pairs]
-            if is_last:
-                break
-            wide = 3.7 * _median([abs(p[2] - f) for p, f in zip(pairs, fit, strict=True)])
-            came = [min(f + wide, max(f - wide, p[2])) for p, f in zip(pairs, fit, strict=True)]
-        return c, rho, sum((d - f) ** 2 for d, f in zip(came, fit, strict=True))
+    def learn(self, voters: Sequence[int]) -> None:
+        """Learn which shapes are likely here: those that explain the curves of these trials."""
+        known = [seen for seen in map(self.seen.__getitem__, voters) if seen.is_fitted]
+        if not known:
+            return
+        explained = np.stack([seen.fit[5] for seen in known])
+        votes = np.array([min(1.0, seen.bin / JUDGED) for seen in known])
+        for _ in range(3):
+            counts = votes @ _weights(explained + self._likely)
+            self._likely = _expected_log(SHAPES_PRIOR * USUAL + counts)
+            self._likely -= self._likely.max()
 
     # ------------------------------------------------------------ forecasting
 
-    def forecast(self, seen: Seen, step: float) -> tuple[float, float, float]:
-        """Level at a later step as far as it is believed, its deviation, and the gain an octave there."""
-        level, gain = seen.level, seen.gain
-        if step <= seen.step or level == NEVER:
-            return level, 0.0, max(0.0, gain)
-        left, place = math.log2(step / seen.step), 2 * math.log2(seen.step) - 2.0
-        var = cov = gain_var = 0.0
-        more = seen.surprise
-        last, known = len(self._bins) - 1, self._beyond
-        c, rho, tau = known.c, known.rho, known.tau
-        while left > 1e-9:
-            octave = min(1.0, left)
-            at = max(0, int(place + 0.5))
-            if at <= last:
-                c, rho, tau = self._bins[at].c, self._bins[at].rho, self._bins[at].tau
-            elif at - 2 > last:
-                c, rho = 0.7 * c, RHO + 0.64 * (rho - RHO)
-                tau *= max(0.5, min(1.5, rho))
-            else:
-                c, rho, tau = known.c, known.rho, known.tau * max(0.5, min(1.5, known.rho))
-            more *= self.lasting
-            gain = c + rho * gain + more
-            level += octave * gain
-            gain_var = rho * rho * gain_var + tau * tau
-            var += 2 * octave * rho * cov + octave * octave * gain_var
-            cov = rho * cov + octave * gain_var
-            left -= octave
-            place += 2.0
-        trust = 1.0 - 0.5 * self.doubt
-        rise = trust * (level - seen.level)
-        deviation = math.hypot(math.sqrt(max(0.0, var)), ERROR * rise)
-        return seen.level + max(0.0, rise), deviation, trust * max(0.0, gain)
+    def forecast(self, trials: Sequence[Seen], horizons: Sequence[float]) -> list[Belief]:
+        """Return what is believed of trials at later steps."""
+        if not trials:
+            return []
+        fits = np.stack([seen.fit for seen in trials], axis=1)
+        start, height, start_var, height_var, cov, explained = fits
+        weight = _weights(explained + self._likely)
+        ends = np.maximum(1.0, np.asarray(horizons, dtype=float))
+        steps = np.array([seen.step for seen in trials], dtype=float)
+        level = np.array([seen.level for seen in trials])
 
-    def believe(self, trial: int, horizon: float) -> Belief | None:
-        """Return what is believed of a trial at a later step; None before its first look, or if it has diverged."""
-        seen = self.seen.get(trial)
-        if seen is None or seen.level == NEVER:
-            return None
-        mean, deviation, gain = self.forecast(seen, horizon)
-        steps = max(1.0, horizon - seen.step)
-        gain_a_step = gain / (math.log(2) * max(1.0, horizon))
-        return Belief(mean, deviation, gain_a_step, horizon, mean - seen.level, steps)
+        def mixed(by_shape: Array) -> Array:
+            found: Array = np.einsum("nm,nm->n", weight, by_shape)
+            return found
 
-    def newcomers(self, horizon: float, to_beat: float, random: Random) -> float | None:
-        """Return E[(X - to_beat)+] of a trial drawn now; None before three trials have been looked at.
+        shape = _at(ends)
+        score = np.minimum(start + height * shape, self.ceiling)
+        mean = mixed(score)
+        before = mixed(np.minimum(start + height * _at(0.8 * ends), self.ceiling))
+        off = score - mean[:, None]
+        own = mixed(start_var + shape * (2 * cov + shape * height_var) + off * off)
+        variance = np.maximum(1e-18, own)
+        noise = self._noise_var / np.maximum(1.0, 0.5 * steps) + (MISFIT * self.range) ** 2
+        tells = []
+        for further in AHEAD:
+            there = _at(np.minimum(further * steps, ends))
+            away = start + height * there
+            away -= mixed(away)[:, None]
+            its = mixed(start_var + there * (2 * cov + there * height_var) + away * away)
+            both = mixed(
+                start_var + (there + shape) * cov + there * shape * height_var + away * off
+            )
+            tells.append(np.minimum(1.0, np.abs(both) / np.sqrt((its + noise) * variance)))
+        best = np.maximum(mean, level)
+        columns = (
+            best,
+            np.where(ends > steps, self.doubt * np.sqrt(variance), 0.0),
+            np.maximum(0.0, mean - before) / (0.2 * ends),
+            best - level,
+            steps,
+            np.maximum(1.0, ends - steps),
+            np.stack(tells, axis=1),
+        )
+        return [Belief(*one) for one in zip(*(column.tolist() for column in columns), strict=True)]
 
-        X is distributed as the levels that the trials so far have, or are forecast to have, at the horizon: an
-        exponential tail beyond their best quarter.
-        """
-        known = list(self.seen.values())
-        if len(known) > SAMPLE:
-            known = random.sample(known, SAMPLE)
-        levels = [
-            seen.level_at(horizon)
-            if horizon < seen.step and seen.level > NEVER
-            else self.forecast(seen, horizon)[0]
-            for seen in known
-        ]
-        n = len(levels)
-        if n < 3:
-            return None
-        levels.sort(reverse=True)
-        best = max(2, math.ceil(n / 4)) if n >= 8 else n // 2
-        least = levels[best] if levels[best] > NEVER else levels[best - 1]
-        tail = sum(level - least for level in levels[:best]) / best if least > NEVER else 0.0
-        if not tail > 0:
-            return 0.0
-        return best / n * tail * math.exp(min(0.0, (least - to_beat) / tail))
+    def believe(self, horizons: Mapping[int, float]) -> dict[int, Belief]:
+        """Return what is believed of each trial at a later step; none before its first look, or if it has diverged."""
+        known = {i: self.seen[i] for i in horizons if i in self.seen}
+        known = {i: seen for i, seen in known.items() if seen.level > NEVER}
+        ends = [max(horizons[i], seen.step) for i, seen in known.items()]
+        return dict(zip(known, self.forecast(list(known.values()), ends), strict=True))
+
+    def newcomers(self, horizon: float) -> list[Belief]:
+        """Return what is believed of the latest newcomers as of their first look; none before there are three."""
+        if len(self.first) < 3:
+            return []
+        return self.forecast(list(self.first), [horizon] * len(self.first))
+
+
+def _weights(logs: Array) -> Array:
+    """Return weights that add up to 1 along the last axis."""
+    weight: Array = np.exp(logs - logs.max(axis=-1, keepdims=True))
+    weight /= weight.sum(axis=-1, keepdims=True)
+    return weight
+
+
+def _expected_log(counts: Array) -> Array:
+    """Return the digamma function of counts."""
+    x = counts + 2.0
+    found: Array = np.log(x) - 0.5 / x - 1 / (12 * x * x) - 1 / counts - 1 / (counts + 1.0)
+    return found
 
 
 def expected_excess(mean: float, deviation: float, over: float) -> float:
@@ -413,35 +369,12 @@ def expected_excess(mean: float, deviation: float, over: float) -> float:
     return deviation * (density + z * 0.5 * math.erfc(-z / math.sqrt(2)))
 
 
-def _octave(step: int) -> float:
-    return step / 2 if step > 3 else 1
-
-
-def _last_octave(trial: TrialView) -> list[tuple[int, float]]:
-    """(step, metric) of the last doubling of steps, latest first; a step that was trained twice counts with both."""
+def _since(trial: TrialView, before: int) -> list[float]:
+    """Return the metrics reported after a step, in order; a step that was trained twice counts with both."""
     found = []
-    low = _octave(trial.step)
     for step, metric in reversed(trial.curve):
-        if step < low:
+        if step <= before:
             break
         if step <= trial.step:
-            found.append((step, metric))
-    return found
-
-
-def _describe(known: _Bin, here: Sequence[tuple[float, float]], before: _Bin) -> None:
-    """Mean and variance of the better trials here, or of the look before where too few have come."""
-    n = len(here)
-    if n >= 4:
-        known.level, known.gain = sum(y for y, _ in here) / n, sum(g for _, g in here) / n
-        known.level_var = sum((y - known.level) ** 2 for y, _ in here) / (n - 1)
-        known.gain_var = sum((g - known.gain) ** 2 for _, g in here) / (n - 1)
-    else:
-        known.level, known.level_var = math.nan, 0.0
-        known.gain = 0.5 * known.c + math.sqrt(known.rho) * before.gain
-        known.gain_var = known.rho * before.gain_var
-
-
-def _median(values: list[float]) -> float:
-    values.sort()
-    return values[len(values) // 2]
+            found.append(metric)
+    return found[::-1]

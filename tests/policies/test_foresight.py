@@ -82,7 +82,7 @@ def test_a_converged_incumbent_rests_while_others_could_still_win() -> None:
     )
     result = simulate(setup)
     assert result.trials > 30, "one atom was kept by the first trial that was good"
-    assert result.top_steps < 200
+    assert result.top_steps < 300, "more than half of the 600 steps"
 
 
 def test_a_trial_whose_metric_is_not_finite_stops() -> None:
