@@ -218,6 +218,12 @@ class Dashboard(App[Watched]):
         self.done.set()
         self.exit(Watched(self._view, why))
 
+    def _handle_exception(self, error: Exception) -> None:
+        """Keep the error for the caller, who words it; Textual would print a traceback with all locals."""
+        super()._handle_exception(error)
+        self._exit_renderables.clear()
+        self.failure = error
+
     # ------------------------------------------------------------ what is heard
 
     def _post(self, kind: str, value: Any) -> None:

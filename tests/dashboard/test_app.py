@@ -217,3 +217,11 @@ def test_ctrl_c_is_the_callers() -> None:
     assert "» pressed 2" in screen
     ended = drive(EXPLORING, pressing("ctrl+c")).return_value
     assert ended == Watched(EXPLORING, "detached")
+
+
+def test_a_failure_of_its_own_is_the_callers_to_word(capsys: pytest.CaptureFixture[str]) -> None:
+    broken = replace(EXPLORING, trials=(None,))  # type: ignore[arg-type]
+    app = Dashboard(lambda: iter([broken]))
+    app.run(headless=True)
+    assert isinstance(app.failure, AttributeError)
+    assert capsys.readouterr() == ("", "")
