@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpusched.daemon.best_model import Best
-    from gpusched.worker.tracked import Pickled
+    from gpusched.worker.training import Pickled
     from gpusched.worker.trial import Trial
 
 __version__ = "0.1.0"
@@ -92,6 +92,6 @@ def pickled(value: Any) -> Pickled:
     Raises:
         TypeError: The object has no attributes to put a state back into (a list, a number): use ``trial.state``.
     """
-    from gpusched.worker.tracked import Pickled
+    from gpusched.worker.training import Pickled
 
     return Pickled(value)

@@ -16,7 +16,7 @@ POOLS = {"gpusched/sim/study.py"}
 
 
 #: What a script asks to have pickled (``gpusched.pickled``): read from its own committed, hashed checkpoints alone.
-ASKED_FOR = {"gpusched/worker/tracked.py"}
+ASKED_FOR = {"gpusched/worker/training.py"}
 
 
 def _calls(file: Path) -> Iterator[tuple[str, ast.Call]]:

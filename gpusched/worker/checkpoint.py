@@ -17,24 +17,23 @@ import json
 import os
 import re
 import shutil
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, Protocol
 
 from gpusched import failpoints
 from gpusched.errors import DamagedState
 from gpusched.folder.files import private_folder, sync
 from gpusched.processes.identity import boot_id
 from gpusched.worker.errorfile import say
+from gpusched.worker.sealing import Source, replace_links, seal_folder, write_all, write_file
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 FRESH_S = 60.0
-_PIECE_BYTES = 8 << 20
 FOLDER = "files"
 """Name, inside a checkpoint, of the folder that the script has written (``trial.checkpoint_dir``)."""
 _COMMITTED = re.compile(r"step-(\d{8,})$")
@@ -42,45 +41,13 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*$")
 OPEN_FOLDER = ".open-folder"
 _STALE = (".staged-", ".trash-", ".replaced-", ".damaged-", OPEN_FOLDER)
 
-Writer = Callable[["HashingFile"], None]
-Source = Writer | memoryview
-"""What a file is made of: a function that writes it, or bytes, which are hashed while they are written."""
-
 
 class Damaged(Exception):
     """A checkpoint that must not be used; the message says why."""
 
 
-class HashingFile:
-    """A file that is written once, front to back, and hashed on the way."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._hash = hashlib.sha256()
-        self.size_bytes = 0
-        self.error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        try:
-            self._file.write(data)
-        except OSError as error:
-            self.error = error  # torch.save reports it as something else
-            raise
-        view = memoryview(data)
-        self._hash.update(view)
-        self.size_bytes += view.nbytes
-        return view.nbytes
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    @property
-    def sha256(self) -> str:
-        return self._hash.hexdigest()
-
-
 class Restorable(Protocol):
-    """What a trial can go on from. ``lasting``: what is loaded from it may live in its memory for good."""
+    """State that a trial can go on from. ``lasting``: tensors loaded from it may live in its memory for good."""
 
     @property
     def step(self) -> int: ...
@@ -115,10 +82,10 @@ class Checkpoint:
         return self.folder / FOLDER if self.facts.get("folder") else None
 
     def close(self) -> None:
-        """It stays on disk."""
+        """Leave the checkpoint on disk."""
 
     def load(self, name: str) -> Any:
-        """What ``torch.save`` wrote to a file of it; tensors on the CPU, mapped from the file and private."""
+        """Load what ``torch.save`` wrote to a file of it; tensors on the CPU, mapped from the file and private."""
         import torch
 
         return torch.load(self.folder / name, map_location="cpu", weights_only=True, mmap=True)
@@ -167,17 +134,17 @@ class CheckpointStore:
             self._put_back()
             self._remove_stale(but=script_folder)
             staged.mkdir(mode=0o700)
-            entries = {name: _write_file(staged / name, source) for name, source in files.items()}
+            entries = {name: write_file(staged / name, source) for name, source in files.items()}
             if script_folder is not None:
                 facts = {**facts, "folder": True}
-                _replace_links(script_folder)
+                replace_links(script_folder)
                 script_folder.rename(staged / FOLDER)
-                entries.update(_seal_folder(staged, FOLDER))
+                entries.update(seal_folder(staged, FOLDER))
             manifest = {"format": FORMAT, "step": step, **facts, "files": entries}
             manifest["boot"] = boot_id()
             manifest["check"] = _manifest_hash(manifest)
             text = json.dumps(manifest, indent=1).encode()
-            _write_file(staged / MANIFEST, lambda file: _write_all(file, text))
+            write_file(staged / MANIFEST, lambda file: write_all(file, text))
             sync(staged)
             failpoints.reach("checkpoint.staged")
             self._swap_in(staged, self.folder / f"step-{step:08d}")
@@ -204,14 +171,14 @@ class CheckpointStore:
         return None
 
     def _make_folder(self) -> None:
-        """The trial's folder was made without a sync, and a checkpoint is not there if a folder above it is not."""
+        """Make the folder, and sync those above it: the trial's own was made without, and holds the checkpoint."""
         if not self.folder.is_dir():
             private_folder(self.folder)
             sync(self.folder.parent)
             sync(self.folder.parent.parent)
 
     def _put_back(self) -> None:
-        """A crash between the two renames of ``_swap_in`` leaves a step under its other name alone."""
+        """Rename back a step that a crash between the two renames of ``_swap_in`` left under its other name alone."""
         with suppress(OSError):
             for entry in list(self.folder.glob(".replaced-step-*")):
                 target = entry.with_name(entry.name.removeprefix(".replaced-"))
@@ -309,81 +276,3 @@ def _is_of_folder(name: str) -> bool:
     """Whether a name in a manifest is of a file below the script's folder."""
     parts = name.split("/")
     return parts[0] == FOLDER and len(parts) > 1 and not {"", ".", ".."} & set(parts)
-
-
-def _replace_links(folder: Path) -> None:
-    """Put what it points to in the place of every link below ``folder``; a link to nothing goes."""
-    for path in [path for path in folder.rglob("*") if path.is_symlink()]:
-        target = path.resolve()
-        path.unlink()
-        if target.exists():
-            (shutil.copytree if target.is_dir() else shutil.copyfile)(target, path)
-
-
-def _seal_folder(checkpoint: Path, name: str) -> dict[str, dict[str, Any]]:
-    """Sync and hash every file below the folder ``name``; their manifest entries."""
-    entries: dict[str, dict[str, Any]] = {}
-    for path in sorted((checkpoint / name).iterdir()):
-        inside = f"{name}/{path.name}"
-        if path.is_dir():
-            entries.update(_seal_folder(checkpoint, inside))
-        elif path.is_file():
-            entries[inside] = _seal_file(path)
-        else:
-            path.unlink()  # a socket or a pipe holds nothing
-    sync(checkpoint / name)
-    return entries
-
-
-def _seal_file(path: Path) -> dict[str, Any]:
-    """Sync and hash a file that the script has written; its manifest entry."""
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"sha256": sha256, **_stamped(file.fileno())}
-
-
-def _stamped(descriptor: int) -> dict[str, Any]:
-    """Sync a file and give it a time that no later write can set (file times are as coarse as 4 ms); size and stamp."""
-    then_ns = time.time_ns() - 1_000_000_000
-    os.utime(descriptor, ns=(then_ns, then_ns))
-    os.fsync(descriptor)
-    found = os.fstat(descriptor)
-    return {"bytes": found.st_size, "stamp": [found.st_ino, found.st_mtime_ns]}
-
-
-def _write_file(path: Path, source: Source) -> dict[str, Any]:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "wb", buffering=1 << 20) as raw:
-        if isinstance(source, memoryview):
-            sha256 = _write_buffer(raw.fileno(), source)
-        else:
-            file = HashingFile(raw)
-            try:
-                source(file)
-            except RuntimeError:
-                if file.error is not None:
-                    raise file.error from None
-                raise
-            raw.flush()
-            sha256 = file.sha256
-        return {"sha256": sha256, **_stamped(raw.fileno())}
-
-
-def _write_buffer(descriptor: int, data: memoryview) -> str:
-    """Write ``data`` while another thread hashes it: both leave the interpreter's lock alone. Its SHA-256."""
-    found: list[str] = []
-    hashing = threading.Thread(
-        target=lambda: found.append(hashlib.sha256(data).hexdigest()), name="gpusched-hash"
-    )
-    hashing.start()
-    try:
-        written = 0
-        while written < data.nbytes:
-            written += os.write(descriptor, data[written : written + _PIECE_BYTES])
-    finally:
-        hashing.join()
-    return found[0]
-
-
-def _write_all(file: HashingFile, data: bytes) -> None:
-    file.write(data)

@@ -1,4 +1,4 @@
-"""Where this process stands: which trial, which rank of how many, with which hyperparameters and settings.
+"""Place of this process: which trial, which rank of how many, with which hyperparameters and settings.
 
 Read from the environment (``docs/contracts.md``) and from files; nothing here starts, joins or imports anything. Three
 ways to be run, told apart by the environment alone: ``GPUSCHED_DIR`` is set (gpusched), ``RANK`` is set (plain
@@ -25,7 +25,7 @@ Launcher = Literal["gpusched", "torchrun", "nobody"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a worker needs of the recipe (``worker.json``). The defaults hold where there is no recipe."""
+    """Part of the recipe that a worker needs (``worker.json``). The defaults hold where there is no recipe."""
 
     metric: str | None = None
     mode: str = "max"
@@ -40,7 +40,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Who this rank is. ``paths`` is None where no experiment stands behind it."""
+    """Identity of this rank. ``paths`` is None where no experiment stands behind it."""
 
     launcher: Launcher
     trial: int
@@ -67,7 +67,7 @@ class Context:
     is_helper: bool = False
 
     def for_helper(self) -> Context:
-        """The same without its folders: for a process that a rank has started, which neither reports nor saves."""
+        """Return the same without its folders, for a process that a rank has started: it neither reports nor saves."""
         return replace(
             self, experiment=None, paths=None, waits=None, checkpoints=None, is_helper=True
         )

@@ -1,4 +1,4 @@
-"""Who trains on which sample: exact for any number of ranks, and across a resize in the middle of an epoch.
+"""Samples and the ranks that train on them: exact for any number of ranks, and across a resize in mid-epoch.
 
 An epoch is one order of all samples, fixed by seed and epoch alone. A *global batch* is the next stretch of that order;
 its ranks share it as evenly as can be. Where training stands is therefore one number, the samples consumed so far, and
@@ -113,7 +113,7 @@ def stretches(
 
 
 def share(begin: int, end: int, layout: Layout) -> Share:
-    """This rank's part of the global batch ``[begin, end)``."""
+    """Return this rank's part of the global batch ``[begin, end)``."""
     total, world_size, rank = end - begin, layout.world_size, layout.rank
     lower = begin + total * rank // world_size
     upper = begin + total * (rank + 1) // world_size

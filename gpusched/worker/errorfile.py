@@ -1,4 +1,4 @@
-"""How a script failed, in its own frames: for stderr and for torchrun's error file.
+"""Failures of a script in its own frames: for stderr and for torchrun's error file.
 
 The error file is what torch's ``@record`` writes, plus ``extraInfo.at_s``: of several ranks that fail within one
 second, the first is the one to show.

@@ -45,7 +45,7 @@ _PACKAGE = f"{Path(__file__).parent.parent}/"
 
 
 class Call(IntEnum):
-    """What a rank can be in when it talks to the others; the name is what a user is shown."""
+    """Call that a rank can be in when it talks to the others; its text is shown to users."""
 
     REPORT = 1
     SAVE = 2

@@ -110,7 +110,7 @@ def from_command_line(
 
 
 def usage(program: str, defaults: Mapping[str, object]) -> str:
-    """What ``--help`` prints for a script that runs alone."""
+    """Return what ``--help`` prints for a script that runs alone."""
     lines = [f"usage: {program} [--max-steps N] [--NAME VALUE ...]", "", "hyperparameters:"]
     lines += [f"  --{name} (default {value!r})" for name, value in flat(defaults)]
     return "\n".join(lines)

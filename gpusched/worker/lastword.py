@@ -28,7 +28,7 @@ _watching = False
 
 
 def mark_failed() -> None:
-    """This process ends badly: no ``finished`` may be written for it."""
+    """Note that this process ends badly: no ``finished`` may be written for it."""
     global _failed
     _failed = True
 

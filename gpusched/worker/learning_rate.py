@@ -160,7 +160,7 @@ class RateScaler:
 
     @property
     def factor(self) -> float:
-        """What the rates will be multiplied by at the next optimizer step."""
+        """Factor of the rates at the next optimizer step."""
         return self._ramp.factor(self._epochs, self._kind, self._warmup_epochs)
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How a trial leaves, and what it saves on the way: on the scheduler's word, or at its own end.
+"""Leaving, and saving on the way: on the scheduler's word, or at the script's own end.
 
 All ranks do the same; rank 0 alone touches the disk. A trial that cannot save does not leave.
 """
@@ -168,7 +168,7 @@ class Leaving:
                 raise OSError(f"the checkpoint of step {step} could not be written")
 
     def save_final(self) -> None:
-        """A script that comes to its own end leaves its last state behind."""
+        """Save the last state of a script that comes to its own end."""
         saver = self._saver
         if saver is None or not self._training.tracked or self.writes_files:
             return
@@ -179,7 +179,7 @@ class Leaving:
     # ------------------------------------------------------------------ inside
 
     def _count(self) -> None:
-        """Nothing is saved by an incarnation that does not count yet."""
+        """Wait until this incarnation counts; one that does not may save nothing."""
         if self._reporter is not None:
             self._reporter.settle()
 
@@ -222,9 +222,9 @@ class Leaving:
         return self._word.say("yielded", self._where()[0] if saved else None)
 
     def _end(self) -> None:
-        """The script is over, by itself: its last state is saved if that is its best and no checkpoint has it yet.
+        """Save the last state of a script that is over by itself, if it is the best and no checkpoint has it yet.
 
-        So it must be over on all ranks, or this one has made fewer calls than they.
+        The script must be over on all ranks, or this one has made fewer calls than they.
         """
         saver = self._saver
         if saver is None or os.getpid() != self._pid or lastword.has_failed() or self.has_left:

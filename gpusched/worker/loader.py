@@ -34,7 +34,7 @@ _OURS = {
 
 @dataclass(slots=True)
 class Position:
-    """Where training stands: ``consumed`` samples of epoch ``epoch``; ``places``: of each shard of a stream."""
+    """Position of training: ``consumed`` samples of epoch ``epoch``; ``places``: of each shard of a stream."""
 
     epoch: int = 0
     consumed: int = 0

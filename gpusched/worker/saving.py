@@ -4,7 +4,7 @@
 ranks' parts travel to rank 0, so that one process alone touches the disk. With nothing tracked and torch not loaded a
 checkpoint is its manifest alone.
 
-A trial that trains on does not wait for the disk: rank 0 copies the state (``snapshot.py``) and a thread commits the
+A trial that trains on does not wait for the disk: rank 0 copies the state (``handover.py``) and a thread commits the
 copy, while every rank goes on with its step; what becomes of it is told to the daemon by that thread. One that leaves
 waits, and one answer, yes or no, comes back to all ranks.
 """
@@ -29,15 +29,12 @@ from gpusched.worker.checkpoint import (
     OPEN_FOLDER,
     Checkpoint,
     CheckpointStore,
-    HashingFile,
     Restorable,
-    Source,
-    Writer,
 )
 from gpusched.worker.errorfile import say
 from gpusched.worker.group import Call, Group
-from gpusched.worker.handover import Outbox, memory_name
-from gpusched.worker.snapshot import Snapshot
+from gpusched.worker.handover import Outbox, Snapshot, memory_name
+from gpusched.worker.sealing import HashingFile, Source, Writer
 
 _ROOM_WORTH_MAKING_BYTES = 8 << 20
 _NICE = 10
@@ -214,7 +211,7 @@ class Saver:
     def _collect(
         self, step: int, iteration: int, capture: Callable[[], dict[str, Any]]
     ) -> tuple[dict[str, Source], dict[str, Any]]:
-        """What is to be written, on rank 0: a copy, which does not change as training goes on."""
+        """Return what is to be written, on rank 0: a copy, which does not change as training goes on."""
         self.wait()
         self.begun_step = step
         self._began_s = time.monotonic()

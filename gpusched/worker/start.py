@@ -1,4 +1,4 @@
-"""What ``gpusched.init()`` does: find out where this process stands, join the other ranks, seed, say hello."""
+"""Start of a script, ``gpusched.init()``: find out the process's place, join the other ranks, seed, say hello."""
 
 from __future__ import annotations
 

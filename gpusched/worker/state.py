@@ -1,4 +1,4 @@
-"""What a checkpoint holds of the objects a script tracks, in a form that does not depend on the number of ranks.
+"""State of tracked objects as a checkpoint holds it, in a form that does not depend on the number of ranks.
 
 * Names: ``DistributedDataParallel`` and ``torch.compile`` put ``module.`` and ``_orig_mod.`` into the names of a
   model's tensors, also deep inside (an averaged copy of a wrapped model). They are taken out on saving and put in on
@@ -27,7 +27,7 @@ _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Si
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What ``trial.track`` takes."""
+    """An object that ``trial.track`` takes."""
 
     def state_dict(self) -> Any: ...
 

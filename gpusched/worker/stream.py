@@ -8,43 +8,28 @@ Two ways, neither of which asks the data set to know of ranks:
   of the N shards is read by one rank, which is shown to the data set as worker s of N. N is the same in every launch;
   a resize deals the shards anew, and each goes on after the samples that were consumed of it.
 
-A data set, or its iterator, with ``state_dict`` and ``load_state_dict`` is asked for its state after each batch and put
-back (as torchdata's ``StatefulDataLoader`` does); any other is read again up to where it was, with the same random
-numbers: those that a shard draws from the global generators come from seed, epoch and shard, on every rank alike.
+How a shard is read, and gone on with, stands in ``shard.py``.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import io
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from itertools import islice
 from typing import Any, NamedTuple, cast
 
 import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
-from torch.utils.data._utils import worker as torch_worker
 
 from gpusched.worker.data import Layout, derive_seed
 from gpusched.worker.group import Call, Group
 from gpusched.worker.loader import BaseLoader, Position, place_batch, refuse_foreign_options
-from gpusched.worker.rng import OwnGenerators
-from gpusched.worker.state import Stateful, portable, unportable
+from gpusched.worker.shard import Place, Shard
 from gpusched.worker.weights import BatchWeight, tagged
 
 
-class Place(NamedTuple):
-    """Where a shard stands: samples taken of this epoch, whether it has ended, and the data set's own state."""
-
-    taken: int = 0
-    has_ended: bool = False
-    state: Any = None
-
-
 class Piece(NamedTuple):
-    """One rank's part of a global batch.
+    """Part of a global batch that one rank trains on.
 
     ``samples``: 0 for a stand-in; ``total``: of all ranks, where that is known.
     """
@@ -54,81 +39,6 @@ class Piece(NamedTuple):
     total: int
     places: Mapping[int, Place]
     digest: int
-
-
-class _Shown:
-    """What ``get_worker_info()`` returns while a shard is read."""
-
-    def __init__(self, dataset: Any, shard: int, shards: int, seed: int) -> None:
-        self.dataset, self.seed = dataset, seed
-        self._numbers = (shard, shards)
-        self.is_asked = False
-
-    @property
-    def id(self) -> int:
-        self.is_asked = True
-        return self._numbers[0]
-
-    @property
-    def num_workers(self) -> int:
-        self.is_asked = True
-        return self._numbers[1]
-
-
-class _Shard:
-    """One logical shard that is being read; a stream that is dealt sample by sample is shard 0 of 1."""
-
-    def __init__(self, dataset: Any, shard: int, shards: int, seed: int, place: Place) -> None:
-        if shards > 1 and isinstance(dataset, Stateful):
-            dataset = copy.deepcopy(dataset)  # its state is that of one shard
-        self.number, self._taken, self._has_ended = shard, place.taken, place.has_ended
-        self._info = _Shown(dataset, shard, shards, seed) if shards > 1 else None
-        self._random = OwnGenerators(derive_seed(seed, shard))
-        with self._reading():
-            source = iter(dataset)
-            self._stateful = source if isinstance(source, Stateful) else dataset
-            if place.state is None:
-                next(islice(source, place.taken, place.taken), None)
-            else:
-                self._stateful.load_state_dict(unportable(place.state))
-                source = source if self._stateful is source else iter(dataset)
-            self._source = source
-
-    def take(self, most: int) -> list[Any]:
-        """Read up to so many samples; fewer at the end of the shard.
-
-        Raises:
-            TypeError: The data set does not split itself, so that every shard would be the whole stream.
-        """
-        with self._reading():
-            found = list(islice(self._source, most))
-        if found and self._info is not None and not self._info.is_asked:
-            raise TypeError(
-                "trial.loader(..., shards=...): this data set does not ask torch.utils.data.get_worker_info(), so each "
-                "shard would be the whole stream; leave shards out"
-            )
-        self._taken += len(found)
-        self._has_ended = len(found) < most
-        return found
-
-    @property
-    def place(self) -> Place:
-        state = None
-        if isinstance(self._stateful, Stateful):
-            with self._reading():
-                state = copy.deepcopy(portable(self._stateful.state_dict(), "the data set"))
-        return Place(self._taken, self._has_ended, state)
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Show the data set its shard, and random numbers of the shard's own."""
-        before = torch_worker._worker_info
-        torch_worker._worker_info = self._info  # type: ignore[assignment]
-        try:
-            with self._random:
-                yield
-        finally:
-            torch_worker._worker_info = before
 
 
 class _Reader(IterableDataset[Piece]):
@@ -154,9 +64,9 @@ class _Reader(IterableDataset[Piece]):
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         return self._shares(worker, workers) if self._shards == 1 else self._own(worker, workers)
 
-    def _open(self, number: int) -> _Shard:
+    def _open(self, number: int) -> Shard:
         place = self._places.get(number, Place())
-        return _Shard(self._dataset, number, self._shards, self._seed, place)
+        return Shard(self._dataset, number, self._shards, self._seed, place)
 
     def _shares(self, worker: int, workers: int) -> Iterator[Piece]:
         """Read the whole stream; yield this rank's share of each global batch (of every ``workers``-th one)."""
@@ -194,7 +104,7 @@ class _Reader(IterableDataset[Piece]):
             is_idle
         ):  # what is left is another rank's: a sample to take part with, which counts for nothing
             for number in range(self._shards):
-                shard = _Shard(self._dataset, number, self._shards, self._seed, Place())
+                shard = Shard(self._dataset, number, self._shards, self._seed, Place())
                 if samples := shard.take(1):
                     yield Piece(self._collate(samples), 0, 0, {}, 0)
                     return

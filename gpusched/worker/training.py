@@ -1,4 +1,4 @@
-"""What a script has set up with ``trial``: tracked objects, loaders, scaled optimizers; saved and restored as one.
+"""Objects that a script has set up with ``trial``: tracked ones, loaders, scaled optimizers; saved and restored as one.
 
 Objects are restored when they are made known, from the checkpoint this incarnation goes on from; after the first report
 that checkpoint is let go. Loaders and optimizers have no names: they are matched by the order in which they were made.
@@ -7,6 +7,7 @@ A loader made anew in every iteration of the loop takes the place of its forerun
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from typing import Any
 
@@ -18,8 +19,10 @@ from gpusched.worker.errorfile import say
 from gpusched.worker.group import script_line
 from gpusched.worker.learning_rate import Clock, RateScaler, bare_optimizer
 from gpusched.worker.schedule import counts_atoms
-from gpusched.worker.tracked import STATE_NAME
 from gpusched.worker.usage import Usage
+
+STATE_NAME = "trial.state"
+"""Name under which a checkpoint holds ``trial.state``."""
 
 
 class Training:
@@ -69,7 +72,7 @@ class Training:
         return float(self.global_batches**power)
 
     def fix_global_batch(self) -> None:
-        """The script keeps its global batch whatever the number of atoms (``trial.local_batch``).
+        """Note that the script keeps its global batch whatever the number of atoms (``trial.local_batch``).
 
         Raises:
             RuntimeError: Rates or schedules were scaled already.
@@ -93,7 +96,7 @@ class Training:
         return any(loader.mid_epoch for loader in self.loaders)
 
     def goes_on_from(self, checkpoint: Restorable | None) -> None:
-        """What to restore from, once it is known: what was set up before that is put back now."""
+        """Take the checkpoint to restore from, and put back what was set up before it was known."""
         self._checkpoint = checkpoint
         self.lacks = self._saved("forgotten")
         for scaler, state in zip(self.scalers, self._saved("scalers") or [], strict=False):
@@ -219,7 +222,7 @@ class Training:
                 loader.step_taken()
 
     def reported(self, step: int) -> None:
-        """The script reported: it is set up, and what it was restored from is not needed any more."""
+        """Note a report: the script is set up, and the checkpoint it was restored from is not needed any more."""
         self.clock.reported(step)
         if self._checkpoint is not None:
             self._checkpoint.close()
@@ -262,9 +265,64 @@ class Training:
         return handover.own(saved)
 
     def _saved(self, part: str) -> Any:
-        """What the checkpoint holds of this part; None without one."""
+        """Return the checkpoint's content for this part; None without one."""
         if self._checkpoint is None or "state.pt" not in self._checkpoint.files:
             return None
         if self._loaded is None:
             self._loaded = self._checkpoint.load("state.pt")
         return self._loaded.get(part)
+
+
+class PlainState(dict[str, Any]):
+    """A dictionary of plain values that is saved with every checkpoint: counters, running means, what was logged last.
+
+    Values are numbers, strings, None, lists, tuples, sets, dictionaries, numpy arrays or tensors; anything else raises
+    TypeError when a checkpoint is saved, and the message says which.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the values as they are now."""
+        return dict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take saved values over; names that the script has set before and the checkpoint lacks stay."""
+        self.update(state)
+
+
+class Pickled:
+    """An object without ``state_dict`` that ``trial.track`` saves as a pickle. See ``gpusched.pickled``."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        if not (hasattr(value, "__dict__") or hasattr(type(value), "__setstate__")):
+            raise TypeError(
+                f"gpusched.pickled takes an object whose state can be put back into it; a {type(value).__name__} has "
+                f"no __dict__: keep it in trial.state, or in an attribute of an object of your own"
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the pickled state of the object, and its type's name."""
+        state = self.value.__reduce_ex__(2)[2:3] or (None,)
+        return {"type": _name_of(self.value), "pickle": pickle.dumps(state[0], protocol=5)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Put a saved state back into the object, in place.
+
+        Raises:
+            ValueError: The state is of an object of another type.
+        """
+        if state["type"] != _name_of(self.value):
+            raise ValueError(f"it was a {state['type']}, and is a {_name_of(self.value)} now")
+        found = pickle.loads(state["pickle"])
+        if hasattr(type(self.value), "__setstate__"):
+            self.value.__setstate__(found)
+            return
+        attributes, slots = found if isinstance(found, tuple) else (found, None)
+        vars(self.value).clear()
+        vars(self.value).update(attributes or {})
+        for name, entry in (slots or {}).items():
+            setattr(self.value, name, entry)
+
+
+def _name_of(value: Any) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"

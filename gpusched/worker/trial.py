@@ -16,42 +16,32 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gpusched.folder.reports import ReportLog
 from gpusched.protocol import GO, Go, Metric, Report
 from gpusched.worker import lastword, rng
 from gpusched.worker.channel import Channel
 from gpusched.worker.checkpoint import Checkpoint, Restorable
-from gpusched.worker.context import Context, take_gpu
+from gpusched.worker.checks import Checks
+from gpusched.worker.context import Context
 from gpusched.worker.errorfile import say
 from gpusched.worker.files import Files
 from gpusched.worker.group import Call, Group
-from gpusched.worker.hparams import HParams
 from gpusched.worker.leaving import NEVER, Leaving
 from gpusched.worker.reports import Reporter, clean_metrics, shown
 from gpusched.worker.saving import Saver
+from gpusched.worker.setup import Setup
 from gpusched.worker.successor import Successor
-from gpusched.worker.tracked import STATE_NAME, PlainState
-from gpusched.worker.training import Training
-from gpusched.worker.usage import unwrapped
+from gpusched.worker.training import STATE_NAME, PlainState
 from gpusched.worker.witness import Witness
 
-if TYPE_CHECKING:
-    import torch
 
-    from gpusched.worker.loader import EvaluationLoader, TrainingLoader
-    from gpusched.worker.schedule import Schedule
-    from gpusched.worker.stream import StreamLoader
-
-
-class Trial:
+class Trial(Setup):
     """One hyperparameter configuration being trained, as one of its ranks sees it."""
 
     def __init__(self, context: Context, group: Group) -> None:
-        self._context = context
-        self._pid = -1 if context.is_helper else os.getpid()
-        self._group = group
+        super().__init__(context, group)
         self._channel: Channel | None = None
         self._files: Files | None = None
         self._reporter: Reporter | None = None
@@ -79,7 +69,6 @@ class Trial:
             keep, folder = context.settings.keep_checkpoints, context.checkpoints
             self._saver = Saver(group, folder, keep, None, context.seed)
         self._last_word = lastword.LastWord(word)
-        self._training = Training(context)
         self._witness: Witness | None = None
         if context.is_rehearsal and context.paths is not None:
             seen = context.paths.seen(context.incarnation, context.rank)
@@ -96,11 +85,8 @@ class Trial:
         )
         self._checkpoint: Restorable | None = None
         self._step = self._iteration = self._step_before = 0
-        self._weight: Any = None
-        self._device: torch.device | None = None
         self._state: PlainState | None = None
-        self._complained = False
-        self._has_restored = self._has_forgotten = False
+        self._checks = Checks(context, group, self._training, self._leaving, self._remark)
         self._looping = self._diverged = self._reported = self._arrived = False
         self._step_began_s = time.monotonic()
         if self._successor is None:
@@ -115,250 +101,11 @@ class Trial:
         if self._channel is not None:
             self._channel.connect()
 
-    # ------------------------------------------------------------------ who this is
-
-    @property
-    def hparams(self) -> HParams:
-        """The configuration: ``hp.lr``, ``hp["lr"]``, nested ``hp.opt.momentum``; read-only."""
-        return self._context.hparams
-
-    @property
-    def id(self) -> int:
-        return self._context.trial
-
     @property
     def step(self) -> int:
         """Steps finished so far, which is the last one reported; 0 before the first."""
         self._arrive()
         return self._step
-
-    @property
-    def rank(self) -> int:
-        return self._context.rank
-
-    @property
-    def world_size(self) -> int:
-        return self._context.world_size
-
-    @property
-    def seed(self) -> int:
-        """The seed of this trial; Python's, numpy's and torch's generators have been seeded with it."""
-        return self._context.seed
-
-    @property
-    def device(self) -> torch.device:
-        """Where this rank computes. A CUDA device is made the current one at the first call."""
-        if self._device is None:
-            import torch
-
-            kind = self._context.device_kind
-            if kind is None:
-                kind = "cuda" if torch.cuda.is_available() else "cpu"
-            on_gpu = kind == "cuda"
-            self._device = take_gpu(self._context.local_rank) if on_gpu else torch.device(kind)
-        return self._device
-
-    # ------------------------------------------------------------------ setting up
-
-    def wrap(self, model: Any, *, shard: bool = False, **ddp_options: Any) -> Any:
-        """``model`` on this rank's device, in ``DistributedDataParallel`` where there are several ranks.
-
-        With ``shard`` its parameters are split over the ranks instead (``fully_shard``, FSDP2), each child of its own;
-        shard it yourself, layer by layer, where that is too coarse. Optimizers are made after this.
-
-        Its gradients are weighted where ``trial.loader`` gives ranks different numbers of samples. ``ddp_options`` go
-        to DDP.
-        """
-        from gpusched.worker import sharded, weights
-
-        self._training.usage.made("wrap")
-        self._group.make_default_group()
-        model = model.to(self.device)
-        if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
-            return model
-        if shard:
-            sharded.shard(model, self.device, self.world_size)
-            weights.weigh_outputs(model, self._batch_weight())
-            return model
-        from torch.nn.parallel import DistributedDataParallel
-
-        if self.device.type == "cuda":
-            ddp_options.setdefault("device_ids", [self.device.index])
-        wrapped = DistributedDataParallel(model, **ddp_options)
-        weights.weigh_outputs(wrapped, self._batch_weight())
-        return wrapped
-
-    def scale_lr(self, optimizer: Any, *, momentum_correction: bool = True) -> None:
-        """Scale this optimizer's rates with the global batch, reached gradually after a resize.
-
-        Effective rate = base rate x (atoms)^p while ``optimizer.step()`` runs, with p and the ramp from the recipe's
-        ``lr_scaling`` (``learning_rate.py`` has the rule and its sources); schedulers and checkpoints see the base
-        rate.
-        Nothing is scaled with ``batch: global``, after ``local_batch``, and where ``lr`` is None (Adafactor).
-
-        Args:
-            optimizer: Of ``torch.optim``, or with its hooks and ``param_groups``.
-            momentum_correction: Keep momentum apart from the rate (Goyal et al. 2017, remark 2).
-
-        Raises:
-            TypeError: Not an optimizer of torch.
-        """
-        from gpusched.worker.learning_rate import RateScaler, power_for
-
-        settings = self._context.settings
-        scaler = RateScaler(
-            optimizer,
-            target=self._training.target_factor(power_for(optimizer, settings.lr_power)),
-            kind=settings.lr_ramp,
-            warmup_epochs=settings.lr_warmup_epochs,
-            clock=self._training.clock,
-            momentum_correction=momentum_correction,
-        )
-        self._training.add_scaler(scaler)
-
-    def loader(
-        self,
-        dataset: Any,
-        batch_size: int,
-        *,
-        shuffle: bool = True,
-        drop_last: bool = False,
-        shards: int = 1,
-        **options: Any,
-    ) -> TrainingLoader | StreamLoader:
-        """Batches of this rank's share of ``dataset``, on its device; one iteration is (what is left of) one epoch.
-
-        Each epoch visits every sample once, in an order fixed by seed and epoch, whatever the number of ranks and
-        however often the trial is resized.
-
-        Args:
-            dataset: Map-style, or an ``IterableDataset`` that yields the same stream on every rank: gpusched deals the
-                samples to the ranks, also over a resize in mid-epoch. A data set (or its iterator) with ``state_dict``
-                and ``load_state_dict`` is asked for its state; any other stream is read again up to where it was.
-            batch_size: Samples per atom, or of the global batch where the recipe says ``batch: global``.
-            shuffle: Visit the samples in a random order.
-            drop_last: Leave the samples out that do not fill a global batch.
-            shards: For an iterable data set that splits itself by ``torch.utils.data.get_worker_info()``: the number of
-                logical shards, each of which one rank reads (1: every rank reads the whole stream and keeps its share).
-                The same in every launch; at least the number of ranks; its number of files, say.
-            options: Go to ``torch.utils.data.DataLoader``. A ``sampler`` of your own that yields indices (weighted, a
-                subset) is asked for the list of each epoch under a seed, and the ranks share that list.
-
-        Raises:
-            TypeError: A ready-made DataLoader, a batch sampler, or a sampler that shards by itself.
-            ValueError: An empty data set, a batch size below 1, or a stream that differs between ranks.
-        """
-        from torch.utils.data import IterableDataset
-
-        from gpusched.worker.loader import TrainingLoader
-        from gpusched.worker.stream import StreamLoader
-
-        common = {
-            "batch_size": batch_size,
-            "drop_last": drop_last,
-            "layout": self._training.layout,
-            "seed": self.seed,
-            "weight": self._batch_weight(),
-            "device": self.device,
-        }
-        made: TrainingLoader | StreamLoader
-        if isinstance(dataset, IterableDataset):
-            made = StreamLoader(dataset, group=self._group, shards=shards, **common, **options)
-        else:
-            made = TrainingLoader(dataset, shuffle=shuffle, **common, **options)
-        made.before_use = self._arrive
-        self._training.add_loader(made)
-        return made
-
-    def eval_loader(self, dataset: Any, batch_size: int = 256, **options: Any) -> EvaluationLoader:
-        """Batches for evaluation: every sample on exactly one rank, in order, nothing padded. See ``mean``."""
-        from gpusched.worker.loader import EvaluationLoader
-
-        return EvaluationLoader(dataset, batch_size, self._training.layout, self.device, **options)
-
-    def steps_per_epoch(self, loader: Any) -> int:
-        """Count the optimizer steps of one epoch on one atom: the length to give to a scheduler by step.
-
-        ``len(loader)`` is the number on the atoms that the trial has now, which changes with a resize.
-
-        Args:
-            loader: What ``trial.loader`` returned, or a ``DataLoader`` of your own (its sampler does not matter).
-
-        Raises:
-            TypeError: The loader has no length.
-        """
-        from gpusched.worker.schedule import steps_per_epoch
-
-        return steps_per_epoch(loader, self._training.global_batches)
-
-    def schedule(
-        self, scheduler: Any, *, steps_per_epoch: int | None = None, batches_per_step: int = 1
-    ) -> Schedule:
-        """Count a scheduler by step in the steps of one atom, so that a resize leaves its course as it is.
-
-        With ``batch: per_atom`` n atoms take one step where one atom takes n. Use what this returns in the place of the
-        scheduler: call ``step()`` after each ``optimizer.step()``, and track it. With ``batch: global`` (or
-        ``trial.local_batch``) every step is one step. Schedulers that are stepped once an epoch need none of this::
-
-            steps = 30 * trial.steps_per_epoch(loader)
-            schedule = trial.schedule(OneCycleLR(opt, max_lr=0.1, total_steps=steps))
-            trial.track(model=model, opt=opt, schedule=schedule)
-
-        Args:
-            scheduler: Of ``torch.optim.lr_scheduler``, or alike (``step``, ``state_dict``, ``load_state_dict``).
-            steps_per_epoch: For a loader of your own: ``trial.steps_per_epoch(loader)``. A ``trial.loader`` made before
-                is known.
-            batches_per_step: Batches that make one optimizer step (gradient accumulation).
-
-        Raises:
-            TypeError: ``ReduceLROnPlateau``, which goes by metrics, or an object without those methods.
-        """
-        from gpusched.worker.schedule import Schedule, counts_atoms
-
-        training = self._training
-        if counts_atoms(scheduler):
-            raise TypeError(
-                "trial.schedule takes the scheduler itself: accelerator.prepare has made one that counts the steps of "
-                "one atom already; use and track that one as it is"
-            )
-        if hasattr(scheduler, "cooldown_counter") or not (
-            hasattr(scheduler, "step") and hasattr(scheduler, "load_state_dict")
-        ):
-            raise TypeError(
-                f"trial.schedule takes a scheduler that is stepped once for each optimizer step, not "
-                f"{type(scheduler).__name__}: step it once an epoch, as it is"
-            )
-        source = None
-        if steps_per_epoch is None and training.loaders:
-            steps_per_epoch = self.steps_per_epoch(training.loaders[0])
-            source = training.epochs_seen
-        if steps_per_epoch is not None:
-            steps_per_epoch = -(-steps_per_epoch // batches_per_step)
-        if training.global_batches == 1:
-            steps_per_epoch = source = None
-        made = Schedule(scheduler, training.global_batches, steps_per_epoch, source)
-        training.schedules.append(made)
-        return made
-
-    def local_batch(self, global_batch: int) -> int:
-        """Return this rank's share of a fixed global batch, for a loader of the script's own.
-
-        The global batch then does not grow with the atoms, so ``scale_lr`` leaves the rates as they are and
-        ``schedule`` counts every step as one, as with ``batch: global``. Call it before both.
-
-        Raises:
-            ValueError: The global batch does not divide by the number of ranks.
-            RuntimeError: ``scale_lr`` or ``schedule`` was called before.
-        """
-        share, rest = divmod(global_batch, self.world_size)
-        if rest or share < 1:
-            raise ValueError(
-                f"trial.local_batch({global_batch}) does not divide by {self.world_size} ranks, and unequal shares "
-                f"would weigh samples unequally: use a multiple of {self.world_size}, list in the recipe "
-                f"the `sizes` that divide it, or use trial.loader, which weights gradients"
-            )
-        self._training.fix_global_batch()
-        return share
 
     @property
     def state(self) -> PlainState:
@@ -491,10 +238,12 @@ class Trial:
             )
         step = self._next_step(step)
         if not self._reported:
-            self._first_report()
+            self._reported = True
+            if self._files is not None:
+                self._files.watch_torch()
+            self._checks.at_first_report(self._step)
         if self._training.tracked:
-            self._check_schedulers()
-            self._check_forgotten()
+            self._checks.at_every_report()
         self._group.expect(now_s - began_s)
         if self._witness is not None:
             self._witness.reported(step, metrics)
@@ -584,7 +333,7 @@ class Trial:
     # ------------------------------------------------------------------ inside
 
     def _arrive(self) -> None:
-        """From here on it matters where training stands: a successor waits for the one before it (``successor.py``)."""
+        """Find out where training stands, which matters from here on: a prestart waits for the ranks before it."""
         if self._arrived:
             return
         self._arrived = True
@@ -597,7 +346,7 @@ class Trial:
         if found is None and self._saver is not None:
             found = self._saver.newest()
         self._checkpoint = found
-        self._has_restored = found is not None
+        self._checks.goes_on_from(found)
         if found is not None:
             self._step, self._iteration = found.step, found.facts["iteration"]
         self._training.goes_on_from(found)
@@ -632,51 +381,6 @@ class Trial:
                 f"epoch + 1"
             )
         return int(step)
-
-    def _first_report(self) -> None:
-        self._reported = True
-        if self._files is not None:
-            self._files.watch_torch()
-        training, usage = self._training, self._training.usage
-        is_kept = bool(training.tracked) or self._leaving.writes_files
-        if self._context.scheduled and not is_kept:
-            wrong = usage.untracked()
-            if wrong is None and self._step > 0 and not usage.tracks:
-                wrong = usage.stateless(self._step, resumed=True)
-            if wrong is not None:
-                raise RuntimeError(wrong)
-        self._leaving.has_state = is_kept or usage.tracks
-        if (apart := unwrapped(self._group, training.tracked.values())) is not None:
-            raise RuntimeError(apart)
-        if self.rank == 0 and (uneven := usage.uneven(self.world_size)):
-            say(uneven)
-
-    def _check_schedulers(self) -> None:
-        """Refuse a schedule by step after a resize; tell of it before there is one."""
-        training, found = self._training, self._checkpoint
-        if training.keeps_global_batch:
-            return
-        complaint = training.usage.step_scheduler(training.tracked)
-        if complaint is None:
-            return
-        if found is not None and found.facts["world_size"] != self.world_size:
-            raise RuntimeError(complaint)
-        if self.rank == 0 and not self._complained:
-            say(complaint)
-        self._complained = True
-
-    def _check_forgotten(self) -> None:
-        """Refuse, in a launch that goes on from a checkpoint, what the checkpoint lacks; tell of it before."""
-        if not self._context.scheduled or self._leaving.writes_files:
-            return
-        wrong = self._training.lacks or self._training.forgotten()
-        if wrong is None:
-            return
-        if self._has_restored:
-            raise RuntimeError(wrong)
-        if self.rank == 0 and not self._has_forgotten:
-            self._remark(wrong)
-        self._has_forgotten = True
 
     def _speak(self, step: int, step_time_s: float, metrics: Mapping[str, Any]) -> Go:
         """Rank 0 reports; every rank returns what it was told, and takes rank 0's step."""
@@ -730,7 +434,7 @@ class Trial:
         )
 
     def _set_generators(self) -> None:
-        """Set-up is over: every rank's random numbers go their own way, or on from where they were."""
+        """End the set-up: every rank's random numbers go their own way, or on from where they were."""
         if self._reported or (self._diverged and self._checkpoint is None):
             return
         self._diverged = True
@@ -738,10 +442,3 @@ class Trial:
             self._saver.restore_rng(self._checkpoint)
         else:
             rng.diverge(self.seed, self.rank, 0)
-
-    def _batch_weight(self) -> Any:
-        if self._weight is None:
-            from gpusched.worker.weights import BatchWeight
-
-            self._weight = BatchWeight()
-        return self._weight

@@ -263,7 +263,7 @@ def pinned(*, sizes_gb: tuple[float, ...] = (0.6, 6.0)) -> Iterator[dict[str, An
     """Copy a state from the GPU as a save does, through pinned memory and not."""
     import torch
 
-    from gpusched.worker.snapshot import Snapshot
+    from gpusched.worker.handover import Snapshot
 
     for size_gb in sizes_gb:
         state = {"w": [torch.zeros(25_000_000, device="cuda") for _ in range(int(size_gb * 10))]}

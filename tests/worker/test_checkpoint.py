@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusched.errors import DamagedState
-from gpusched.worker.checkpoint import CheckpointStore, Damaged, HashingFile, Writer, verify
+from gpusched.worker.checkpoint import CheckpointStore, Damaged, verify
+from gpusched.worker.sealing import HashingFile, Writer
 from tests.worker.fakes import Bench, run_rank
 
 

@@ -18,8 +18,8 @@ import torch
 from gpusched.worker import checkpoint, lastword
 from gpusched.worker.checkpoint import CheckpointStore
 from gpusched.worker.group import Group
+from gpusched.worker.handover import Snapshot
 from gpusched.worker.saving import Saver
-from gpusched.worker.snapshot import Snapshot
 
 PATIENCE_S = 30
 

@@ -83,10 +83,11 @@ def make(kind: str, trial: gpusched.Trial) -> Any:
 def consume(kind: str, options: dict[str, Any], epochs: int = 2) -> dict[str, Any]:
     """The samples of every optimizer step, of a script that reports after every second one."""
     trial = gpusched.init()
-    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     dataset = make(kind, trial)
     loader = trial.loader(dataset, batch_size=4, **options)
-    trial.track(opt=optimizer)
+    trial.track(model=model, opt=optimizer)
     steps: list[list[int]] = []
     weights = []
     found = {"steps": steps, "weights": weights, "read": 0}

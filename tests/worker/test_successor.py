@@ -17,8 +17,7 @@ from torch.utils.data import TensorDataset
 import gpusched
 from gpusched.protocol import Answer, Handed, Report, Restore, encode, from_rank, from_stranger
 from gpusched.worker import successor
-from gpusched.worker.handover import Outbox, Received, memory_name
-from gpusched.worker.snapshot import Snapshot
+from gpusched.worker.handover import Outbox, Received, Snapshot, memory_name
 from tests.worker.fakes import PATIENCE_S, Bench, Ended, FakeDaemon, run_rank, run_ranks
 
 
