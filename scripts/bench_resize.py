@@ -11,13 +11,13 @@ last:
 * ``large``: 1 -> 2 -> 4 ranks with ``--large-mb``.
 * ``pause``: from the last report to "paused", plus from "unpause" to the next step.
 * ``saves``: a step of real arithmetic with a new best at every step (so checkpoints are saved as often as the recipe's
-  3% allow) against one that never improves (none is saved), in turn; mean of the pairs, with twice its standard
-  error on either side.
+  3% allow): the time that the steps which a save overlaps take more than those around them, as a share of the run.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sqlite3
@@ -57,7 +57,7 @@ for step in trial.steps():
     for _ in range({rounds}):
         with torch.no_grad():
             model(x)
-    trial.report(score=step * trial.hparams.sign)
+    trial.report(score=step)
 """
 
 PLAIN = """
@@ -103,10 +103,11 @@ def run(
     *,
     space: str = "x: {uniform: [0, 1]}",
     prestart: bool = True,
+    deadline: int = 240,
 ) -> Path:
     """Run a trial to its end; its experiment's folder."""
     (folder / "trial.py").write_text(script)
-    recipe = RECIPE.format(policy=policy, atoms=atoms, space=space, deadline=240)
+    recipe = RECIPE.format(policy=policy, atoms=atoms, space=space, deadline=deadline)
     recipe += f"prestart: {str(prestart).lower()}\n"
     (folder / "r.yaml").write_text(recipe)
     done = gpusched(folder, "run", "r.yaml", "--json")
@@ -327,37 +328,53 @@ def part_pause(args: argparse.Namespace) -> None:
 
 
 def part_saves(args: argparse.Namespace) -> None:
-    """Steps per second between the first and the last report, with and without saves, in turn."""
-    rates: dict[str, list[float]] = {"saving": [], "not": []}
-    counts: list[int] = []
+    """Time that each save adds to the steps it overlaps, as a share of the run: drifts of the machine cancel out.
+
+    A step is compared with the median of the steps around the save that no save overlaps.
+    """
+    shares: list[float] = []
+    added: list[float] = []
     for _ in range(args.repeat):
-        for how, sign in (("saving", 1), ("not", -1)):
-            with tempfile.TemporaryDirectory() as folder:
-                rows = args.state_mb * 2**20 // ROW_BYTES
-                script = WORKING.format(rows=rows, rounds=10)
-                policy = f"{{name: fifo, R: {args.save_steps}}}"
-                where = run(Path(folder), script, policy, 1, space=f"sign: {sign}")
-                reports = [at for at, kind, _, _ in entries(where) if kind == "Reported"]
-                saves = sum(kind == "CheckpointSaved" for _, kind, _, _ in entries(where))
-            # The first save, of the first step, is in both.
-            reports = reports[len(reports) // 10 :]
-            rates[how].append((len(reports) - 1) / (reports[-1] - reports[0]))
-            counts.append(saves)
-            say(part="saves", how=how, steps_per_s=round(rates[how][-1], 2), saves=saves)
-    slowdowns = [
-        without / saving - 1 for saving, without in zip(rates["saving"], rates["not"], strict=True)
-    ]
-    spread = statistics.stdev(slowdowns) / len(slowdowns) ** 0.5 if len(slowdowns) > 1 else 0.0
-    middle = statistics.mean(slowdowns)
+        with tempfile.TemporaryDirectory() as folder:
+            script = WORKING.format(rows=args.state_mb * 2**20 // ROW_BYTES, rounds=10)
+            policy = f"{{name: fifo, R: {args.save_steps}}}"
+            where = run(Path(folder), script, policy, 1, deadline=600)
+            found = list(entries(where))
+            reports = [at for at, kind, _, _ in found if kind == "Reported"]
+            saves = [
+                (at - body["save_s"], at)
+                for at, kind, body, _ in found
+                if kind == "CheckpointSaved"
+            ]
+        steps = list(itertools.pairwise(reports))
+        more = [
+            _added(steps, save) for save in saves[1:-1]
+        ]  # the first is of the first step, the last of the end
+        added += more
+        shares.append(sum(more) / (reports[-1] - reports[0]))
+        say(part="saves", saves=len(more), share=round(shares[-1], 4))
+    spread = statistics.stdev(shares) / len(shares) ** 0.5 if len(shares) > 1 else 0.0
+    middle = statistics.mean(shares)
     say(
         part="saves",
         state_mb=args.state_mb,
-        step_s=round(1 / median(rates["not"]), 4),
-        saves=max(counts),
+        added_s_a_save=median(added) if added else None,
         slowdown=round(middle, 4),
         interval=[round(middle - 2 * spread, 4), round(middle + 2 * spread, 4)],
-        runs=len(slowdowns),
+        runs=len(shares),
     )
+
+
+def _added(steps: list[tuple[float, float]], save: tuple[float, float]) -> float:
+    """Seconds that the steps which a save overlaps took more than those around them; the save begins with a report."""
+    began, ended = save
+    inside = [stop - start for start, stop in steps if start < ended and stop > began]
+    around = [
+        stop - start
+        for start, stop in steps
+        if began - 3.0 < stop <= began or ended <= start < ended + 3.0
+    ]
+    return sum(inside) - len(inside) * statistics.median(around) if around else 0.0
 
 
 PARTS = {"moves": part_moves, "large": part_large, "pause": part_pause, "saves": part_saves}
@@ -372,7 +389,7 @@ def main() -> None:
     parser.add_argument("--large-mb", type=int, default=400)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--sizes", default="1,2,4,1")
-    parser.add_argument("--save-steps", type=int, default=250, help="steps of a run of `saves`")
+    parser.add_argument("--save-steps", type=int, default=600, help="steps of a run of `saves`")
     args = parser.parse_args()
     unknown = set(args.parts) - set(PARTS)
     if unknown:
