@@ -49,6 +49,7 @@ class Intake:
         self._now = shared.timers.now
         self._say = shared.say
         self._prestarts = prestarts
+        self._remarks: set[str] = set()
         self._emit = emit
         self._fail = fail
 
@@ -62,7 +63,10 @@ class Intake:
             case Saved():
                 self._saved(incarnation, frame.step, frame.save_s, frame.size_bytes)
             case Remark():
-                self._say(f"trial {incarnation.trial}: {frame.text}")
+                said = f"trial {incarnation.trial}: {frame.text}"
+                if said not in self._remarks:  # each launch of a trial may say it
+                    self._remarks.add(said)
+                    self._say(said)
             case Handed():
                 self._prestarts.handed(incarnation, frame)
             case Waits():
