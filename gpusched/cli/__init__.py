@@ -40,6 +40,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "unpause": "let a paused trial go on",
         "deadline": "move the deadline",
         "try": "start a configuration of your own next",
+        "rerun": "train a trial's configuration again",
         "stop": "stop an experiment, or one trial, in good order",
         "cancel": "end an experiment now",
     },

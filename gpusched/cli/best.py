@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpusched.cli import common
 from gpusched.daemon import best_model as result
-from gpusched.daemon import session
+from gpusched.daemon import provenance, session
 from gpusched.driver.assemble import read_recipe
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.recipe.checks import PRIVATE
@@ -26,8 +26,11 @@ def run(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
     best = result.describe(paths)
     better = session.best_unsaved(paths)
+    code, script = provenance.recorded(paths), Path(read_recipe(paths).script)
+    differs = provenance.differences(paths, script)
     if args.json:
-        common.print_json({**dataclasses.asdict(best), "best_unsaved": better})
+        told = {"best_unsaved": better, "code": code, "differs_now": differs}
+        common.print_json({**dataclasses.asdict(best), **told})
         return 0
     score = f"{best.metric} {show_metric(best.value)}"
     print(f"{score}: trial {best.trial} at step {best.step}")
@@ -38,6 +41,10 @@ def run(args: argparse.Namespace) -> int:
         )
     for key, value in flat(best.hparams):
         print(f"  {key} = {value}")
+    if code is not None and (words := provenance.in_words(code)):
+        print(f"code:       {words}")
+    for line in differs:
+        print(f"            now {line}")
     print(f"checkpoint: {paths.best / 'checkpoint'}")
     print(f"in Python:  gpusched.load({str(paths.root)!r}).state")
     print(f"by hand:    {by_hand(paths, best)}")

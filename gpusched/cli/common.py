@@ -66,9 +66,9 @@ def add_experiment(parser: argparse.ArgumentParser, *, option: bool = False) -> 
 
 
 def add_trial(parser: argparse.ArgumentParser) -> None:
-    """Add TRIAL, ``--exp`` and ``--dir``."""
+    """Add TRIAL, EXP and ``--dir``."""
     parser.add_argument("trial", metavar="TRIAL", help="number of the trial, as in 'status'")
-    add_experiment(parser, option=True)
+    add_experiment(parser)
 
 
 def add_dir(parser: argparse.ArgumentParser) -> None:

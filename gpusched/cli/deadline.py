@@ -17,7 +17,7 @@ from gpusched.text import show_duration
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("when", metavar="WHEN", help="+30m (more), 45m (from now on) or 18:30")
-    common.add_experiment(parser, option=True)
+    common.add_experiment(parser)
     common.add_json(parser)
 
 

@@ -1,5 +1,7 @@
 """Write the reports of an experiment as CSV, JSON lines or Parquet, one row a report; or hand it over to another tool.
 
+With --trials there is one row a trial: state, steps, metrics and hyperparameters.
+
 Works while the experiment runs, too.
 """
 
@@ -40,6 +42,7 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
     kind.add_argument("--csv", action="store_true", help="comma-separated values (the default)")
     kind.add_argument("--json", action="store_true", help="one JSON object a line")
     kind.add_argument("--parquet", action="store_true", help="Parquet; needs pyarrow and --output")
+    parser.add_argument("--trials", action="store_true", help="one row a trial, not one a report")
     for name, (option, what) in _TOOLS.items():
         kind.add_argument(
             f"--{name}", metavar=option.upper(), help=f"hand the trials over as runs, {what}"
@@ -62,7 +65,11 @@ def run(args: argparse.Namespace) -> int:
             return _hand_over(paths, name, {option: where})
     if args.optuna is not None:
         return _write_study(paths, args.optuna)
-    rows = list(records(timeline.read(paths.journal)))
+    if args.trials:
+        rows = [_of_trial(trial) for trial in session.view(paths)["trials"]]
+        rows.sort(key=lambda row: row["trial"])
+    else:
+        rows = list(records(timeline.read(paths.journal)))
     if args.parquet:
         _write_parquet(rows, args.output)
         return 0
@@ -154,6 +161,13 @@ def records(told: Timeline) -> Iterator[dict[str, Any]]:
             metrics = report.pop("metrics")
             where = {"at_s": round(step.at, 3), "atoms": len(incarnation.devices)}
             yield {"trial": number, **report, **where, **metrics, **hparams}
+
+
+def _of_trial(trial: dict[str, Any]) -> dict[str, Any]:
+    """Return a trial of the view as a flat mapping: its number first, then plain values, ``hparams.*`` last."""
+    plain = {key: value for key, value in trial.items() if not isinstance(value, dict | list)}
+    hparams = {f"hparams.{name}": value for name, value in flat(trial["hparams"])}
+    return {"trial": plain.pop("id"), **plain, **hparams}
 
 
 def columns(rows: list[dict[str, Any]]) -> list[str]:

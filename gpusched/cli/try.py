@@ -22,7 +22,8 @@ from gpusched.text import count, show_hparams
 
 
 def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("values", metavar="KEY=VALUE", nargs="*", help="a hyperparameter's value")
+    what = "a hyperparameter's value; a word without '=' names the experiment"
+    parser.add_argument("values", metavar="KEY=VALUE", nargs="*", help=what)
     parser.add_argument("--file", metavar="FILE", type=Path, help="configurations (- for stdin)")
     parser.add_argument("--outside", action="store_true", help="allow values outside the space")
     parser.add_argument("--seed", metavar="N", type=int, help="seed of training")
@@ -31,8 +32,13 @@ def prepare_parser(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    values = [text for text in args.values if "=" in text]
+    if words := [text for text in args.values if "=" not in text]:
+        if len(words) > 1 or args.exp is not None:
+            raise InputError(f"'{words[-1]}': write KEY=VALUE, as in lr=0.1")
+        args.exp = words[0]
     paths = common.experiment(args)
-    wanted = [common.assignments(args.values)] if args.values else []
+    wanted = [common.assignments(values)] if values else []
     if args.file is not None:
         wanted += _read(args.file)
     if not wanted:

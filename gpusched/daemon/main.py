@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched import failpoints
-from gpusched.core.events import Event, ExperimentStarted, Reopened
+from gpusched.core.events import Event, ExperimentStarted, Reopened, Tried
 from gpusched.daemon import recovery, reopening
 from gpusched.daemon.people import People
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
@@ -185,14 +185,16 @@ class Daemon:
         self.assembled.require_policy(len(inventory))
         self._foreword = list(self.assembled.foreword(len(inventory)))
         require_sizes(inventory, self.experiment.state.rules.fit(len(inventory)))
+        asked = self._wish.get("try")
         self.driver.handle(
             [
+                *([Tried(at=self.clock(), **asked)] if asked else ()),
                 ExperimentStarted(
                     at=self.clock(),
                     devices=tuple(device.id for device in inventory),
                     islands={device.id: device.island for device in inventory},
                     unusable={d.id: d.why_not for d in inventory if not d.usable},
-                )
+                ),
             ]
         )
 

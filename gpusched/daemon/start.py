@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from gpusched.daemon import provenance
 from gpusched.driver import profiles
 from gpusched.driver.assemble import fresh_folder, write_recipe
 from gpusched.driver.clock import Beginning
@@ -45,6 +46,7 @@ def make_experiment(
         profile = profiles.find(runs, recipe)
         if profile is not None:
             profiles.write(paths.profile, profile)
+        provenance.record(paths, Path(recipe.script))
         write_recipe(paths, recipe, began)
     except OSError as error:
         raise InputError(
@@ -68,7 +70,7 @@ def start_daemon(
 ) -> int:
     """Start the daemon and wait until it serves; return its pid. Raises what kept it from coming up.
 
-    ``wish``: limits that a resumed experiment goes on with (``reopening``).
+    ``wish``: limits that a resumed experiment goes on with (``reopening``); of a new one a configuration to ``try``.
 
     ``say`` is told what the policy wants a person to know before the search starts.
 

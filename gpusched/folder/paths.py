@@ -109,6 +109,16 @@ class ExperimentPaths:
         return self.root / "source.json"
 
     @property
+    def code(self) -> Path:
+        """The code at the start: git commit, versions of packages."""
+        return self.root / "code.json"
+
+    @property
+    def diff(self) -> Path:
+        """Changes at the start that were not committed, as a patch; absent without any."""
+        return self.root / "uncommitted.diff"
+
+    @property
     def began(self) -> Path:
         """The beginning of the experiment, in both clocks."""
         return self.root / "began.json"

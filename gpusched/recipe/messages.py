@@ -68,13 +68,29 @@ ELSEWHERE = {
     **dict.fromkeys(("objective", "metric_name", "monitor"), "metric"),
     **dict.fromkeys(("early_terminate", "early_stop", "assessor"), "policy"),
     **dict.fromkeys(("stop", "stopping_criterion", "metric_threshold"), "target"),
-    **dict.fromkeys(("searchspace", "searchspacefile"), "space"),
+    **dict.fromkeys(("searchspace", "searchspacefile", "search", "hparams"), "space"),
+    "min_steps": "policy: {r: ..}, the steps to the first rung",
     **dict.fromkeys(("maxexperimentduration", "max_runtime"), "deadline"),
     **dict.fromkeys(("trialcommand",), "script"),
     "reduction_factor": "policy: {eta: ..}",
     "experimentname": "name",
     "grace_period": "policy: {r: ..}, the steps to the first rung",
     "random_seed": "seed",
+}
+
+
+#: Options of schedulers elsewhere, with the option that policies here have for it.
+OPTIONS_ELSEWHERE = {
+    **dict.fromkeys(
+        ("min_steps", "min_t", "min_resource", "min_budget", "min_iter", "grace_period", "min_r"),
+        "r",
+    ),
+    **dict.fromkeys(
+        ("max_steps", "max_t", "max_resource", "max_budget", "max_iter", "max_epochs", "epochs"),
+        "R",
+    ),
+    **dict.fromkeys(("reduction_factor", "halving_rate", "downsampling", "reduction"), "eta"),
+    **dict.fromkeys(("check_every", "interval", "interval_steps", "evaluation_interval"), "b"),
 }
 
 

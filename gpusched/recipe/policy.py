@@ -13,7 +13,7 @@ from gpusched import plugins, policies
 from gpusched.errors import InputError
 from gpusched.loggers import base as loggers
 from gpusched.recipe.document import Finding
-from gpusched.recipe.messages import in_words, unknown_key
+from gpusched.recipe.messages import OPTIONS_ELSEWHERE, in_words, unknown_key
 from gpusched.recipe.recipe import DEFAULT_POLICY, DEFAULT_SAMPLER
 from gpusched.samplers import memory, sequence
 from gpusched.space.space import Space
@@ -104,6 +104,8 @@ def _check_value(hint: Any, value: object) -> tuple[Any, list[Finding]]:
 
 
 def _unknown_option(name: str, key: str, known: list[str]) -> str:
+    if (meant_here := OPTIONS_ELSEWHERE.get(key.lower().replace("-", "_"))) in known:
+        return f"unknown option of {name}; here it is {meant_here}"
     owners = [other for other in policies.names() if other != name and key in option_names(other)]
     if owners and not any(key.lower() == option.lower() for option in known):
         last = f" and {owners[-1]}" if len(owners) > 1 else owners[-1]

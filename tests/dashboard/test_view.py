@@ -39,6 +39,7 @@ def test_it_has_what_status_promises() -> None:
 
 def test_json_there_and_back_is_the_same_view() -> None:
     view = Scene(kind="gpu", fails=(2,), broken=(1,)).play(20).view()
+    assert view.speed, "its keys are numbers, which JSON has as text"
     text = json.dumps(to_json(view), allow_nan=False)
     assert from_json(json.loads(text)) == view
 

@@ -1,0 +1,109 @@
+"""The code of a search: git commit, uncommitted changes and package versions at its start, and what differs now."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import zlib
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from gpusched.folder.files import read_json, write_durably
+from gpusched.folder.paths import ExperimentPaths
+
+GIT_LIMIT_S = 5.0
+DIFF_BYTES_MAX = 8 << 20
+#: Packages that a message names first, as they change what a model becomes.
+_FIRST = ("torch", "torchvision", "numpy", "transformers", "lightning", "accelerate")
+PACKAGES_NAMED = 5
+
+
+def record(paths: ExperimentPaths, script: Path) -> None:
+    """Write ``code.json`` and ``uncommitted.diff`` into an experiment's folder; without git only the packages."""
+    known, diff = _code_of(script)
+    if diff:
+        write_durably(paths.diff, diff)
+    write_durably(paths.code, json.dumps(known).encode())
+
+
+def recorded(paths: ExperimentPaths) -> dict[str, Any] | None:
+    """Return what was recorded at the start; None for an experiment of an older gpusched."""
+    return read_json(paths.code, limit_bytes=-1)
+
+
+def in_words(known: dict[str, Any]) -> str:
+    """Word the recorded code in a line."""
+    versions = known.get("packages", {})
+    words = [f"{name} {versions[name]}" for name in _FIRST if name in versions]
+    if commit := known.get("commit"):
+        words.insert(0, f"commit {commit[:10]}")
+        if known.get("uncommitted_crc32") is not None:
+            words.insert(1, "uncommitted changes (uncommitted.diff)")
+    return ", ".join(words)
+
+
+def differences(paths: ExperimentPaths, script: Path) -> list[str]:
+    """List what is not as it was at the start of the search; nothing is known of an older gpusched's."""
+    then = recorded(paths)
+    return [] if then is None else list(_differences(then, _code_of(script)[0]))
+
+
+def _differences(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    if then.get("commit") != now.get("commit"):
+        is_now, was = (str(one.get("commit") or "none")[:10] for one in (now, then))
+        yield f"the code's commit is {is_now}, it was {was}"
+    if then.get("uncommitted_crc32") != now.get("uncommitted_crc32"):
+        yield "the uncommitted changes are others than in uncommitted.diff"
+    if then.get("script_crc32") != now.get("script_crc32"):
+        yield "the script has changed"
+    if then.get("python") != now.get("python"):
+        yield f"Python is {now.get('python')}, it was {then.get('python')}"
+    before, after = then.get("packages", {}), now.get("packages", {})
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    changed.sort(key=lambda name: (name not in _FIRST, name))
+    for name in changed[:PACKAGES_NAMED]:
+        yield f"{name} is {after.get(name, 'absent')}, it was {before.get(name, 'absent')}"
+    if len(changed) > PACKAGES_NAMED:
+        yield f"{len(changed) - PACKAGES_NAMED} more packages have other versions"
+
+
+def _code_of(script: Path) -> tuple[dict[str, Any], bytes]:
+    """Return what is recorded of the code as it is now, and the uncommitted changes as a patch."""
+    names = ((one.metadata["Name"], one.version) for one in metadata.distributions())
+    packages = dict(sorted((name.lower(), version) for name, version in names if name))
+    known: dict[str, Any] = {"python": platform.python_version(), "packages": packages}
+    try:
+        known["script_crc32"] = zlib.crc32(script.read_bytes())
+    except OSError:
+        return known, b""
+    commit = _git(script.parent, "rev-parse", "HEAD")
+    if commit is None:
+        return known, b""
+    known["commit"] = commit.decode().strip()
+    diff = _git(script.parent, "diff", "--binary", "HEAD") or b""
+    if _git(script.parent, "ls-files", "--error-unmatch", script.name) is None:
+        diff += (
+            _git(script.parent, "diff", "--no-index", "/dev/null", script.name, fails=True) or b""
+        )
+    known["uncommitted_crc32"] = zlib.crc32(diff) if diff else None
+    return known, diff[:DIFF_BYTES_MAX]
+
+
+def _git(folder: Path, *words: str, fails: bool = False) -> bytes | None:
+    """Return what git prints; None where there is no git or no repository. ``fails``: status 1 is an answer."""
+    try:
+        done = subprocess.run(
+            ["git", *words],
+            cwd=folder,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            capture_output=True,
+            timeout=GIT_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 or (fails and done.returncode == 1) else None
