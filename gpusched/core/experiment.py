@@ -41,7 +41,7 @@ from gpusched.core.state import NOTHING_LEFT, Draw, State
 from gpusched.core.transitions import WAKE, WATCH, Transitions
 from gpusched.core.trial import NEVER, RUNNING, After, Trial, TrialState
 from gpusched.protocol import Report
-from gpusched.text import show_hparams
+from gpusched.text import show_duration, show_hparams
 
 S = TrialState
 
@@ -170,6 +170,10 @@ class Experiment:
                 self._enact(decisions)
             if rules.target is not None and state.stopping is None:
                 self._end_at_target(trial)
+            limit_s = rules.trial_limit_s
+            if limit_s is not None and trial.training_s(state.now) >= limit_s:
+                why = f"complete: has trained for its limit of {show_duration(limit_s)}"
+                self._do.leave(trial.id, After(S.COMPLETED, why))
         if stays:
             trial.decided_at = state.now  # the trial trained until now: no overhead
         if state.best is None or trial.score > state.best.score:

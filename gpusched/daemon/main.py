@@ -98,7 +98,7 @@ class Daemon:
         # After a reboot the wall clock may be wrong: time goes on where the journal ends.
         self.clock = ExperimentClock(self._began, at_least_s=self.experiment.state.now)
         self.hub = Hub(paths.socket)
-        self.storage = Storage(paths)
+        self.storage = Storage(paths, checkpoints_max_bytes=recipe.checkpoints_max_bytes)
         self.executor = executors.make(
             executor,
             executors.Setting(

@@ -28,6 +28,7 @@ from gpusched.processes.claim import read_claim
 #: How often the disk, and the daemon's and the warm server's logs, are looked at.
 LOOK_EVERY_S = 5.0
 MAKE_ROOM_EVERY_S = 60.0
+SIZES_EVERY_S = 15.0
 KEEP = 2
 TRASH = ".trash-"
 _COMMITTED = ("step-", ".replaced-step-")
@@ -52,10 +53,17 @@ def require_unchanged(paths: ExperimentPaths, meta: Mapping[str, Any]) -> None:
 class Storage:
     """The disk of one experiment's folder. ``room`` is how much there is; a parameter for tests."""
 
-    def __init__(self, paths: ExperimentPaths, room: Callable[[Path], Room] = Room.of) -> None:
+    def __init__(
+        self,
+        paths: ExperimentPaths,
+        room: Callable[[Path], Room] = Room.of,
+        *,
+        checkpoints_max_bytes: int | None = None,
+    ) -> None:
         self.reserve = Reserve(paths.reserve)
         self.next_at = 0.0
-        self._make_room_at = 0.0
+        self._make_room_at = self._look_at_sizes_at = 0.0
+        self._checkpoints_max_bytes = checkpoints_max_bytes
         #: The trouble in words; None: there is room.
         self.warning: str | None = None
         self._paths = paths
@@ -77,6 +85,9 @@ class Storage:
             return None
         self.next_at = now + LOOK_EVERY_S
         self._logs.look(now)
+        if self._checkpoints_max_bytes is not None and now >= self._look_at_sizes_at:
+            self._look_at_sizes_at = now + SIZES_EVERY_S
+            self._remove(above(self._paths, state, self._checkpoints_max_bytes))
         try:
             room = self._room(self._paths.root)
         except OSError:
@@ -97,7 +108,9 @@ class Storage:
 
     def _make_room(self, state: State) -> None:
         """Remove the checkpoints of trials that are over, but the best model's, beside the loop."""
-        victims = unneeded(self._paths, state, only_final=True)
+        self._remove(unneeded(self._paths, state, only_final=True))
+
+    def _remove(self, victims: list[Path]) -> None:
         if victims:
             threading.Thread(
                 target=remove, args=(victims,), name="gpusched-garbage", daemon=True
@@ -139,6 +152,28 @@ def unneeded(paths: ExperimentPaths, state: State, only_final: bool = False) -> 
             continue
         keep = _newest(there) if not trial.is_final or _holds_the_best(paths, state, number) else ()
         found += [entry for entry in there if entry not in keep]
+    return found
+
+
+def above(paths: ExperimentPaths, state: State, most_bytes: int) -> list[Path]:
+    """List checkpoints to remove so that all together take ``most_bytes``: of ended trials, the oldest first.
+
+    What the best model or a trial that may go on needs stays, even if that is more.
+    """
+    folders = [paths.trial(number).checkpoints for number in trial_folders(paths)]
+    total_bytes = sum(map(size_of, folders))
+    if total_bytes <= most_bytes:
+        return []
+    ages = []
+    for entry in unneeded(paths, state, only_final=True):
+        with suppress(OSError):
+            ages.append((entry.stat().st_mtime, entry))
+    found = []
+    for _, entry in sorted(ages):
+        if total_bytes <= most_bytes:
+            break
+        found.append(entry)
+        total_bytes -= size_of(entry)
     return found
 
 

@@ -114,6 +114,7 @@ def rules(recipe: Recipe, profile: Profile | None = None) -> Rules:
         kill_grace_s=recipe.grace_s,
         hang_limit_s=recipe.hang_limit_s,
         save_every_s=recipe.save_every_s,
+        trial_limit_s=recipe.trial_limit_s,
         profiled=profile.scaling if profile is not None else None,
         profiled_overhead_s=profile.overhead_s if profile is not None else None,
     )

@@ -220,6 +220,20 @@ class Recipe:
         path="hang_limit",
         read="duration",
     )
+    trial_limit_s: float | None = key(
+        "Most training time of one trial, which is complete then; by default any.",
+        None,
+        path="trial_limit",
+        read="duration",
+        older=None,
+    )
+    checkpoints_max_bytes: int | None = key(
+        "Most room for all checkpoints: above it those of trials that are over go, the oldest first; by default any.",
+        None,
+        path="checkpoints_max",
+        read="size",
+        older=None,
+    )
     target: float | None = key(
         "A metric that is good enough: the search ends when a trial reaches it.", None
     )

@@ -76,6 +76,7 @@ _READ: Mapping[str, Any] = {
     "module": list[_MODULE],
     "power": _reads(float, values.power, {"enum": [1, 0.5, 0, *values.POWERS]}),
     "scaling": _reads(Any, values.scaling, {"anyOf": [{"enum": list(values.SCALINGS)}, _TABLE]}),
+    "size": _reads(int, values.size, {**_TEXT_OR_NUMBER, "examples": ["500MB", "50GB", "2TiB"]}),
     "sizes": _reads(
         list[int],
         values.sizes,

@@ -24,6 +24,9 @@ _DURATION = re.compile(
     r"(?:(?P<m>\d+(?:\.\d+)?)m)?\s*(?:(?P<s>\d+(?:\.\d+)?)s)?",
     re.ASCII,
 )
+_SIZE = re.compile(
+    r"(?P<amount>\d{1,12}(?:\.\d{1,6})?)\s*(?:(?P<unit>[KMGTkmgt])(?P<binary>i)?)?[Bb]?", re.ASCII
+)
 _CLOCK = re.compile(
     r"(?:(?P<day>\d{4}-\d\d-\d\d)[ T]\s*)?(?P<hour>\d\d):(?P<minute>\d\d)", re.ASCII
 )
@@ -62,6 +65,21 @@ def duration(value: object) -> float:
     if seconds > MAX_DURATION_S:
         raise ValueError(f"{show(value)} is more than ten years")
     return seconds
+
+
+def size(value: object) -> int:
+    """Bytes, from ``50GB``, ``500 MB``, ``1.5TiB`` or a number; more than 0."""
+    found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
+    if found is not None:
+        factor = 1024 if found["binary"] else 1000
+        amount = float(found["amount"]) * factor ** " KMGT".index((found["unit"] or " ").upper())
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{show(value)} is not a size; write 500MB, 50GB or 2TiB")
+    else:
+        amount = float(value)
+    if not 1 <= amount < 2**63:
+        raise ValueError(f"must be at least 1 byte and less than 8 EiB, not {show(value)}")
+    return int(amount)
 
 
 def deadline(value: object, now: datetime | None = None) -> float:
