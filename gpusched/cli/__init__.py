@@ -97,6 +97,14 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"gpusched {__version__}")
         return 0
     if name in ("-h", "--help", "help"):
+        if name == "help" and arguments[1:] == ["--json"]:
+            from gpusched.cli import common, schema
+
+            told = schema.schemas()
+            common.print_json(
+                {name: {"help": line, "prints": told[name]} for name, line in COMMANDS.items()}
+            )
+            return 0
         if name == "help" and arguments[1:] and arguments[1] in COMMANDS:
             return _dispatch([arguments[1], "--help"])
         print(_help())
@@ -163,6 +171,7 @@ def _help() -> str:
     lines += [
         "",
         "Most commands take EXP, an experiment: a folder, a name, or 'last' (the default).",
-        "All take --json, --debug (tracebacks) and --help; 'gpusched --version' tells the version.",
+        "All take --json, --debug (tracebacks) and --help; 'gpusched help --json' tells what --json prints,",
+        "'gpusched --version' the version.",
     ]
     return "\n".join(lines)

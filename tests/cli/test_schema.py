@@ -1,0 +1,52 @@
+"""What commands print with ``--json``: documented, as schemas, for every command."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from gpusched import cli
+from gpusched.cli import schema
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "agents.md").read_text()
+
+
+def rows() -> dict[str, set[str]]:
+    """The page's table: the keys that it names, by command."""
+    found: dict[str, set[str]] = {}
+    for line in PAGE.splitlines():
+        commands, _, keys = line.removeprefix("| ").partition(" | ")
+        for command in re.findall(r"`([a-z]+)", commands) if line.startswith("| `") else ():
+            found.setdefault(command, set()).update(re.findall(r"`([a-z_]+)`", keys))
+    return found
+
+
+def test_every_command_has_a_schema() -> None:
+    assert set(schema.PRINTED) == set(cli.COMMANDS)
+
+
+def test_help_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["help", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) == set(cli.COMMANDS)
+    assert told["best"]["prints"][0]["$defs"]["Best"]["required"][:2] == ["experiment", "trial"]
+
+
+@pytest.mark.parametrize("command", schema.PRINTED)
+def test_the_page_names_keys_that_are_printed(command: str) -> None:
+    kinds = zip(schema.PRINTED[command], schema.schemas()[command], strict=True)
+    there = {key for kind, told in kinds for key in told["$defs"][kind.__name__]["properties"]}
+    named = rows().get(command, set())
+    assert named, f"docs/agents.md has no row for {command}"
+    assert named <= there
+
+
+def test_the_ten_calls_are_commands() -> None:
+    block = PAGE.partition("```sh\n")[2].partition("```")[0]
+    calls = [line.split() for line in block.splitlines()]
+    assert len(calls) == 10
+    assert all(call[0] == "gpusched" and call[1] in cli.COMMANDS for call in calls)
+    assert all("--json" in call for call in calls)
