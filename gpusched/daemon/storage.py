@@ -160,7 +160,7 @@ def above(paths: ExperimentPaths, state: State, most_bytes: int) -> list[Path]:
 
     What the best model or a trial that may go on needs stays, even if that is more.
     """
-    folders = [paths.trial(number).checkpoints for number in trial_folders(paths)]
+    folders = [paths.trial(number).checkpoints for number in paths.trial_numbers]
     total_bytes = sum(map(size_of, folders))
     if total_bytes <= most_bytes:
         return []
