@@ -88,7 +88,7 @@ class Scale:
         return max(FINEST, (self.ceiling - score) / self.range)
 
     def score(self, level: float) -> float:
-        return self.ceiling - self.range * (math.exp(-level) - FINEST)
+        return min(self.ceiling, self.ceiling - self.range * (math.exp(-level) - FINEST))
 
 
 class Curves:

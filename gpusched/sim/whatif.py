@@ -125,8 +125,9 @@ class Search:
         sign = self.state.rules.sign
         answers = []
         for question, values in zip(asked, found, strict=True):
-            gains = [(a - b) * sign for a, b in zip(values[:least], found[0], strict=False)]
-            answers.append(Answer(question, len(values), Interval.of(values), Interval.of(gains)))
+            values = values[:least]  # the same futures for all: intervals can be compared
+            gains = [(a - b) * sign for a, b in zip(values, found[0], strict=False)]
+            answers.append(Answer(question, least, Interval.of(values), Interval.of(gains)))
         return answers
 
     def stops_paying(self, futures: int, limit_s: float) -> dict[str, float | None]:
