@@ -45,11 +45,6 @@ def remarks(script: Path, *, grows: bool, lr_power: float) -> Iterator[str]:
                 f"{script.name}:{call.lineno}: {name}(...) starts ranks, as gpusched does: call the function "
                 f'itself, with rank = int(os.environ["RANK"])'
             )
-        elif name.endswith("FullyShardedDataParallel"):
-            yield (
-                f"{script.name}:{call.lineno}: FSDP1 cannot go on with another number of ranks: use "
-                f"torch.distributed.fsdp.fully_shard, or trial.wrap(model, shard=True)"
-            )
     if not grows or _TRAINERS.search(text) or "local_batch" in names:
         return
     if "scale_lr" not in names:

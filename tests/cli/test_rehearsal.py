@@ -63,11 +63,11 @@ MISTAKES: dict[str, tuple[list[tuple[str, str]], str]] = {
     ),
     "model not tracked": (
         [("model=model, ", "")],
-        "after a pause the model begins untrained again: give the model to trial.track(model=model, opt=opt)",
+        "Track all that training changes: trial.track(model=model, opt=opt, sched=sched)",
     ),
     "scheduler not tracked": (
         [(", schedule=schedule", "")],
-        "the learning rate after a pause is 0.09, expected 0.0729: give the scheduler to trial.track(",
+        "Track all that training changes: trial.track(model=model, opt=opt, sched=sched)",
     ),
     "every rank draws every sample": (
         [(LOADER, "DataLoader(TensorDataset(x, y), batch_size=8, shuffle=True)")],
@@ -142,17 +142,6 @@ REFUSED: dict[str, tuple[list[tuple[str, str]], str]] = {
     "no batch left": (
         [("batch_size=8)", "batch_size=40, drop_last=True)")],
         "do not fill one global batch",
-    ),
-    "FSDP1": (
-        [
-            (
-                "trial.wrap(nn.Linear(4, 1))",
-                "nn.Linear(4, 1)\nif trial.world_size > 1:\n    import torch.distributed.fsdp as fsdp\n"
-                "    torch.distributed.init_process_group('gloo')\n"
-                "    model = fsdp.FullyShardedDataParallel(model, device_id=torch.device('cpu'))",
-            )
-        ],
-        "fully_shard",
     ),
     "report on one rank": (
         [("        trial.report", "        if trial.rank == 0: trial.report")],
