@@ -1,6 +1,6 @@
 """NVML in processes of its own, one for each GPU: questions in, answers out.
 
-    daemon ──Question──▶ helper (NVML, one GPU) ──Answer──▶ daemon        packets of a socket pair, pickled
+    daemon ──Question──▶ helper (NVML, one GPU) ──Answer──▶ daemon        packets of a socket pair, JSON
 
 A driver call may block for as long as a sick GPU pleases, and NVML's calls of one process share locks; so each GPU has
 a helper that asks for nobody else. A helper is a loop without threads: it may hang, crash or be killed, and a new one
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import select
 import socket
 import subprocess
@@ -26,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import pynvml
 
 from gpusched.devices.gpu import Gpu, GpuUsage, Vitals, read_gpu, read_usage, read_vitals
@@ -121,6 +121,38 @@ class Answer:
 
     value: Any
     took_s: float
+
+
+_FOUND, _NUMBERS, _FAILED = "found", "numbers", "failed"
+_KINDS: dict[str, Any] = {
+    **{kind.__name__: kind for kind in (WhichDriver, Facts, Numbers, Look, Driver, Seen)},
+    _FOUND: tuple[Gpu, tuple[Gpu, ...]],
+    _NUMBERS: list[int | None],
+    _FAILED: tuple[str, str, int, str],
+}
+
+
+def packed(value: object, took_s: float = 0.0) -> bytes:
+    """Write a question or the value of an answer for the other end: its kind, itself, and how long it took."""
+    if isinstance(value, NvmlError):
+        kind = type(value).__name__
+        return msgspec.json.encode(
+            (_FAILED, (kind, value.function, value.code, value.text), took_s)
+        )
+    kind = {"tuple": _FOUND, "list": _NUMBERS}.get(name := type(value).__name__, name)
+    return msgspec.json.encode((kind, value, took_s))
+
+
+def unpacked(packet: bytes) -> Answer:
+    """Read what ``packed`` wrote. Raises msgspec.ValidationError for anything else."""
+    kind, raw, took_s = msgspec.json.decode(packet, type=tuple[str, msgspec.Raw, float])
+    value = msgspec.json.decode(raw, type=_KINDS[kind])
+    if kind == _FAILED:
+        name, *about = value
+        kinds: dict[str, type[NvmlError]] = {"NvmlError": NvmlError}
+        kinds |= {error.__name__: error for error in NvmlError.__subclasses__()}
+        value = kinds[name](*about)
+    return Answer(value, took_s)
 
 
 # ---------------------------------------------------------------- in the helper
@@ -252,8 +284,8 @@ def serve(line: socket.socket, board: Board) -> None:
     """Answer until the other end is closed."""
     while packet := line.recv(PACKET_MAX_BYTES):
         began = time.monotonic()
-        value = board.answer(pickle.loads(packet))
-        line.send(pickle.dumps(Answer(value, time.monotonic() - began)))
+        value = board.answer(unpacked(packet).value)
+        line.send(packed(value, time.monotonic() - began))
 
 
 # ---------------------------------------------------------------- in the daemon
@@ -313,7 +345,7 @@ class HelperProcess:
 
     def ask(self, question: object) -> None:
         with contextlib.suppress(OSError):  # it has ended; ``take`` says so
-            self.line.send(pickle.dumps(question))
+            self.line.send(packed(question))
 
     def take(self) -> Answer | None:
         try:
@@ -324,8 +356,7 @@ class HelperProcess:
             packet = b""
         if not packet:
             raise EOFError
-        answer: Answer = pickle.loads(packet)
-        return answer
+        return unpacked(packet)
 
     def kill(self) -> None:
         self._process.kill()

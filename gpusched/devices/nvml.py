@@ -25,9 +25,6 @@ class NvmlError(DeviceError):
         self.text = text
         super().__init__(_ADVICE.get(code) or f"NVML: {text} ({function})")
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.function, self.code, self.text)
-
 
 class NvmlUnsupported(NvmlError):
     """A question that this driver or this GPU never answers."""
