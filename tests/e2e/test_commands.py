@@ -27,7 +27,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 
 
 def test_a_report_was_written_and_can_be_written_again(finished: Sandbox, tmp_path: Path) -> None:
-    assert "<h2>Learning curves</h2>" in (finished.experiment / "report.html").read_text()
+    assert "Learning curves by step" in (finished.experiment / "report.html").read_text()
     again = tmp_path / "again.html"
     told = finished.gpusched("report", "-o", again, "--json").json()
     assert told["report"] == str(again)

@@ -28,8 +28,8 @@ def test_a_search_ends_with_the_best_model_on_disk(sandbox: Sandbox) -> None:
     assert best["hparams"]["x"] == max(scores)
     assert (Path(best["checkpoint"]) / "manifest.json").exists()
     told = sandbox.gpusched("best").out
-    assert "counted.py --seed" in told, "how to train it without gpusched"
-    assert f"--x {best['hparams']['x']}" in told
+    assert "GPUSCHED_MAX_STEPS=3 python " in told, "how to train it without gpusched"
+    assert "best/hparams.json" in told
 
 
 def test_status_and_ls_and_logs_of_a_finished_experiment(sandbox: Sandbox) -> None:
