@@ -4,7 +4,7 @@ Every fifth situation of figure ``regret``'s grid, and four of each other worklo
 deadlines, half of them with linear scaling and launches at once, half with square-root scaling and launches that take
 5% of the deadline. A *cell* is a situation, its value the mean over seeds. All policies meet the same configurations;
 each situation draws its own. The policy's constants were chosen on the workloads marked ``tuned`` and seeds from 100
-on; the other workloads were run when the policy was done.
+on, or with a look at them; of the others only earlier figures were known.
 """
 
 from __future__ import annotations
@@ -63,7 +63,11 @@ def _kinds() -> dict[str, Kind]:
         "synthetic": Kind(workload="synthetic", tuned=True, options={**steps, **known}, **grid),
         "noisy": Kind(workload="synthetic", tuned=True, options={**steps, **known}, noise=0.03),
     }
-    tuned = ("slow", "takeoff", "overfit", "rare", "digits", "clusters")
+    tuned = (
+        *("slow", "takeoff", "overfit", "rare", "digits", "clusters"),
+        # Looked at while single constants were chosen.
+        *("crossing", "plateau", "boosting"),
+    )
     for name in (
         "slow",
         "takeoff",
