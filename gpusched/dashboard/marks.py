@@ -140,7 +140,7 @@ def stacked(parts: Sequence[tuple[int, str]], most: int, width: int) -> Text:
     """Counts as one bar of several colours; a count that is not 0 is always seen. ``most`` fills the width."""
     line = Text()
     for number, style in parts:
-        length = max(1, round(number / most * width)) if number > 0 else 0
+        length = min(width, max(1, round(number / most * width))) if number > 0 else 0
         line.append("━" * length, style)
     return line
 

@@ -106,3 +106,8 @@ def test_left_gives_way_to_right() -> None:
     assert line.plain == "a lo…  right"
     assert marks.beside(Text("a"), Text("b"), 12).plain == "a          b"
     assert math.isclose(marks.beside(Text("日本語"), Text("b"), 12).cell_len, 12)
+
+
+def test_a_bar_of_counts_keeps_to_its_width_whatever_is_counted() -> None:
+    """Counts that do not fit together, as while a view is between two events, took gigabytes."""
+    assert marks.stacked([(-9, "green"), (10**9, "blue")], 3, 24).cell_len == 24
