@@ -19,7 +19,7 @@ help: ## Say what can be made
 demo: $(STAMP) ## Search a small network on handwritten digits for a minute, live
 	@$(BIN)/gpusched run recipes/digits.yaml
 
-test: $(STAMP) ## Run the tests (no GPU, no network, about four minutes)
+test: $(STAMP) ## Run the tests (no GPU, no network, about six minutes)
 	@$(BIN)/python -m pytest -q $(BESIDE)
 
 check: $(STAMP) ## Lint, formatting and types: what continuous integration runs
