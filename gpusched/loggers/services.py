@@ -24,7 +24,9 @@ class Mlflow(Logger):
         from mlflow.tracking import MlflowClient
 
         super().__init__(search)
-        self._client = MlflowClient(uri or f"sqlite:///{search.folder / 'mlflow.db'}")
+        uri = uri or f"sqlite:///{search.folder / 'mlflow.db'}"
+        _make_whole(uri)
+        self._client = MlflowClient(uri)
         name = experiment or search.name
         known = self._client.get_experiment_by_name(name)
         self._experiment = known.experiment_id if known else self._client.create_experiment(name)
@@ -73,6 +75,20 @@ class Mlflow(Logger):
         if score is not None:
             self._client.set_tag(run, "gpusched.best", str(score))
         self._client.set_terminated(run, _MLFLOW_STATUS.get(state, "KILLED"))
+
+
+def _make_whole(uri: str) -> None:
+    """Make the file of a SQLite database whole or not at all: MLflow cannot open one whose making was killed."""
+    from mlflow.tracking import MlflowClient
+
+    path = Path(uri.removeprefix("sqlite:///"))
+    if not uri.startswith("sqlite:///") or "?" in uri or path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + ".unfinished")
+    unfinished.unlink(missing_ok=True)
+    MlflowClient(f"sqlite:///{unfinished}").search_experiments()
+    unfinished.replace(path)
 
 
 def _mlflow_name(name: str) -> str:

@@ -169,6 +169,8 @@ def test_hyperparameters_and_states_are_with_the_runs(
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     uri = f"sqlite:///{tmp_path / 'm.db'}"
+    # As left by a kill while the database was made.
+    (tmp_path / "m.db.unfinished").write_bytes(b"half a database")
     assert main(["export", str(search.root), "--mlflow", uri]) == 0
     assert main(["export", str(search.root), "--tensorboard", str(tmp_path)]) == 0
     states = {t["id"]: t["state"] for t in json.loads(search.final_view.read_bytes())["trials"]}
