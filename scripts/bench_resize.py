@@ -30,6 +30,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import asdict
+
+from gpusched.journal.codec import event_from
+
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 TRIAL = """
@@ -132,7 +136,10 @@ def entries(experiment: Path) -> Iterator[Entry]:
     rows = journal.execute("SELECT at, kind, body, commands FROM events ORDER BY seq").fetchall()
     journal.close()
     for at, kind, body, commands in rows:
-        yield at, kind, json.loads(body), json.loads(commands or "[]")
+        fields = json.loads(body)
+        if kind == "Reported":
+            fields |= asdict(event_from(kind, at, body).report)
+        yield at, kind, fields, json.loads(commands or "[]")
 
 
 def resizes(stamps: Path) -> list[Move]:
