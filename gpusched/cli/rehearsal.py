@@ -34,7 +34,7 @@ _SAID = "gpusched: "
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """What was seen of one configuration. ``folder``: of the experiment, kept if anything was found."""
+    """One configuration as the rehearsal saw it. ``folder``: of the experiment, kept if anything was found."""
 
     hparams: Mapping[str, Any]
     findings: tuple[Finding, ...]

@@ -1,4 +1,4 @@
-"""Everything that is true of an experiment now, and the questions a policy may ask of it.
+"""The state of an experiment: all that is true of it now, and the questions a policy may ask of it.
 
 Policies get this object and must not change it; ``Experiment`` alone does. The indices (who is live, in which order)
 are kept up to date here, so that a question costs the same with ten trials and with ten thousand.

@@ -1,4 +1,4 @@
-"""What is looked over before a search.
+"""Checks before a search.
 
 ``machine`` (everything but GPUs) and ``gpus`` (what the driver says) are the machine's;
 ``script`` reads a training script, ``rehearsal`` judges how it trained.

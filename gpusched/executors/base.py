@@ -108,7 +108,7 @@ class LiveExecutor(Executor, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """Everything that a daemon makes its executor from."""
+    """All that a daemon makes its executor from."""
 
     paths: ExperimentPaths
     recipe: Recipe

@@ -164,7 +164,7 @@ class ExperimentPaths:
 
     @property
     def written(self) -> Path:
-        """Which trial was the first to write a path outside the experiment (``worker/files.py``)."""
+        """Notes of which trial was the first to write a path outside the experiment (``worker/files.py``)."""
         return self.root / "written"
 
     @property

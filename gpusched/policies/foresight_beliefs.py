@@ -1,4 +1,4 @@
-"""What ``foresight`` believes of the deadline: where each trial would be, who is ahead, who may still win."""
+"""Beliefs of ``foresight`` about the deadline: where each trial would be, who is ahead, who may still win."""
 
 from __future__ import annotations
 

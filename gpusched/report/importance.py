@@ -1,4 +1,4 @@
-"""Which hyperparameters mattered: how far the rank of a trial's best metric goes with each. Pure."""
+"""Importance of hyperparameters: how far the rank of a trial's best metric goes with each. Pure."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _gate(experiment: Path) -> Path:
 
 
 def _take_codes(shim: Shim, path: Path) -> None:
-    """How the ranks ended, which torchrun alone knows; where it failed itself, why."""
+    """Take the exit codes of the ranks, which torchrun alone knows; where it failed itself, why."""
     code = shim.codes.pop(TORCHRUN, 0)
     found = files.read_json(path) or {}
     for rank, exit_code in found.items():

@@ -104,7 +104,7 @@ class DaemonLink:
 
 
 class Tether:
-    """How long a trial goes on without a daemon. Times in seconds of the monotonic clock.
+    """The limit to how long a trial goes on without a daemon. Times in seconds of the monotonic clock.
 
     Past ``limit_s`` the file ``leave`` is made beside the logs: rank 0 looks for it at each report for which it finds
     no daemon, and takes it for ``yield``. A daemon that comes back in time takes the file away; one that comes later

@@ -178,7 +178,7 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class _Fit:
-    """What half an octave brings: ``mean + lasting * (before - usual) + residual * (|before| + least)``."""
+    """The gain of half an octave: ``mean + lasting * (before - usual) + residual * (|before| + least)``."""
 
     mean: float
     usual: float

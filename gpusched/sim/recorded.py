@@ -45,7 +45,7 @@ NO_CHANGE = Question()
 
 
 class Recorded:
-    """What is recorded of a search. One that is over ends before its end began."""
+    """A recorded search. A search that is over is taken as of just before its end."""
 
     def __init__(self, paths: ExperimentPaths, entries: Sequence[Entry] | None = None) -> None:
         """``entries``: of the journal; None: all. Raises DamagedState."""

@@ -169,7 +169,7 @@ Situation = tuple[str, int, float, str, float]
 
 
 def situation(result: Result) -> Situation:
-    """Everything that a policy cannot choose."""
+    """Return all that a policy cannot choose."""
     return (result.workload, result.atoms, result.deadline, result.scaling, result.delay)
 
 

@@ -139,7 +139,7 @@ class Recorded:
 
 
 class Record:
-    """What an experiment's journal tells: each trial's steps, and how long launches, saves and releases took.
+    """Record of an experiment, from its journal: each trial's steps, and how long launches, saves and releases took.
 
     ``delays``: the medians of what was measured; 0 for what never happened.
     """

@@ -1,4 +1,4 @@
-"""What a search will probably come to, and what more time or other atoms would buy.
+"""Forecast of what a search will probably come to, and what more time or other atoms would buy.
 
     journal ──replay──▶ a copy of the experiment ──fork, several hundred times──▶ futures ──▶ best score, 80% interval
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How global batches are split. ``exact``: the global batch does not depend on the number of ranks."""
+    """The split of global batches. ``exact``: the global batch does not depend on the number of ranks."""
 
     rank: int
     world_size: int

@@ -231,7 +231,7 @@ class Training:
             self.begin_round()
 
     def capture(self) -> dict[str, Any]:
-        """Everything that is the same on all ranks, for ``state.pt``."""
+        """Return all that is the same on every rank, for ``state.pt``."""
         from gpusched.worker import state
 
         return {

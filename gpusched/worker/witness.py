@@ -1,4 +1,4 @@
-"""What this rank did between two reports, written down for ``gpusched validate --rehearse``.
+"""A record of what this rank did between two reports, written down for ``gpusched validate --rehearse``.
 
 Seen from outside the script, so that it holds for any trainer: every optimizer that steps (torch's global hooks), the
 rates that are in force while it does, the parameters that it moves, the samples that data loaders draw, and the first

@@ -1,4 +1,4 @@
-"""What ranks and shims say: whose a connection is (``Speakers``), and frames of rank 0 as events (``Intake``).
+"""Words of ranks and shims: whose a connection is (``Speakers``), and frames of rank 0 as events (``Intake``).
 
 A frame of an incarnation that is not the current one is refused; a prestart (``prestart.py``) may speak as well.
 Reports are taken in order and each once, whichever way they came.

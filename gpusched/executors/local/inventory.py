@@ -88,7 +88,7 @@ class Inventory:
                 self._hunt(name, self._blocked[name])
 
     def hold(self, devices: Sequence[str], survivors: Survivors) -> None:
-        """These are not released while some of ``survivors`` are left."""
+        """Hold devices back: none is released while some of ``survivors`` are left."""
         self._survivors.update(dict.fromkeys(devices, survivors))
 
     def readmit(self, device: str, answered: Answered) -> None:
