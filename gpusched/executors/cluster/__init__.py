@@ -1,0 +1,4 @@
+"""Trials on several machines, the nodes of a cluster: a local executor on each, behind one authenticated line a node.
+
+* ``bootstrap``: finds nodes and starts a process on each; ``local:2`` for tests and for boxes joined by hand
+"""
