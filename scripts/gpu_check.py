@@ -80,7 +80,7 @@ def free_gpus() -> list[str]:
     from gpusched.devices.base import NoHost
     from gpusched.devices.cuda import CudaDevices
 
-    devices = CudaDevices.from_spec("cuda")
+    devices = CudaDevices("cuda")
     try:
         free = [device for device in devices.open(NoHost()) if device.usable]
         return [device.id for device in (free[:1] if any(d.alone for d in free) else free)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gpusched.devices.base import Device
 from gpusched.devices.gpu import Gpu
 from gpusched.devices.machine import Machine, choose, listing, visible
-from gpusched.devices.release import BaselineFile, Verdict
+from gpusched.devices.release import Verdict
 from gpusched.devices.unit import Doing, Unit
 from gpusched.errors import DeviceError
 
@@ -72,40 +72,28 @@ class Atom:
         return "; ".join(reasons)
 
 
-@dataclass(frozen=True, slots=True)
-class Maker:
-    """Makes atoms and units: the machine, the time and the baselines they share."""
+def make_atom(
+    machine: Machine, gpus: Sequence[Gpu], missing: Sequence[str] = (), name: str = ""
+) -> Atom:
+    """Make an atom of these GPUs; ``missing``: UUIDs of its GPUs that are gone."""
+    places = JOINT.join(gpu.label.removeprefix("GPU ") for gpu in gpus)
+    return Atom(
+        id=name or JOINT.join(gpu.uuid for gpu in gpus),
+        label=f"GPU {places or '?'}",
+        units=tuple(make_unit(machine, gpu) for gpu in gpus),
+        island=machine.islands.get(gpus[0].board, 0) if gpus else 0,
+        missing=tuple(missing),
+    )
 
-    machine: Machine
-    now: Callable[[], float]
-    baselines: BaselineFile
 
-    def unit(self, gpu: Gpu) -> Unit:
-        watch = self.machine.watches[gpu.board]
-        return Unit(gpu, watch, self.now, self.baselines.read(gpu))
-
-    def of_unit(self, unit: Unit) -> Atom:
-        """Make an atom of one existing unit."""
-        island = self.machine.islands.get(unit.gpu.board, 0)
-        return Atom(unit.gpu.uuid, unit.gpu.label, (unit,), island)
-
-    def atom(self, gpus: Sequence[Gpu], missing: Sequence[str] = (), name: str = "") -> Atom:
-        return Atom(
-            id=name or JOINT.join(gpu.uuid for gpu in gpus),
-            label="GPU " + JOINT.join(gpu.label.removeprefix("GPU ") for gpu in gpus)
-            if gpus
-            else "GPU ?",
-            units=tuple(self.unit(gpu) for gpu in gpus),
-            island=self.machine.islands.get(gpus[0].board, 0) if gpus else 0,
-            missing=tuple(missing),
-        )
+def make_unit(machine: Machine, gpu: Gpu) -> Unit:
+    return Unit(gpu, machine.watches[gpu.board], machine.baselines.read(gpu))
 
 
 def chosen_atoms(
-    maker: Maker, spec: str, gpus_per_atom: int, environ: Mapping[str, str]
+    machine: Machine, spec: str, gpus_per_atom: int, environ: Mapping[str, str]
 ) -> tuple[list[Atom], list[str]]:
     """Return the atoms that a recipe's ``devices:`` names, and remarks on that choice. Raises DeviceError."""
-    machine = maker.machine
     variable = environ.get("CUDA_VISIBLE_DEVICES")
     pool, notes = visible(machine.entries, variable)
     if not pool:
@@ -144,17 +132,18 @@ def chosen_atoms(
         notes.append(
             f"{names} left over: an atom is {gpus_per_atom} GPUs, and {len(gpus)} are named"
         )
-    return [maker.atom(gpus) for gpus in bundles], notes
+    return [make_atom(machine, gpus) for gpus in bundles], notes
 
 
-def known_atoms(maker: Maker, ids: Sequence[str]) -> list[Atom]:
+def known_atoms(machine: Machine, ids: Sequence[str]) -> list[Atom]:
     """Return the atoms of an experiment that goes on, in the journal's order, with the GPUs that are left of each."""
-    units = {unit.uuid: unit for entry in maker.machine.entries for unit in entry.units}
+    units = {unit.uuid: unit for entry in machine.entries for unit in entry.units}
     atoms = []
     for name in ids:
         uuids = name.split(JOINT)
         here = [units[uuid] for uuid in uuids if uuid in units]
-        atoms.append(maker.atom(here, [uuid for uuid in uuids if uuid not in units], name))
+        missing = [uuid for uuid in uuids if uuid not in units]
+        atoms.append(make_atom(machine, here, missing, name))
     return atoms
 
 

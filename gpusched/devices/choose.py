@@ -55,25 +55,14 @@ class CpuDevices:
         self._sharers = Counter(self._core_of.values())
         self._note = note
 
-    @property
-    def is_oversubscribed(self) -> bool:
-        """Whether slots outnumber cores."""
-        return len(self._core_of) > len(self._cores)
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """Facts to be said once."""
-        said = (self._note,) if self._note else ()
-        if not self.is_oversubscribed:
-            return said
-        slots, cores = len(self._core_of), len(self._cores)
-        shared = f"{slots} CPU slots share {cores} core{'s' * (cores > 1)}"
-        return (*said, f"{shared}: steps take longer the more run")
-
     def open(self, host: Host) -> tuple[Device, ...]:
         self._host = host
-        for text in self.remarks:
-            host.emit(Remark(text))
+        slots, cores = len(self._core_of), len(self._cores)
+        if self._note:
+            host.emit(Remark(self._note))
+        if slots > cores:
+            shared = f"{slots} CPU slots share {cores} core{'s' * (cores > 1)}"
+            host.emit(Remark(f"{shared}: steps take longer the more run"))
         return tuple(Device(id=slot, label=self._label(slot)) for slot in self._core_of)
 
     def _label(self, slot: str) -> str:
@@ -163,8 +152,7 @@ def parse_devices(
     if kind == "cuda" or re.match(r"(GPU|MIG)-", spec):
         from gpusched.devices.cuda import CudaDevices
 
-        devices: Devices = CudaDevices.from_spec(spec, gpus_per_atom=gpus_per_atom, **cuda_options)
-        return devices
+        return CudaDevices(spec, gpus_per_atom=gpus_per_atom, **cuda_options)
     raise InputError(f"devices: {text!r} is not known; {_SYNTAX}")
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from gpusched.devices.atoms import Atom, Maker, check_mig, chosen_atoms, known_atoms
+from gpusched.devices.atoms import Atom, check_mig, chosen_atoms, known_atoms
 from gpusched.devices.base import (
     Device,
     Examined,
@@ -36,13 +36,11 @@ from gpusched.devices.holders import Processes, processes_here
 from gpusched.devices.leases import Leases, lease_folder, state_home
 from gpusched.devices.machine import find_machine
 from gpusched.devices.opening import Opening, StartContext
-from gpusched.devices.placing import GpuIds, place
-from gpusched.devices.release import BaselineFile
+from gpusched.devices.placing import place
 from gpusched.devices.unit import Doing, Out, Unit
 from gpusched.devices.watch import Watch
 from gpusched.devices.witness import CallWitness, Testimony
 from gpusched.errors import DeviceError
-from gpusched.processes.identity import boot_id
 
 LOOK_EVERY_S = 1.0
 ANSWER_S = 0.05
@@ -68,91 +66,62 @@ class CudaDevices:
 
     def __init__(
         self,
-        maker: Maker,
-        atoms: Sequence[Atom],
+        spec: str = "cuda",
+        gpus_per_atom: int = 1,
+        gpu_ids: str = "uuid",
         *,
-        world: World,
-        leases: Leases,
-        processes: Processes,
-        gpu_ids: GpuIds = "uuid",
+        experiment: Path | None = None,
+        known: Sequence[str] | None = None,
+        environ: Mapping[str, str] = os.environ,
+        world: World | None = None,
+        processes: Processes | None = None,
         start_context: StartContext | None = None,
         call_witness: CallWitness | None = None,
     ) -> None:
-        self._machine, self._baselines, self._now = maker.machine, maker.baselines, maker.now
-        self._world = world
-        self._atoms = {atom.id: atom for atom in atoms}
-        self._leases = leases
-        self._processes = processes
+        """Find the GPUs that ``spec`` (``auto``, ``cuda``, ``cuda:0,2``, UUIDs) names within CUDA_VISIBLE_DEVICES.
+
+        ``experiment``: its folder; processes whose GPUSCHED_DIR is that folder are ours. ``known``: the device ids of
+        an experiment that goes on, which then replace ``spec``; those that are gone are listed as unusable.
+        ``call_witness``: has CUDA tried before the first launch, and when a trial fails at once. May take seconds, and
+        at most about two minutes with a driver that hangs. Raises DeviceError.
+        """
+        if gpus_per_atom < 1:
+            raise DeviceError(f"gpus_per_atom: {gpus_per_atom}: must be at least 1")
+        if gpu_ids not in ("uuid", "index"):
+            raise DeviceError(f"gpu_ids: {gpu_ids}: must be uuid or index")
+        self._world = world or ThisMachine()
+        self._now = self._world.now
+        self._processes = processes or processes_here(experiment)
         self._gpu_ids = gpu_ids
         self._start_context = start_context
         self._call_witness = call_witness
-        self._units = {unit.gpu.uuid: unit for atom in atoms for unit in atom.units}
-        self._watches: list[Watch] = []
+        self._machine = find_machine(self._processes, self._world, state_home(environ))
+        try:
+            if known is not None:
+                atoms = known_atoms(self._machine, known)
+            else:
+                atoms, notes = chosen_atoms(self._machine, spec, gpus_per_atom, environ)
+                self._machine.notes += notes
+            check_mig(atoms, gpus_per_atom, gpu_ids)
+            owner = str(experiment or f"of pid {os.getpid()}")
+            self._leases = Leases(lease_folder(environ), owner)
+        except DeviceError:
+            self._machine.close()
+            raise
+        self._atoms = {atom.id: atom for atom in atoms}
+        self._units = [unit for atom in atoms for unit in atom.units]
+        self._units_of_watch: dict[Watch, list[Unit]] = {}
+        for unit in self._units:
+            self._units_of_watch.setdefault(unit.watch, []).append(unit)
         self._leases_tried_at = self._now()
         self._said: set[str] = set()
-        self._missed: set[str] = set()
+        self._missed = {atom.id for atom in atoms if atom.missing}
         self._waits: dict[str, _Wait] = {}
         self._late: dict[str, float] = {}
         self._asked_for: set[str] = set()
         self._strangers: dict[str, tuple[str, ...]] = {}
         self._closed = False
         self._host: Host
-
-    @classmethod
-    def from_spec(
-        cls,
-        spec: str = "cuda",
-        gpus_per_atom: int = 1,
-        gpu_ids: str = "uuid",
-        state_dir: Path | None = None,
-        *,
-        experiment: Path | None = None,
-        known: Sequence[str] | None = None,
-        environ: Mapping[str, str] | None = None,
-        world: World | None = None,
-        processes: Processes | None = None,
-        start_context: StartContext | None = None,
-        call_witness: CallWitness | None = None,
-    ) -> CudaDevices:
-        """Find the GPUs that ``spec`` (``auto``, ``cuda``, ``cuda:0,2``, UUIDs) names within CUDA_VISIBLE_DEVICES.
-
-        ``experiment``: its folder; processes whose GPUSCHED_DIR is that folder are ours. ``known``: the device ids of
-        an experiment that goes on, which then replace ``spec``; those that are gone are listed as unusable.
-        ``call_witness``: has CUDA tried before the first launch, and when a trial fails at once.
-        ``state_dir``: where baselines are kept (default: the user's state folder). May take seconds, and at most
-        about two minutes with a driver that hangs. Raises DeviceError.
-        """
-        if gpus_per_atom < 1:
-            raise DeviceError(f"gpus_per_atom: {gpus_per_atom}: must be at least 1")
-        if gpu_ids not in ("uuid", "index"):
-            raise DeviceError(f"gpu_ids: {gpu_ids}: must be uuid or index")
-        environ = os.environ if environ is None else environ
-        world = world or ThisMachine()
-        processes = processes or processes_here(experiment)
-        machine = find_machine(processes, world)
-        try:
-            baselines = BaselineFile(state_dir or state_home(environ), machine.driver, boot_id())
-            maker = Maker(machine, world.now, baselines)
-            if known is not None:
-                atoms = known_atoms(maker, known)
-            else:
-                atoms, notes = chosen_atoms(maker, spec, gpus_per_atom, environ)
-                machine.notes += notes
-            check_mig(atoms, gpus_per_atom, gpu_ids)
-            leases = Leases(lease_folder(environ), str(experiment or f"of pid {os.getpid()}"))
-        except DeviceError:
-            machine.close()
-            raise
-        return cls(
-            maker,
-            atoms,
-            world=world,
-            leases=leases,
-            processes=processes,
-            gpu_ids="index" if gpu_ids == "index" else "uuid",
-            start_context=start_context,
-            call_witness=call_witness,
-        )
 
     # ---------------------------------------------------------------- opening
 
@@ -170,26 +139,22 @@ class CudaDevices:
         if not any(device.usable for device in devices):
             reasons = "\n".join(f"  {device.why_not}" for device in devices)
             raise DeviceError(f"no GPU can be used now:\n{reasons}")
-        for unit in self._units.values():
+        for unit in self._units:
             unit.told()  # why a device cannot be used from the beginning is said with the list
-        self._missed = {atom.id for atom in self._atoms.values() if atom.missing}
         host.after(LOOK_EVERY_S, self._look)
         return devices
 
     def _begin(self) -> None:
-        units = list(self._units.values())
-        self._take_leases(units, patient=True)
-        boards = {unit.gpu.board for unit in units}
-        for board, watch in self._machine.watches.items():
-            if board not in boards:
+        self._take_leases(self._units, patient=True)
+        for watch in self._machine.watches.values():
+            if watch not in self._units_of_watch:
                 watch.close()
-        opening = Opening(units, self._processes, self._world, self._say, self._start_context)
+        opening = Opening(self._units, self._processes, self._world, self._say, self._start_context)
         opening.run()
         if self._call_witness is not None:
             opening.hear_witness(self._call_witness)
-        for unit in units:
+        for unit in self._units:
             self._keep_baseline(unit)
-        self._watches = [w for b, w in self._machine.watches.items() if b in boards]
 
     # ---------------------------------------------------------------- leases
 
@@ -238,7 +203,7 @@ class CudaDevices:
 
     def let_go(self, device: str) -> None:
         boards = {unit.watch for unit in self._atom(device).units}
-        for unit in self._units.values():
+        for unit in self._units:
             is_used = unit.doing is Doing.HELD and (unit.out is None or unit.out.passing)
             if unit.watch in boards and is_used:
                 raise DeviceError(f"{unit.gpu.label} cannot be let go: a trial is using it")
@@ -260,7 +225,7 @@ class CudaDevices:
         """Give the leases back and end the helpers."""
         self._closed = True
         self._machine.close()
-        for unit in self._units.values():
+        for unit in self._units:
             self._keep_baseline(unit)
         self._leases.close()
 
@@ -280,7 +245,7 @@ class CudaDevices:
         for atom in self._recovered():
             self._back_in_use(atom)
         self._tell_strangers(self._atoms)
-        is_urgent = any(unit.is_waiting_for_vitals for unit in self._units.values())
+        is_urgent = any(unit.is_waiting_for_vitals for unit in self._units)
         self._host.after(ANSWER_S if is_urgent else LOOK_EVERY_S - ANSWER_S, self._look)
 
     def _tell_faults(self) -> None:
@@ -396,7 +361,7 @@ class CudaDevices:
                 out = [unit.out for unit in atom.units if unit.out is not None]
                 passing = not atom.missing and all(one.passing for one in out)
                 found.append(Quarantined(atom.id, "; ".join(reasons), passing))
-        for unit in self._units.values():
+        for unit in self._units:
             unit.learn_if_idle()
         return found
 
@@ -405,8 +370,7 @@ class CudaDevices:
         now = self._now()
         if now - self._leases_tried_at >= LEASE_RETRY_S:
             self._leases_tried_at = now
-            units = self._units.values()
-            self._take_leases([u for u in units if u.out is not None and u.out.leased])
+            self._take_leases([u for u in self._units if u.out is not None and u.out.leased])
         back = []
         for atom in self._atoms.values():
             is_out = atom.id in self._late or any(unit.out for unit in atom.units)
@@ -450,28 +414,28 @@ class CudaDevices:
         """Write a baseline to disk. Losing one only means learning it again."""
         if unit.baseline is not None:
             with contextlib.suppress(OSError):
-                self._baselines.write(unit.gpu, unit.baseline)
+                self._machine.baselines.write(unit.gpu, unit.baseline)
 
     def _hear(self) -> bool:
         """Take what the helpers have answered, and ask them again where that is due; whether one was asked."""
-        was_asked = [watch.turn() for watch in self._watches]
-        for unit in self._units.values():
-            for number in unit.watch.take_xids():
+        was_asked = False
+        deaf: dict[str, list[str]] = {}
+        for watch, units in self._units_of_watch.items():
+            draining = [unit for unit in units if unit.doing is Doing.DRAINING]
+            was_asked |= watch.turn({unit.gpu.uuid: unit.ceiling_bytes() for unit in draining})
+            for number in watch.take_xids():
                 if is_unknown(number):
                     what = "see NVIDIA's XID catalogue; noted, nothing follows from it"
-                    self._say(f"{unit.watch.gpu.label}: XID {number}: {what}")
-                for other in self._units.values():
-                    if other.watch is unit.watch:
-                        other.xid(number)
-        deaf: dict[str, list[str]] = {}
-        for watch in self._watches:
+                    self._say(f"{watch.gpu.label}: XID {number}: {what}")
+                for unit in units:
+                    unit.xid(number)
             if watch.deaf:
                 deaf.setdefault(watch.deaf, []).append(watch.gpu.label)
         for why, labels in deaf.items():
             self._say(
                 f"no GPU error events from {', '.join(labels)} ({why}): faults are found by polling alone"
             )
-        return any(was_asked)
+        return was_asked
 
     def _say(self, note: str) -> None:
         """Emit a remark, once."""

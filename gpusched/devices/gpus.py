@@ -7,17 +7,15 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from gpusched.devices import health
-from gpusched.devices.atoms import Atom, Maker
+from gpusched.devices.atoms import Atom, make_unit
 from gpusched.devices.base import Reading
 from gpusched.devices.helper import ThisMachine, World
 from gpusched.devices.holders import Processes, processes_here
 from gpusched.devices.leases import LeaseHolder, lease_folder, lease_holder, state_home
 from gpusched.devices.machine import Machine, find_machine
 from gpusched.devices.opening import first_readings
-from gpusched.devices.release import BaselineFile
 from gpusched.devices.unit import Doing, Unit
 from gpusched.errors import DeviceError
-from gpusched.processes.identity import boot_id
 
 READING_TIMEOUT_S = 10.0
 
@@ -57,21 +55,16 @@ def gpu_states(
     """Return every GPU of the machine, and remarks about them. Takes seconds at most; raises DeviceError."""
     world = world or ThisMachine()
     processes = processes or processes_here()
-    machine = find_machine(processes, world)
+    machine = find_machine(processes, world, state_home(environ))
     try:
-        maker = Maker(
-            machine, world.now, BaselineFile(state_home(environ), machine.driver, boot_id())
-        )
-        units = [maker.unit(unit) for entry in machine.entries for unit in entry.units]
+        units = [make_unit(machine, unit) for entry in machine.entries for unit in entry.units]
         first_readings(units, world, READING_TIMEOUT_S)
-        return [_state(unit, machine, maker, environ) for unit in units], machine.notes
+        return [_state(unit, machine, environ) for unit in units], machine.notes
     finally:
         machine.close()
 
 
-def _state(
-    unit: Unit, machine: Machine, maker: Maker, environ: Mapping[str, str] | None
-) -> GpuState:
+def _state(unit: Unit, machine: Machine, environ: Mapping[str, str] | None) -> GpuState:
     verdict = unit.verdict()
     unit.examine()
     out = unit.out.reason if unit.out else ""
@@ -81,7 +74,7 @@ def _state(
         index=unit.gpu.index,
         place=unit.gpu.label.removeprefix("GPU "),
         name=unit.gpu.name,
-        reading=read_atom(maker.of_unit(unit)),
+        reading=read_atom(Atom(unit.gpu.uuid, unit.gpu.label, (unit,))),
         numa_node=unit.gpu.numa_node,
         island=machine.islands.get(unit.gpu.board, 0),
         leased_by=str(lease) if lease else "",
@@ -165,6 +158,3 @@ def _notes(atom: Atom) -> list[str]:
         several = len(atom.units) > 1
         notes += [f"{unit.gpu.label}: {note}" if several else note for note in said]
     return notes
-
-
-# ---------------------------------------------------------------- one atom

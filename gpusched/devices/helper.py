@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -56,37 +56,44 @@ DOUBLE_BIT_XID = 48
 # ---------------------------------------------------------------- questions and answers
 
 
-@dataclass(frozen=True, slots=True)
-class WhichDriver:
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """A question or an answer; both ends know it by its class."""
+
+
+class WhichDriver(Message, frozen=True):
     """Ask for the number of GPUs and the versions: answered by ``Driver``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Driver:
+class Driver(Message, frozen=True):
     gpus: int
     version: str
     cuda: int
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Ask for the GPU at NVML's ``index``: answered by ``(Gpu, slices)``."""
+class Facts(Message, frozen=True):
+    """Ask for the GPU at NVML's ``index``: answered by ``Found``."""
 
     index: int
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """Ask NVML for whole numbers about GPUs, ``(function, GPUs, further arguments)`` each.
+class Found(Message, frozen=True):
+    gpu: Gpu
+    slices: tuple[Gpu, ...]
 
-    Answered by a list, None in the place of each that could not be had.
-    """
+
+class Numbers(Message, frozen=True):
+    """Ask NVML for whole numbers about GPUs, ``(function, GPUs, further arguments)`` each: answered by ``Counted``."""
 
     calls: tuple[tuple[str, tuple[Gpu, ...], tuple[int, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Look:
+class Counted(Message, frozen=True):
+    """Numbers in the order asked; None in the place of each that could not be had."""
+
+    numbers: tuple[int | None, ...]
+
+
+class Look(Message, frozen=True):
     """Ask for usage (and vitals) of a GPU, or of its slices: answered by ``Seen``.
 
     ``ceilings``: a subject with more memory in use than this is not free yet, whoever is on it: its lists of processes
@@ -97,14 +104,13 @@ class Look:
     subjects: tuple[Gpu, ...]
     ticket: int
     at: float
-    ceilings: Mapping[str, int] = field(default_factory=dict)
+    ceilings: Mapping[str, int] = {}
     vitals: bool = True
     openers: bool = False
     pids_visible: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Message, frozen=True):
     """``deaf``: why no error events come. ``xids``: each number once. ``openers``: None: not looked for."""
 
     usage: tuple[GpuUsage, ...]
@@ -115,44 +121,37 @@ class Seen:
     openers: tuple[Holder, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """``value``: what was asked for, or the NvmlError. ``took_s``: from the question's arrival to the answer."""
+class Failed(Message, frozen=True):
+    """An NvmlError of class ``kind``."""
 
-    value: Any
+    kind: str
+    function: str
+    code: int
+    text: str
+
+    @staticmethod
+    def of(error: NvmlError) -> Failed:
+        return Failed(type(error).__name__, error.function, error.code, error.text)
+
+    def error(self) -> NvmlError:
+        kinds: dict[str, type[NvmlError]] = {"NvmlError": NvmlError}
+        kinds |= {kind.__name__: kind for kind in NvmlError.__subclasses__()}
+        return kinds[self.kind](self.function, self.code, self.text)
+
+
+Question = WhichDriver | Facts | Numbers | Look
+Reply = Driver | Found | Counted | Seen | Failed
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """``took_s``: from the question's arrival to the answer."""
+
+    value: Reply
     took_s: float
 
 
-_FOUND, _NUMBERS, _FAILED = "found", "numbers", "failed"
-_KINDS: dict[str, Any] = {
-    **{kind.__name__: kind for kind in (WhichDriver, Facts, Numbers, Look, Driver, Seen)},
-    _FOUND: tuple[Gpu, tuple[Gpu, ...]],
-    _NUMBERS: list[int | None],
-    _FAILED: tuple[str, str, int, str],
-}
-
-
-def packed(value: object, took_s: float = 0.0) -> bytes:
-    """Write a question or the value of an answer for the other end: its kind, itself, and how long it took."""
-    if isinstance(value, NvmlError):
-        kind = type(value).__name__
-        return msgspec.json.encode(
-            (_FAILED, (kind, value.function, value.code, value.text), took_s)
-        )
-    kind = {"tuple": _FOUND, "list": _NUMBERS}.get(name := type(value).__name__, name)
-    return msgspec.json.encode((kind, value, took_s))
-
-
-def unpacked(packet: bytes) -> Answer:
-    """Read what ``packed`` wrote. Raises msgspec.ValidationError for anything else."""
-    kind, raw, took_s = msgspec.json.decode(packet, type=tuple[str, msgspec.Raw, float])
-    value = msgspec.json.decode(raw, type=_KINDS[kind])
-    if kind == _FAILED:
-        name, *about = value
-        kinds: dict[str, type[NvmlError]] = {"NvmlError": NvmlError}
-        kinds |= {error.__name__: error for error in NvmlError.__subclasses__()}
-        value = kinds[name](*about)
-    return Answer(value, took_s)
+QUESTIONS: msgspec.json.Decoder[Question] = msgspec.json.Decoder(Question)
+ANSWERS = msgspec.json.Decoder(Answer)
 
 
 # ---------------------------------------------------------------- in the helper
@@ -169,8 +168,8 @@ class Board:
         self._failures = 0
         self._deaf = ""
 
-    def answer(self, question: object) -> Any:
-        """Return the answer to a question, an NvmlError of its own included."""
+    def answer(self, question: Question) -> Reply:
+        """Return the answer to a question; a failure is one, too."""
         try:
             start()
             match question:
@@ -179,19 +178,17 @@ class Board:
                     cuda = int(ask("nvmlSystemGetCudaDriverVersion_v2"))
                     return Driver(int(ask("nvmlDeviceGetCount")), version, cuda)
                 case Facts(index):
-                    return read_gpu(index)
+                    return Found(*read_gpu(index))
                 case Numbers(calls):
-                    return [self._number(*call) for call in calls]
+                    return Counted(tuple(self._number(*call) for call in calls))
                 case Look():
                     return self._look(question)
-                case _:
-                    raise TypeError(f"no question: {question!r}")
         except NvmlError as error:
-            return error
-        except (
-            Exception
-        ) as error:  # whatever a driver answers, the other questions are worth asking
-            return NvmlError(type(question).__name__, 0, f"{type(error).__name__}: {error}")
+            return Failed.of(error)
+        except Exception as error:  # the other questions are worth asking all the same
+            return Failed(
+                "NvmlError", type(question).__name__, 0, f"{type(error).__name__}: {error}"
+            )
 
     def _number(self, function: str, gpus: Sequence[Gpu], more: tuple[int, ...]) -> int | None:
         try:
@@ -284,8 +281,8 @@ def serve(line: socket.socket, board: Board) -> None:
     """Answer until the other end is closed."""
     while packet := line.recv(PACKET_MAX_BYTES):
         began = time.monotonic()
-        value = board.answer(unpacked(packet).value)
-        line.send(packed(value, time.monotonic() - began))
+        value = board.answer(QUESTIONS.decode(packet))
+        line.send(msgspec.json.encode(Answer(value, time.monotonic() - began)))
 
 
 # ---------------------------------------------------------------- in the daemon
@@ -294,7 +291,7 @@ def serve(line: socket.socket, board: Board) -> None:
 class Helper(Protocol):
     """A helper process, from outside. No method blocks."""
 
-    def ask(self, question: object) -> None:
+    def ask(self, question: Question) -> None:
         """Send a question. One at a time: the next one after its answer."""
         ...
 
@@ -343,9 +340,9 @@ class HelperProcess:
                 process_group=0,
             )
 
-    def ask(self, question: object) -> None:
+    def ask(self, question: Question) -> None:
         with contextlib.suppress(OSError):  # it has ended; ``take`` says so
-            self.line.send(packed(question))
+            self.line.send(msgspec.json.encode(question))
 
     def take(self) -> Answer | None:
         try:
@@ -356,7 +353,7 @@ class HelperProcess:
             packet = b""
         if not packet:
             raise EOFError
-        return unpacked(packet)
+        return ANSWERS.decode(packet)
 
     def kill(self) -> None:
         self._process.kill()
@@ -382,7 +379,7 @@ class ThisMachine:
         select.select(lines, [], [], max(0.0, timeout_s))
 
 
-def ask_once(world: World, helper: Helper, question: object, timeout_s: float) -> Any:
+def ask_once(world: World, helper: Helper, question: Question, timeout_s: float) -> Any:
     """Ask and wait. Raises NvmlError, and TimeoutError where no answer comes in time or the helper ends."""
     helper.ask(question)
     until = world.now() + timeout_s
@@ -392,8 +389,8 @@ def ask_once(world: World, helper: Helper, question: object, timeout_s: float) -
         except EOFError:
             raise TimeoutError from None
         if answer is not None:
-            if isinstance(answer.value, NvmlError):
-                raise answer.value
+            if isinstance(answer.value, Failed):
+                raise answer.value.error()
             return answer.value
         if world.now() >= until:
             raise TimeoutError

@@ -34,54 +34,23 @@ MEMORY_MANAGER = "nvidia-uvm"
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the initial pid namespace (``PROC_PID_INIT_INO`` of the kernel)."""
 
+# fmt: off
 RESIDENTS = {
-    *(
-        "nvidia-cuda-mps-server",
-        "Xorg",
-        "Xwayland",
-        "Xvfb",
-        "gnome-shell",
-        "gnome-remote-desktop-daemon",
-    ),
-    *(
-        "mutter",
-        "kwin_x11",
-        "kwin_wayland",
-        "plasmashell",
-        "ksmserver",
-        "sddm-greeter",
-        "cinnamon",
-        "sway",
-    ),
-    *("Hyprland", "weston", "gamescope", "cosmic-comp"),
+    "nvidia-cuda-mps-server", "Xorg", "Xwayland", "Xvfb", "gnome-shell", "gnome-remote-desktop-daemon", "mutter",
+    "kwin_x11", "kwin_wayland", "plasmashell", "ksmserver", "sddm-greeter", "cinnamon", "sway", "Hyprland", "weston",
+    "gamescope", "cosmic-comp",
 }
+# fmt: on
 """Residents of an idle GPU: an MPS server, and the programs that draw the screen (some compute a little as well)."""
 PID_MAX = 1 << 22
 """The largest pid of Linux; drivers have named 4294967295 and 0."""
+# fmt: off
 DESKTOP = {
-    *(
-        "chrome",
-        "chromium",
-        "firefox",
-        "firefox-bin",
-        "Isolated Web Co",
-        "brave",
-        "msedge",
-        "opera",
-    ),
-    *("electron", "code", "slack", "Discord", "teams", "zoom", "spotify", "steamwebhelper"),
-    *(
-        "mpv",
-        "vlc",
-        "totem",
-        "obs",
-        "ffmpeg",
-        "kdenlive",
-        "blueman-applet",
-        "nautilus",
-        "xdg-desktop-por",
-    ),
+    "chrome", "chromium", "firefox", "firefox-bin", "Isolated Web Co", "brave", "msedge", "opera", "electron", "code",
+    "slack", "Discord", "teams", "zoom", "spotify", "steamwebhelper", "mpv", "vlc", "totem", "obs", "ffmpeg",
+    "kdenlive", "blueman-applet", "nautilus", "xdg-desktop-por",
 }
+# fmt: on
 """Programs of a desktop that compute a little on the GPU beside the screen: residents while they hold little."""
 DESKTOP_MAX_BYTES = 1024 << 20
 COMM_LENGTH = 15
@@ -134,8 +103,8 @@ class Processes:
         self.contained = False
         self.experiment = None if experiment is None else os.fspath(experiment)
         self._owner = owner or os.getpid()
-        self._known: dict[tuple[int, float], Holder] = {}
-        self._last: dict[int, Holder] = {}
+        #: When each process began, and its name.
+        self._known: dict[int, tuple[float, Holder]] = {}
 
     def who(self, pid: int) -> Holder:
         """Name a process. Looked at once for each pid and start time; a zombie has ended."""
@@ -148,16 +117,14 @@ class Processes:
             began, has_ended = process.create_time(), process.status() in GONE
         except psutil.Error:  # ``hidepid`` hides the processes of others
             began, has_ended = 0.0, not _exists(pid)
+        known = self._known.get(pid)
         if has_ended:
-            last = self._last.get(pid)
-            return replace(last, whose="gone") if last else Holder(pid, "gone")
-        known = self._known.get((pid, began))
-        if known is None:
+            return replace(known[1], whose="gone") if known else Holder(pid, "gone")
+        if known is None or known[0] != began:
             if len(self._known) > 4096:  # years of other people's jobs
                 self._known.clear()
-                self._last.clear()
-            known = self._known[pid, began] = self._last[pid] = self._look_at(pid)
-        return known
+            known = self._known[pid] = (began, self._look_at(pid))
+        return known[1]
 
     def looks_ours(self, pid: int) -> bool:
         """Tell whether a process of ours has this pid here, whether or not NVML means that process by the number."""

@@ -113,10 +113,6 @@ class Leases:
         self._experiment = experiment
         self._held: dict[str, int] = {}
 
-    @property
-    def held(self) -> frozenset[str]:
-        return frozenset(self._held)
-
     def take(self, uuid: str, *, patient: bool = False) -> LeaseHolder | None:
         """Take the lease: None if we have it now, else who has. Raises DeviceError where the lock cannot be tried.
 
@@ -143,15 +139,10 @@ class Leases:
             os.pwrite(descriptor, note, 0)
         return None
 
-    def give_back(self, uuid: str) -> None:
-        """Drop a lock by closing its file. Harmless if we do not have it."""
-        descriptor = self._held.pop(uuid, None)
-        if descriptor is not None:
-            os.close(descriptor)
-
     def close(self) -> None:
-        for uuid in list(self._held):
-            self.give_back(uuid)
+        """Drop the locks by closing their files."""
+        while self._held:
+            os.close(self._held.popitem()[1])
 
     def _open(self, uuid: str) -> int:
         path = lock_path(self._folder, uuid)

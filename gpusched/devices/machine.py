@@ -16,15 +16,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 
 import pynvml
 
 from gpusched.devices.gpu import Gpu
-from gpusched.devices.helper import Driver, Facts, Helper, Numbers, WhichDriver, World, ask_once
+from gpusched.devices.helper import (
+    Driver,
+    Facts,
+    Failed,
+    Found,
+    Helper,
+    Numbers,
+    WhichDriver,
+    World,
+    ask_once,
+)
 from gpusched.devices.holders import Processes
+from gpusched.devices.leases import state_home
 from gpusched.devices.nvml import NvmlError
+from gpusched.devices.release import BaselineFile
 from gpusched.devices.watch import Watch
 from gpusched.errors import DeviceError
+from gpusched.processes.identity import boot_id
 
 ALL = {"auto", "cuda", "gpu", ""}
 
@@ -121,7 +136,7 @@ FIND_TIMEOUT_S = 60.0
 TOPOLOGY_TIMEOUT_S = 20.0
 
 
-@dataclass(slots=True)
+@dataclass
 class Machine:
     """``entries``: the GPUs in PCI order, which is CUDA's under ``CUDA_DEVICE_ORDER=PCI_BUS_ID``."""
 
@@ -131,20 +146,28 @@ class Machine:
     driver: str = ""
     cuda: int = 0
     notes: list[str] = field(default_factory=list)
+    state_dir: Path | None = None
     #: Of each GPU and slice; worked out by ``placing.py`` when first needed.
     cores: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def baselines(self) -> BaselineFile:
+        return BaselineFile(self.state_dir or state_home(), self.driver, boot_id())
 
     def close(self) -> None:
         for watch in self.watches.values():
             watch.close()
 
 
-def find_machine(processes: Processes, world: World) -> Machine:
-    """Look for all GPUs. Raises DeviceError without a driver, a GPU or an answer."""
+def find_machine(processes: Processes, world: World, state_dir: Path | None = None) -> Machine:
+    """Look for all GPUs. ``state_dir``: the place of the baselines.
+
+    Raises DeviceError without a driver, a GPU or an answer.
+    """
     helper = world.start(processes)
     try:
         driver = which_driver(world, helper)
-        machine = Machine(driver=driver.version, cuda=driver.cuda)
+        machine = Machine(driver=driver.version, cuda=driver.cuda, state_dir=state_dir)
         _find_boards(machine, driver.gpus, processes, world)
         if not machine.watches:
             why = "; ".join(machine.notes) or "the NVIDIA driver sees no GPU"
@@ -178,12 +201,12 @@ def _find_boards(machine: Machine, count: int, processes: Processes, world: Worl
         try:
             while (answer := helper.take()) is None and world.now() < deadline:
                 world.wait([helper], deadline - world.now())
-            if answer is not None and not isinstance(answer.value, NvmlError):
-                gpu, slices = answer.value
+            if answer is not None and isinstance(answer.value, Found):
+                gpu, slices = answer.value.gpu, answer.value.slices
                 machine.watches[gpu.uuid] = Watch(gpu, slices, helper, processes, world)
                 found.append((gpu, slices))
                 continue
-            why = str(answer.value) if answer is not None else why
+            why = str(answer.value.error()) if answer and isinstance(answer.value, Failed) else why
         except EOFError:
             why = "the process that asks NVML has ended"
         machine.notes.append(f"GPU {index} is left out: {why}")
@@ -204,7 +227,8 @@ def _join(machine: Machine, helper: Helper, world: World) -> None:
     ]
     ancestors = [("nvmlDeviceGetTopologyCommonAncestor", pair, ()) for pair in pairs]
     try:
-        answers = ask_once(world, helper, Numbers((*links, *ancestors)), TOPOLOGY_TIMEOUT_S)
+        asked = Numbers((*links, *ancestors))
+        answers = ask_once(world, helper, asked, TOPOLOGY_TIMEOUT_S).numbers
     except (TimeoutError, NvmlError):
         machine.notes.append(
             "NVML did not say how the GPUs are joined: each counts as a neighbour of all others"

@@ -134,7 +134,6 @@ class Opening:
             self._say(MEANING[finding].format(why=why))
         for unit in self._units:  # anew: until now everybody was called unseen
             self._fresh(unit)
-            unit.watch.relax()
 
     def _open_a_context(self) -> tuple[str, str]:
         free = next((u for u in self._units if u.out is None and u.verdict().clean), None)
@@ -153,7 +152,6 @@ class Opening:
             if self._world.now() >= deadline:
                 break
             self._world.wait([], POLL_S)
-        unit.watch.relax()
 
 
 def first_readings(units: Sequence[Unit], world: World, timeout_s: float) -> None:

@@ -13,14 +13,12 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 
 from gpusched.devices.base import Placement
 from gpusched.devices.gpu import Gpu
 from gpusched.devices.machine import Machine
 from gpusched.devices.unit import Unit
 
-GpuIds = Literal["uuid", "index"]
 LOADER_WORKERS_MAX = 16
 CPU_FOLDER = Path("/sys/devices/system/cpu")
 NODE_FOLDER = Path("/sys/devices/system/node")
@@ -48,7 +46,7 @@ def core_siblings(cpu: int, folder: Path = CPU_FOLDER) -> tuple[int, ...]:
 def place(
     units: Sequence[Unit],
     machine: Machine,
-    gpu_ids: GpuIds,
+    gpu_ids: str,
     siblings: Callable[[int], tuple[int, ...]] = core_siblings,
 ) -> Placement:
     """Return one entry a rank, in the order of ``units``."""
@@ -83,7 +81,7 @@ def _cores(
     return shares
 
 
-def _name(gpu: Gpu, machine: Machine, gpu_ids: GpuIds) -> str:
+def _name(gpu: Gpu, machine: Machine, gpu_ids: str) -> str:
     """Name a GPU for CUDA. NVML counts in PCI order too; should it ever not, CUDA goes by the place in PCI order."""
     if gpu_ids == "uuid":
         return gpu.uuid

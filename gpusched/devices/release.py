@@ -185,9 +185,18 @@ class Verdict:
 
 
 def judge(
-    gpu: Gpu, usage: GpuUsage, known: Baseline, means: Means, who: Callable[[int], Holder]
+    gpu: Gpu,
+    usage: GpuUsage,
+    known: Baseline,
+    means: Means,
+    who: Callable[[int], Holder],
+    is_beside_another: bool = False,
 ) -> Verdict:
-    """Judge one reading. ``who`` names a pid (from a cache: it must not block)."""
+    """Judge one reading. ``who`` names a pid (from a cache: it must not block).
+
+    ``is_beside_another``: another trial of ours has its share of the GPU. Since no process of the trial in question
+    lives, those of ours that do are the other's, and so is the memory that NVML says they have.
+    """
     if usage.error:
         return Verdict(False, f"the GPU cannot be read: {usage.error}")
     if not means.enough:
@@ -195,6 +204,10 @@ def judge(
     if means.processes and usage.processes is None and not usage.is_partial:
         return Verdict(False, "NVML no longer lists the GPU's processes")
     holders = _holders(usage, known, who)
+    others: tuple[Holder, ...] = ()
+    if is_beside_another:
+        others = tuple(holder for holder in holders if holder.whose == "ours")
+        holders = tuple(holder for holder in holders if holder not in others)
     if holders:
         # One stranger explains any amount of memory: it leaves with them, or is judged then.
         names = ", ".join(str(h) for h in holders[:3])
@@ -202,7 +215,10 @@ def judge(
         foreign_only = all(h.whose in ("foreign", "desktop") for h in holders)
         return Verdict(False, f"held by {names}{more}", holders, foreign_only)
     excess = known.excess_bytes(usage) if means.memory else None
+    if any(other.memory_bytes is None for other in others):
+        return Verdict(False, "NVML does not say how much memory the other trial on it has")
     if excess is not None:  # what draws is left out already
+        excess -= sum(other.memory_bytes or 0 for other in others)
         desktop = (p for p in usage.compute if not p.draws and who(p.pid).whose == "desktop")
         excess -= sum(process.memory_bytes or 0 for process in desktop)
     if means.memory and excess is None:

@@ -11,7 +11,6 @@ a fatal XID, a pending reset) end only on request (``can_readmit``). Nothing her
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gpusched.devices import health
@@ -76,33 +75,31 @@ class Inquiry:
 class Unit:
     """The state of one GPU. Readings come from ``watch``; see the module for the states."""
 
-    def __init__(
-        self, gpu: Gpu, watch: Watch, now: Callable[[], float], baseline: Baseline | None
-    ) -> None:
+    def __init__(self, gpu: Gpu, watch: Watch, baseline: Baseline | None, share: int = 0) -> None:
         self.gpu = gpu
         self.watch = watch
         self.baseline = baseline
+        self.share = share
+        #: The other shares of the same GPU.
+        self.neighbours: tuple[Unit, ...] = ()
         self.means = Means()
         self.doing = Doing.FREE
         self.out: Out | None = None
         self.strangers: dict[int, Holder] = {}
-        self._now = now
-        self._ticket = 0
-        self._asked_at: float | None = None
+        #: Why it was not released when that was last looked at.
+        self.held_by = ""
+        self._now = watch.now
+        self._born = self._now()
+        self._held_at: float | None = None
+        self._drain: Inquiry | None = None
         self._readmission: Inquiry | None = None
+        self._blame: Inquiry | None = None
         self._condemned = ("", 0.0)
         self._clean_since: float | None = None
         self._xids: list[tuple[int, float]] = []
-        self._born = now()
-        self._used = False
-        self._held_at = 0.0
-        self._searched = False
         self._reported = False
         self._silent_from: float | None = None
-        self._blame: Inquiry | None = None
         self._hurt = ""
-        #: Why it was not released when that was last looked at.
-        self.held_by = ""
 
     # ---------------------------------------------------------------- readings
 
@@ -120,7 +117,18 @@ class Unit:
             return Verdict(False, _silence(silent_s) if silent_s > SILENCE_SAID_S else WAITING)
         self.means = self.means.with_reading(self.gpu, usage)
         known = self.baseline or assumed(lenient=lenient, contained=self.watch.is_contained)
-        return judge(self.gpu, usage, known, self.means, self.watch.who)
+        return judge(self.gpu, usage, known, self.means, self.watch.who, self.is_beside_another)
+
+    @property
+    def is_beside_another(self) -> bool:
+        """Another trial of ours is on the same GPU."""
+        return any(unit.doing is Doing.HELD for unit in self.neighbours)
+
+    def _fit_for_use(self, ticket: int = 0, *, lenient: bool = True) -> Verdict:
+        """Judge whether nothing is on it, and it is well."""
+        verdict = self.verdict(ticket, lenient=lenient)
+        ill = self._unwell() if verdict.clean else ""
+        return Verdict(False, ill) if ill else verdict
 
     def silent_s(self) -> float:
         """Return the age of the newest reading: about a second at most unless the driver hangs."""
@@ -159,8 +167,7 @@ class Unit:
 
     def hold(self) -> None:
         """Give the GPU to a trial."""
-        self.doing, self._used, self._held_at = Doing.HELD, True, self._now()
-        self.watch.draining.pop(self.gpu.uuid, None)
+        self.doing, self._held_at = Doing.HELD, self._now()
         self.strangers = {}
         self._blame, self._hurt = None, ""
 
@@ -174,37 +181,26 @@ class Unit:
         self.examine()
         if self.out is not None:
             return Verdict(False, self.out.reason)
-        if self.doing is Doing.FREE and self._asked_at is not None:
-            verdict = self.verdict(self._ticket, lenient=False)
+        if self.doing is Doing.FREE and self._drain is not None:
+            verdict = self.verdict(self._drain.ticket, lenient=False)
             if verdict.clean:
                 return verdict
-        if self.doing is not Doing.DRAINING:
-            self.doing, self._used = Doing.DRAINING, True
-            self._asked_at = self._now()
-            self._ticket = self.watch.request()
-            self.watch.draining[self.gpu.uuid] = self._ceiling_bytes()
-            self._searched, self.watch.openers = False, ()
+        if self.doing is not Doing.DRAINING or self._drain is None:
+            self.doing, self._drain = Doing.DRAINING, self._inquire(vitals=False)
+            self.watch.openers = None
             return Verdict(False, WAITING)
-        self.watch.draining[self.gpu.uuid] = self._ceiling_bytes()  # a display may have grown
-        verdict = self.verdict(self._ticket, lenient=False)
+        verdict = self._fit_for_use(self._drain.ticket, lenient=False)
         if not verdict.clean:
-            return self._with_openers(verdict)
-        if ill := self._unwell():
-            return Verdict(False, ill)
-        self._free()
+            return self._with_openers(verdict, self._drain)
+        self.doing = Doing.FREE
         return verdict
 
-    def _free(self) -> None:
-        self.doing = Doing.FREE
-        self.watch.draining.pop(self.gpu.uuid, None)
-        if not self.watch.draining:
-            self.watch.relax()
-
-    def _ceiling_bytes(self) -> int | None:
+    def ceiling_bytes(self) -> int | None:
         """Return the memory in use above which the GPU is not free, whoever is on it; None where that is unknown."""
         known, usage = self.baseline or assumed(lenient=False), self.usage
         if (
             usage is None
+            or self.is_beside_another
             or usage.memory_v2_bytes is None
             or known.v2_bytes is None
             or self.gpu.is_numa_node
@@ -212,18 +208,21 @@ class Unit:
             return None
         return known.v2_bytes + tolerance_bytes() + usage.graphics_bytes
 
-    def _with_openers(self, verdict: Verdict) -> Verdict:
+    def _with_openers(self, verdict: Verdict, drain: Inquiry) -> Verdict:
         """Add the processes that have the GPU's device file open, when a release is overdue and NVML names none."""
-        overdue = self._asked_at is not None and self._now() - self._asked_at > OPENERS_AFTER_S
-        if not overdue or verdict.holders or self.usage is None or self.usage.ticket < self._ticket:
+        is_overdue = self._now() - drain.at > OPENERS_AFTER_S
+        if not is_overdue or verdict.holders or not self._has_read(drain):
             return verdict
-        if not self._searched:
-            self._searched = True
+        if self.watch.openers is None:
             self.watch.search_openers()
         if not self.watch.openers:
             return verdict
         names = ", ".join(map(str, self.watch.openers))
         return replace(verdict, why=f"{verdict.why} (its device file is open in {names})")
+
+    def _has_read(self, inquiry: Inquiry) -> bool:
+        """Tell whether there is a reading begun after the inquiry."""
+        return self.usage is not None and self.usage.ticket >= inquiry.ticket
 
     def xid(self, number: int) -> None:
         """Take note of an XID that the driver reported for the board."""
@@ -245,14 +244,14 @@ class Unit:
         if self._blame is None:
             self._blame = self._inquire()
         usage, vitals = self.usage, self.watch.vitals
-        if usage is None or usage.ticket < self._blame.ticket or usage.error:
+        if usage is None or not self._has_read(self._blame) or usage.error:
             return None
         if vitals is None or vitals.at < self._blame.at or vitals.error or self._xids:
             return None
         return ""
 
-    def _inquire(self) -> Inquiry:
-        return Inquiry(self.watch.request(vitals=True), self._now())
+    def _inquire(self, *, vitals: bool = True) -> Inquiry:
+        return Inquiry(self.watch.request(vitals=vitals), self._now())
 
     def examine(self) -> None:
         """Take the GPU out of use if there is a reason to."""
@@ -278,7 +277,7 @@ class Unit:
 
     def held_s(self) -> float:
         """Return the time since a trial was given the GPU."""
-        return self._now() - self._held_at
+        return self._now() - (self._held_at or 0.0)
 
     def condemn(self, reason: str) -> None:
         """Take the GPU out of use until somebody asks for it, if there is a reason."""
@@ -301,9 +300,9 @@ class Unit:
 
     def can_recover(self) -> bool:
         """Tell whether a passing reason has passed, or a release that is waited for no more is complete."""
-        if self.out is None:  # its neighbour in the atom is out
+        if self.out is None:  # another GPU of its atom is out
             fresh = self.doing is not Doing.HELD and self.silent_s() <= SILENCE_MAX_S
-            return fresh and self.verdict(self._ticket).clean and not self._unwell()
+            return fresh and self._fit_for_use(self._drain.ticket if self._drain else 0).clean
         if not self.out.passing or self.out.leased:
             return False
         usage = self.usage
@@ -311,8 +310,7 @@ class Unit:
             usage is None
             or usage.at <= self.out.since
             or self.silent_s() > SILENCE_MAX_S
-            or not self.verdict().clean
-            or self._unwell()
+            or not self._fit_for_use().clean
         ):
             self._clean_since = None
             return False
@@ -341,19 +339,16 @@ class Unit:
             return Verdict(False, reason)
         if self._xids:
             return Verdict(False, WAITING)
-        verdict = self.verdict(asked.ticket)
-        vitals = self.watch.vitals
+        verdict, vitals = self._fit_for_use(asked.ticket), self.watch.vitals
         if verdict.clean and (vitals is None or vitals.at < asked.at):
             return Verdict(False, WAITING)
-        if verdict.clean and (ill := self._unwell()):
-            return Verdict(False, ill)
         return verdict
 
     def back_in_use(self) -> None:
         """Make a GPU that can recover or be readmitted FREE again."""
         self.out = self._clean_since = self._readmission = None
         self._reported = False
-        self._free()
+        self.doing = Doing.FREE
         self.learn_if_idle()
 
     # ---------------------------------------------------------------- what is wrong
@@ -412,16 +407,18 @@ class Unit:
         if self.doing is Doing.HELD:
             self._remember_strangers(usage)
             return ""
-        verdict = self.verdict()
-        if verdict.clean or usage.ticket < self._ticket:
+        verdict, drain = self.verdict(), self._drain
+        if verdict.clean or (drain is not None and not self._has_read(drain)):
             return ""
         if self.doing is Doing.FREE:
-            if not self._used and any(h.whose == "ours" for h in verdict.holders):
-                self.hold()  # a trial that outlived the last daemon
+            is_new = self._held_at is None and drain is None
+            if is_new and any(holder.whose == "ours" for holder in verdict.holders):
+                for unit in (self, *self.neighbours):  # a trial that outlived the last daemon
+                    unit.hold()
                 return ""
             return verdict.why
-        overdue = self._asked_at is not None and now - self._asked_at > FOREIGN_GRACE_S
-        return verdict.why if verdict.foreign_only and overdue else ""
+        is_overdue = drain is not None and now - drain.at > FOREIGN_GRACE_S
+        return verdict.why if verdict.foreign_only and is_overdue else ""
 
     def _is_silent(self, now: float) -> bool:
         """Tell whether the silence was noticed twice: a daemon that was stopped must give its helpers a moment."""

@@ -7,18 +7,19 @@ grow old, and a caller that needs a newer one keeps seeing that there is none.
 Freshness is a ticket, not a time: ``request()`` hands one out, and every reading carries the latest ticket handed out
 before it was *begun*. A release is judged only by readings that carry the ticket of its request.
 
-Pace: every second; from a request until ``relax`` at each turn, and then of the draining GPUs alone.
+Pace: every second, at once after a request, and at each turn while a GPU drains, then of that GPU alone.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import replace
 
 from gpusched.devices.gpu import Gpu, GpuUsage, Vitals
-from gpusched.devices.helper import Helper, Look, Seen, World
+from gpusched.devices.helper import Failed, Helper, Look, Seen, World
 from gpusched.devices.holders import Holder, Processes
-from gpusched.devices.nvml import NvmlError, NvmlLost
+from gpusched.devices.nvml import NvmlLost
 
 IDLE_PACE_S = 0.9
 """Somewhat less than the second after which everybody looks."""
@@ -29,6 +30,7 @@ READING_MAX_S = 3.0
 HANG_MAX_S = 30.0
 """A helper that has not answered for so long is killed, and another one asks."""
 START_PACE_S = 1.0
+NONE_DRAINS: Mapping[str, int | None] = {}
 
 
 class Watch:
@@ -48,12 +50,12 @@ class Watch:
         self.lost: str | None = None
         self.errors_in_a_row = 0
         self.ill_read_in_a_row = 0
-        self.openers: tuple[Holder, ...] = ()
+        #: Processes that have the device file open; None: not looked for yet.
+        self.openers: tuple[Holder, ...] | None = None
         #: Why no error events come.
         self.deaf = ""
-        #: Of the draining subjects: the memory in use above which nothing else need be asked; None: not known.
-        self.draining: dict[str, int | None] = {}
         self._names: dict[int, Holder] = {}
+        self.now = world.now
         self._processes = processes
         self._world = world
         self._helper: Helper | None = helper
@@ -62,9 +64,8 @@ class Watch:
         self._subjects: tuple[Gpu, ...] = ()
         self._asked: Look | None = None
         self._ticket = 0
-        self._is_fast = False
         self._full_due = self._vitals_due = world.now()
-        self._search = False
+        self._is_searching = False
         self._xids: list[int] = []
         self._heard: set[int] = set()
         self._is_closed = False
@@ -76,25 +77,20 @@ class Watch:
         self._subjects = subjects
 
     def request(self, *, vitals: bool = False) -> int:
-        """Ask for readings begun from now on, at a fast pace; the ticket they will carry."""
+        """Ask for readings begun from now on; the ticket they will carry."""
         self._ticket += 1
-        self._is_fast = True
-        self._full_due = self._world.now()
+        self._full_due = self.now()
         if vitals:
             self.request_vitals()
         return self._ticket
 
     def request_vitals(self) -> None:
         """Have the vitals read at the next turn."""
-        self._full_due = self._vitals_due = self._world.now()
-
-    def relax(self) -> None:
-        """Go back to the idle pace."""
-        self._is_fast = False
+        self._full_due = self._vitals_due = self.now()
 
     def search_openers(self) -> None:
         """Find out who has the GPU's device file open; ``openers`` says it after the next full reading."""
-        self._search = True
+        self._is_searching = True
 
     def rebind(self) -> None:
         """Ask anew through another helper: the GPU may have been reset."""
@@ -138,9 +134,12 @@ class Watch:
         """The helper, to wait for its answer."""
         return [self._helper] if self._helper is not None else []
 
-    def turn(self) -> bool:
-        """Take the answer that has come, or else ask again if that is due; return whether this turn asked."""
-        now = self._world.now()
+    def turn(self, ceilings: Mapping[str, int | None] = NONE_DRAINS) -> bool:
+        """Take the answer that has come, or else ask again if that is due; return whether this turn asked.
+
+        ``ceilings``: of each draining subject the memory in use above which nothing else need be asked; None: unknown.
+        """
+        now = self.now()
         if self._take():
             return False
         if self._asked is not None and now - self._asked.at > HANG_MAX_S:
@@ -148,30 +147,30 @@ class Watch:
         if self._is_closed or self.lost is not None or self._asked is not None:
             return False
         is_full = now >= self._full_due
-        wanted = bool(self._subjects) and (is_full or self._is_fast)
+        wanted = bool(self._subjects) and bool(is_full or ceilings)
         helper = self._running_helper(now) if wanted else None
         if helper is None:
             return False
-        self._asked = self._question(now, is_full)
+        self._asked = self._question(now, is_full, ceilings)
         helper.ask(self._asked)
         return True
 
-    def _question(self, now: float, is_full: bool) -> Look:
+    def _question(self, now: float, is_full: bool, ceilings: Mapping[str, int | None]) -> Look:
         vitals = now >= self._vitals_due
-        draining = tuple(one for one in self._subjects if one.uuid in self.draining)
-        ceilings = {uuid: one for uuid, one in self.draining.items() if one is not None}
+        draining = tuple(one for one in self._subjects if one.uuid in ceilings)
+        known = {uuid: one for uuid, one in ceilings.items() if one is not None}
         if is_full:
             self._full_due = now + IDLE_PACE_S
         if vitals:
             self._vitals_due = now + VITALS_PACE_S
         return Look(
             self.gpu,
-            self._subjects if is_full or not draining else draining,
+            self._subjects if is_full else draining,
             self._ticket,
             now,
-            {} if is_full else ceilings,
+            {} if is_full else known,
             vitals=vitals,
-            openers=is_full and self._search,
+            openers=is_full and self._is_searching,
             pids_visible=self._processes.visible,
         )
 
@@ -199,18 +198,23 @@ class Watch:
         if answer is None or self._asked is None:
             return False
         look, self._asked = self._asked, None
-        if isinstance(answer.value, NvmlLost):
-            self.let_go(f"the GPU is lost: {answer.value}")  # so that it can be reset
-        elif isinstance(answer.value, NvmlError):
-            error = str(answer.value)
-            failed = [
-                GpuUsage(one.uuid, look.ticket, look.at, error=error) for one in look.subjects
-            ]
-            self._keep(Seen(tuple(failed), None, (), (), self.deaf))
-        elif answer.took_s <= READING_MAX_S:
-            self._keep(answer.value)
-        else:
-            self._hear(answer.value)
+        match answer.value:
+            case Failed():
+                error = answer.value.error()
+                if isinstance(error, NvmlLost):
+                    self.let_go(f"the GPU is lost: {error}")  # so that it can be reset
+                    return True
+                failed = (
+                    GpuUsage(one.uuid, look.ticket, look.at, error=str(error))
+                    for one in look.subjects
+                )
+                self._keep(Seen(tuple(failed), None, (), (), self.deaf))
+            case Seen() if answer.took_s <= READING_MAX_S:
+                self._keep(answer.value)
+            case Seen():
+                self._hear(answer.value)
+            case _:
+                raise AssertionError(f"no answer to a look: {answer.value}")
         return True
 
     def _keep(self, seen: Seen) -> None:
@@ -227,7 +231,7 @@ class Watch:
         failed = any(usage.error for usage in seen.usage)
         self.errors_in_a_row = self.errors_in_a_row + 1 if failed else 0
         if seen.openers is not None:
-            self.openers, self._search = seen.openers, False
+            self.openers, self._is_searching = seen.openers, False
         if (vitals := seen.vitals) is not None:
             self.vitals = vitals
             self.loads.append(vitals.utilisation)

@@ -132,7 +132,7 @@ def _asked_once(machine: Machine, world: World, processes: Processes) -> list[Ch
     peers = [("nvmlDeviceGetP2PStatus", pair, (P2P_READ,)) for pair in pairs]
     helper = world.start(processes)
     try:
-        answers = ask_once(world, helper, Numbers((*modes, *peers)), ASK_TIMEOUT_S)
+        answers = ask_once(world, helper, Numbers((*modes, *peers)), ASK_TIMEOUT_S).numbers
     except (TimeoutError, NvmlError):
         return [
             Check(

@@ -44,7 +44,7 @@ def devices_of(folder: Path, device: str) -> Devices:
         return CpuDevices(int(slots))
     from gpusched.devices.cuda import CudaDevices
 
-    return CudaDevices.from_spec(device, experiment=folder)
+    return CudaDevices(device, experiment=folder)
 
 
 class Box:

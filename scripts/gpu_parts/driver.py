@@ -82,7 +82,8 @@ def found(device: str) -> tuple[Gpu, ThisMachine]:
     try:
         driver: Driver = ask_once(world, helper, WhichDriver(), 60.0)
         for index in range(driver.gpus):
-            gpu, slices = ask_once(world, helper, Facts(index), 60.0)
+            found = ask_once(world, helper, Facts(index), 60.0)
+            gpu, slices = found.gpu, found.slices
             if device in (gpu.uuid, *(one.uuid for one in slices)):
                 return gpu, world
     finally:

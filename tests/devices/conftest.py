@@ -164,8 +164,8 @@ class Box:
 
     def devices(self, spec: str = "cuda", gpus_per_atom: int = 1, **more: Any) -> Watched:
         environ = {"XDG_STATE_HOME": str(self.home), **more.pop("environ", {})}
-        given = {"world": self.clock, "processes": self.processes, "state_dir": self.home, **more}
-        devices = CudaDevices.from_spec(spec, gpus_per_atom, environ=environ, **given)
+        given = {"world": self.clock, "processes": self.processes, **more}
+        devices = CudaDevices(spec, gpus_per_atom, environ=environ, **given)
         self.made.append(Watched(devices, self.clock))
         return self.made[-1]
 

@@ -76,10 +76,9 @@ class Schedule(World):
         contained = self.driver.pids != "same"
 
         def found() -> CudaDevices:
-            return CudaDevices.from_spec(
+            return CudaDevices(
                 "cuda",
                 self.gpus_per_atom,
-                state_dir=self.folder,
                 environ={"XDG_STATE_HOME": str(self.folder)},
                 world=self.clock,
                 processes=FakeProcesses(self.driver, visible=not contained),

@@ -145,13 +145,11 @@ def test_gpus_by_name_go_to_the_gpu_side(monkeypatch: pytest.MonkeyPatch) -> Non
     asked: list[object] = []
     module = ModuleType("gpusched.devices.cuda")
 
-    class CudaDevices:
-        @classmethod
-        def from_spec(cls, spec: str, **options: object) -> CpuDevices:
-            asked.append((spec, options))
-            return CpuDevices(1)
+    def made(spec: str, **options: object) -> CpuDevices:
+        asked.append((spec, options))
+        return CpuDevices(1)
 
-    module.CudaDevices = CudaDevices  # type: ignore[attr-defined]
+    module.CudaDevices = made  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "gpusched.devices.cuda", module)
     for text in ("cuda", "cuda:0,2,3", "GPU-aa,GPU-bb", "MIG-1/2/3"):
         parse_devices(text, gpus_per_atom=2, gpu_ids="index")
@@ -192,7 +190,7 @@ def test_auto_leaves_gpus_alone_that_the_script_cannot_use(
         kind = "cuda"
 
     monkeypatch.setattr(devices, "gpus_here", lambda: gpus)
-    monkeypatch.setattr(cuda.CudaDevices, "from_spec", lambda spec, **_: Made())
+    monkeypatch.setattr(cuda, "CudaDevices", lambda spec, **_: Made())
     found = parse_devices("auto", why_no_gpu=lambda: why)
     assert found.kind == kind
     remarks = found.remarks if isinstance(found, CpuDevices) else ()

@@ -29,7 +29,7 @@ helpers = [world.start(Processes()) for _ in range(2)]
 def ask(place, question):
     return helper.ask_once(world, helpers[place], question, 30.0)
 driver = ask(0, helper.WhichDriver())
-gpus = [ask(place, helper.Facts(place))[0] for place in range(driver.gpus)]
+gpus = [ask(place, helper.Facts(place)).gpu for place in range(driver.gpus)]
 pairs = ("nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor")
 calls = [(name, tuple(order), more) for name, more in zip(pairs, ((0,), ())) for order in (gpus, gpus[::-1])]
 until, xids = time.monotonic() + 30, {}
@@ -45,7 +45,7 @@ said = {
     "vitals": [dataclasses.asdict(one.vitals) for one in seen],
     "deaf": [one.deaf for one in seen],
     "xids": xids,
-    "pairs": ask(0, helper.Numbers(tuple(calls))),
+    "pairs": ask(0, helper.Numbers(tuple(calls))).numbers,
     "partial": dataclasses.asdict(full.usage[0]),
 }
 try:

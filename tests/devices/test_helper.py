@@ -32,7 +32,7 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Real]:
     monkeypatch.setenv("GPU_BOX", str(box))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(BOX), *os.sys.path]))  # type: ignore[attr-defined]
     tmp_path.chmod(0o700)
-    devices = CudaDevices.from_spec(state_dir=tmp_path, environ={"XDG_STATE_HOME": str(tmp_path)})
+    devices = CudaDevices(environ={"XDG_STATE_HOME": str(tmp_path)})
     before = helpers_of(devices)
     try:
         yield box, devices, Loop(time.monotonic)

@@ -92,7 +92,7 @@ class Job:
 
 @pytest.fixture
 def devices(tmp_path: Path) -> Iterator[CudaDevices]:
-    found = CudaDevices.from_spec("cuda", state_dir=tmp_path)
+    found = CudaDevices("cuda", environ={**os.environ, "XDG_STATE_HOME": str(tmp_path)})
     yield found
     found.close()
 

@@ -67,12 +67,12 @@ class VirtualHelper:
 
     def __init__(self, clock: VirtualClock, processes: Processes) -> None:
         self._board, self._clock = Board(processes), clock
-        self._question: object = None
+        self._question: Any = None
         self._asked_at = self._until = 0.0
         self._answer: Answer | None = None
         self.killed = False
 
-    def ask(self, question: object) -> None:
+    def ask(self, question: Any) -> None:
         assert self._question is None, "one question at a time"
         self._question, self._asked_at = question, self._clock.now()
         self._try()

@@ -106,15 +106,13 @@ def test_an_experiment_on_gpus_does_not_go_on_without_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """``auto`` would mean CPU slots now; its devices were GPUs."""
-    from gpusched.devices.cuda import CudaDevices
-
     asked: list[dict[str, Any]] = []
 
-    def from_spec(spec: str, **options: Any) -> Any:
+    def no_gpus(spec: str, **options: Any) -> Any:
         asked.append({"spec": spec, **options})
         raise DeviceError("no NVIDIA driver here")
 
-    monkeypatch.setattr(CudaDevices, "from_spec", from_spec)
+    monkeypatch.setattr("gpusched.devices.cuda.CudaDevices", no_gpus)
     with pytest.raises(DeviceError, match="no NVIDIA driver"):
         devices_of(recipe(), tmp_path, ["GPU-aa11", "GPU-aa22"])
     (call,) = asked
