@@ -37,7 +37,7 @@ class Host:
 
 
 def opened(devices: Devices) -> tuple[tuple[Device, ...], list[DeviceEvent]]:
-    """What there is, and what is told from now on."""
+    """What there is, and what is told from the opening on."""
     host = Host()
     return devices.open(host), host.told
 
@@ -53,7 +53,6 @@ def test_one_slot_a_core_of_this_process() -> None:
 
 def test_slots_share_cores_where_there_are_more_of_them() -> None:
     devices = CpuDevices(5, cores=[4, 6])
-    assert devices.is_oversubscribed
     listed, told = opened(devices)
     assert told == [Remark("5 CPU slots share 2 cores: steps take longer the more run")]
     placement = devices.take(["cpu:0", "cpu:3", "cpu:4"])
@@ -63,7 +62,8 @@ def test_slots_share_cores_where_there_are_more_of_them() -> None:
 
 
 def test_one_core_in_words() -> None:
-    assert CpuDevices(3, cores=[0]).remarks[0].startswith("3 CPU slots share 1 core:")
+    _, told = opened(CpuDevices(3, cores=[0]))
+    assert str(told[0]).startswith("Remark(text='3 CPU slots share 1 core:")
 
 
 def test_every_rank_has_its_own_environment() -> None:
@@ -193,8 +193,9 @@ def test_auto_leaves_gpus_alone_that_the_script_cannot_use(
     monkeypatch.setattr(cuda, "CudaDevices", lambda spec, **_: Made())
     found = parse_devices("auto", why_no_gpu=lambda: why)
     assert found.kind == kind
-    remarks = found.remarks if isinstance(found, CpuDevices) else ()
-    said = [note for note in remarks if "no GPU is used" in note]
+    told = opened(found)[1] if isinstance(found, CpuDevices) else []
+    said = [event.text for event in told if isinstance(event, Remark)]
+    said = [text for text in said if "no GPU is used" in text]
     assert bool(said) == (gpus and bool(why))
     assert all(why in note for note in said)
     assert parse_devices("cuda", why_no_gpu=lambda: why).kind == "cuda", "who insists gets them"
