@@ -199,10 +199,12 @@ class Experiment:
         trial.curve.add(step, math.nan if metric is None else metric)
 
     def _end_at_target(self, trial: Trial) -> None:
-        """Save this step as its trial leaves and end the search, if the step is good enough."""
-        if not self.state.rules.is_reached_by(trial.score):
+        """Save this step as its trial leaves and end the search, if the trial's last reports are good enough."""
+        rules = self.state.rules
+        if not rules.is_reached_by(trial.curve):
             return
-        reached = f"reached the target {self.state.rules.target:g}"
+        times = f" for {rules.target_for} reports" if rules.target_for > 1 else ""
+        reached = f"reached the target {rules.target:g}{times}"
         self._do.cut(trial, S.COMPLETED, reached)
         self._stop_all(f"trial {trial.id} {reached}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 #: Version of the decision rules. A mended rule would let an older journal diverge, so the resolved recipe records the
@@ -39,6 +39,8 @@ class Rules:
     max_trials: int | None = None
     #: A metric that is good enough: the search is over when a trial reports it (policies that aim at one see to it).
     target: float | None = None
+    #: Reports of a trial in a row that must reach it.
+    target_for: int = 1
     #: The experiment ends when this many trials failed before any reported.
     max_failures: int = 3
     #: Relaunches of a trial without progress in between, after faults that were not its own.
@@ -66,9 +68,12 @@ class Rules:
     def __post_init__(self) -> None:
         object.__setattr__(self, "sign", 1.0 if self.mode == "max" else -1.0)
 
-    def is_reached_by(self, score: float) -> bool:
-        """Tell whether this score is good enough to end the search."""
-        return self.target is not None and score >= self.target * self.sign
+    def is_reached_by(self, curve: Sequence[tuple[int, float]]) -> bool:
+        """Tell whether the last reports of a trial, (step, metric), are good enough to end the search."""
+        if self.target is None or len(curve) < self.target_for:
+            return False
+        least = self.target * self.sign
+        return all(metric * self.sign >= least for _, metric in curve[-self.target_for :])
 
     @property
     def smallest(self) -> int:

@@ -7,6 +7,7 @@ any more). What is left out stays as it is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpusched.core.events import DeadlineMoved, Event, Reopened
@@ -106,6 +107,11 @@ def _require_open_target(assembled: Assembled, target: float | None) -> None:
     target = own if target is None else target
     scores = [trial.best_score for trial in state.trials.values()]
     if target is None or not scores or max(scores) < target * state.rules.sign:
+        return
+    rules = replace(state.rules, target=target)
+    if rules.target_for > 1 and not any(
+        rules.is_reached_by(t.curve) for t in state.trials.values()
+    ):
         return
     best = max(scores) * state.rules.sign
     without = "" if own is not None else "; '--target none' lets it train until its deadline"

@@ -1,6 +1,6 @@
 """An experiment made from its resolved recipe, its folder, and answers read from its files.
 
-Without pydantic and YAML: the daemon and the quick commands start from ``resolved.json``, which was validated when the
+Without YAML: the daemon and the quick commands start from ``resolved.json``, which was validated when the
 experiment was made.
 """
 
@@ -110,6 +110,7 @@ def rules(recipe: Recipe, profile: Profile | None = None) -> Rules:
         scaling=recipe.scaling,
         max_trials=recipe.max_trials,
         target=None if "target" in recipe.policy_options else recipe.target,
+        target_for=recipe.target_for,
         max_failures=recipe.max_failures,
         kill_grace_s=recipe.grace_s,
         hang_limit_s=recipe.hang_limit_s,

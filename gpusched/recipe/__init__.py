@@ -1,7 +1,6 @@
 """A recipe: YAML with line numbers in, a checked ``Recipe`` out, with all problems at once.
 
-* ``recipe``: the one list of keys, and the result; ``schema``: what a file may hold, made from that list
-* ``load`` (from file to recipe) reads with ``yaml`` into a ``document``, checks against ``schema`` and ``checks``, and
-  words findings with ``messages``; ``env`` and ``values`` read single values,
-  ``policy`` reads options of the policy and the sampler
+* ``recipe``: the one list of keys, and the result; ``values`` reads single values, ``env`` keeps secrets off the disk
+* ``load`` (from file to recipe) reads with ``yaml``, checks with ``checks`` (the machine) and ``policy`` (policy,
+  sampler and loggers with their options), and words findings with ``messages``; ``schema`` is for editors
 """

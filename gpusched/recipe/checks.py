@@ -10,10 +10,10 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path as FilePath
 
-from gpusched.recipe.document import Finding
+from gpusched.recipe.yaml import Finding
 from gpusched.text import nearest, show
 
 MAX_SCRIPT_BYTES = 10 << 20
@@ -112,7 +112,7 @@ def check_cwd(cwd: FilePath) -> Iterator[Finding]:
         yield ("cwd",), f"no such folder: {show(str(cwd))}"
 
 
-def check_preload(modules: list[str], script: FilePath) -> Iterator[Finding]:
+def check_preload(modules: Sequence[str], script: FilePath) -> Iterator[Finding]:
     """The top-level package of each module can be found. It is not imported to look further."""
     for place, name in enumerate(modules):
         top = name.partition(".")[0]

@@ -1,6 +1,6 @@
 """Reading a recipe file with the command line's overrides into a checked ``Recipe``; all problems at once.
 
-Order: read the YAML, apply overrides, check keys and types (pydantic), then the space, the policy, the script and what
+Order: read the YAML, apply overrides, read each key by itself, then check the space, the policy, the script and what
 must fit together. A later check looks only at keys that passed the earlier ones, so that one mistake is told once.
 """
 
@@ -12,25 +12,29 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path as FilePath
 from typing import Any
 
-from pydantic import ValidationError
-
 from gpusched import plugins, policies
 from gpusched.errors import RecipeError
-from gpusched.recipe import checks, messages
-from gpusched.recipe.document import Document, Finding, Path, Problem, SourcePlace
+from gpusched.recipe import checks
+from gpusched.recipe.messages import ELSEWHERE, Path, unknown_key
 from gpusched.recipe.policy import check_log_to, check_policy, check_sampler, option_names
-from gpusched.recipe.recipe import DEFAULT_POLICY, Recipe
-from gpusched.recipe.schema import RecipeModel
-from gpusched.recipe.yaml import Unreadable, read_text, read_yaml
+from gpusched.recipe.recipe import DEFAULT_POLICY, SHORTHANDS, Recipe, in_full, keys
+from gpusched.recipe.yaml import (
+    Document,
+    Finding,
+    Problem,
+    SourcePlace,
+    Unreadable,
+    read_text,
+    read_yaml,
+)
 from gpusched.space import arguments
 from gpusched.space.space import Space, SpaceError, check_first, parse_space
 from gpusched.text import nearest, show
 
 MAX_PROBLEMS = 50
-SHORTHANDS = {"policy": "name", "sampler": "name", "lr_scaling": "power"}
-"""Maps for which a plain value will do, and the key that it stands for."""
-
-_MEANT = re.compile(r"^unknown key; (?:did you mean|here it is) (\w+)")
+_MEANT = re.compile(r"unknown key; (?:did you mean|here it is) (\w+)")
+#: In the place of needed keys that are wrong, so that the others can be checked.
+_STAND_INS: Mapping[str, Any] = {"script": "-", "deadline_s": 1.0, "metric": "-", "space": {}}
 EMPTY = "is empty; a recipe has at least script, deadline, metric and space"
 
 
@@ -62,12 +66,13 @@ def load_recipe(
     for key, value in flags.items():
         if value is not None and key != "policy":
             _apply_flag(document, key, str(value))
-    findings = _check_keys(document)
-    wrong = {key for key, *_ in (*document.unusable, *(path for path, _ in findings))}
+    findings = _unknown_keys(document.data)
+    wrong = {path[0] for path in document.unusable} | {path[0] for path, _ in findings}
     good = {key: value for key, value in document.data.items() if key not in wrong}
-    recipe, more = _check_values(good, path.absolute())
+    fields, found = _read_keys(good)
+    recipe, more = _check_values(fields, good, path.absolute())
     told = {problem.path for problem in document.problems}
-    for where, message in (*findings, *more):
+    for where, message in (*findings, *found, *more):
         if where not in told:
             document.complain(where, message)
     if document.problems:
@@ -170,76 +175,108 @@ def _switch_policy(document: Document, name: str, place: SourcePlace) -> None:
 # ------------------------------------------------------------ checks
 
 
-def _check_keys(document: Document) -> list[Finding]:
-    """Return unknown keys, missing keys and wrong types."""
-    try:
-        RecipeModel.model_validate(document.data)
-    except ValidationError as error:
-        found = [
-            (path, _misplaced(path) or message)
-            for path, message in messages.problems(error, RecipeModel)
-        ]
-        meant = {
-            name for path, message in found if len(path) == 1 for name in _MEANT.findall(message)
-        }
-        # A key under another name is not missing as well.
-        return [
-            (path, message)
-            for path, message in found
-            if not (message.startswith("missing") and path[0] in meant)
-        ]
-    return []
+#: Keys of the file whose fields are found by ``check_policy`` and ``check_sampler``.
+_NAMED = ("policy", "sampler")
 
 
-def _misplaced(path: Path) -> str:
+def _written(data: Mapping[str, Any]) -> dict[Path, Any]:
+    """Return the values of a file by the paths of their keys."""
+    written: dict[Path, Any] = {}
+    for name, value in data.items():
+        if name in SHORTHANDS and name not in _NAMED:
+            written |= {(name, inner): one for inner, one in in_full(name, value).items()}
+        else:
+            written[(name,)] = value
+    return written
+
+
+def _unknown_keys(data: Mapping[str, Any]) -> list[Finding]:
+    """Return keys that are unknown, with those that were meant, and keys that are missing."""
+    findings: list[Finding] = []
+    known = [path for path in keys() if path[0] not in _NAMED]
+    tops = sorted({*_NAMED, *(str(path[0]) for path in known)})
+    for path in _written(data):
+        if path in known or path[0] in _NAMED:
+            continue
+        beside = [path_of[-1] for path_of in known if path_of[:-1] == path[:-1]]
+        if len(findings) > MAX_PROBLEMS:  # which are told by their number alone
+            findings.append((path, "unknown key"))
+        elif len(path) == 1:
+            name = str(path[0])
+            findings.append((path, _misplaced(name) or unknown_key(name, tops)))
+        else:
+            findings.append((path, unknown_key(str(path[-1]), beside)))
+    # A key under another name is not missing as well.
+    meant = {name for _, message in findings for name in _MEANT.findall(message)}
+    for path, about in keys().items():
+        if about.is_needed and path[0] not in {*data, *meant}:
+            why = f"missing; every recipe needs it, as in {path[0]}: {about.example}"
+            findings.append((path, why))
+    return findings
+
+
+def _misplaced(key: str) -> str:
     """Return a hint for a policy's option at the top of the recipe, or another tool's name of a key."""
-    key = str(path[0])
-    if len(path) != 1 or key in RecipeModel.model_fields:
-        return ""
-    if key.lower() in messages.ELSEWHERE:
-        return f"unknown key; here it is {messages.ELSEWHERE[key.lower()]}"
+    if key.lower() in ELSEWHERE:
+        return f"unknown key; here it is {ELSEWHERE[key.lower()]}"
     known = any(key in option_names(name) for name in policies.names())
     return f"is an option of the policy; write it as policy: {{{key}: ...}}" if known else ""
 
 
-def _check_values(good: Mapping[str, Any], file: FilePath) -> tuple[Recipe, list[Finding]]:
-    """Return the recipe that the keys without problems make, and what is wrong with their values.
+def _read_keys(good: Mapping[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
+    """Return the fields of a recipe whose values are right, and the problems of the others."""
+    written, findings = _written(good), []
+    fields: dict[str, Any] = {}
+    for path, about in keys().items():
+        if path in written:
+            try:
+                fields[about.field] = about.read(written[path])
+            except ValueError as error:
+                where = path if isinstance(good[str(path[0])], dict) else path[:1]
+                findings.append(((*where, *getattr(error, "path", ())), str(error)))
+    return fields, findings
 
-    The recipe is to be used only if there are no problems: keys that are wrong are filled in.
+
+def _check_values(
+    fields: Mapping[str, Any], good: Mapping[str, Any], file: FilePath
+) -> tuple[Recipe, list[Finding]]:
+    """Return the recipe that the fields without problems make, and what is wrong with their values.
+
+    The recipe is to be used only if there are no problems: needed fields that are wrong have stand-ins.
     """
-    model: Any = RecipeModel.model_validate({**_fill_in(good), **good})
-    findings: list[Finding] = []
-    resolved = model.model_dump()
-    folder = file.parent
-    script = checks.absolute(folder, model.script)
-    is_private = model.cwd == checks.PRIVATE
-    cwd = FilePath(model.cwd) if model.cwd and is_private else folder
-    if model.cwd and not is_private:
-        cwd = checks.absolute(folder, model.cwd)
-        findings += checks.check_cwd(cwd)
-    if "script" in good:
-        findings += checks.check_script(script, model.launch, model.python)
-    if model.python is not None:
-        python, found = checks.check_python(model.python, folder, model.launch)
-        resolved["python"] = str(python) if python else None
-        findings += found
-    findings += checks.check_preload(model.preload, script)
+    folder, findings = file.parent, list[Finding]()
+    found: dict[str, Any] = {"name": None, "cwd": None, **_STAND_INS, **fields}
+    script = found["script"] = checks.absolute(folder, found["script"])
+    found["name"] = found["name"] or _name_of(file)
+    is_private = found["cwd"] == checks.PRIVATE
+    found["cwd"] = (
+        FilePath(checks.PRIVATE) if is_private else checks.absolute(folder, found["cwd"] or ".")
+    )
+    draft = Recipe(**found)
+    findings += () if is_private else checks.check_cwd(draft.cwd)
+    if "script" in fields:
+        findings += checks.check_script(script, draft.launch, fields.get("python"))
+    if draft.python is not None:
+        found["python"], wrong = checks.check_python(fields["python"], folder, draft.launch)
+        findings += wrong
+    findings += checks.check_preload(draft.preload, script)
     space = None
-    if "space" in good:
-        space, found = _check_space(model, has_first="try_first" in good)
-        findings += found
-    sampler, sampler_options, found = check_sampler(model.sampler, folder, space, model.repeats)
-    findings += found
-    if "mode" not in good and "metric" in good and (why := checks.missing_mode(model.metric)):
+    if "space" in fields:
+        space, wrong = _check_space(draft)
+        findings += wrong
+    if "mode" not in fields and "metric" in fields and (why := checks.missing_mode(draft.metric)):
         findings.append((("metric",), why))
-    name, options, found = check_policy(_aimed(model.policy, model.target, folder), folder)
-    findings += found
-    resolved |= {"script": str(script), "cwd": str(cwd), "name": model.name or _name_of(file)}
-    resolved["policy"] = {"name": name, **options}
-    resolved["sampler"] = {"name": sampler, **sampler_options}
-    resolved["log_to"], found = check_log_to(model.log_to or [], folder)
-    findings += found
-    recipe = Recipe.from_resolved(resolved)
+    sampler = good.get("sampler", draft.sampler_name)
+    found["sampler_name"], found["sampler_options"], wrong = check_sampler(
+        sampler, folder, space, draft.repeats
+    )
+    findings += wrong
+    policy = _aimed(good.get("policy", draft.policy_name), draft.target, folder)
+    found["policy_name"], found["policy_options"], wrong = check_policy(policy, folder)
+    findings += wrong
+    found["log_to"], wrong = check_log_to(draft.log_to or [], folder)
+    findings += wrong
+    recipe = Recipe(**found)
     return recipe, [*findings, *_check_together(recipe)]
 
 
@@ -253,11 +290,6 @@ def _aimed(policy: object, target: float | None, folder: FilePath) -> object:
     return {**options, "target": target} if aims else policy
 
 
-def _fill_in(good: Mapping[str, Any]) -> dict[str, Any]:
-    needed = {"script": "-", "deadline": 1, "metric": "-", "space": {}}
-    return {key: value for key, value in needed.items() if key not in good}
-
-
 def _name_of(file: FilePath) -> str:
     """Return the recipe's file name as a name of an experiment."""
     plain = unicodedata.normalize("NFKD", file.stem).encode("ascii", "ignore").decode()
@@ -265,17 +297,15 @@ def _name_of(file: FilePath) -> str:
     return name[:64] or "experiment"
 
 
-def _check_space(model: Any, *, has_first: bool) -> tuple[Space | None, list[Finding]]:
+def _check_space(recipe: Recipe) -> tuple[Space | None, list[Finding]]:
     """Return the space, and its problems, or those of keys that depend on it."""
     try:
-        space = parse_space(model.space)
+        space = parse_space(recipe.space)
     except SpaceError as error:
         return None, [(("space", *found.path), found.message) for found in error.problems]
-    findings = list(_check_arguments(model.args, space))
-    if has_first:
-        first = check_first(space, model.seed, model.try_first)
-        findings += [(("try_first", *path), message) for path, message in first]
-    return space, findings
+    findings = list(_check_arguments(recipe.args, space))
+    first = check_first(space, recipe.seed, recipe.try_first)
+    return space, [*findings, *((("try_first", *path), message) for path, message in first)]
 
 
 def _check_arguments(args: Sequence[str], space: Space) -> Iterator[Finding]:
@@ -293,6 +323,9 @@ def _check_arguments(args: Sequence[str], space: Space) -> Iterator[Finding]:
 
 def _check_together(recipe: Recipe) -> Iterator[Finding]:
     """Yield problems of keys that are right alone and wrong together."""
+    if recipe.target_for > 1 and "target" in recipe.policy_options:
+        ends = "ends the search at the first report that reaches its target"
+        yield ("target", "for"), f"{recipe.policy_name} {ends}; leave for: {recipe.target_for} out"
     if recipe.max_atoms is not None and recipe.sizes and min(recipe.sizes) > recipe.max_atoms:
         smallest = min(recipe.sizes)
         yield ("max_atoms",), f"{recipe.max_atoms} is below the smallest of sizes, {smallest}"

@@ -3,76 +3,88 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from gpusched import plugins, policies
 from gpusched.errors import InputError
 from gpusched.loggers import base as loggers
-from gpusched.recipe.document import Finding
-from gpusched.recipe.messages import OPTIONS_ELSEWHERE, in_words, unknown_key
+from gpusched.recipe.messages import OPTIONS_ELSEWHERE, BadValue, typed, unknown_key
 from gpusched.recipe.recipe import DEFAULT_POLICY, DEFAULT_SAMPLER
+from gpusched.recipe.yaml import Finding
 from gpusched.samplers import memory, sequence
 from gpusched.space.space import Space
-from gpusched.text import nearest, show
+from gpusched.text import did_you_mean, show
+
+Named = tuple[str, dict[str, Any], list[Finding]]
+"""A name, its complete options, and what is wrong with them."""
 
 
-def check_policy(
-    raw: object, folder: Path | None = None
-) -> tuple[str, dict[str, Any], list[Finding]]:
+def _named(
+    key: str, raw: object, default: str, known: Collection[str]
+) -> tuple[str, Any, list[Finding]]:
+    """Return the name and the options that stand in the file: a name alone, or a map of name and options."""
+    options = {"name": raw} if isinstance(raw, str) else raw
+    if isinstance(options, Mapping):
+        name = options.get("name", default)
+        if isinstance(name, str):
+            return name, {k: v for k, v in options.items() if k != "name"}, []
+        why = f"should be one of {', '.join(known)}, not {show(name)}"
+        return default, {}, [((key, "name"), why)]
+    why = f"should be one of {', '.join(known)}, or a map of a name and options; not {show(raw)}"
+    return default, {}, [((key,), why)]
+
+
+def _loaded(
+    what: str, name: str, load: Callable[[str], Any], known: Collection[str]
+) -> tuple[Any, str]:
+    """Return the class of this name, or what is wrong with the name."""
+    try:
+        return load(name), ""
+    except KeyError:
+        there = f"; there are {', '.join(known)}; one of your own is written FILE.py:CLASS"
+        return None, f"unknown {what} {show(name)}{did_you_mean(name, known) or there}"
+    except InputError as error:
+        return None, str(error)
+
+
+# ------------------------------------------------------------ the policy
+
+
+def check_policy(raw: object, folder: Path | None = None) -> Named:
     """Return name and complete options of the policy, and what is wrong with them.
 
     ``folder``: where the file of a policy such as ``mine.py:MyPolicy`` is looked for (None: here).
     """
-    if isinstance(raw, str):
-        raw = {"name": raw}
-    if not isinstance(raw, Mapping):
-        example = "policy: asha or policy: {name: asha, R: 81}"
-        return (
-            "",
-            {},
-            [(("policy",), f"should be a name or a map, as in {example}; not {show(raw)}")],
-        )
-    name = raw.get("name", DEFAULT_POLICY)
-    if not isinstance(name, str):
-        message = f"should be one of {', '.join(policies.all_names())}, not {show(name)}"
-        return "", {}, [(("policy", "name"), message)]
+    name, given, findings = _named("policy", raw, DEFAULT_POLICY, policies.all_names())
+    if findings:
+        return "", {}, findings
     name = plugins.absolute(name, folder or Path.cwd())
-    try:
-        policies.policy_type(name)
-    except KeyError:
-        return "", {}, [(("policy",), _unknown_policy(name))]
-    except InputError as error:
-        return "", {}, [(("policy",), str(error))]
-    given = {key: value for key, value in raw.items() if key != "name"}
-    options, findings = _check_options(name, given)
+    kind, why = _loaded("policy", name, policies.options_type, policies.all_names())
+    if why:
+        return "", {}, [(("policy",), why)]
+    options, findings = _check_options(name, kind, given)
     return name, options, [(("policy", *path), message) for path, message in findings]
 
 
-def _unknown_policy(name: str) -> str:
-    known = policies.all_names()
-    meant = nearest(name, known)
-    there = f"there are {', '.join(known)}; one of your own is written FILE.py:CLASS"
-    return f"unknown policy {show(name)}; {f'did you mean {meant}?' if meant else there}"
-
-
-def _check_options(name: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
-    kind = policies.options_type(name)
+def _check_options(
+    name: str, kind: Any, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Finding]]:
     fields = {field.name: field for field in dataclasses.fields(kind)}
     hints = typing.get_type_hints(kind)
-    unknown = [key for key in given if key not in fields]
-    findings: list[Finding] = [
-        ((key,), _unknown_option(name, key, list(fields))) for key in unknown
-    ]
+    findings: list[Finding] = []
     values: dict[str, Any] = {}
     wrong: list[Finding] = []
-    for key in given:
-        if key in fields:
-            values[key], found = _check_value(hints[key], given[key])
-            wrong += [((key, *path), message) for path, message in found]
+    for key, value in given.items():
+        if key not in fields:
+            findings.append(((key,), _unknown_option(name, key, list(fields))))
+            continue
+        try:
+            values[key] = typed(value, hints[key])
+        except BadValue as error:
+            wrong.append(((key, *error.path), str(error)))
     for key, field in fields.items():
         no_default = field.default is field.default_factory is dataclasses.MISSING
         if key not in given and no_default:
@@ -81,26 +93,11 @@ def _check_options(name: str, given: Mapping[str, Any]) -> tuple[dict[str, Any],
         return {}, [*findings, *wrong]
     try:
         options = kind(**values)
-        findings += [((key,), message) for key, message in _problems(options)]
+        problems = options.problems() if hasattr(options, "problems") else ()
+        findings += [((key,), message) for key, message in problems]
     except ValueError as error:
         return {}, [*findings, ((), str(error))]
     return dataclasses.asdict(options), findings
-
-
-def _problems(options: Any) -> list[tuple[str, str]]:
-    return list(options.problems()) if hasattr(options, "problems") else []
-
-
-def _check_value(hint: Any, value: object) -> tuple[Any, list[Finding]]:
-    """Check a value through JSON: strict about numbers and text, but a list may become a tuple."""
-    from pydantic import ConfigDict, TypeAdapter, ValidationError
-
-    adapter: Any = TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False))
-    try:
-        return adapter.validate_json(json.dumps(value), strict=True), []
-    except ValidationError as error:
-        first = error.errors()[0]
-        return None, [((), in_words(first, None, ()))]
 
 
 def _unknown_option(name: str, key: str, known: list[str]) -> str:
@@ -111,7 +108,7 @@ def _unknown_option(name: str, key: str, known: list[str]) -> str:
         last = f" and {owners[-1]}" if len(owners) > 1 else owners[-1]
         return f"is an option of {', '.join(owners[:-1])}{last}, not of {name}; leave it out"
     if not known:
-        return f"unknown; {name} has no options"
+        return f"unknown option of {name}, which has no options; leave it out"
     return unknown_key(key, known).replace("unknown key", f"unknown option of {name}")
 
 
@@ -126,31 +123,23 @@ def option_names(policy: str) -> list[str]:
 # ------------------------------------------------------------ the sampler
 
 
-def check_sampler(
-    raw: object, folder: Path, space: Space | None, repeats: int
-) -> tuple[str, dict[str, Any], list[Finding]]:
+def check_sampler(raw: object, folder: Path, space: Space | None, repeats: int) -> Named:
     """Return the name and the complete options of the sampler, and what is wrong with them.
 
     ``folder``: where a file such as that of ``mine.py:MySampler`` is looked for. ``space``: None if it has problems.
     """
-    if isinstance(raw, str):
-        raw = {"name": raw}
-    if not isinstance(raw, Mapping) or not isinstance(raw.get("name", DEFAULT_SAMPLER), str):
-        message = f"should be one of {', '.join(memory.names())}, or a map of name and options; not {show(raw)}"
-        return DEFAULT_SAMPLER, {}, [(("sampler",), message)]
-    name = plugins.absolute(raw.get("name", DEFAULT_SAMPLER), folder)
-    options = {key: value for key, value in raw.items() if key != "name"}
+    name, options, findings = _named("sampler", raw, DEFAULT_SAMPLER, memory.names())
+    if findings:
+        return name, {}, findings
+    name = plugins.absolute(name, folder)
     if name in sequence.NAMES:
-        findings: list[Finding] = [(("sampler", key), f"{name} has no options") for key in options]
+        findings = [(("sampler", key), f"{name} has no options; leave it out") for key in options]
         if space is not None:
             findings += [((key,), why) for key, why in sequence.problems(name, space, repeats)]
         return name, {}, findings
-    try:
-        kind = memory.load(name)
-    except KeyError:
-        return DEFAULT_SAMPLER, {}, [(("sampler",), _unknown_sampler(name))]
-    except InputError as error:
-        return DEFAULT_SAMPLER, {}, [(("sampler",), str(error))]
+    kind, why = _loaded("sampler", name, memory.load, memory.names())
+    if why:
+        return DEFAULT_SAMPLER, {}, [(("sampler",), why)]
     return name, {"startup": kind.startup, **options}, list(_check_memory(kind, options, repeats))
 
 
@@ -168,13 +157,6 @@ def _check_memory(
         yield ("repeats",), "goes with sampler: random or grid only"
 
 
-def _unknown_sampler(name: str) -> str:
-    known = memory.names()
-    meant = nearest(name, known)
-    there = f"there are {', '.join(known)}; one of your own is written FILE.py:CLASS"
-    return f"unknown sampler {show(name)}; {f'did you mean {meant}?' if meant else there}"
-
-
 # ------------------------------------------------------------ the loggers
 
 
@@ -184,7 +166,7 @@ def check_log_to(raw: object, folder: Path) -> tuple[dict[str, Any], list[Findin
     ``raw``: a name, a map of names and options, or a list of such.
     """
     found: dict[str, Any] = {}
-    findings: list[Finding] = []
+    findings: list[str] = []
     for item in raw if isinstance(raw, list) else [raw]:
         named = {item: None} if isinstance(item, str) else item
         if not isinstance(named, Mapping) or not all(
@@ -193,25 +175,17 @@ def check_log_to(raw: object, folder: Path) -> tuple[dict[str, Any], list[Findin
         ):
             example = "[tensorboard, {mlflow: {uri: sqlite:///mlflow.db}}]"
             message = f"should be names of loggers, or maps of name and options, as in {example}"
-            findings.append((("log_to",), f"{message}; not {show(item)}"))
+            findings.append(f"{message}; not {show(item)}")
             continue
         for name, options in named.items():
             name = plugins.absolute(name, folder)
             if name in found:
-                findings.append((("log_to",), f"{name} is there twice"))
+                findings.append(f"{name} is named twice; leave one out")
             found[name] = dict(options or {})
-            findings += [(("log_to",), why) for why in _logger_problems(name, found[name])]
-    return found, findings
-
-
-def _logger_problems(name: str, options: Mapping[str, Any]) -> Iterator[str]:
-    try:
-        kind = loggers.load(name)
-    except KeyError:
-        meant = nearest(name, loggers.names())
-        there = f"there are {', '.join(loggers.names())}; one of your own is written FILE.py:CLASS"
-        yield f"unknown logger {show(name)}; {f'did you mean {meant}?' if meant else there}"
-    except InputError as error:
-        yield str(error)
-    else:
-        yield from (f"{name}: {key} {why}" for key, why in plugins.option_problems(kind, options))
+            kind, why = _loaded("logger", name, loggers.load, loggers.names())
+            if why:
+                findings.append(why)
+            else:
+                problems = plugins.option_problems(kind, found[name])
+                findings += [f"{name}: {key} {why}" for key, why in problems]
+    return found, [(("log_to",), message) for message in findings]

@@ -1,9 +1,9 @@
 """The recipe: the one list of its keys, and what a user asks for by them, checked and complete.
 
-``Recipe`` needs neither pydantic nor YAML, so that the daemon, which reads ``resolved.json``, pays for neither
-(pydantic would add 10 MB and 0.2 s to its start). The reader of recipe files and the schema for editors are made from
-this list (``schema``), and ``docs/recipe.md`` is compared with it. ``resolved`` writes every key out, defaults
-included: a resumed experiment must not change with a newer version's defaults.
+``Recipe`` needs no YAML, so that the daemon, which reads ``resolved.json``, does not pay for it. The reader of recipe
+files (``load``) and the schema for editors (``schema``) go by this list, and ``docs/recipe.md`` is compared with it.
+``resolved`` writes every key out, defaults included: a resumed experiment must not change with a newer version's
+defaults.
 """
 
 # ruff: noqa: RUF009 - ``key`` is ``dataclasses.field`` with more to say
@@ -17,8 +17,11 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
+import msgspec
+
 from gpusched.core.rules import RULES_VERSION
 from gpusched.errors import DamagedState, InputError
+from gpusched.recipe import messages, values
 
 if TYPE_CHECKING:
     from gpusched.samplers.sequence import Sampler
@@ -26,31 +29,69 @@ if TYPE_CHECKING:
 DEFAULT_POLICY = "hypersched"
 DEFAULT_SAMPLER = "random"
 
+#: Keys whose value is a map of keys, each with the key in it for which a plain value stands.
+SHORTHANDS = {"policy": "name", "sampler": "name", "lr_scaling": "power", "target": "value"}
+
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of the recipe file, beside the type and the default of its field.
+    """A key of the recipe file.
 
-    ``path``: where the key stands, if not under the field's name. ``read``: the function of ``values`` that turns what
-    people write into the value. ``older``: the value in experiments made before there was this key. ``is_found``: where
-    the file has none, the reader finds a value. ``limits``: as pydantic's ``Field`` takes them.
+    ``path``: where the key stands, if not under the field's name. ``reader``: turns what people write into the value
+    (None: a value of the field's type). ``older``: the value in experiments made before there was this key.
+    ``is_found``: where the file has none, the reader of the file finds a value. ``limits``: least and most. ``field``,
+    ``type``, ``default`` (``...``: needed): those of the field of ``Recipe``.
     """
 
     meaning: str
     path: str = ""
-    read: str = ""
+    reader: values.Reader | None = None
     example: str = ""
     older: object = ...
     is_found: bool = False
-    limits: Mapping[str, Any] = field(default_factory=dict)
+    limits: tuple[float, float] | None = None
+    field: str = ""
+    type: Any = None
+    default: Any = ...
+
+    @property
+    def type_in_file(self) -> Any:
+        """The type of what stands in the file, for a key without a reader."""
+        kinds = [kind for kind in typing.get_args(self.type) if kind is not type(None)]
+        kind = kinds[0] if self.may_be_null and kinds else self.type
+        if self.limits is None:
+            return kind
+        least, most = self.limits
+        return typing.Annotated[kind, msgspec.Meta(ge=least, le=most)]
+
+    @property
+    def is_needed(self) -> bool:
+        return self.default is ... and not self.is_found
+
+    @property
+    def may_be_null(self) -> bool:
+        return self.is_found or type(None) in typing.get_args(self.type)
+
+    def read(self, value: object) -> Any:
+        """Return what stands in the file as the field's value. Raises ValueError."""
+        if value is None and self.may_be_null:
+            return None
+        return self.reader(value) if self.reader else messages.typed(value, self.type_in_file)
+
+    def restored(self, value: object) -> Any:
+        """Return a value of the resolved recipe as the field's. Raises ValueError."""
+        try:
+            return msgspec.convert(value, self.type, str_keys=True, dec_hook=_made)
+        except msgspec.ValidationError as error:
+            raise ValueError(f"{self.path}: {error}") from None
 
 
 def key(meaning: str, default: Any = MISSING, **about: Any) -> Any:
     """Declare a field of ``Recipe`` with its ``Key``."""
-    described = Key(meaning, **about)
+    described = {"key": Key(meaning, **about)}
     if default == {}:
-        return field(default_factory=dict, metadata={"key": described})
-    return field(default=default, metadata={"key": described})
+        return field(default_factory=dict, metadata=described)
+    return field(default=default, metadata=described)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,62 +101,66 @@ class Recipe:
     name: str = key(
         "Name of the experiment; by default the recipe's file name.",
         is_found=True,
-        limits={"pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"},
+        reader=values.name,
     )
-    script: Path = key("The training script, relative to the recipe.", example="train.py")
+    script: Path = key(
+        "The training script, relative to the recipe.", reader=values.path, example="train.py"
+    )
     args: tuple[str, ...] = key(
         "Arguments of the script; ${lr} stands for the trial's value of lr.",
         (),
-        read="argument",
-        limits={"max_length": 1000},
+        reader=values.arguments,
     )
     cwd: Path = key(
         "Working directory of the script; by default the recipe's folder. `private`: each trial runs in a folder of "
         "its own (`trial.folder`), where no other trial finds its files.",
         is_found=True,
+        reader=values.path,
     )
     deadline_s: float = key(
         "How long the search may take from the start on, or until when: 18:30.",
         path="deadline",
-        read="deadline",
+        reader=values.deadline,
         example="10m",
     )
     metric: str = key(
         "Which of the reported numbers is searched for.",
         example="accuracy",
-        limits={"min_length": 1, "max_length": 128, "pattern": r"^[^\x00-\x1f\x7f]+$"},
+        reader=values.metric,
     )
     mode: Literal["max", "min"] = key("Whether more or less of the metric is better.", "max")
     space: Mapping[str, Any] = key(
         "The search space: each hyperparameter and what it may be.",
-        read="anything",
+        reader=values.anything,
         example="{lr: {loguniform: [1e-4, 1]}}",
     )
     try_first: tuple[Mapping[str, Any], ...] = key(
         "Configurations to begin with; what they leave out is drawn.",
         (),
+        reader=values.configurations,
         older=(),
-        limits={"max_length": 1000},
     )
     policy_name: str = key(
         "The policy's name, or a map of its name and options.",
         DEFAULT_POLICY,
         path="policy.name",
-        read="anything",
+        reader=values.anything,
     )
     policy_options: Mapping[str, Any] = key("The options of the policy.", {}, path="policy.*")
     devices: str | tuple[str, ...] = key(
-        "What to run on: auto, cpu, cpu:N, cuda, cuda:0,2, or GPU UUIDs.", "auto", read="devices"
+        "What to run on: auto, cpu, cpu:N, cuda, cuda:0,2, or GPU UUIDs.",
+        "auto",
+        reader=values.devices,
     )
-    gpus_per_atom: int = key("GPUs in one atom.", 1, limits={"ge": 1, "le": 64})
+    gpus_per_atom: int = key("GPUs in one atom.", 1, limits=(1, 64))
     gpu_ids: Literal["uuid", "index"] = key(
         "What CUDA_VISIBLE_DEVICES holds; index is for scripts that parse it.", "uuid"
     )
     max_atoms: int | None = key(
-        "Most atoms a trial may have; by default all.", None, limits={"ge": 1, "le": 65536}
+        "Most atoms a trial may have; by default all.", None, limits=(1, 65536)
     )
     sizes: tuple[int, ...] = key(
-        "Numbers of atoms a trial may have; by default any.", (), read="sizes"
+        "Numbers of atoms a trial may have; by default any.", (), reader=values.sizes
     )
     batch: Literal["per_atom", "global"] = key(
         "Whether the batch size is that of each atom or of all together.", "per_atom"
@@ -124,13 +169,13 @@ class Recipe:
         "Learning rate x atoms^power: linear (1), sqrt (0.5), none (0) or auto (sqrt for Adam and its like).",
         1.0,
         path="lr_scaling.power",
-        read="power",
+        reader=values.power,
     )
     lr_warmup_epochs: float = key(
         "Epochs over which the factor ramps after a resize.",
         5.0,
         path="lr_scaling.warmup_epochs",
-        limits={"ge": 0, "le": 1000},
+        limits=(0, 1000),
     )
     lr_ramp: Literal["warmup", "ten_percent"] = key(
         "Gradual warm-up, or at most 10% an epoch (HyperSched 6.3).",
@@ -138,19 +183,20 @@ class Recipe:
         path="lr_scaling.ramp",
     )
     scaling: str | Mapping[int, float] = key(
-        "Throughput on a atoms, s(a): learnt (auto), a formula, or a table.", "auto", read="scaling"
+        "Throughput on a atoms, s(a): learnt (auto), a formula, or a table.",
+        "auto",
+        reader=values.scaling,
     )
     launch: Literal["warm", "cold"] = key(
         "Fork from a warm interpreter, or start plain torchrun for each launch.", "warm"
     )
     python: Path | None = key(
-        "Another Python interpreter for the script; needs launch: cold.", None
+        "Another Python interpreter for the script; needs launch: cold.", None, reader=values.path
     )
     preload: tuple[str, ...] = key(
         "Modules that the warm interpreter imports once.",
         (),
-        read="module",
-        limits={"max_length": 1000},
+        reader=values.modules,
     )
     prestart: bool = key(
         "Whether a resize sets its new ranks up beside those that train; CPU slots only.",
@@ -158,14 +204,14 @@ class Recipe:
         older=True,
     )
     env: Mapping[str, str | None] = key(
-        "Environment variables for the script.", {}, read="environment"
+        "Environment variables for the script.", {}, reader=values.environment
     )
-    seed: int = key("Seed of the configurations and of training.", 0, limits={"ge": 0, "lt": 2**63})
+    seed: int = key("Seed of the configurations and of training.", 0, limits=(0, 2**63 - 1))
     sampler_name: str = key(
         "Where configurations come from: a sampler's name, or a map of its name and options.",
         DEFAULT_SAMPLER,
         path="sampler.name",
-        read="anything",
+        reader=values.anything,
         older="independent",
     )
     sampler_options: Mapping[str, Any] = key(
@@ -175,12 +221,12 @@ class Recipe:
         "How often each configuration of a finite space is tried, each time with another seed.",
         1,
         older=1,
-        limits={"ge": 1, "le": 1000},
+        limits=(1, 1000),
     )
     log_to: Mapping[str, Any] = key(
         "Other tools that show each trial as a run, live: names, or maps of name and options.",
         {},
-        read="anything",
+        reader=values.anything,
         example="[tensorboard, {mlflow: {uri: sqlite:///mlflow.db}}]",
         older={},
     )
@@ -188,68 +234,72 @@ class Recipe:
         "Version of the decision rules; a resumed experiment keeps the one it began with.",
         RULES_VERSION,
         older=1,
-        limits={"ge": 1, "le": RULES_VERSION},
+        limits=(1, RULES_VERSION),
     )
     max_trials: int | None = key(
-        "Most configurations to draw; by default no limit.", None, limits={"ge": 1, "le": 1_000_000}
+        "Most configurations to draw; by default no limit.", None, limits=(1, 1_000_000)
     )
     max_failures: int = key(
         "Failed trials, before any succeeded, that end the search.",
         3,
-        limits={"ge": 1, "le": 1_000_000},
+        limits=(1, 1_000_000),
     )
-    grace_s: float = key("From SIGTERM to SIGKILL.", 5.0, path="grace", read="duration")
-    keep_checkpoints: int = key("Checkpoints kept for each trial.", 2, limits={"ge": 1, "le": 1000})
+    grace_s: float = key("From SIGTERM to SIGKILL.", 5.0, path="grace", reader=values.duration)
+    keep_checkpoints: int = key("Checkpoints kept for each trial.", 2, limits=(1, 1000))
     save_every_s: float = key(
         "Most training that a trial loses when the machine dies: at the latest then it is saved, within the 3% of its "
         "time that saves may cost.",
         300.0,
         path="save_every",
-        read="duration",
+        reader=values.duration,
         older=300.0,
     )
     startup_limit_s: float | None = key(
         "How long a launch may take to its first report; by default 10 minutes.",
         None,
         path="startup_limit",
-        read="duration",
+        reader=values.duration,
     )
     hang_limit_s: float | None = key(
         "How long a trial may be silent; by default 60 s or five of its steps.",
         None,
         path="hang_limit",
-        read="duration",
+        reader=values.duration,
     )
     trial_limit_s: float | None = key(
         "Most training time of one trial, which is complete then; by default any.",
         None,
         path="trial_limit",
-        read="duration",
+        reader=values.duration,
         older=None,
     )
     checkpoints_max_bytes: int | None = key(
         "Most room for all checkpoints: above it those of trials that are over go, the oldest first; by default any.",
         None,
         path="checkpoints_max",
-        read="size",
+        reader=values.size,
         older=None,
     )
     target: float | None = key(
-        "A metric that is good enough: the search ends when a trial reaches it.", None
+        "A metric that is good enough: the search ends when a trial reaches it.",
+        None,
+        path="target.value",
+    )
+    target_for: int = key(
+        "For how many reports of a trial in a row the target must be reached.",
+        1,
+        path="target.for",
+        older=1,
+        limits=(1, 1_000_000),
     )
 
     def resolved(self) -> dict[str, Any]:
         """Return every key as plain values: JSON-able, and a recipe that loads back as an equal one."""
         data: dict[str, Any] = {}
-        for name, (path, _, _) in _places().items():
-            value = _plain(getattr(self, name))
-            branch = data
-            for part in path[:-1]:
-                branch = branch.setdefault(part, {})
-            if path[-1] == "*":
-                branch.update(value)
-            else:
-                branch[path[-1]] = value
+        for (*groups, name), about in keys().items():
+            value = msgspec.to_builtins(getattr(self, about.field), str_keys=True, enc_hook=str)
+            branch = data.setdefault(groups[0], {}) if groups else data
+            branch.update(value if name == "*" else {name: value})
         return data
 
     @classmethod
@@ -259,22 +309,21 @@ class Recipe:
         Raises DamagedState if keys are missing or unknown, as in a folder written by another version.
         """
         try:
-            left = {name: dict(v) if name in _BRANCHES else v for name, v in resolved.items()}
-            values: dict[str, Any] = {}
-            for name, (path, hint, about) in _places().items():
-                branch = left if len(path) == 1 else left.get(path[0], {})
-                if path[-1] == "*":
-                    value = {key: _tuples(option) for key, option in branch.items()}
+            left = {name: in_full(name, value) for name, value in resolved.items()}
+            found: dict[str, Any] = {}
+            for (*groups, name), about in keys().items():
+                branch = left.get(groups[0], {}) if groups else left
+                if name == "*":
+                    found[about.field] = {k: _tuples(option) for k, option in branch.items()}
                     branch.clear()
-                elif about.older is ...:
-                    value = _typed(branch.pop(path[-1]), hint)
+                elif about.older is ... or name in branch:
+                    found[about.field] = about.restored(branch.pop(name))
                 else:
-                    value = _typed(branch.pop(path[-1], about.older), hint)
-                values[name] = value
-            unknown = [name for name, v in left.items() if v or name not in _BRANCHES]
+                    found[about.field] = about.older
+            unknown = [name for name, value in left.items() if value or name not in SHORTHANDS]
             if unknown:
                 raise KeyError(*unknown)
-            return cls(**values)
+            return cls(**found)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"the resolved recipe is damaged or of another version: {error!r}"
             raise DamagedState(message) from None
@@ -351,41 +400,35 @@ class Recipe:
             raise InputError("\n".join(lines))
 
 
-#: Keys whose value is a map of keys.
-_BRANCHES = ("policy", "sampler", "lr_scaling")
+def in_full(key: str, value: Any) -> Any:
+    """Return the value of a key at the top as a map of keys, where a plain value stands for one; others as they are."""
+    if key not in SHORTHANDS:
+        return value
+    return dict(value) if isinstance(value, Mapping) else {SHORTHANDS[key]: value}
 
 
 @functools.cache
-def _places() -> dict[str, tuple[tuple[str, ...], Any, Key]]:
-    """Return each field's place in the file, its type, and its ``Key``."""
-    hints = typing.get_type_hints(Recipe)
+def keys() -> dict[tuple[str, ...], Key]:
+    """Return the keys by their paths in the file."""
+    types = typing.get_type_hints(Recipe)
     found = {}
     for item in fields(Recipe):
         about: Key = item.metadata["key"]
-        found[item.name] = (tuple((about.path or item.name).split(".")), hints[item.name], about)
+        default = ... if item.default is MISSING else item.default
+        if item.default_factory is not MISSING:
+            default = item.default_factory()
+        found[tuple((about.path or item.name).split("."))] = replace(
+            about,
+            path=about.path or item.name,
+            field=item.name,
+            type=types[item.name],
+            default=default,
+        )
     return found
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return value
-
-
-def _typed(value: Any, hint: Any) -> Any:
-    """Return a plain value as the field of this type holds it."""
-    kinds = {typing.get_origin(kind) or kind for kind in (hint, *typing.get_args(hint))}
-    if Path in kinds and value is not None:
-        return Path(value)
-    if tuple in kinds and isinstance(value, list):
-        return tuple(value)
-    if Mapping[int, float] in typing.get_args(hint) and isinstance(value, Mapping):
-        return {int(atoms): s for atoms, s in value.items()}
-    return value
+def _made(kind: type[Any], value: Any) -> Any:
+    return kind(value)
 
 
 def _tuples(value: Any) -> Any:

@@ -1,19 +1,23 @@
 """Values of a recipe that people write in several ways, each turned into the one way the program knows.
 
-Every function takes a plain value as read from YAML and raises ValueError: what is wrong and what to write instead.
+Every reader takes a plain value as read from YAML, and raises ValueError: what is wrong and what to write instead.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
+from typing import Any, TypeVar
 
-from gpusched.text import nearest, show
+from gpusched.recipe.messages import BadValue, typed
+from gpusched.text import did_you_mean, nearest, show
 
 UNITS_S = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 MAX_DURATION_S = 3660 * 86400.0
 MAX_CPU_SLOTS = MAX_DEVICES = 1024
+#: Arguments, modules, configurations to begin with.
+MAX_ITEMS = 1000
 
 #: ``auto``: sqrt for adaptive optimizers (Adam), linear for others (``worker/learning_rate.py``).
 POWERS = {"linear": 1.0, "sqrt": 0.5, "none": 0.0, "auto": -1.0}
@@ -42,9 +46,122 @@ RESERVED_ENV = frozenset(
 )
 RESERVED_ENV_PREFIXES = ("GPUSCHED_", "TORCHELASTIC_")
 
+Reader = Callable[[Any], Any]
+R = TypeVar("R", bound=Reader)
+#: By reader, the JSON schema of what it takes, for editors.
+SCHEMAS: dict[Reader, dict[str, Any]] = {}
+_TEXT_OR_NUMBER: dict[str, Any] = {"type": ["string", "number"]}
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+_MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 
+
+def _takes(schema: dict[str, Any]) -> Callable[[R], R]:
+    """Note the JSON schema of what a reader takes."""
+
+    def note(reader: R) -> R:
+        SCHEMAS[reader] = schema
+        return reader
+
+    return note
+
+
+@_takes({})
+def anything(value: object) -> object:
+    """Return a value that is checked elsewhere."""
+    return value
+
+
+# ------------------------------------------------------------ text and lists
+
+
+def _text(value: object, what: str, longest: int) -> str:
+    text: str = typed(value, str)
+    wrong = "is empty" if not text else "has control characters" if not text.isprintable() else ""
+    if wrong or len(text) > longest:
+        raise ValueError(f"{show(value)} {wrong or f'is longer than {longest}'}; write {what}")
+    return text
+
+
+@_takes({"type": "string", "minLength": 1, "maxLength": 128})
+def metric(value: object) -> str:
+    """Read the name of a metric."""
+    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+        name = show(value["name"])
+        raise ValueError(f"should be text; write metric: {name}, and beside it mode: max or min")
+    return _text(value, "the name of a number that the script reports", 128)
+
+
+@_takes({"type": "string", "minLength": 1, "maxLength": 4096})
+def path(value: object) -> str:
+    """Read a path, as it is written."""
+    return _text(value, "the path of a file or folder", 4096)
+
+
+@_takes({"type": "string", "pattern": f"^{_NAME}$"})
+def name(value: object) -> str:
+    """Read the name of an experiment."""
+    text: str = typed(value, str)
+    if not re.fullmatch(_NAME, text):
+        rule = "letters, digits, . _ and -, a letter or digit first, up to 64"
+        raise ValueError(f"{show(value)} is not a name: {rule}")
+    return text
+
+
+def _listed(value: object, read: Reader) -> tuple[Any, ...]:
+    """Read each item of a list. Raises BadValue with the place of the item that is wrong."""
+    items: list[object] = typed(value, list)
+    if len(items) > MAX_ITEMS:
+        raise ValueError(f"{len(items)} items; at most {MAX_ITEMS}")
+    found = []
+    for place, item in enumerate(items):
+        try:
+            found.append(read(item))
+        except ValueError as error:
+            raise BadValue(str(error), (place,)) from None
+    return tuple(found)
+
+
+@_takes({"type": "array", "items": _TEXT_OR_NUMBER})
+def arguments(value: object) -> tuple[str, ...]:
+    """Read arguments of the script."""
+    return _listed(value, _argument)
+
+
+@_takes({"type": "array", "items": {"type": "string", "pattern": f"^{_MODULE}$"}})
+def modules(value: object) -> tuple[str, ...]:
+    """Read names of modules."""
+    return _listed(value, _module)
+
+
+def _module(value: object) -> str:
+    text: str = typed(value, str)
+    if not re.fullmatch(_MODULE, text) or len(text) > 200:
+        raise ValueError(f"{show(value)} is not a module name such as torchvision.models")
+    return text
+
+
+@_takes({"type": "array", "items": {"type": "object"}})
+def configurations(value: object) -> tuple[dict[str, Any], ...]:
+    """Read configurations of the space."""
+    return _listed(value, lambda item: typed(item, dict[str, Any]))
+
+
+def _argument(value: object) -> str:
+    """Read text for a command line or an environment variable, from text or a number."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"should be text or a number, not {show(value)}; put it in quotes")
+    text = str(value)
+    if "\0" in text:
+        raise ValueError("a NUL character cannot be passed to a program")
+    return text
+
+
+# ------------------------------------------------------------ times and sizes
+
+
+@_takes({**_TEXT_OR_NUMBER, "examples": ["90s", "10m", "1h30m"]})
 def duration(value: object) -> float:
-    """Seconds, from ``90``, ``90s``, ``10m``, ``1h30m`` or ``2d``; more than 0, at most ten years."""
+    """Read seconds, from ``90``, ``90s``, ``10m``, ``1h30m`` or ``2d``; more than 0, at most ten years."""
     if value is None:
         raise ValueError("no value; write a duration such as 90s, 10m, 1h30m or 2d")
     if isinstance(value, str):
@@ -55,7 +172,9 @@ def duration(value: object) -> float:
         elif not text or found is None or len(text) > 80:
             raise ValueError(f"{show(value)} is not a duration; write 90s, 10m, 1h30m or 2d")
         else:
-            seconds = sum(float(count or 0) * UNITS_S[unit] for unit, count in _parts(found))
+            seconds = sum(
+                float(count or 0) * UNITS_S[unit] for unit, count in found.groupdict().items()
+            )
     elif isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{show(value)} is not a duration; write 90s, 10m, 1h30m or 2d")
     else:
@@ -67,8 +186,9 @@ def duration(value: object) -> float:
     return seconds
 
 
+@_takes({**_TEXT_OR_NUMBER, "examples": ["500MB", "50GB", "2TiB"]})
 def size(value: object) -> int:
-    """Bytes, from ``50GB``, ``500 MB``, ``1.5TiB`` or a number; more than 0."""
+    """Read bytes, from ``50GB``, ``500 MB``, ``1.5TiB`` or a number; more than 0."""
     found = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if found is not None:
         factor = 1024 if found["binary"] else 1000
@@ -82,8 +202,9 @@ def size(value: object) -> int:
     return int(amount)
 
 
+@_takes({**_TEXT_OR_NUMBER, "examples": ["10m", "18:30"]})
 def deadline(value: object, now: datetime | None = None) -> float:
-    """Seconds from ``now`` on: a duration, or when by the clock: ``18:30`` (the next one), ``2026-05-04 08:00``."""
+    """Read seconds from ``now`` on, from a duration, or by the clock: ``18:30``, ``2026-05-04 08:00``."""
     text = value.strip().upper() if isinstance(value, str) else ""
     if not re.match(r"\d{4}-|\d\d:", text):
         try:
@@ -112,22 +233,9 @@ def deadline(value: object, now: datetime | None = None) -> float:
     return round(seconds, 3)
 
 
-def _parts(found: re.Match[str]) -> list[tuple[str, str | None]]:
-    return list(found.groupdict().items())
-
-
-def argument(value: object) -> str:
-    """Text for a command line or an environment variable, from text or a number."""
-    if isinstance(value, bool) or value is None or not isinstance(value, str | int | float):
-        raise ValueError(f"should be text or a number, not {show(value)}; put it in quotes")
-    text = str(value)
-    if "\0" in text:
-        raise ValueError("a NUL character cannot be passed to a program")
-    return text
-
-
+@_takes({"type": "object", "additionalProperties": {"type": ["string", "number", "null"]}})
 def environment(value: object) -> dict[str, str | None]:
-    """Names and values of environment variables; None: its value is in the environment of ``gpusched``."""
+    """Read names and values of environment variables; None: its value is in the environment of ``gpusched``."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):
@@ -139,14 +247,25 @@ def environment(value: object) -> dict[str, str | None]:
         if name in RESERVED_ENV or name.startswith(RESERVED_ENV_PREFIXES):
             raise ValueError(f"{name} is set by gpusched for each rank; leave it out")
         try:
-            found[name] = None if item is None else argument(item)
+            found[name] = None if item is None else _argument(item)
         except ValueError as error:
             raise ValueError(f"{name} {error}") from None
     return found
 
 
-def devices(value: object) -> str | list[str]:
-    """``auto``, ``cpu``, ``cpu:N``, ``cuda``, ``cuda:0,2``, or a list of GPU UUIDs (prefixes will do)."""
+# ------------------------------------------------------------ devices and atoms
+
+
+@_takes(
+    {
+        "anyOf": [
+            {"type": "string", "pattern": r"^(auto|cpu(:\d+)?|cuda(:\d+(,\d+)*)?|(GPU|MIG)-.+)$"},
+            {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        ]
+    }
+)
+def devices(value: object) -> str | tuple[str, ...]:
+    """Read ``auto``, ``cpu``, ``cpu:N``, ``cuda``, ``cuda:0,2``, or a list of GPU UUIDs (prefixes will do)."""
     if isinstance(value, list | tuple):
         return _uuids(list(value))
     if not isinstance(value, str):
@@ -169,11 +288,11 @@ def devices(value: object) -> str | list[str]:
     if kind in ("auto", "cpu", "cuda") and not rest and ":" not in value:
         return kind
     meant = nearest(kind, ["auto", "cpu", "cuda"])
-    hint = f" (did you mean {meant}?)" if meant and meant != kind else ""
+    hint = f"; did you mean {meant}?" if meant and meant != kind else ""
     raise ValueError(f"{show(value)} is not auto, cpu, cpu:4, cuda, cuda:0,2 or GPU UUIDs{hint}")
 
 
-def _uuids(value: list[object]) -> list[str]:
+def _uuids(value: list[object]) -> tuple[str, ...]:
     if not value:
         raise ValueError("an empty list; write auto for all there are")
     if len(value) > MAX_DEVICES:
@@ -187,11 +306,12 @@ def _uuids(value: list[object]) -> list[str]:
         if item in found:
             raise ValueError(f"{item} is there twice")
         found.append(item)
-    return found
+    return tuple(found)
 
 
+@_takes({"enum": [1, 0.5, 0, *POWERS]})
 def power(value: object) -> float:
-    """The exponent p of lr = base x atoms^p: ``linear`` or 1, ``sqrt`` or 0.5, ``none`` or 0; -1 for ``auto``."""
+    """Read the exponent p of lr = base x atoms^p: ``linear`` or 1, ``sqrt`` or 0.5, ``none`` or 0; -1 for ``auto``."""
     if isinstance(value, str) and value in POWERS:
         return POWERS[value]
     if (
@@ -203,13 +323,20 @@ def power(value: object) -> float:
     raise ValueError(f"should be linear (1), sqrt (0.5), none (0) or auto, not {show(value)}")
 
 
-def scaling(value: object) -> str | dict[str, float]:
-    """``auto``, ``linear``, ``sqrt``, ``none``, or a table of atoms to throughput, s(1) = 1."""
+@_takes(
+    {
+        "anyOf": [
+            {"enum": list(SCALINGS)},
+            {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
+        ]
+    }
+)
+def scaling(value: object) -> str | dict[int, float]:
+    """Read ``auto``, ``linear``, ``sqrt``, ``none``, or a table of atoms to throughput, s(1) = 1."""
     if isinstance(value, str) and value in SCALINGS:
         return value
     if not isinstance(value, Mapping) or not value:
-        meant = nearest(value, SCALINGS) if isinstance(value, str) else None
-        hint = f"; did you mean {meant}?" if meant else ""
+        hint = did_you_mean(value, SCALINGS) if isinstance(value, str) else ""
         wanted = "auto, linear, sqrt, none or a table such as {1: 1, 2: 1.9}"
         raise ValueError(f"should be {wanted}, not {show(value)}{hint}")
     table: dict[int, float] = {}
@@ -221,13 +348,14 @@ def scaling(value: object) -> str | dict[str, float]:
         table[int(name)] = float(factor)
     if table.get(1, 1.0) != 1.0:
         raise ValueError(f"s(1) is 1 by definition, not {table[1]:g}; divide the table by it")
-    return {str(atoms): table[atoms] for atoms in sorted(table)}
+    return dict(sorted(table.items()))
 
 
-def sizes(value: object) -> list[int]:
-    """Numbers of atoms a trial may have, rising."""
+@_takes({"type": "array", "items": {"type": "integer", "minimum": 1}})
+def sizes(value: object) -> tuple[int, ...]:
+    """Read numbers of atoms that a trial may have, rising."""
     if value is None:
-        return []
+        return ()
     if not isinstance(value, list | tuple):
         raise ValueError(f"should be a list such as [1, 2, 4], not {show(value)}")
     for item in value:
@@ -235,4 +363,4 @@ def sizes(value: object) -> list[int]:
             raise ValueError(f"{show(item)} is not a number of atoms")
     if list(value) != sorted(set(value)):
         raise ValueError(f"should rise, as in {sorted(set(value))}")
-    return list(value)
+    return tuple(value)

@@ -1,13 +1,11 @@
-"""YAML in and out. In: plain values with the line of every key, within bounds, and never an exception of the parser's.
+"""YAML in and out. In: a ``Document``, plain values with the line of every key, within bounds.
 
 The rules are YAML 1.2's core schema: ``1e-4`` is a number, ``no`` is text, ``010`` is ten. A key twice, an alias, a
-tag, a number that is not finite or has more than 64 bits is a problem. At most 1 MiB, 32 levels and 100,000 values, and
-beside plain lists 128 KiB and 3,000 lines, commas, colons and brackets: a recipe may come from anywhere, and reading it
-must take bounded time and memory.
+tag, a number that is not finite or has more than 64 bits is a problem. At most 256 KiB, 32 levels, and 20,000 lines,
+commas, colons and brackets: a recipe may come from anywhere, and reading it must take bounded time and memory.
 
 ruamel.yaml's scanner and parser do the work; values are built here from its events, because its own constructor follows
-aliases, honours tags and knows dates. It takes 40 us for a value, too much for a list of thousands: a list of plain
-words and numbers on one line is taken out of the text before (``_take_out``) and put back from its events.
+aliases, honours tags and knows dates.
 """
 
 from __future__ import annotations
@@ -15,21 +13,19 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
 
 from gpusched.errors import InputError
-from gpusched.recipe.document import Document, Path, Problem, SourcePlace
+from gpusched.recipe.messages import Path
 from gpusched.space.forms import INT_LIMIT
 from gpusched.text import nearest, printable
 
-MAX_BYTES = 1 << 20
+MAX_BYTES = 256 << 10
 MAX_DEPTH = 32
-MAX_VALUES = 100_000
-MAX_TEXT = 128 << 10
-MAX_MARKS = 3_000
+MAX_MARKS = 20_000
 _MARKS = ("\n", ",", ":", "[", "{", "- ", "? ")
 MAX_KEY = 100
 """Characters of a key; longer ones could not be written back, as YAML allows 1024 with escapes."""
@@ -41,12 +37,78 @@ _WORDS: Mapping[str, bool | None] = {
 }
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-_ITEM = r"[-+]?[A-Za-z0-9_.][A-Za-z0-9_.+-]*"
-_PLAIN_LIST = re.compile(rf"\[( *{_ITEM}(?: *, *{_ITEM}){{15,}} *,? *)\]")
-_STAND_IN = "\ue9d7"
-_ONE_STAND_IN = re.compile(rf"{_STAND_IN}([0-9]+){_STAND_IN}")
-_STOOD_IN = re.compile(rf"\[{_STAND_IN}([0-9]+){_STAND_IN}\]")
 _NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+
+
+Finding = tuple[Path, str]
+"""A key and its problem, before the key's place in the file is looked up."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlace:
+    """SourcePlace of a value: a file and its line, or (line 0) an option of the command line."""
+
+    origin: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.origin}:{self.line}" if self.line else self.origin
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A message about a key and its place. ``path`` is empty for the document as a whole."""
+
+    place: SourcePlace
+    path: Path
+    message: str
+
+    def __str__(self) -> str:
+        where, key = str(self.place), dotted(self.path)
+        is_told = where.startswith(f"--{key} ")  # an option of that name
+        parts = [where, "" if is_told else key, self.message]
+        return printable(": ".join(part for part in parts if part))
+
+
+@dataclass(slots=True)
+class Document:
+    """Plain values, and the place of each key and item by its path."""
+
+    data: Any
+    places: dict[Path, SourcePlace]
+    problems: list[Problem] = field(default_factory=list)
+    #: Keys whose value could not be taken; a placeholder stands there.
+    unusable: set[Path] = field(default_factory=set)
+
+    #: Keys that the command line set; they are the likelier culprits.
+    overridden: list[Path] = field(default_factory=list)
+
+    def place(self, path: Path) -> SourcePlace:
+        """Return the place of a key: an override of it or inside it, its line, or the nearest map around it."""
+        for inner in self.overridden if path else ():
+            if inner[: len(path)] == path:
+                return self.places[inner]
+        while path not in self.places and path:
+            path = path[:-1]
+        return self.places[path]
+
+    def complain(self, path: Path, message: str) -> None:
+        self.problems.append(Problem(self.place(path), path, message))
+
+
+def dotted(path: Path) -> str:
+    """``("space", "lr", 0)`` -> ``space.lr[0]``; safe to print whatever the keys are made of."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        else:
+            plain = re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", part)
+            text += ("." if text else "") + (part if plain else repr(part[:40]))
+    return text
+
+
+# ------------------------------------------------------------ reading
 
 
 class Unreadable(Exception):
@@ -107,30 +169,13 @@ def _hint(path: FilePath) -> str:
 
 def read_yaml(text: str, origin: str) -> Document:
     """Parse one document; raises Unreadable. Duplicate keys and bad numbers are in ``problems``."""
-    lists: list[str] = []
-    if _STAND_IN not in text:
-        text = _PLAIN_LIST.sub(lambda found: _take_out(found[1], lists), text)
-    _require_bounds(text)
-    builder = _Builder(origin, lists)
+    if sum(map(text.count, _MARKS)) > MAX_MARKS:
+        marks = "lines, commas, colons and brackets"
+        raise Unreadable(1, f"more than {MAX_MARKS} {marks}; is this a recipe?")
+    builder = _Builder(origin)
     for event in _events(text):
         builder.take(event)
     return builder.document
-
-
-def _take_out(items: str, lists: list[str]) -> str:
-    """Keep the items of a list, and leave a list of one word, which stands for them, in the text."""
-    lists.append(items)
-    return f"[{_STAND_IN}{len(lists) - 1}{_STAND_IN}]"
-
-
-def _require_bounds(text: str) -> None:
-    if len(text) > MAX_TEXT:
-        raise Unreadable(1, f"more than {MAX_TEXT >> 10} KiB beside plain lists; is this a recipe?")
-    if sum(map(text.count, _MARKS)) > MAX_MARKS:
-        message = (
-            "lines, commas, colons and brackets; write a long list on one line, as in [a, b, c]"
-        )
-        raise Unreadable(1, f"more than {MAX_MARKS} {message}")
 
 
 def _events(text: str) -> Iterator[Any]:
@@ -176,12 +221,10 @@ class _Frame:
 class _Builder:
     """Builds plain values from the parser's events, one at a time."""
 
-    def __init__(self, origin: str, lists: Sequence[str] = ()) -> None:
+    def __init__(self, origin: str) -> None:
         self.document = Document(None, {(): SourcePlace(origin, 1)})
-        self._lists = lists
         self._origin = origin
         self._stack: list[_Frame] = []
-        self._values = 0
         self._documents = 0
 
     def take(self, event: Any) -> None:
@@ -197,12 +240,6 @@ class _Builder:
                 raise Unreadable(line, "an alias (*name); write the value out")
             case "ScalarEvent":
                 self._check_tag(event, line)
-                if self._lists and _STAND_IN in event.value:
-                    if not event.style and self._stack and self._take_list(event.value, line):
-                        return
-                    event.value = _STOOD_IN.sub(
-                        lambda found: f"[{self._lists[int(found[1])]}]", event.value
-                    )
                 if self._stack and self._stack[-1].wants_key:
                     self._take_key(self._stack[-1], event.value, line)
                 else:
@@ -245,28 +282,6 @@ class _Builder:
             self.document.problems.append(Problem(SourcePlace(self._origin, line), path, problem))
             self.document.unusable.add(path)
 
-    def _take_list(self, text: str, line: int) -> bool:
-        """Return the items for which ``text`` stands; False if it is part of a text instead of an item."""
-        found = _ONE_STAND_IN.fullmatch(text)
-        frame = self._stack[-1]
-        if found is None or not isinstance(frame.value, list):
-            return False
-        items = self._lists[int(found[1])].rstrip(" ,").split(",")
-        if self._values + len(items) > MAX_VALUES:
-            raise Unreadable(line, f"more than {MAX_VALUES} values")
-        self._values += len(items)
-        place, places = SourcePlace(self._origin, line), self.document.places
-        for item in items:
-            value, problem = resolve(item.strip(" "))
-            path = (*frame.path, len(frame.value))
-            frame.value.append(value)
-            if not frame.dropped:
-                places[path] = place
-            if problem:
-                self.document.problems.append(Problem(place, path, problem))
-                self.document.unusable.add(path)
-        return True
-
     def _open(self, value: dict[str, Any] | list[Any], line: int) -> None:
         if self._stack and self._stack[-1].wants_key:
             raise Unreadable(line, "a list or map as a key; a key is plain text")
@@ -277,9 +292,6 @@ class _Builder:
 
     def _put(self, value: Any, line: int) -> tuple[Path, bool]:
         """Put a value where it belongs; return its path, and whether it was dropped."""
-        self._values += 1
-        if self._values > MAX_VALUES:
-            raise Unreadable(line, f"more than {MAX_VALUES} values")
         if not self._stack:
             self.document.data = value
             return (), False

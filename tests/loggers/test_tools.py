@@ -217,7 +217,7 @@ def test_a_tool_that_is_not_installed_is_named(
     [
         ("tensorbord", "did you mean tensorboard?"),
         ([{"csv": {"fil": "x"}}], "csv: fil unknown option; there are file"),
-        (["csv", "csv"], "csv is there twice"),
+        (["csv", "csv"], "csv is named twice"),
         ([3], "should be names of loggers"),
         ("mine.py:Missing", "no such file"),
     ],

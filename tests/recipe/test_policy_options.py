@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from gpusched import policies
+from gpusched.errors import RecipeError
 from gpusched.recipe.policy import check_policy
 from tests.recipe.conftest import Load
 
@@ -96,7 +97,7 @@ def test_findings(options: dict[str, object], findings: list[object]) -> None:
 def test_a_policy_without_options() -> None:
     assert check_policy("bare") == ("bare", {}, [])
     [(_, message)] = check_policy({"name": "bare", "x": 1})[2]
-    assert message == "unknown; bare has no options"
+    assert message == "unknown option of bare, which has no options; leave it out"
 
 
 @pytest.mark.parametrize("name", policies.names())
@@ -113,3 +114,5 @@ def test_the_target_of_the_recipe_is_that_of_a_policy_that_aims_at_one(load: Loa
     assert load(pop).policy_options["target"] == 0.9
     assert load(pop, "policy.target=0.8").policy_options["target"] == 0.8
     assert "target" not in load("target: 0.9\n").policy_options
+    with pytest.raises(RecipeError, match=r"target\.for: pop ends the search at the first report"):
+        load(pop, "target.for=3")

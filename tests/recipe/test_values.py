@@ -48,8 +48,8 @@ def test_any_duration_is_within_bounds_or_refused(text: str) -> None:
     [
         *[("auto", "auto"), ("cpu", "cpu"), ("cpu:4", "cpu:4"), ("cuda", "cuda")],
         *[("cuda:0,2", "cuda:0,2"), ("cuda: 0, 2", "cuda:0,2"), ("cpu:04", "cpu:4")],
-        ("GPU-1a2b3c4d", ["GPU-1a2b3c4d"]),
-        (["GPU-1a2b3c4d", "MIG-5e6f7a8b"], ["GPU-1a2b3c4d", "MIG-5e6f7a8b"]),
+        ("GPU-1a2b3c4d", ("GPU-1a2b3c4d",)),
+        (["GPU-1a2b3c4d", "MIG-5e6f7a8b"], ("GPU-1a2b3c4d", "MIG-5e6f7a8b")),
     ],
 )
 def test_devices(written: object, read: object) -> None:
@@ -94,9 +94,9 @@ def test_no_powers(written: object) -> None:
 
 def test_a_scaling_table_is_sorted_and_of_floats() -> None:
     assert list(values.scaling({"4": 3, "1": 1, "2": 1.9}).items()) == [
-        ("1", 1),
-        ("2", 1.9),
-        ("4", 3),
+        (1, 1),
+        (2, 1.9),
+        (4, 3),
     ]
 
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-import re
 from contextlib import suppress
-from unittest import mock
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpusched.recipe import yaml as config_yaml
-from gpusched.recipe.document import dotted
-from gpusched.recipe.yaml import Unreadable, read_yaml, resolve, write_yaml
+from gpusched.recipe.yaml import Unreadable, dotted, read_yaml, resolve, write_yaml
 
 
 @pytest.mark.parametrize(
@@ -125,74 +121,21 @@ def test_any_text_is_read_or_unreadable(text: str) -> None:
     assert found is None or (found.line >= 1 and str(found).isprintable())
 
 
-# ------------------------------------------------------------ long lists, which the parser does not see
-
-ITEMS = st.lists(
-    st.sampled_from(
-        ["1", "1e-4", "-0.5", "relu", "no", "null", "true", "9" * 40, "1e999", "+.5", "a-b", "..."]
-    ),
-    min_size=12,
-    max_size=40,
-)
-AROUND = st.sampled_from(
-    [
-        "a: {}\n",
-        "a: {{choice: {}, b: 1}}\n",
-        "a:\n  - {}\n  - x\n",
-        "a: [{}, 2]\n",
-        "a: '{}'\n",
-        'a: "{}"\n',
-        "a: word {}\n",
-        "# {}\na: 1\n",
-        "a: |\n  {}\n",
-        "{}: 1\n",
-        "a: [{}\n",
-        "a: {} x\n",
-        "a: {}\na: {}\n",
-        "&x {}\n",
-        "{}",
-    ]
-)
-SEPARATORS = st.sampled_from([", ", ",", " , ", ",,", ", ,", ",\n ", " "])
-
-
-@given(ITEMS, AROUND, SEPARATORS, st.sampled_from(["", ",", " ,", ",,"]))
-def test_a_long_list_reads_as_through_the_parser(
-    items: list[str], around: str, separator: str, end: str
-) -> None:
-    text = around.replace("{}", "[" + separator.join(items) + end + "]").replace("{{", "{")
-    text = text.replace("}}", "}")
-
-    def read() -> object:
-        try:
-            found = read_yaml(text, "r")
-        except Unreadable:
-            return "unreadable"
-        return found.data, found.places, [str(p) for p in found.problems], found.unusable
-
-    quickly = read()
-    with mock.patch.object(config_yaml, "_PLAIN_LIST", re.compile("(?!)")):
-        assert read() == quickly
-
-
 LARGEST = {
-    "a list": "a: [" + ", ".join(["0.125"] * 99_990) + "]\n",
-    "too long a list": "a: [" + "1," * 100_001 + "]\n",
-    "too long a list of text": "a: [" + "'x', " * 100_001 + "]\n",
-    "keys": "".join(f"key{n}: 1\n" for n in range(1_490)),
-    "too many keys": "".join(f"key{n}: 1\n" for n in range(60_000)),
-    "a map": "a: {" + ", ".join(f"k{n}: 1" for n in range(1_490)) + "}\n",
-    "a word": "a: " + "x" * 130_000 + "\n",
-    "too long a word": "a: " + "x" * 1_000_000 + "\n",
-    "a comment": "# " + "x" * 130_000 + "\na: 1\n",
-    "brackets": "a: " + "[" * 130_000 + "\n",
-    "lists that do not end": "a: " + ("[" + "1," * 20) * 140 + "\n",
-    "lines": "\n" * 3_000,
+    "a list": "a: [" + ", ".join(["0.125"] * 19_990) + "]\n",
+    "too long a list": "a: [" + "1," * 20_001 + "]\n",
+    "keys": "".join(f"key{n}: 1\n" for n in range(9_990)),
+    "a map": "a: {" + ", ".join(f"k{n}: 1" for n in range(9_990)) + "}\n",
+    "a word": "a: " + "x" * 260_000 + "\n",
+    "a comment": "# " + "x" * 260_000 + "\na: 1\n",
+    "brackets": "a: " + "[" * 20_001 + "\n",
+    "lists that do not end": "a: " + ("[" + "1," * 20) * 900 + "\n",
+    "lines": "\n" * 20_000,
 }
 
 
 @pytest.mark.parametrize("name", LARGEST)
 def test_the_largest_are_read_in_a_moment(name: str) -> None:
-    """0.2 s on a quiet machine at the most: what grew with the square of the input would meet the test's time limit."""
+    """Within 2 s on a quiet machine: work that grew with the square of the input would meet the test's time limit."""
     with suppress(Unreadable):
         read_yaml(LARGEST[name], "r")
