@@ -3,7 +3,8 @@
 * where this rank stands: ``start`` (what ``init`` does), ``context``, ``hparams``, ``group`` (the ranks of this
   trial); ``trial`` is made of ``setup`` and what a script calls while it trains
 * what a rank says: ``reports``, over ``channel`` to the daemon; ``leaving``, ``lastword``;
-  to the user: ``errorfile`` (in which line it failed), ``usage`` and ``checks`` (which call is wrong or missing),
+  to the user: ``errorfile`` (in which line it failed), ``usage`` (which call is wrong or missing), ``forgotten`` (state
+  that nothing saves),
   ``files`` (which path two trials write)
 * what a trial trains on: ``data`` (who gets which sample), ``loader``, ``stream``, ``shard``; ``weights``,
   ``learning_rate`` and ``schedule`` keep gradients, rates and schedules right whatever the number of ranks

@@ -14,6 +14,7 @@ from gpusched.worker.context import Context, take_gpu
 from gpusched.worker.group import Group
 from gpusched.worker.hparams import HParams
 from gpusched.worker.training import Training
+from gpusched.worker.usage import Usage
 
 if TYPE_CHECKING:
     import torch
@@ -30,13 +31,18 @@ class Setup(ABC):
         self._context = context
         self._pid = -1 if context.is_helper else os.getpid()
         self._group = group
-        self._training = Training(context)
+        self._usage = Usage(context, group, self._remark)
+        self._training = Training(context, self._usage)
         self._weight: Any = None
         self._device: torch.device | None = None
 
     @abstractmethod
     def _arrive(self) -> None:
         """Find out where training stands, which matters from here on."""
+
+    @abstractmethod
+    def _remark(self, text: str) -> None:
+        """Tell whoever looks at the search."""
 
     @property
     def hparams(self) -> HParams:
@@ -86,7 +92,7 @@ class Setup(ABC):
         """
         from gpusched.worker import sharded, weights
 
-        self._training.usage.made("wrap")
+        self._usage.made("wrap")
         self._group.make_default_group()
         model = model.to(self.device)
         if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):

@@ -28,9 +28,9 @@ STATE_NAME = "trial.state"
 class Training:
     """The parts of a trial's state that live in the script's process."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, usage: Usage) -> None:
         settings = context.settings
-        self._context = context
+        self.usage = usage
         self._checkpoint: Restorable | None = None
         self._loaded: dict[str, Any] | None = None
         self.layout = Layout(
@@ -46,9 +46,9 @@ class Training:
         self._is_fixed = False
         self.tracked: dict[str, Any] = {}
         self._parameters: list[Any] | None = None
-        self.usage = Usage()
-        #: What the checkpoint lacks that this launch goes on from, in words.
+        #: What the checkpoint lacks that this launch goes on from, in words, and the ranks that wrote it.
         self.lacks: str | None = None
+        self.written_by: int | None = None
         self.loaders: list[Any] = []
         self.scalers: list[RateScaler] = []
         #: Lines of the script that made the loaders, each with its number among those of a line; calls in this round.
@@ -99,6 +99,7 @@ class Training:
         """Take the checkpoint to restore from, and put back what was set up before it was known."""
         self._checkpoint = checkpoint
         self.lacks = self._saved("forgotten")
+        self.written_by = checkpoint.facts["world_size"] if checkpoint is not None else None
         for scaler, state in zip(self.scalers, self._saved("scalers") or [], strict=False):
             scaler.load_state_dict(state)
         for loader, state in zip(self.loaders, self._saved("loaders") or [], strict=False):
@@ -146,7 +147,7 @@ class Training:
                 )
             if self.tracked.get(name, value) is not value:
                 raise ValueError(f"trial.track({name}=...): {name!r} is tracked already")
-        self.usage.watch_optimizers()
+        self.usage.at_work.watch()
         for value in objects.values():
             self._count_steps_of(value)
         self.tracked.update(objects)
@@ -247,7 +248,7 @@ class Training:
 
     def forgotten(self) -> str | None:
         """Return the message for an object at work that a checkpoint lacks; None where it lacks nothing."""
-        return self.usage.forgotten(
+        return self.usage.at_work.forgotten(
             {name: value for name, value in self.tracked.items() if name != STATE_NAME}
         )
 

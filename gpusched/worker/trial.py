@@ -23,7 +23,6 @@ from gpusched.protocol import GO, Go, Metric, Report
 from gpusched.worker import lastword, rng
 from gpusched.worker.channel import Channel
 from gpusched.worker.checkpoint import Checkpoint, Restorable
-from gpusched.worker.checks import Checks
 from gpusched.worker.context import Context
 from gpusched.worker.errorfile import say
 from gpusched.worker.files import Files
@@ -86,7 +85,6 @@ class Trial(Setup):
         self._checkpoint: Restorable | None = None
         self._step = self._iteration = self._step_before = 0
         self._state: PlainState | None = None
-        self._checks = Checks(context, group, self._training, self._leaving, self._remark)
         self._looping = self._diverged = self._reported = self._arrived = False
         self._step_began_s = time.monotonic()
         if self._successor is None:
@@ -152,7 +150,7 @@ class Trial(Setup):
         if self._reported:
             raise RuntimeError("trial.track(...) must be called before the first trial.report(...)")
         self._arrive()
-        self._training.usage.tracks = True
+        self._usage.tracks = True
         if self._witness is not None:
             self._witness.attach()
         if objects:
@@ -241,9 +239,13 @@ class Trial(Setup):
             self._reported = True
             if self._files is not None:
                 self._files.watch_torch()
-            self._checks.at_first_report(self._step)
+            writes_files = self._leaving.writes_files
+            self._usage.at_first_report(self._training, self._step, writes_files=writes_files)
+            self._leaving.has_state = (
+                bool(self._training.tracked) or writes_files or self._usage.tracks
+            )
         if self._training.tracked:
-            self._checks.at_every_report()
+            self._usage.at_every_report(self._training, writes_files=self._leaving.writes_files)
         self._group.expect(now_s - began_s)
         if self._witness is not None:
             self._witness.reported(step, metrics)
@@ -346,7 +348,6 @@ class Trial(Setup):
         if found is None and self._saver is not None:
             found = self._saver.newest()
         self._checkpoint = found
-        self._checks.goes_on_from(found)
         if found is not None:
             self._step, self._iteration = found.step, found.facts["iteration"]
         self._training.goes_on_from(found)

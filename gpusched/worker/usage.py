@@ -2,21 +2,26 @@
 
 A model that trains wrongly must not be ranked in silence. ``Usage`` remembers the calls of a script; at its first
 report, when it is set up, the calls that are missing are found, and the ranks' parameters are compared; at later ones
-the steps of schedulers are counted. Ranks that make different calls are found by ``group.py``, wrong arguments by the
-function that is called; ``errorfile.py`` adds the script's line to an error.
+the steps of schedulers are counted, and state that no checkpoint holds is looked for (``forgotten.py``). Ranks that
+make different calls are found by ``group.py``, wrong arguments by the function that is called; ``errorfile.py`` adds
+the script's line to an error.
 """
 
 from __future__ import annotations
 
-import gc
 import sys
-import weakref
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
+from gpusched.worker.context import Context
+from gpusched.worker.errorfile import say
+from gpusched.worker.forgotten import AtWork, live, owned
 from gpusched.worker.group import Call, Group, script_line
 from gpusched.worker.learning_rate import bare_optimizer
 from gpusched.worker.schedule import Schedule, counts_atoms
+
+if TYPE_CHECKING:
+    from gpusched.worker.training import Training
 
 _SAMPLES = 2048
 _FAR = 1e-3
@@ -24,9 +29,17 @@ _FAR = 1e-3
 
 
 class Usage:
-    """Calls that a script has made, and what is missing among them."""
+    """Calls that a script has made, and what is missing among them.
 
-    def __init__(self) -> None:
+    What is missing is an error where the launch goes on from a checkpoint that lacks something, or on other ranks than
+    it was written by; elsewhere it is told, once.
+    """
+
+    def __init__(self, context: Context, group: Group, remark: Callable[[str], None]) -> None:
+        """Check the script of one rank; ``remark`` tells the search, ``say`` the trial's log alone."""
+        self._context, self._group, self._remark = context, group, remark
+        self.at_work = AtWork()
+        self._told: set[str] = set()
         self.wrapped = False
         #: ``trial.track`` was called, perhaps with nothing to save.
         self.tracks = False
@@ -37,9 +50,47 @@ class Usage:
         #: Steps that tracked schedulers had taken at the last report, by name.
         self._stepped: dict[str, int] = {}
         self._optimizer_steps = 0
-        #: Optimizers that have stepped since the script tracked something.
-        self._at_work: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._is_watching = False
+
+    def at_first_report(self, training: Training, step: int, *, writes_files: bool) -> None:
+        """Check what was set up, before step ``step + 1`` is reported. All ranks call it.
+
+        Raises:
+            RuntimeError: The script would train a wrong model.
+        """
+        if self._context.scheduled and not training.tracked and not writes_files:
+            wrong = self.untracked()
+            if wrong is None and step > 0 and not self.tracks:
+                wrong = self.stateless(step, resumed=True)
+            if wrong is not None:
+                raise RuntimeError(wrong)
+        if (apart := unwrapped(self._group, training.tracked.values())) is not None:
+            raise RuntimeError(apart)
+        if self._group.rank == 0 and (uneven := self.uneven(self._group.world_size)):
+            say(uneven)
+
+    def at_every_report(self, training: Training, *, writes_files: bool) -> None:
+        """Check how the script has trained since the last report.
+
+        Raises:
+            RuntimeError: The script would train a wrong model.
+        """
+        written_by = training.written_by
+        if not training.keeps_global_batch and (complaint := self.step_scheduler(training.tracked)):
+            is_resized = written_by not in (None, self._group.world_size)
+            self._refuse_or_tell("schedule", complaint, is_resized, say)
+        if self._context.scheduled and not writes_files:
+            self.at_work.look_at_copies(training.tracked)
+            if (lacks := training.lacks or training.forgotten()) is not None:
+                self._refuse_or_tell("state", lacks, written_by is not None, self._remark)
+
+    def _refuse_or_tell(
+        self, about: str, wrong: str, is_error: bool, tell: Callable[[str], None]
+    ) -> None:
+        if is_error:
+            raise RuntimeError(wrong)
+        if self._group.rank == 0 and about not in self._told:
+            tell(wrong)
+        self._told.add(about)
 
     def made(self, call: str) -> None:
         """``wrap``, ``loader`` or ``scale_lr`` was called."""
@@ -131,61 +182,8 @@ class Usage:
                     bare_optimizer(value.optimizer).register_step_post_hook(self._optimizer_stepped)
                 self._stepped[name] = value.last_epoch
 
-    def watch_optimizers(self) -> None:
-        """Notice every optimizer that steps from here on."""
-        if not self._is_watching:
-            from torch.optim.optimizer import register_optimizer_step_post_hook
-
-            self._is_watching = True
-            register_optimizer_step_post_hook(lambda optimizer, *_: self._at_work.add(optimizer))
-
-    def forgotten(self, tracked: Mapping[str, Any]) -> str | None:
-        """Return the message for an optimizer at work that is not tracked, or whose model or scheduler is not.
-
-        Each would begin afresh at the next launch, while the rest goes on: a discriminator without its optimizer, an
-        optimizer made anew in mid-training, a scheduler that nobody saves.
-        """
-        if not tracked:
-            return None
-        values = list(tracked.values())
-        optimizers = [bare_optimizer(value) for value in values]
-        modules = [value for value in values if callable(getattr(value, "parameters", None))]
-        known = {id(parameter) for module in modules for parameter in module.parameters()}
-        for optimizer in list(self._at_work):
-            name = type(optimizer).__name__
-            if not any(each is optimizer for each in optimizers):
-                return _forgotten(
-                    f"this script steps an optimizer ({name}) that trial.track does not have"
-                )
-            owned = (each for group in optimizer.param_groups for each in group["params"])
-            if not all(id(parameter) in known for parameter in owned):
-                return _forgotten(
-                    f"the tracked optimizer ({name}) moves parameters of a model that trial.track does not have"
-                )
-            if getattr(optimizer.step, "_wrapped_by_lr_sched", False) and not any(
-                _scheduled(value) is optimizer for value in values
-            ):
-                return _forgotten(
-                    f"the tracked optimizer ({name}) has a scheduler of its rate that trial.track does not have"
-                )
-        return None
-
     def _optimizer_stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         self._optimizer_steps += 1
-
-
-def _forgotten(what: str) -> str:
-    return (
-        f"{what}: it would begin afresh at every launch, while the rest goes on. Track all that training changes: "
-        f"trial.track(model=model, opt=opt, sched=sched), by one name each"
-    )
-
-
-def _scheduled(value: Any) -> Any:
-    """Return the optimizer of a scheduler, which may be wrapped (``trial.schedule``, Accelerate); None of others."""
-    inner = getattr(value, "scheduler", value)
-    optimizer = getattr(inner, "optimizer", None) if hasattr(inner, "last_epoch") else None
-    return bare_optimizer(optimizer) if optimizer is not None else None
 
 
 def unwrapped(group: Group, tracked: Iterable[Any]) -> str | None:
@@ -244,15 +242,8 @@ def _samples(torch: Any, tracked: Iterable[Any]) -> Any:
 
 def _optimizer_at_work() -> Any:
     """An optimizer that has been stepped, in a script that made it without gpusched; None if there is none."""
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return None
-    for thing in gc.get_objects():
-        if issubclass(type(thing), torch.optim.Optimizer) and _was_stepped(thing):
-            return thing
-    return None
+    return next(filter(_was_stepped, live("torch.optim", "Optimizer")), None)
 
 
 def _was_stepped(optimizer: Any) -> bool:
-    parameters = (p for group in optimizer.param_groups for p in group["params"])
-    return bool(optimizer.state) or any(p.grad is not None for p in parameters)
+    return bool(optimizer.state) or any(each.grad is not None for each in owned(optimizer))

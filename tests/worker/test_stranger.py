@@ -6,6 +6,7 @@ cannot be must be refused. Each loop is one that the issue's list of defects doe
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch.optim import swa_utils
 from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, ReduceLROnPlateau, StepLR
 
 import gpusched
+from gpusched.protocol import Remark
 from tests.worker.fakes import Bench, Ended, at_step, daemon, run_ranks
 from tests.worker.test_ranks import Bench_at, digits, small_net, values
 
@@ -129,41 +131,124 @@ def test_an_ordinary_loop_ends_as_if_nothing_had_happened(bench: Bench, how: str
         assert found == pytest.approx(expected, abs=1e-8)
 
 
-def forgetful(what: str) -> None:
+class Average:
+    """Averaged weights as people write them: a copy that is moved in place, behind autograd's back."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.copy = copy.deepcopy(model)
+
+    def update(self, model: nn.Module) -> None:
+        for mine, theirs in zip(self.copy.parameters(), model.parameters(), strict=True):
+            mine.data.lerp_(theirs.data, 0.1)
+
+    def state_dict(self) -> Any:
+        return self.copy.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.copy.load_state_dict(state)
+
+
+class Whole:
+    """A trainer that is tracked as one object: its state is what it says."""
+
+    def __init__(self, **parts: Any) -> None:
+        self.parts = parts
+
+    def state_dict(self) -> Any:
+        return {name: part.state_dict() for name, part in self.parts.items()}
+
+    def load_state_dict(self, state: Any) -> None:
+        for name, part in self.parts.items():
+            part.load_state_dict(state[name])
+
+
+def forgetful(what: str, how: str = "forgets") -> None:
+    """Train with one object more than the model and its optimizer, which ``how`` it is tracked may leave out."""
     trial = gpusched.init()
     model, other = nn.Linear(1, 1), nn.Linear(1, 1)
     optimizer = torch.optim.Adam(model.parameters())
     if what == "parameters":
         optimizer = torch.optim.Adam([*model.parameters(), *other.parameters()])
     second = torch.optim.Adam(other.parameters())
+    more: dict[str, Any] = {}
     if what == "scheduler":
-        StepLR(optimizer, 1)
-    trial.track(model=model, opt=optimizer)
+        more["more"] = StepLR(optimizer, 1)
+    elif what == "plateau":
+        more["more"] = ReduceLROnPlateau(optimizer, patience=1)
+    elif what == "scaler":
+        more["more"] = torch.amp.GradScaler("cpu", enabled=how != "off")
+    elif what == "swa":
+        more["more"] = swa_utils.AveragedModel(model)
+    elif what == "average":
+        more["more"] = Average(model)
+    elif what == "optimizer":
+        more = {"other": other, "second": second}
+    elif what == "parameters":
+        more["other"] = other
+    if how == "tracks":
+        trial.track(model=model, opt=optimizer, **more)
+    elif how == "nests":
+        trial.track(trainer=Whole(model=model, opt=optimizer, **more))
+    else:
+        trial.track(model=model, opt=optimizer)
+    evaluated = copy.deepcopy(model)
     for epoch in trial.steps(limit=4):
         if what == "anew" and epoch == 1:
             optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
         for each in (optimizer, second) if what == "optimizer" else (optimizer,):
             model(torch.ones(1, 1)).sum().backward()
             other(torch.ones(1, 1)).sum().backward()
+            if what == "scaler":
+                more["more"].scale(model(torch.ones(1, 1)).sum()).backward()
+                more["more"].step(each)
+                more["more"].update()
             each.step()
+        if what == "plateau":
+            more["more"].step(float(epoch))
+        elif what == "swa":
+            more["more"].update_parameters(model)
+        elif what == "average":
+            more["more"].update(model)
+        evaluated.load_state_dict(model.state_dict())
         trial.report(accuracy=0.0)
 
 
-@pytest.mark.parametrize(
-    ("what", "told"),
-    [
-        ("optimizer", "steps an optimizer (Adam) that trial.track does not have"),
-        ("anew", "steps an optimizer (Adam) that trial.track does not have"),
-        ("parameters", "(Adam) moves parameters of a model that trial.track does not have"),
-        ("scheduler", "(Adam) has a scheduler of its rate that trial.track does not have"),
-    ],
-)
+FORGOTTEN = {
+    "optimizer": "steps an optimizer (Adam) that trial.track does not have",
+    "anew": "steps an optimizer (Adam) that trial.track does not have",
+    "parameters": "(Adam) moves parameters of a model that trial.track does not have",
+    "scheduler": "(Adam) has a scheduler of its rate that trial.track does not have",
+    "plateau": "this script uses a ReduceLROnPlateau that trial.track does not have",
+    "scaler": "this script uses a GradScaler that trial.track does not have",
+    "swa": "this script uses a AveragedModel that trial.track does not have",
+    "average": "a Linear that no optimizer moves changes from report to report",
+}
+
+
+@pytest.mark.parametrize("what", FORGOTTEN)
 def test_what_a_script_forgets_to_track_is_told_and_refused_at_the_resume(
-    bench: Bench, what: str, told: str
+    bench: Bench, what: str
 ) -> None:
-    with daemon(bench, at_step(**{"yield": 2})):
+    with daemon(bench, at_step(**{"yield": 2})) as fake:
         (first,) = run_ranks(forgetful, 1, bench, 1, (what,))
+    told = FORGOTTEN[what]
     assert first.stderr.count(told) == 1
+    assert [told in frame.text for frame in fake.of_kind(Remark)] == [True]
     (second,) = run_ranks(forgetful, 1, bench, 2, (what,))
     assert told in second.error
     assert [line["k"] for line in bench.reports()] == [1, 2]
+
+
+@pytest.mark.parametrize("how", ["tracks", "nests"])
+@pytest.mark.parametrize("what", [what for what in FORGOTTEN if what != "anew"])
+def test_what_a_tracked_object_holds_is_not_forgotten(bench: Bench, what: str, how: str) -> None:
+    with daemon(bench, at_step(**{"yield": 2})) as fake:
+        (first,) = run_ranks(forgetful, 1, bench, 1, (what, how))
+        (second,) = run_ranks(forgetful, 1, bench, 2, (what, how))
+    assert not first.error + first.stderr + second.error + second.stderr
+    assert fake.of_kind(Remark) == []
+
+
+def test_a_scaler_that_is_switched_off_has_nothing_to_forget(bench: Bench) -> None:
+    (ended,) = run_ranks(forgetful, 1, bench, 1, ("scaler", "off"))
+    assert not ended.error + ended.stderr

@@ -1,0 +1,215 @@
+"""State that training changes and no checkpoint holds: an optimizer, a scheduler, an average of the weights.
+
+Each would begin afresh at the next launch while the rest goes on: a discriminator without its optimizer, a patience
+that is never exhausted, an average that forgets the first half. Objects of torch are noticed as they change; copies of
+a model, which have no method of their own to notice, by values that differ from report to report. What a tracked object
+of the script's own holds in an attribute is that object's business.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+from gpusched.worker.learning_rate import bare_optimizer
+
+_CHANGES = (
+    ("torch.optim.lr_scheduler", "ReduceLROnPlateau", "step"),
+    ("torch.optim.swa_utils", "AveragedModel", "update_parameters"),
+    ("torch.amp.grad_scaler", "GradScaler", "update"),
+    ("torch.distributed.fsdp.sharded_grad_scaler", "ShardedGradScaler", "update"),
+)
+"""Classes with a state of their own, and the method that changes the state."""
+
+_OPAQUE = ("torch.", "gpusched.worker.trial")
+"""Origins of objects that are not looked into."""
+
+_NESTED_MAX = 10_000
+_COMPARED = 8
+_STILL_MAX = 3
+"""Reports over which a copy is looked at that does not change: a frozen teacher costs nothing for long."""
+
+
+class AtWork:
+    """Objects that train in this script, whether it has tracked them or not."""
+
+    def __init__(self) -> None:
+        self._noticed: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._is_watching = False
+        #: Of what was found to be whole last: objects, and whether a scheduler has taken hold of each.
+        self._whole: object = None
+        #: Models that no optimizer moves: their values at the last report, and the reports over which these stayed.
+        self._copies: weakref.WeakKeyDictionary[Any, tuple[list[float], int]] | None = None
+        #: Models that are tracked, in an object of the script's own or by themselves.
+        self._models: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._changing_copy: str | None = None
+
+    def watch(self) -> None:
+        """Notice every optimizer that steps from here on, and every object of ``_CHANGES`` that changes."""
+        if self._is_watching:
+            return
+        self._is_watching = True
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        register_optimizer_step_post_hook(lambda optimizer, *_: self._noticed.add(optimizer))
+        for module, kind, method in _CHANGES:
+            if module in sys.modules:
+                _notice_calls(getattr(sys.modules[module], kind), method, self._noticed.add)
+
+    def forgotten(self, tracked: Mapping[str, Any]) -> str | None:
+        """Return the message for an object at work that is not tracked, or whose model or scheduler is not."""
+        state = [(id(each), _has_scheduler(each)) for each in self._noticed]
+        if not tracked or state == self._whole:
+            return self._changing_copy
+        held = _held(tracked.values())
+        known = {id(parameter) for value in held.values() for parameter in _parameters(value)}
+        scheduled = {id(_scheduled(value)) for value in held.values()}
+        for each in list(self._noticed):
+            name = type(each).__name__
+            if id(each) not in held:
+                if not hasattr(each, "param_groups"):
+                    if each.state_dict():
+                        return _lost(f"this script uses a {name} that trial.track does not have")
+                    continue
+                what = f"this script steps an optimizer ({name}) that trial.track does not have"
+            elif any(id(parameter) not in known for parameter in owned(each)):
+                what = f"the tracked optimizer ({name}) moves parameters of a model that trial.track does not have"
+            elif _has_scheduler(each) and id(each) not in scheduled:
+                what = f"the tracked optimizer ({name}) has a scheduler of its rate that trial.track does not have"
+            else:
+                continue
+            return _lost(what)
+        self._whole = state
+        return self._changing_copy
+
+    def look_at_copies(self, tracked: Mapping[str, Any]) -> None:
+        """Notice a copy of a model that changes from report to report and is not tracked.
+
+        A copy that is as a tracked model is now was made from it, for an evaluation: nothing is lost with it.
+        """
+        if self._copies is None:
+            held = _held(tracked.values()).values()
+            known = {id(each) for value in held for each in _parameters(value)}
+            known |= {id(each) for value in self._noticed for each in owned(value)}
+            found = [each for each in live("torch.nn", "Module") if _is_apart(each, known)]
+            inner = {id(part) for each in found for part in each.modules() if part is not each}
+            outer = [each for each in found if id(each) not in inner]
+            self._copies = weakref.WeakKeyDictionary({each: (_values(each), 0) for each in outer})
+            self._models = weakref.WeakSet(each for each in held if _parameters(each))
+            return
+        for copy, (before, still) in list(self._copies.items()):
+            now = _values(copy)
+            if now == before:
+                self._copies[copy] = now, still + 1
+                if still + 1 == _STILL_MAX:
+                    del self._copies[copy]
+            elif all(now != _values(model) for model in self._models):
+                self._changing_copy = _lost(
+                    f"a {type(copy).__name__} that no optimizer moves changes from report to report (an average of "
+                    f"weights, a target network), and trial.track does not have it"
+                )
+                self._copies.clear()
+                return
+            else:
+                self._copies[copy] = now, 0
+
+
+def live(module: str, kind: str) -> list[Any]:
+    """Return all objects of a class of torch that this script has made; none before it has imported torch."""
+    of = getattr(sys.modules.get(module), kind, None)
+    return [] if of is None else [one for one in gc.get_objects() if issubclass(type(one), of)]
+
+
+def owned(optimizer: Any) -> list[Any]:
+    """Return the parameters that an optimizer moves; none for other objects."""
+    return [each for group in getattr(optimizer, "param_groups", ()) for each in group["params"]]
+
+
+def _lost(what: str) -> str:
+    return (
+        f"{what}: it would begin afresh at every launch, while the rest goes on. Track all that training changes: "
+        f"trial.track(model=model, opt=opt, sched=sched), by one name each"
+    )
+
+
+def _notice_calls(kind: type, method: str, notice: Callable[[Any], None]) -> None:
+    plain = getattr(kind, method)
+
+    @functools.wraps(plain)
+    def noticed(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        notice(self)
+        return plain(self, *arguments, **keywords)
+
+    setattr(kind, method, noticed)
+
+
+def _held(tracked: Iterable[Any]) -> dict[int, Any]:
+    """Return by identity tracked objects, and those that their state may be made of."""
+    found: dict[int, Any] = {}
+    rest = list(tracked)
+    while rest and len(found) < _NESTED_MAX:
+        value = rest.pop()
+        if id(value) not in found:
+            found[id(value)] = value
+            rest += _parts(value)
+    return found
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    """Return the elements of a container, the children of a model, and the attributes of an object of the script's."""
+    import torch
+
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, list | tuple | set):
+        return value
+    if isinstance(value, torch.nn.Module) and type(value).state_dict is torch.nn.Module.state_dict:
+        return value.children()  # it saves no attribute beside them
+    of_torch = (
+        torch.optim.Optimizer,
+        torch.optim.lr_scheduler.LRScheduler,
+    )  # refer to what they do not save
+    if isinstance(value, (*of_torch, type, ModuleType)) or type(value).__module__.startswith(
+        _OPAQUE
+    ):
+        return ()
+    return getattr(value, "__dict__", {}).values()
+
+
+def _parameters(value: Any) -> list[Any]:
+    """Return the parameters of a model; none for other objects."""
+    torch = sys.modules.get("torch")
+    is_model = torch is not None and isinstance(value, torch.nn.Module)
+    return list(value.parameters()) if is_model else []
+
+
+def _has_scheduler(optimizer: Any) -> bool:
+    return bool(getattr(getattr(optimizer, "step", None), "_wrapped_by_lr_sched", False))
+
+
+def _scheduled(value: Any) -> Any:
+    """Return the optimizer of a scheduler; None for other objects."""
+    attributes = getattr(value, "__dict__", {})
+    return bare_optimizer(attributes.get("optimizer")) if "last_epoch" in attributes else None
+
+
+def _is_apart(model: Any, known: set[int]) -> bool:
+    """Whether a model has parameters, and none that a tracked one has or an optimizer moves."""
+    parameters = _parameters(model)
+    return bool(parameters) and not any(
+        id(each) in known or hasattr(each, "to_local") for each in parameters
+    )
+
+
+def _values(model: Any) -> list[float]:
+    """Return a few numbers that tell models of one shape apart."""
+    torch = sys.modules["torch"]
+    parameters = _parameters(model)
+    some = [each.detach().reshape(-1)[:_COMPARED] for each in (*parameters[:2], *parameters[-2:])]
+    found = torch.nan_to_num(torch.cat([each.to("cpu", torch.float64) for each in some]))
+    return [float(value) for value in found]
