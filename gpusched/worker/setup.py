@@ -89,6 +89,9 @@ class Setup(ABC):
 
         Its gradients are weighted where ``trial.loader`` gives ranks different numbers of samples. ``ddp_options`` go
         to DDP.
+
+        Raises:
+            ValueError: Several ranks on CPU slots cannot train this model.
         """
         from gpusched.worker import sharded, weights
 
@@ -101,10 +104,17 @@ class Setup(ABC):
             sharded.shard(model, self.device, self.world_size)
             weights.weigh_outputs(model, self._batch_weight())
             return model
+        import torch
         from torch.nn.parallel import DistributedDataParallel
 
         if self.device.type == "cuda":
             ddp_options.setdefault("device_ids", [self.device.index])
+        elif any(isinstance(part, torch.nn.SyncBatchNorm) for part in model.modules()):
+            raise ValueError(
+                "trial.wrap: SyncBatchNorm shares its statistics between GPUs alone (torch), and this trial is on CPU "
+                "slots: leave SyncBatchNorm.convert_sync_batchnorm out there (each rank then has the statistics of its "
+                "share), or let trials have one rank: `sizes: [1]` in the recipe"
+            )
         wrapped = DistributedDataParallel(model, **ddp_options)
         weights.weigh_outputs(wrapped, self._batch_weight())
         return wrapped

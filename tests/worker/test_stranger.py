@@ -30,7 +30,7 @@ def weights(*models: nn.Module) -> list[float]:
 def common(how: str) -> list[float]:
     """Clipping, a GradScaler, averaged weights, schedules by epoch, L-BFGS, steps left out, a validation loader."""
     trial = gpusched.init()
-    model = trial.wrap(small_net())
+    model = trial.wrap(small_net().float() if how == "autocast" else small_net())
     if how == "compiled":
         model = torch.compile(model, backend="eager")
     optimizer: Any = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -39,7 +39,7 @@ def common(how: str) -> list[float]:
     trial.scale_lr(optimizer)
     loader = trial.loader(digits(), batch_size=6)
     more: dict[str, Any] = {}
-    if how == "scaler":
+    if how in ("scaler", "autocast"):
         more["scaler"] = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=3)
     if how == "swa":
         more["average"] = swa_utils.AveragedModel(model)
@@ -61,6 +61,13 @@ def common(how: str) -> list[float]:
 
             if how == "lbfgs":
                 optimizer.step(closure)
+            elif how == "autocast":
+                optimizer.zero_grad()
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    loss = nn.functional.mse_loss(model(x.float()), y.float())
+                more["scaler"].scale(loss).backward()
+                more["scaler"].step(optimizer)
+                more["scaler"].update()
             elif how == "scaler":
                 optimizer.zero_grad()
                 more["scaler"].scale(nn.functional.mse_loss(model(x), y)).backward()
@@ -117,7 +124,18 @@ def run(bench: Bench, body: Any, arguments: tuple[Any, ...], plan: list[int]) ->
 
 
 HOWS = (
-    *("clips", "scaler", "swa", "plateau", "restarts", "lbfgs", "skips", "validates", "compiled"),
+    *(
+        "clips",
+        "scaler",
+        "autocast",
+        "swa",
+        "plateau",
+        "restarts",
+        "lbfgs",
+        "skips",
+        "validates",
+        "compiled",
+    ),
     "adversarial",
 )
 
@@ -127,8 +145,46 @@ def test_an_ordinary_loop_ends_as_if_nothing_had_happened(bench: Bench, how: str
     body, arguments = (adversarial, ()) if how == "adversarial" else (common, (how,))
     (expected,) = values(run(Bench_at(bench, "whole"), body, arguments, [1]))
     assert values(run(Bench_at(bench, "paused"), body, arguments, [1, 1]))[0] == expected
+    rounding = (
+        3e-3 if how == "autocast" else 1e-8
+    )  # bfloat16 has 8 bits, and two ranks sum other numbers
     for found in values(run(Bench_at(bench, "resized"), body, arguments, [1, 2, 1])):
-        assert found == pytest.approx(expected, abs=1e-8)
+        assert found == pytest.approx(expected, abs=rounding)
+
+
+def normed(how: str) -> list[float]:
+    """Batch norm whose statistics are shared between ranks, wrapped by ``trial`` or by the script."""
+    trial = gpusched.init()
+    model: Any = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    if how == "wrap":
+        model = trial.wrap(model)
+    elif trial.world_size > 1:
+        model = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    trial.track(model=model, opt=optimizer)
+    for step in trial.steps(limit=4):
+        x = torch.randn(8, 4, generator=torch.Generator().manual_seed(step))
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        trial.report(accuracy=0.0)
+    return weights(model)
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [("wrap", "leave SyncBatchNorm.convert_sync_batchnorm out"), ("ddp", "only work with GPU")],
+)
+def test_shared_batch_norm_trains_on_one_cpu_slot_and_is_refused_on_two(
+    bench: Bench, how: str, told: str
+) -> None:
+    expected = values(run_ranks(normed, 1, Bench_at(bench, "whole"), arguments=(how,)))
+    with daemon(bench, at_step(**{"yield": 2})):
+        run_ranks(normed, 1, bench, 1, (how,))
+    for rank in run_ranks(normed, 2, bench, 2, (how,)):
+        assert told in rank.error
+    assert values(run_ranks(normed, 1, bench, 3, (how,))) == expected
 
 
 class Average:
