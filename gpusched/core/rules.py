@@ -18,7 +18,11 @@ from dataclasses import dataclass, field
 #: 5   a report that passes a rung, or a policy's boundary ``b``, without standing on it is judged there; the first
 #:     report of a launch counts its steps from the checkpoint.
 #: 6   a trial that leaves because the search ends saves its step, so that a search that goes on loses nothing of it.
-RULES_VERSION = 6
+#: 7   a trial whose save was refused is asked again after ``SAVE_RETRY_S``, not after another ``save_every_s``.
+RULES_VERSION = 7
+
+SAVE_RETRY_S = 10.0
+"""After an unanswered request for a checkpoint, until the next; twice as long each time, at most ``save_every_s``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

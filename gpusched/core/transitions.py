@@ -33,6 +33,7 @@ from gpusched.core.decisions import (
 )
 from gpusched.core.events import TrialExited
 from gpusched.core.policy import NO_STEP_FITS
+from gpusched.core.rules import SAVE_RETRY_S
 from gpusched.core.state import BestCheckpoint, State
 from gpusched.core.trial import After, Trial, TrialState
 
@@ -414,13 +415,21 @@ class Transitions:
             trial.why_unsaved = why
 
     def save_if_due(self, trial: Trial) -> None:
-        """Have a running trial saved that has trained for ``save_every_s`` without it: a machine may die."""
+        """Have a running trial saved that has trained for ``save_every_s`` without it: a machine may die.
+
+        A trial that was asked and has committed nothing (its disk refused) is asked again, less and less often.
+        """
         state, rules = self._state, self._state.rules
         if rules.version < 3 or rules.save_every_s is None or trial.state is not S.RUNNING:
             return
-        since = max(trial.last_saved_at, trial.save_asked_at, trial.up_at or 0.0)
         pause_s = max(rules.save_every_s, trial.save_s / rules.save_share)
-        if not trial.is_doomed and state.now - since >= pause_s:
+        due_at = max(trial.last_saved_at, trial.up_at or 0.0) + pause_s
+        asked_at = trial.save_asked_at
+        patience_s = max(SAVE_RETRY_S, 2 * trial.save_s, asked_at - due_at)
+        if rules.version < 7:
+            patience_s = pause_s
+        is_due = state.now >= max(due_at, asked_at + min(patience_s, pause_s))
+        if is_due and not trial.is_doomed:
             trial.save_asked_at = state.now
             self.add(Save(trial.id, trial.incarnation))
 

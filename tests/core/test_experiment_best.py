@@ -127,9 +127,19 @@ def test_the_best_model_is_replaced_once_a_second_at_most_while_its_trial_trains
 def test_a_running_trial_is_saved_every_so_often_though_it_is_not_the_best() -> None:
     script = stages.running(save_every_s=100.0).wait(60.0).report(0, 0.1).expect_nothing()
     script.wait(60.0).report(0, 0.1).expect(Save(0, 1))
-    script.wait(60.0).report(0, 0.1).expect_nothing()
     script.saved(0, 3, save_s=6.0).wait(150.0).report(0, 0.1).expect_nothing()
     script.wait(60.0).report(0, 0.1).expect(Save(0, 1))
+
+
+@pytest.mark.parametrize(
+    ("version", "asked"), [(6, [100, 200]), (7, [100, 110, 120, 140, 180, 260, 360])]
+)
+def test_a_save_that_is_refused_is_asked_for_again_less_and_less_often(
+    version: int, asked: list[int]
+) -> None:
+    script = stages.running(save_every_s=100.0, version=version)
+    found = [s for s in range(10, 361, 10) if Save(0, 1) in script.wait(10.0).report(0, 0.1).take()]
+    assert found[: len(asked)] == asked
 
 
 @pytest.mark.parametrize("rules", [{"save_every_s": None}, {"version": 2}])
