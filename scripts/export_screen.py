@@ -90,11 +90,11 @@ def svg(view: View, columns: int, rows: int, trial: int | None) -> str:
     async def shown() -> str:
         app = Dashboard(lambda: iter([view]))
         async with app.run_test(size=(columns, rows)) as pilot:
-            while app.seen is None:
+            while app.main.view is None:
                 await pilot.pause()
             if trial is not None:
-                app.choose(selected=trial)
-                app.action_open("trial")
+                app.main.choose(selected=trial)
+                app.main.action_open("trial")
             await pilot.pause()
             app.console.legacy_windows = False
             return app.export_screenshot(title="gpusched watch")

@@ -32,7 +32,7 @@ LOOK_EVERY_S = 1.0
 
 
 class Feed(threading.Thread):
-    """Posts ``("view", View)``, ``("silence", why)`` while nothing is heard, ``("failed", error)`` if it cannot go on.
+    """Posts ``("view", View)``, ``("note", why)`` if it was told why none comes, ``("failed", error)`` if none will.
 
     It ends after the view of a finished experiment. When the source ends before that, it is asked again, less and less
     often: a daemon that is restarted is found.
@@ -50,13 +50,11 @@ class Feed(threading.Thread):
     def run(self) -> None:
         pause_s = RETRY_FIRST_S
         while not self._stop_now.is_set():
-            why = ""
             try:
                 for frame in self._frames():
                     if self._stop_now.is_set():
                         return
                     if frame is None:
-                        self._post("silence", "")
                         continue
                     view = frame if isinstance(frame, View) else from_json(frame)
                     self._post("view", view)
@@ -68,11 +66,10 @@ class Feed(threading.Thread):
                 self._post("failed", error)
                 return
             except GpuschedError as error:
-                why = str(error)
+                self._post("note", str(error))
             except Exception as error:
                 self._post("failed", error)
                 return
-            self._post("silence", why)
             self._stop_now.wait(pause_s)
             pause_s = min(RETRY_MOST_S, 2 * pause_s)
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 def is_possible() -> bool:
     """Tell whether this process has a terminal that can show a screen, and is not in its background."""
-    if os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
+    is_utf = (sys.stdout.encoding or "").lower().startswith("utf")
+    if not is_utf or os.environ.get("TERM", "dumb") in ("", "dumb", "unknown"):
         return False
     try:
         streams = [stream.fileno() for stream in (sys.stdin, sys.stdout, sys.stderr)]
@@ -55,14 +56,12 @@ def watch(
     known = dict(sources or {})
     if folder is not None:
         known |= {"log": Logs(folder), "decisions": History(folder)}
-    encoding = (sys.stdout.encoding or "ascii").lower().replace("_", "-")
     app = Dashboard(
         frames,
         sources=known,
         on_interrupt=on_interrupt,
         act=act,
         stay=on_interrupt is None if stay is None else stay,
-        ascii_only=not encoding.startswith("utf"),
     )
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     numbers += [signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT]

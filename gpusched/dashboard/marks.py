@@ -1,15 +1,14 @@
 """Glyphs, colours and small drawings: what each state looks like, sparklines and bars.
 
 Every state has a glyph *and* a word, and every block of the atoms' strip its trial's number, so nothing hangs on colour
-alone (``NO_COLOR``). Every glyph is one cell wide and has an ASCII stand-in of one cell, so that ``to_ascii`` changes
-no layout.
+alone (``NO_COLOR``). Every glyph is one cell wide.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
-from rich.cells import cell_len
 from rich.style import Style
 from rich.text import Text
 
@@ -54,16 +53,6 @@ RESTING, CURVE, CURVE_RESTING = "color(245)", "color(74)", "color(67)"
 #: Backgrounds of the atoms' blocks: quiet, all readable under black text, neighbours unlike.
 _PALETTE = (110, 180, 150, 139, 186, 73, 174, 147, 108, 216, 152, 182)
 
-_ASCII = str.maketrans(
-    {
-        **dict(zip("▁▂▃▄▅▆▇█", "_.,-=+*#", strict=True)),
-        **dict(zip("●◐◌‖✓■✗·", "*o~=+#x.", strict=True)),
-        **dict(zip("━╸─│░×…→≥≤▸▴▾▪", "==-|~x~>><>^v*", strict=True)),
-        **dict(zip("↑↓⏎–—“”‘’", "^v<--\"\"''", strict=True)),
-        **{chr(0x2800 + bits): "*" if bits.bit_count() > 1 else "." for bits in range(1, 256)},
-    }
-)
-
 
 def colours(view: View) -> dict[int, str]:
     """Choose a colour for each trial that has atoms: always the same one unless an older trial has it."""
@@ -84,21 +73,18 @@ def styled(text: str, style: str) -> Text:
 
 
 def clicking(text: Text, action: str) -> Text:
-    """Have a click on the text do an action of the app."""
-    text.stylize(Style(meta={"@click": f"app.{action}"}))
+    """Have a click on the text do an action, of the screen where no other is named."""
+    text.stylize(_click(action if "." in action.partition("(")[0] else f"screen.{action}"))
     return text
+
+
+@lru_cache(maxsize=4096)
+def _click(action: str) -> Style:
+    return Style(meta={"@click": action})
 
 
 def state_of(state: str) -> tuple[str, str]:
     return TRIAL.get(state, UNKNOWN)
-
-
-def to_ascii(text: str) -> str:
-    """Return the same picture in ASCII, cell for cell."""
-    if text.isascii():
-        return text
-    text = text.translate(_ASCII)
-    return "".join(c if c.isascii() else "?" * cell_len(c) for c in text)
 
 
 # ---------------------------------------------------------------- small drawings
@@ -108,20 +94,23 @@ _BLOCKS = "▁▂▃▄▅▆▇█"
 
 def sparkline(curve: Sequence[float | None], width: int) -> str:
     """Draw the shape of a curve, scaled to its own range; × where the metric was not a number."""
-    if width <= 0:
-        return ""
-    points = thinned(curve, width)
+    points = thinned(curve, width) if width > 0 else []
     known = [point for point in points if point is not None]
-    low, high = min(known, default=0.0), max(known, default=0.0)
+    return heights(points, min(known, default=0.0), max(known, default=0.0), gap="×")
+
+
+def heights(values: Sequence[float | None], low: float, high: float, *, gap: str) -> str:
+    """Draw a block for each value, as high as the value lies between ``low`` and ``high``; ``gap`` for none."""
     # A flat curve is drawn in the middle; halves keep the difference of huge numbers finite.
     span = high / 2 - low / 2
 
-    def block(point: float | None) -> str:
-        if point is None:
-            return "×"
-        return _BLOCKS[min(7, int((point / 2 - low / 2) / span * 8)) if span > 0 else 3]
+    def block(value: float | None) -> str:
+        if value is None:
+            return gap
+        share = (value / 2 - low / 2) / span if span > 0 else 0.4
+        return _BLOCKS[min(7, max(0, int(share * 8)))]
 
-    return "".join(map(block, points))
+    return "".join(map(block, values))
 
 
 def bar(share: float, width: int, style: str = "green") -> Text:
@@ -145,11 +134,11 @@ def stacked(parts: Sequence[tuple[int, str]], most: int, width: int) -> Text:
     return line
 
 
-def fit(line: Text, width: int) -> Text:
-    """Cut the line to ``width`` cells, with an ellipsis if something is lost."""
+def fit(line: Text, width: int, *, is_padded: bool = False) -> Text:
+    """Cut the line to ``width`` cells, with an ellipsis if something is lost; or pad the line to that."""
     line.no_wrap = True
-    if line.cell_len > width:
-        line.truncate(max(0, width), overflow="ellipsis")
+    if line.cell_len > width or is_padded:
+        line.truncate(max(0, width), overflow="ellipsis", pad=is_padded)
     return line
 
 

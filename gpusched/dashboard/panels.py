@@ -1,75 +1,87 @@
-"""The panels below or beside the table: rungs, decisions, devices, curves. Pure."""
+"""The panels below or beside the table: an overview, curves, one trial, decisions, and the help. Pure."""
 
 from __future__ import annotations
 
-import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from rich.text import Text
 
-from gpusched.dashboard import marks
+from gpusched.dashboard import devices, marks
 from gpusched.dashboard.chart import Curve, Points, chart
 from gpusched.dashboard.marks import QUIET, clicking, styled
 from gpusched.dashboard.model import DeviceView, TrialView, View
-from gpusched.text import clean, sentence, show_clock, show_memory, show_metric
-
-
-def _better(view: View) -> str:
-    return "≥" if view.mode == "max" else "≤"
+from gpusched.text import (
+    clean,
+    count,
+    hparam_texts,
+    sentence,
+    show_clock,
+    show_duration,
+    show_metric,
+)
 
 
 def overview(view: View, width: int, rows: int) -> list[Text]:
     """Compose devices, rungs and the last decisions, the newest first; in little room the rungs are one line."""
     lines: list[Text] = []
+    has_rungs = any(rung.count for rung in view.rungs)
     if any(device.utilisation is not None for device in view.devices) and rows >= 12:
-        lines += [marks.heading("devices", width), *devices(view, width, rows // 3), Text()]
-    if any(rung.count for rung in view.rungs) and rows >= 12:
-        lines += [marks.heading("rungs", width), *rungs(view, width, rows // 3), Text()]
-    elif any(rung.count for rung in view.rungs):
+        drawn, room = devices.lines(view, width), rows // 3
+        if len(drawn) > room:
+            drawn[room - 1 :] = [styled(f"and {len(drawn) - room + 1} more", QUIET)]
+        lines += [marks.heading("devices", width), *drawn, Text()]
+    if has_rungs and rows >= 12:
+        lines += [marks.heading("rungs", width), *rungs(view, width)[: rows // 3], Text()]
+    elif has_rungs:
         lines.append(rungs_line(view))
     notes = styled(" · ".join(view.notes), "cyan")
     if notes and notes.cell_len + len("── decisions ── ──") + 2 > width:
         lines += [marks.heading("decisions", width), notes]
     else:
         lines.append(marks.heading("decisions", width, notes))
-    recent = decisions(view, (), 1000)[::-1]
-    return [
-        *lines,
-        *(marks.fit(line.copy(), width) for line in recent[: max(1, rows - len(lines))]),
-    ]
+    recent = decisions(view, (), 1000)[::-1][: max(1, rows - len(lines))]
+    return [*lines, *(marks.fit(line.copy(), width) for line in recent)]
 
 
 # ---------------------------------------------------------------- rungs
 
 
+def _cutoff(view: View, cutoff: float | None) -> str:
+    better = "≥" if view.mode == "max" else "≤"
+    return "-" if cutoff is None else f"{better} {show_metric(cutoff)}"
+
+
 def rungs_line(view: View) -> Text:
     """Put all rungs in one line: ``rungs  1: 12 ≥ 0.8712   4: 5 ≥ 0.9401``."""
-    line = styled("rungs  ", QUIET)
-    for place, rung in enumerate(rung for rung in view.rungs if rung.count):
-        line.append("   " if place else "").append(f"{rung.milestone}: ", QUIET)
-        line.append(str(rung.count))
-        if rung.cutoff is not None:
-            line.append(f" {_better(view)} {show_metric(rung.cutoff)}", "cyan")
+    line = styled("rungs", QUIET)
+    for rung in view.rungs:
+        if rung.count:
+            line.append("  " if line.plain == "rungs" else "   ").append(
+                f"{rung.milestone}: ", QUIET
+            )
+            line.append(str(rung.count))
+            if rung.cutoff is not None:
+                line.append(f" {_cutoff(view, rung.cutoff)}", "cyan")
     return line
 
 
-def rungs(view: View, width: int, rows: int) -> list[Text]:
+def rungs(view: View, width: int) -> list[Text]:
     """Draw a ladder, the highest rung on top: how many trials came, how many wait there, and the cut-off."""
     lines = [styled("  step  trials  waiting     kept if", QUIET)]
     most = max((rung.count for rung in view.rungs), default=1)
-    for rung in list(reversed(view.rungs))[: max(0, rows - 1)]:
+    for rung in reversed(view.rungs):
         line = styled(f"{rung.milestone:>6}  ", "bold" if rung.count else QUIET)
-        if not rung.count:
-            lines.append(line.append(f"{'-':>6}", QUIET))
-            continue
-        cutoff = "-" if rung.cutoff is None else f"{_better(view)} {show_metric(rung.cutoff)}"
-        line.append(f"{rung.count:>6}  ")
-        line.append(f"{rung.waiting or '-':>7}  ", "blue" if rung.waiting else QUIET)
-        line.append(f"{cutoff:>10}  ", "cyan")
-        parts = [(rung.count - rung.waiting, "green"), (rung.waiting, "blue")]
-        lines.append(line.append_text(marks.stacked(parts, most, min(24, width - line.cell_len))))
+        if rung.count:
+            line.append(f"{rung.count:>6}  ")
+            line.append(f"{rung.waiting or '-':>7}  ", "blue" if rung.waiting else QUIET)
+            line.append(f"{_cutoff(view, rung.cutoff):>10}  ", "cyan")
+            parts = [(rung.count - rung.waiting, "green"), (rung.waiting, "blue")]
+            line.append_text(marks.stacked(parts, most, min(24, width - line.cell_len)))
+        else:
+            line.append(f"{'-':>6}", QUIET)
+        lines.append(line)
     return lines
 
 
@@ -93,111 +105,31 @@ def decisions(view: View, history: Sequence[tuple[float, str]], width: int) -> l
 @lru_cache(maxsize=1 << 14)
 def _decision(at: float, text: str, column: int, width: int) -> tuple[Text, ...]:
     """Word one decision; kept, as all but the last few are the same from one frame to the next."""
-    text = f"{show_clock(at):>{column}}  {text.replace('->', '→')}"
     lines = [
-        Text(part) for part in textwrap.wrap(text, width, subsequent_indent=" " * (column + 2))
+        Text(part)
+        for part in textwrap.wrap(
+            f"{show_clock(at):>{column}}  {text.replace('->', '→')}",
+            width,
+            subsequent_indent=" " * (column + 2),
+        )
     ]
     lines[0].stylize(QUIET, 0, column)
-    if (named := _TRIAL.match(text, column + 2)) is not None:
-        lines[0].stylize("bold", named.start(), named.end())
+    word, _, rest = text.partition(" ")
+    number = rest.partition(" ")[0].rstrip(":")
+    if word == "trial" and number.isdecimal():
+        lines[0].stylize("bold", column + 2, column + 2 + len(f"trial {number}"))
         for line in lines:
-            clicking(line, f"choose({named[1]})")
+            clicking(line, f"choose({number})")
     return tuple(lines)
 
 
-def _by_name(text: str, devices: Sequence[DeviceView]) -> str:
+def _by_name(text: str, known: Sequence[DeviceView]) -> str:
     """Name a GPU as on the screen, once, instead of by its UUID."""
-    for device in devices:
-        if device.id in text and (name := name_of(device)) != device.id:
+    for device in known:
+        if device.id in text and (name := devices.name_of(device)) != device.id:
             named = text.replace(device.id, name)
             return named.replace(f"quarantined: {name}: ", "quarantined: ")
     return text
-
-
-# ---------------------------------------------------------------- devices
-
-
-#: With less room, a device that is out of use shows why instead of its figures.
-_ROOM_FOR_BOTH = 130
-_HEIGHTS = "▁▂▃▄▅▆▇█"
-_GPU = re.compile(r"GPU [0-9+/]+")
-_TRIAL = re.compile(r"trial (\d+)")
-
-
-def name_of(device: DeviceView) -> str:
-    """Name a GPU as ``nvidia-smi`` numbers it, rather than by its UUID; anything else by its id."""
-    found = _GPU.match(device.label)
-    return clean(found[0] if found else device.id, 60)
-
-
-def trouble(device: DeviceView) -> tuple[str, str]:
-    """Return the device's state in a word and the reason without the device's name. A stranger's device is busy."""
-    why = device.reason.removeprefix(f"{name_of(device)}: ")
-    busy = device.state == "quarantined" and why.startswith(("held by ", "leased by "))
-    return ("busy" if busy else device.state), why
-
-
-def devices(view: View, width: int, rows: int) -> list[Text]:
-    """Draw a line a device: its trial, its load now and in the last minute, its memory; or why it is not used."""
-    names = min(12, max((len(name_of(device)) for device in view.devices), default=4))
-    colours = marks.colours(view)
-    lines = [_device(device, width, names, colours) for device in view.devices]
-    if len(lines) > rows > 0:
-        hidden = len(lines) - rows + 1
-        lines = [*lines[: rows - 1], styled(f"and {hidden} more", QUIET)]
-    return lines or [styled("none yet", QUIET)]
-
-
-def _device(device: DeviceView, width: int, names: int, colours: dict[int, str]) -> Text:
-    line = styled(name_of(device)[:names].ljust(names) + "  ", "bold")
-    state, why = trouble(device)
-    if device.state == "held" and device.trial is not None:
-        line.append("▪ ", colours.get(device.trial, "")).append(f"trial {device.trial:<6}")
-    else:
-        line.append(f"  {state:<12}", marks.DEVICE.get(device.state, marks.UNKNOWN)[1])
-    reason = why if device.state != "draining" or device.stuck else ""
-    reasons = styled("", "yellow")
-    for remark in (reason, *(note for note in device.notes if note != device.reason)):
-        reasons.append(f"  {remark}" if remark else "")
-    if not reason or width >= _ROOM_FOR_BOTH:
-        figures = _figures(device, width)
-        if device.notes and line.cell_len + figures.cell_len + reasons.cell_len > width:
-            figures = _figures(device, 0)  # what is wrong must be seen
-        line.append_text(figures)
-    return line.append_text(reasons)
-
-
-def _figures(device: DeviceView, width: int) -> Text:
-    """With little room the last minute's load takes the place of the bar; with none, neither is there, nor power."""
-    line = Text()
-    if device.utilisation is not None:
-        if width >= 100 or (width >= 54 and len(device.history) < 2):
-            line.append_text(marks.bar(device.utilisation, 8)).append(" ")
-        elif width >= 54:
-            line.append_text(_load(device.history, 8)).append(" ")
-        line.append(f"{device.utilisation:>4.0%}")
-    if width >= 100 and device.history:
-        line.append("  ").append_text(_load(device.history, 15))
-    if device.memory_used_bytes is not None:
-        line.append(f"  {show_memory(device.memory_used_bytes, device.memory_total_bytes):>12}")
-    if device.temperature_c is not None:
-        line.append(
-            f"  {device.temperature_c:.0f}°C", "yellow" if device.temperature_c >= 85 else QUIET
-        )
-    if device.power_w is not None and width:
-        line.append(f"  {device.power_w:.0f} W", QUIET)
-    return line
-
-
-def _load(history: Sequence[float | None], width: int) -> Text:
-    """Draw the last minute's utilisation, on a scale from nothing to full."""
-    apart = -(-len(history) // width)
-    recent = history[::-1][::apart][:width][::-1]
-    heights = [
-        " " if load is None else _HEIGHTS[round(min(1.0, max(0.0, load)) * (len(_HEIGHTS) - 1))]
-        for load in recent
-    ]
-    return styled("".join(heights).rjust(width), marks.CURVE)
 
 
 # ---------------------------------------------------------------- curves
@@ -212,9 +144,8 @@ def curves(
 ) -> list[Text]:
     """Draw every trial's metric over its steps, or where ``timed`` is given over time; the selected one on top."""
     on_top = view.trial(selected) or view.trial(view.best.trial if view.best else None)
-    drawn = sorted(view.trials, key=lambda trial: (trial is on_top, trial.is_live))
     lines = []
-    for trial in drawn:
+    for trial in sorted(view.trials, key=lambda trial: (trial is on_top, trial.is_live)):
         points = _by_step(trial) if timed is None else timed.get(trial.id, ())
         style = "bold yellow" if trial is on_top else marks.CURVE if trial.is_live else marks.LINE
         lines.append(Curve(points, style))
@@ -234,3 +165,109 @@ def _by_step(trial: TrialView) -> Points:
         (first + (trial.step - first) * place / last, value)
         for place, value in enumerate(trial.curve)
     )
+
+
+# ---------------------------------------------------------------- one trial
+
+
+def detail(view: View, trial: TrialView | None, story: Sequence[str], width: int) -> list[Text]:
+    """Compose one trial in full; its story is what ``explain`` tells, or while that is awaited the last decisions."""
+    if trial is None:
+        return [styled("select a trial with ↑ and ↓, or click it", QUIET)]
+    lines = [_title(trial)]
+    if trial.error:
+        lines += [styled(part, "bold red") for part in _paragraph(trial.error, width)]
+    lines += _wrapped(_facts(view, trial), width)
+    hparams = _wrapped((f"{name}={value}" for name, value in hparam_texts(trial.hparams)), width)
+    for line in hparams:
+        line.highlight_regex(r"(?:^|(?<=   ))[^= ]+=", QUIET)
+    told = story or [
+        f"{show_clock(decision.at)}  {decision.text}"
+        for decision in view.decisions
+        if decision.trial == trial.id
+    ]
+    told_lines = [Text(part) for text in told if text for part in _paragraph(text, width)]
+    return [*lines, *hparams, marks.heading("story", width), *told_lines]
+
+
+def _title(trial: TrialView) -> Text:
+    glyph, style = marks.state_of(trial.state)
+    line = styled(f"trial {trial.id}  ", "bold").append(f"{glyph} {trial.state}", style)
+    if trial.atoms:
+        line.append(f" on {count(trial.atoms, 'atom')}")
+    if trial.incarnation:
+        line.append(f", launch {trial.incarnation}", QUIET)
+    if trial.held_by_user:
+        line.append(", held by the user", "yellow")
+    return line
+
+
+def _facts(view: View, trial: TrialView) -> Iterator[str]:
+    yield f"step {trial.step}"
+    if trial.metric is not None:
+        yield f"{view.metric} {show_metric(trial.metric)}"
+    elif trial.step:
+        yield f"{view.metric} is not a number"
+    if trial.best_metric is not None and trial.best_step != trial.step:
+        yield f"best {show_metric(trial.best_metric)} at step {trial.best_step}"
+    for name, value in trial.metrics.items():
+        if name != view.metric:
+            yield f"{name} {value if isinstance(value, str) else show_metric(float(value))}"
+    if trial.step_time_s is not None:
+        yield f"{show_duration(trial.step_time_s)} a step"
+    if trial.training_s:
+        yield f"{show_duration(trial.training_s)} of training"
+    if trial.saved_step:
+        age = "" if trial.saved_age_s is None else f", {show_duration(trial.saved_age_s)} ago"
+        yield f"saved at step {trial.saved_step}{age}"
+    held = [d.id for d in view.devices if d.trial == trial.id and d.state == "held"]
+    if held:
+        yield "on " + " ".join(held[:8]) + (" .." if len(held) > 8 else "")
+    if trial.after:
+        yield f"then: {trial.after}"
+
+
+def _wrapped(items: Iterator[str], width: int) -> list[Text]:
+    """Join items three blanks apart, over as many lines as they need."""
+    lines: list[str] = []
+    for item in items:
+        if lines and len(lines[-1]) + 3 + len(item) <= width:
+            lines[-1] += f"   {item}"
+        else:
+            lines.append(item)
+    return [Text(line) for line in lines]
+
+
+def _paragraph(text: str, width: int) -> list[str]:
+    text = clean(text).replace("->", "→")
+    return textwrap.wrap(text, max(20, width), subsequent_indent="    ") or [""]
+
+
+# ---------------------------------------------------------------- help
+
+
+_ATOMS = {
+    "held": "held by trial 7",
+    "free": "free",
+    "draining": "trial 7 has left it, its release is being confirmed",
+    "quarantined": "not used until it is readmitted ('gpusched gpus --readmit')",
+}
+
+
+def help_lines(keys: Sequence[tuple[str, str]], width: int) -> list[Text]:
+    """List the keys and the meaning of the glyphs."""
+    column = max(len(key) for key, _ in keys) + 2
+    lines = []
+    for key, what in keys:
+        first, *more = textwrap.wrap(what, max(10, width - column - 2))
+        lines.append(styled(f"  {key:<{column}}", "cyan").append(first))
+        lines += [Text(" " * (column + 2) + part) for part in more]
+    states = [styled(f" {glyph} {s:<10}", style) for s, (glyph, style) in marks.TRIAL.items()]
+    across = max(1, (width - 1) // 13)
+    rows = [states[start : start + across] for start in range(0, len(states), across)]
+    lines += [marks.heading("trials", width), *(Text.assemble(" ", *row) for row in rows)]
+    lines.append(marks.heading("atoms", width))
+    for state, meaning in _ATOMS.items():
+        drawn = devices.block(DeviceView(id="", state=state, trial=7), 7, {7: "color(110)"})
+        lines.append(Text("  ").append_text(drawn).append(f"  {meaning}"))
+    return lines

@@ -125,12 +125,12 @@ def _row(
         parts.append((_aligned(text, column), style))
     if trial.id == choice.selected:
         # One look from end to end: reversed, the colours of the cells would make a patchwork.
-        plain = "▸" + "".join(text for text, _ in parts)[1:].rstrip()
-        return fit(styled(plain + " " * max(0, width - cell_len(plain)), "reverse"), width)
-    style = "bold" if trial.id == best else "" if trial.is_live else marks.RESTING
-    line = Text.assemble(*parts, style=style)
+        line = styled("▸" + "".join(text for text, _ in parts)[1:], "reverse")
+    else:
+        style = "bold" if trial.id == best else "" if trial.is_live else marks.RESTING
+        line = Text.assemble(*parts, style=style)
     line.rstrip()
-    return fit(line, width)
+    return clicking(fit(line, width, is_padded=True), f"choose({trial.id})")
 
 
 def _titles(columns: Sequence[Column], choice: Choice) -> Text:

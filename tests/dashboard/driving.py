@@ -28,7 +28,7 @@ def drive(
 
     async def run() -> None:
         async with app.run_test(size=size) as pilot:
-            while app.seen is not view:
+            while app.main.view is not view:
                 await pilot.pause()
             await pilot.pause()
             await steps(pilot, app)
@@ -42,8 +42,8 @@ def screen_of(app: Dashboard) -> str:
     """Return what the widgets show, each at its place."""
     width, height = app.size
     canvas = [[" "] * width for _ in range(height)]
-    for widget in app.screen_stack[0].query(Lines):
-        seen = widget.region.intersection(app.screen_stack[0].region)
+    for widget in app.main.query(Lines):
+        seen = widget.region.intersection(app.main.region)
         if widget.display and widget.container_size:
             for row in range(seen.height):
                 for place, letter in enumerate(widget.render_line(row).text[: seen.width]):

@@ -12,8 +12,9 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
-from gpusched.dashboard.app import TABS, Dashboard, Watched
+from gpusched.dashboard.app import Dashboard, Watched
 from gpusched.dashboard.model import DecisionView, View
+from gpusched.dashboard.screen import TABS
 from gpusched.errors import InputError
 from tests.dashboard.driving import Steps, drive, screen_of
 from tests.dashboard.scene import recorded
@@ -101,7 +102,7 @@ def test_warnings_and_a_missing_daemon_are_remarked() -> None:
     ],
 )
 def test_keys_move_the_selection(keys: Sequence[str], selected: int | None) -> None:
-    assert drive(EXPLORING, pressing(*keys)).choice.selected == selected
+    assert drive(EXPLORING, pressing(*keys)).main.choice.selected == selected
 
 
 def test_a_selection_stays_in_sight_and_on_its_trial() -> None:
@@ -110,9 +111,9 @@ def test_a_selection_stays_in_sight_and_on_its_trial() -> None:
 
 
 def test_tabs_go_round_and_by_number() -> None:
-    assert drive(EXPLORING, pressing("tab")).open_tab == TABS[1]
-    assert drive(EXPLORING, pressing("shift+tab")).open_tab == TABS[-1]
-    assert drive(EXPLORING, pressing("5", "question_mark", "escape")).open_tab == "decisions"
+    assert drive(EXPLORING, pressing("tab")).main.open_tab == TABS[1]
+    assert drive(EXPLORING, pressing("shift+tab")).main.open_tab == TABS[-1]
+    assert drive(EXPLORING, pressing("5", "question_mark", "escape")).main.open_tab == "decisions"
 
 
 def test_a_filter_of_states_and_words() -> None:
@@ -130,15 +131,15 @@ def test_a_filter_of_states_and_words() -> None:
 def test_a_click_selects_sorts_opens_and_filters() -> None:
     async def steps(pilot: Pilot[Watched], app: Dashboard) -> None:
         await pilot.click("#trials", offset=(5, 4))
-        assert app.choice.selected == 18
+        assert app.main.choice.selected == 18
         await pilot.click("#trials", offset=(4, 1))
-        assert app.choice.sort == "trial"
+        assert app.main.choice.sort == "trial"
         await pilot.click("#tabs", offset=(10, 0))
-        assert app.open_tab == "curves"
+        assert app.main.open_tab == "curves"
         await pilot.click("#top", offset=(92, 2))
-        assert app.choice.wanted == "paused"
+        assert app.main.choice.wanted == "paused"
         await pilot.click("#top", offset=(10, 3))
-        assert app.choice.selected == 0
+        assert app.main.choice.selected == 0
 
     drive(EXPLORING, steps)
 
@@ -148,7 +149,7 @@ def test_the_wheel_and_search_reach_the_beginning() -> None:
 
     async def steps(pilot: Pilot[Watched], app: Dashboard) -> None:
         await pressing("5")(pilot, app)
-        panel = app.lines_of("decisions")
+        panel = app.main.lines_of("decisions")
         assert panel.is_vertical_scroll_end, "the newest is shown first"
         panel.scroll_up(animate=False, immediate=True)
         await pressing("slash", *"word3", "enter")(pilot, app)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.dashboard import panels
+from gpusched.dashboard import devices, panels
 from gpusched.dashboard.model import DecisionView, DeviceView
 
 GIB = 1 << 30
@@ -28,7 +28,7 @@ HELD_BY = "not released after 60 s: held by pid 4242 (alice: python hers.py, 3.0
 
 def drawn(width: int, **changes: Any) -> str:
     view: Any = SimpleNamespace(devices=(DeviceView(**{**BUSY, **changes}),), trials=())
-    (line,) = panels.devices(view, width, 5)
+    (line,) = devices.lines(view, width)
     return str(line.plain)
 
 

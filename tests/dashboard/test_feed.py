@@ -49,7 +49,7 @@ def test_views_pass_as_they_are_or_as_json_until_the_end(inbox: Inbox) -> None:
     feed.start()
     feed.join(60)
     assert not feed.is_alive()
-    assert inbox.words == [("view", RUNNING), ("silence", ""), ("view", RUNNING), ("view", OVER)]
+    assert inbox.words == [("view", RUNNING), ("view", RUNNING), ("view", OVER)]
 
 
 def test_a_daemon_that_comes_back_is_found(inbox: Inbox) -> None:
@@ -79,10 +79,7 @@ def test_a_daemon_that_comes_back_is_found(inbox: Inbox) -> None:
     feed.join(60)
     assert inbox.words == [
         ("view", RUNNING),
-        ("silence", ""),
-        ("silence", "its daemon does not answer"),
-        ("silence", ""),
-        ("silence", ""),
+        ("note", "its daemon does not answer"),
         ("view", OVER),
     ]
     assert pauses == [1.0, 2.0, 4.0, 8.0], "it should be asked less and less often"
@@ -103,7 +100,7 @@ def test_what_cannot_get_better_ends_it(inbox: Inbox, error: Exception) -> None:
 def test_a_feed_is_stopped_while_it_waits(inbox: Inbox) -> None:
     feed = Feed(lambda: iter([RUNNING]), inbox)
     feed.start()
-    inbox.wait("silence")
+    inbox.wait("view")
     feed.stop()
     feed.join(60)
     assert not feed.is_alive()

@@ -68,29 +68,16 @@ def test_a_count_is_seen_however_small() -> None:
     assert marks.stacked([(0, "green")], 1, 10).plain == ""
 
 
-def test_all_glyphs_are_one_cell_and_have_a_stand_in() -> None:
+def test_all_glyphs_are_one_cell() -> None:
     glyphs = [glyph for glyph, _ in (*marks.TRIAL.values(), *marks.EXPERIMENT.values())]
     glyphs += [fill for fill, _ in marks.DEVICE.values()] + [*"▁▂▃▄▅▆▇█━╸─│▸▴▾▪·≥≤→…»"]
     for glyph in glyphs:
         assert cell_len(glyph) == 1
-        stand_in = marks.to_ascii(glyph)
-        assert len(stand_in) == 1
-        assert stand_in.isascii()
 
 
-def test_states_look_different_without_colour_and_in_ascii() -> None:
+def test_states_look_different_without_colour() -> None:
     glyphs = [marks.TRIAL[state][0] for state in STATES]
     assert len(set(glyphs)) == len(STATES)
-    assert len({marks.to_ascii(glyph) for glyph in glyphs}) == len(STATES)
-
-
-@given(st.text())
-def test_ascii_is_as_wide(text: str) -> None:
-    plain = marks.to_ascii(text)
-    assert plain.isascii()
-    assert len(plain) == sum(
-        cell_len(character) if not character.isascii() else 1 for character in text
-    )
 
 
 def test_trials_side_by_side_have_different_colours() -> None:

@@ -1,0 +1,430 @@
+"""The screen of a search: which widget shows what, and what a person chooses there by keys and clicks."""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container, Vertical
+from textual.screen import Screen
+from textual.widgets import ContentSwitcher
+
+from gpusched.dashboard import devices, header, marks, panels, table
+from gpusched.dashboard.marks import QUIET, clicking, styled
+from gpusched.dashboard.model import View
+from gpusched.dashboard.table import SORTS, Choice
+from gpusched.dashboard.widgets import Line, Lines, Prompt
+from gpusched.text import clean
+
+TABS = ("search", "curves", "trial", "log", "decisions", "devices")
+#: A daemon sends twice a second; after this long without a word it is said to be away.
+AWAY_AFTER_S = 2.5
+REMARK_S = 8.0
+#: Drawing every trial twice a second costs a few percent of a core; once a second is enough to follow.
+PAINT_EVERY_S = 1.0
+WIDE = 100
+
+#: Keys that ask the daemon for a change; shown where that is allowed.
+STEERING = (
+    Binding("p", "app.pause", "pause", tooltip="pause or unpause the trial"),
+    Binding("x", "app.stop_trial", "stop trial", tooltip="stop the trial for good"),
+    Binding("plus", "app.more_time", "10 min", key_display="+", tooltip="ten minutes more"),
+    Binding("c", "app.try_configuration", "try", tooltip="try a configuration of yours"),
+    Binding("S", "app.stop_search", "stop search", tooltip="stop the search"),
+)
+#: The word after a key is its hint in the last line, the tooltip what the help says of it.
+LOOKING = (
+    Binding(
+        "up",
+        "move(-1)",
+        "select",
+        key_display="↑↓ PgUp PgDn",
+        tooltip="select a trial, or scroll where Enter or a click has led",
+    ),
+    Binding(
+        "enter,l",
+        "enter",
+        "details",
+        key_display="Enter l",
+        tooltip="into the panel, all its lines",
+    ),
+    Binding(
+        "escape,h,backspace", "back", "back", key_display="Esc h", tooltip="back to the trials"
+    ),
+    Binding(
+        "q,Q", "app.detach", "detach", key_display="q", tooltip="detach; the experiment goes on"
+    ),
+    Binding("question_mark", "open('help')", "help", key_display="?", tooltip="this help"),
+    Binding(
+        "tab",
+        "tab(1)",
+        "panels",
+        key_display="Tab 1 to 6",
+        priority=True,
+        tooltip=f"next panel: {', '.join(TABS)}",
+    ),
+    Binding("f", "ask_filter", "filter", tooltip="trials with these words, states among them"),
+    Binding(
+        "slash",
+        "ask_search",
+        "search",
+        key_display="/ n N",
+        tooltip="search the panel; next, previous",
+    ),
+    Binding("s", "sort('')", "sort", key_display="s r", tooltip="sort by the next column; reverse"),
+    Binding("t", "time", show=False, tooltip="curves over steps, or over time"),
+)
+
+
+class SearchScreen(Screen[None]):
+    """One search: header, trials, panels, remarks and keys.
+
+    ``look(tab, trial)``: have fetched what a tab shows of a trial. ``steers``: whether the daemon may be asked for
+    changes. ``ctrl_c``: what Ctrl-C does, for the help.
+    """
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (header.LEAST_WIDTH, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (header.LEAST_HEIGHT, "-low"), (14, "-high")]  # noqa: RUF012
+    SCOPED_CSS = False
+    DEFAULT_CSS = """
+    SearchScreen { layout: vertical; overflow: hidden; }
+    Lines { scrollbar-size: 1 1; scrollbar-gutter: stable; overflow-x: hidden; }
+    #top, #remarks, #keys, #tabs { height: 1; overflow: hidden; scrollbar-gutter: auto; }
+    #remarks { height: 0; }
+    #body { height: 1fr; layout: vertical; }
+    #trials { height: 2fr; }
+    #side { height: 1fr; min-height: 3; }
+    #panels, #panels Lines { height: 1fr; }
+    SearchScreen.-wide { padding: 0 1; }
+    .-wide #body { layout: horizontal; }
+    .-wide #trials { width: 59fr; height: 1fr; margin-right: 3; }
+    .-wide #side { width: 41fr; max-width: 66; height: 1fr; }
+    .-wide.-zoomed #side { width: 1fr; max-width: 100%; }
+    .-wide.-high #top, .-wide.-high #body { margin-bottom: 1; }
+    .-flat #side, .-low #side, .-tiny #side { height: 0; min-height: 0; }
+    .-tiny #keys { display: none; }
+    .-zoomed #trials { height: 0; }
+    .-zoomed #side { height: 1fr; }
+    #log { overflow-x: auto; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *LOOKING[1:],
+        *STEERING,
+        *(Binding(str(number + 1), f"open('{tab}')") for number, tab in enumerate(TABS)),
+        Binding("shift+tab", "tab(-1)", priority=True),
+        Binding("r", "reverse"),
+        Binding("n", "search(False)"),
+        Binding("N", "search(True)"),
+    ]
+
+    def __init__(
+        self, look: Callable[[str, int | None], None], *, steers: bool, ctrl_c: str
+    ) -> None:
+        super().__init__()
+        self._look_at, self._steers, self._ctrl_c = look, steers, ctrl_c
+        self.view: View | None = None
+        self.choice = Choice()
+        self.open_tab = "search"
+        self._tab_before = "search"
+        self._heard_at, self._painted_at = time.monotonic(), 0.0
+        self._is_stale = self._is_timed = False
+        self._remark, self._remark_until = "", 0.0
+        self._needle = ""
+        self._ids: list[int] = []
+        #: By tab: the trial it is about, and what its source found.
+        self._fetched: dict[str, tuple[int | None, Any]] = {}
+
+    def compose(self) -> ComposeResult:
+        yield Lines(self._top, id="top", is_fitted=True)
+        with Container(id="body"):
+            yield Trials(self._table, id="trials", head=2)
+            with Vertical(id="side"):
+                yield Lines(self._tabs, id="tabs", is_fitted=True)
+                with ContentSwitcher(id="panels", initial=self.open_tab):
+                    for tab in (*TABS, "help"):
+                        follows = tab in ("log", "decisions")
+                        panel = getattr(self, f"_{tab}")
+                        yield Lines(panel, id=tab, follows=follows, is_wide=tab == "log")
+        yield Lines(self._remarks, id="remarks", is_fitted=True)
+        yield Lines(self._keys, id="keys", is_fitted=True)
+
+    def on_mount(self) -> None:
+        self._trials.focus()
+        self.set_interval(1.0, self._tick)
+
+    # ------------------------------------------------------------ what is heard
+
+    def show(self, view: View) -> None:
+        """Take the standing of the search."""
+        is_news = self.view is None or self.view.state != view.state
+        self.view, self._heard_at, self._is_stale = view, time.monotonic(), True
+        if is_news or self._heard_at - self._painted_at > PAINT_EVERY_S * 0.8:
+            self.repaint()
+
+    def take(self, tab: str, trial: int | None, found: Any) -> None:
+        """Take what a tab shows of a trial."""
+        self._fetched[tab] = (trial, found)
+        if tab == self.open_tab:
+            self.lines_of(tab).repaint()
+
+    def say(self, text: str) -> None:
+        """Show a remark for a while."""
+        self._remark, self._remark_until = clean(text), time.monotonic() + REMARK_S
+        self.lines_of("remarks").repaint()
+
+    def _tick(self) -> None:
+        """Look at the clock once a second, for what nobody tells."""
+        if self._remark and time.monotonic() > self._remark_until:
+            self._remark, self._is_stale = "", True
+        if self._is_stale:
+            self.repaint()
+        elif self._away_s is not None:
+            self.lines_of("top").repaint()
+
+    @property
+    def _away_s(self) -> float | None:
+        silent_s = time.monotonic() - self._heard_at
+        runs = self.view is not None and self.view.daemon_pid is not None
+        return silent_s if runs and silent_s > AWAY_AFTER_S else None
+
+    # ------------------------------------------------------------ the widgets
+
+    @property
+    def _trials(self) -> Lines:
+        return self.lines_of("trials")
+
+    def lines_of(self, name: str) -> Lines:
+        """Return the widget of this name."""
+        return self.query_one(f"#{name}", Lines)
+
+    def repaint(self) -> None:
+        """Show the last view in every widget that is seen."""
+        self._painted_at, self._is_stale = time.monotonic(), False
+        for widget in self.query(Lines):
+            widget.repaint()
+
+    def _top(self, width: int, _height: int) -> Sequence[Line]:
+        if self.view is None:
+            return [styled("waiting for the daemon ..", QUIET)]
+        return header.top(self.view, width, self.size.height, self._away_s)
+
+    def _table(self, width: int, _height: int) -> Sequence[Line]:
+        if self.view is None:
+            return []
+        titles, lines, self._ids = table.table(self.view, width, self.choice)
+        rule = marks.rule(*table.title(self.view, self.choice, len(lines)), width)
+        if not lines:
+            filtered = "no trial is like this; f changes the filter" if self.view.trials else ""
+            lines = [styled(filtered or "no trial has been drawn yet", QUIET)]
+        return [rule, titles, *lines]
+
+    def _tabs(self, width: int, _height: int) -> Sequence[Line]:
+        line = Text()
+        letters = 9 if width >= sum(len(tab) + 2 for tab in TABS) else 4
+        for tab in TABS:
+            style = "bold reverse" if tab == self.open_tab else QUIET
+            line.append_text(clicking(styled(f" {tab[:letters]} ", style), f"open('{tab}')"))
+        return [line]
+
+    def _search(self, width: int, height: int) -> Sequence[Line]:
+        return panels.overview(self.view, width, height) if self.view else []
+
+    def _curves(self, width: int, height: int) -> Sequence[Line]:
+        timed = self._fetched.get("curves", (None, {}))[1] if self._is_timed else None
+        chosen = self.choice.selected
+        return panels.curves(self.view, chosen, width, height, timed) if self.view else []
+
+    def _trial(self, width: int, _height: int) -> Sequence[Line]:
+        if self.view is None:
+            return []
+        trial = self.view.trial(self.choice.selected)
+        return panels.detail(self.view, trial, self._found("trial") or (), width)
+
+    def _log(self, _width: int, _height: int) -> Sequence[Line]:
+        return self._found("log") or ["nothing was printed yet"]
+
+    def _decisions(self, width: int, _height: int) -> Sequence[Line]:
+        history = self._fetched.get("decisions", (None, ()))[1]
+        return panels.decisions(self.view, history, width) if self.view else []
+
+    def _devices(self, width: int, _height: int) -> Sequence[Line]:
+        return devices.lines(self.view, width) if self.view else []
+
+    def _help(self, width: int, _height: int) -> Sequence[Line]:
+        keys = [(key_of(binding), binding.tooltip) for binding in (*LOOKING, *STEERING)]
+        return panels.help_lines([*keys, ("Ctrl-C", self._ctrl_c)], width)
+
+    def _found(self, tab: str) -> Any:
+        """Return what was fetched for this tab, if it is about the selected trial."""
+        trial, found = self._fetched.get(tab, (None, None))
+        return found if trial == self.choice.selected else None
+
+    def _remarks(self, width: int, _height: int) -> Sequence[Line]:
+        view = self.view
+        told = [(f"! {warning}", "bold yellow") for warning in view.warnings] if view else []
+        if view is not None and view.state == "interrupted":
+            told.append(("! no daemon runs it; 'gpusched resume' goes on with it", "bold yellow"))
+        if self._remark:
+            told.append((f"» {self._remark}", "bold cyan"))
+        lines = [
+            styled(part, style)
+            for text, style in told
+            for part in textwrap.wrap(text, max(20, width), subsequent_indent="  ")
+        ]
+        return lines[-max(1, self.size.height // 6) :]
+
+    def _keys(self, width: int, _height: int) -> Sequence[Line]:
+        hints = {binding.action: binding.description for binding in LOOKING if binding.show}
+        hints["sort('')"] = f"sort: {self.choice.sort}"
+        if self.view is not None and self.view.is_over:
+            hints["app.detach"] = "close"
+        if self._is_inside:
+            hints["move(-1)"], hints["enter"] = "scroll", ""
+        else:
+            hints["back"] = ""
+        line = Text()
+        for binding in (*LOOKING, *(STEERING if self._steers else ())):
+            key, _, _ = key_of(binding).partition(" ")
+            word = hints.get(binding.action, binding.description)
+            if word and line.cell_len + len(key) + len(word) + 4 <= width:
+                hint = styled(key, "bold cyan").append(f" {word}", QUIET)
+                line.append("   " if line else "")
+                line.append_text(clicking(hint, binding.action))
+        return [line]
+
+    # ------------------------------------------------------------ choosing
+
+    def choose(self, **changes: Any) -> None:
+        """Change what the person has chosen."""
+        self.choice = dataclasses.replace(self.choice, **changes)
+        self._trials.repaint()
+        if (place := self.place) is not None:
+            self._trials.bring_in_sight(place + 2)
+        self._look()
+
+    def _look(self) -> None:
+        """Have fetched what the open tab shows, and show what is known."""
+        wants = self.open_tab != "curves" or self._is_timed
+        self._look_at(self.open_tab if wants else "", self.choice.selected)
+        for name in ("tabs", self.open_tab, "keys"):
+            self.lines_of(name).repaint()
+
+    @property
+    def place(self) -> int | None:
+        """Row of the selected trial."""
+        selected = self.choice.selected
+        return self._ids.index(selected) if selected in self._ids else None
+
+    def action_move(self, by: int) -> None:
+        """Move the selection; the first move, and one from a trial that is gone, begins at the top of what is seen."""
+        if self._ids:
+            place = self.place
+            goal = self._trials.scroll_offset.y if place is None else place + by
+            if place is None and abs(by) > 1:
+                goal += by
+            self.choose(selected=self._ids[max(0, min(goal, len(self._ids) - 1))])
+
+    def action_page(self, by: int) -> None:
+        self.action_move(by * max(1, self._trials.room.height - 2))
+
+    def on_descendant_focus(self) -> None:
+        self.lines_of("keys").repaint()
+
+    def action_choose(self, trial: int) -> None:
+        self.choose(selected=trial)
+
+    def action_filter(self, wanted: str) -> None:
+        self.choose(wanted=wanted)
+
+    def action_sort(self, sort: str) -> None:
+        following = SORTS[(SORTS.index(self.choice.sort) + 1) % len(SORTS)]
+        same = sort == self.choice.sort
+        self.choose(sort=sort or following, is_reversed=same and not self.choice.is_reversed)
+
+    def action_reverse(self) -> None:
+        self.choose(is_reversed=not self.choice.is_reversed)
+
+    def action_time(self) -> None:
+        self._is_timed = not self._is_timed
+        self.action_open("curves")
+
+    # ------------------------------------------------------------ panels
+
+    @property
+    def _is_inside(self) -> bool:
+        return self.focused is not self._trials
+
+    def action_tab(self, by: int) -> None:
+        place = TABS.index(self.open_tab) if self.open_tab in TABS else 0
+        self.action_open(TABS[(place + by) % len(TABS)])
+
+    def action_open(self, tab: str) -> None:
+        if tab == self.open_tab == "help":
+            tab = self._tab_before
+        if self.open_tab != "help":
+            self._tab_before = self.open_tab
+        was_inside = self._is_inside
+        self.open_tab = self.query_one(ContentSwitcher).current = tab
+        if was_inside or tab == "help":
+            self._enter()
+        self.call_after_refresh(self._look)
+
+    def action_enter(self) -> None:
+        """Go into the panel; from the overview, into the selected trial."""
+        if self.choice.selected is None and self._ids:
+            self.action_move(0)
+        if self.open_tab == "search":
+            self.action_open("trial")
+        self._enter()
+
+    def _enter(self) -> None:
+        """Give the panel the keys, and on a narrow screen all the room."""
+        self.lines_of(self.open_tab).focus()
+        self.set_class(self.size.width < WIDE, "-zoomed")
+
+    def action_back(self) -> None:
+        if self.open_tab == "help":
+            self.action_open(self._tab_before)
+        elif not self._is_inside:
+            self.choose(selected=None)
+        self.remove_class("-zoomed")
+        self._trials.focus()
+
+    def action_ask_filter(self) -> None:
+        label = "words that a trial must have, states among them; Esc: all"
+        asked = Prompt(label, self.action_filter)
+        self.app.push_screen(asked, lambda text: self.action_filter(text or ""))
+
+    def action_ask_search(self) -> None:
+        self.app.push_screen(Prompt(f"search in {self.open_tab}"), self._search_for)
+
+    def _search_for(self, needle: str | None) -> None:
+        self._needle = needle or ""
+        self.action_search(False)
+
+    def action_search(self, back: bool) -> None:
+        self.say(self.lines_of(self.open_tab).search(self._needle, back=back))
+
+
+def key_of(binding: Binding) -> str:
+    """Return the keys of a binding as people know them."""
+    return binding.key_display or binding.key
+
+
+class Trials(Lines):
+    """The table of trials: the keys move a selection instead of the lines."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "screen.move(-1)"),
+        Binding("down,j", "screen.move(1)"),
+        Binding("home,g", "screen.move(-1000000)"),
+        Binding("end,G", "screen.move(1000000)"),
+        Binding("pageup", "screen.page(-1)"),
+        Binding("pagedown,space", "screen.page(1)"),
+    ]
