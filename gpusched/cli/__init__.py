@@ -1,61 +1,88 @@
-"""The command line: ``gpusched COMMAND ...``. One command a file; this is the front.
+"""The command line: ``gpusched COMMAND ...``; this is the front.
 
-A command is a module with a docstring (its help), ``prepare_parser(parser)`` and ``run(args) -> int``. Only the module
-of the command that was asked for is imported, so that ``gpusched status`` answers at once.
+A command is a function, declared by ``common.command``, whose docstring is its help. Only the module of the command
+that was asked for is imported, so that ``gpusched status`` answers at once.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
+import json
 import os
 import re
 import sys
 import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from gpusched import __version__
 from gpusched.errors import GpuschedError, InputError
 from gpusched.text import did_you_mean
 
-#: Commands by what they are for, each with a line of help.
-GROUPS: dict[str, dict[str, str]] = {
+if TYPE_CHECKING:
+    from gpusched.cli.common import Command
+
+#: Commands by their purpose, each with its module and a line of help.
+GROUPS: dict[str, dict[str, tuple[str, str]]] = {
     "search": {
-        "run": "start an experiment and watch it",
-        "resume": "go on with an experiment that was interrupted, or that is over",
-        "validate": "check a recipe without running it",
-        "profile": "measure how a recipe's trials scale, s(a), and what a resize costs, To",
+        "run": ("run", "start an experiment and watch it"),
+        "resume": ("run", "go on with an experiment that was interrupted, or that is over"),
+        "validate": ("validate", "check a recipe without running it"),
+        "profile": (
+            "profile",
+            "measure how a recipe's trials scale, s(a), and what a resize costs, To",
+        ),
     },
     "look": {
-        "watch": "live dashboard of an experiment",
-        "status": "trials, devices and the best so far",
-        "ls": "list experiments",
-        "best": "the best model so far, and where its checkpoint lies",
-        "logs": "what a trial printed",
-        "explain": "why a trial is where it is",
-        "whatif": "what more time, other atoms or another policy would buy",
+        "watch": ("run", "live dashboard of an experiment"),
+        "status": ("look", "trials, devices and the best so far"),
+        "ls": ("look", "list experiments"),
+        "best": ("look", "the best model so far, and where its checkpoint lies"),
+        "logs": ("logs", "what a trial printed"),
+        "explain": ("look", "why a trial is where it is"),
+        "whatif": ("whatif", "what more time, other atoms or another policy would buy"),
     },
     "steer": {
-        "pause": "pause a trial",
-        "unpause": "let a paused trial go on",
-        "deadline": "move the deadline",
-        "try": "start a configuration of your own next",
-        "rerun": "train a trial's configuration again",
-        "stop": "stop an experiment, or one trial, in good order",
-        "cancel": "end an experiment now",
+        "pause": ("steering", "pause a trial"),
+        "unpause": ("steering", "let a paused trial go on"),
+        "deadline": ("steering", "move the deadline"),
+        "try": ("choosing", "start a configuration of your own next"),
+        "rerun": ("choosing", "train a trial's configuration again"),
+        "stop": ("steering", "stop an experiment, or one trial, in good order"),
+        "cancel": ("steering", "end an experiment now"),
     },
     "afterwards": {
-        "report": "HTML page with plots",
-        "export": "every report as CSV, JSON or Parquet",
-        "gc": "remove checkpoints that nothing needs any more",
+        "report": ("report", "HTML page with plots"),
+        "export": ("export", "every report as CSV, JSON or Parquet"),
+        "gc": ("gc", "remove checkpoints that nothing needs any more"),
     },
     "this machine": {
-        "doctor": "check driver, memory, limits and disk",
-        "gpus": "GPUs, their state and who holds them",
-        "simulate": "compare policies in virtual time, without any GPU",
+        "doctor": ("machine", "check driver, memory, limits and disk"),
+        "gpus": ("machine", "GPUs, their state and who holds them"),
+        "simulate": ("simulate", "compare policies in virtual time, without any GPU"),
     },
 }
-COMMANDS = {name: line for group in GROUPS.values() for name, line in group.items()}
+COMMANDS = {name: about for group in GROUPS.values() for name, about in group.items()}
+
+
+def command(name: str) -> Command:
+    """Return a command, with its module imported."""
+    importlib.import_module(f"gpusched.cli.{COMMANDS[name][0]}")
+    from gpusched.cli import common
+
+    return common.COMMANDS[name]
+
+
+def schemas() -> dict[str, Any]:
+    """Return by command its line of help, and the JSON schemas of the objects that it prints with --json."""
+    from msgspec.json import schema
+
+    return {
+        name: {"help": line, "prints": [schema(kind) for kind in command(name).prints]}
+        for name, (_, line) in COMMANDS.items()
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,12 +125,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if name in ("-h", "--help", "help"):
         if name == "help" and arguments[1:] == ["--json"]:
-            from gpusched.cli import common, schema
-
-            told = schema.schemas()
-            common.print_json(
-                {name: {"help": line, "prints": told[name]} for name, line in COMMANDS.items()}
-            )
+            print(json.dumps(schemas(), ensure_ascii=False))
             return 0
         if name == "help" and arguments[1:] and arguments[1] in COMMANDS:
             return _dispatch([arguments[1], "--help"])
@@ -112,14 +134,13 @@ def _dispatch(arguments: list[str]) -> int:
     if name not in COMMANDS:
         hint = did_you_mean(name, COMMANDS) or "; 'gpusched --help' lists all commands"
         raise InputError(f"unknown command '{name}'{hint}")
-    module = importlib.import_module(f"gpusched.cli.{name}")
-    description = (module.__doc__ or "").strip()
+    found = command(name)
+    description = inspect.cleandoc(found.run.__doc__ or "")
     parser = _Parser(
         prog=f"gpusched {name}", description=description, formatter_class=_HelpFormatter
     )
-    module.prepare_parser(parser)
-    code: int = module.run(parser.parse_args(arguments[1:]))
-    return code
+    found.prepare_parser(parser)
+    return found.run(parser.parse_args(arguments[1:]))
 
 
 class _HelpFormatter(argparse.HelpFormatter):
@@ -167,7 +188,7 @@ def _help() -> str:
     ]
     for group, commands in GROUPS.items():
         lines += ["", group]
-        lines += [f"  {name:<{width}}  {line}" for name, line in commands.items()]
+        lines += [f"  {name:<{width}}  {line}" for name, (_, line) in commands.items()]
     lines += [
         "",
         "Most commands take EXP, an experiment: a folder, a name, or 'last' (the default).",

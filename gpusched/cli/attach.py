@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib
 import shlex
 import signal
 import sys
@@ -16,11 +15,13 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from msgspec import Struct
+
 from gpusched.cli import common
 from gpusched.daemon import session
 from gpusched.daemon.session import Client, DaemonGone
 from gpusched.dashboard import live
-from gpusched.dashboard.model import thinned
+from gpusched.dashboard.model import View, thinned
 from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
@@ -34,6 +35,34 @@ LADDER = (
     ("cancel", "terminating the trials (Ctrl-C again: kill)"),
     ("kill", "killing"),
 )
+
+
+class Started(Struct):
+    """A search that goes on in the background (``--detach``)."""
+
+    experiment: str
+    folder: str
+    daemon_pid: int
+
+
+class Happened(Struct):
+    """An event of a search. ``what``: its kind; ``text``: a sentence."""
+
+    at: float
+    what: str
+    text: str
+    trial: int | None = None
+
+
+class Over(Struct):
+    """The last line of a search that was watched to its end."""
+
+    over: bool
+    view: View
+    folder: str
+
+
+PRINTS = (Started, Happened, Over)
 
 
 class Interrupts:
@@ -58,11 +87,9 @@ def begin(args: argparse.Namespace, paths: ExperimentPaths, daemon_pid: int, ver
     """Attach to an experiment that this command has started, or with ``--detach`` leave it to its daemon."""
     name = paths.root.name
     if args.detach:
-        data = {"experiment": name, "folder": str(paths.root), "daemon_pid": daemon_pid}
-        told = (
-            f"{name} {verb} in the background; 'gpusched watch' shows it, 'gpusched stop' ends it"
-        )
-        return common.tell(args, data, told)
+        started = Started(name, str(paths.root), daemon_pid)
+        ways = "'gpusched watch' shows it, 'gpusched stop' ends it"
+        return common.tell(args, started, f"{name} {verb} in the background; {ways}")
     if not args.json and not live.is_possible():
         print(f"{name}: {paths.root}", flush=True)
     return attach(paths, as_json=args.json, owns=True)
@@ -145,9 +172,10 @@ class Stream:
     def act(self, verb: str, **arguments: Any) -> Any:
         """Ask the daemon for a change; return the answer. Raises GpuschedError."""
         if verb == "try":
-            complete = importlib.import_module("gpusched.cli.try").complete
+            from gpusched.cli.choosing import complete
+
             values = common.assignments(shlex.split(arguments["values"]))
-            arguments = {"hparams": complete(self._paths, values, may_be_outside=False)}
+            arguments = {"hparams": complete(self._paths, values)}
         return session.ask(self._paths, verb, **arguments)
 
     def lines(self) -> Iterator[Lines | None]:

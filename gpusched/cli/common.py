@@ -1,4 +1,4 @@
-"""Parts that several commands share: arguments (RECIPE, EXP, TRIAL, ``--json``), the experiment named, plain output."""
+"""Parts that several commands share: how a command is declared, its arguments, the experiment named, plain output."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpusched.daemon import session
+import msgspec
+
 from gpusched.errors import InputError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
@@ -20,32 +22,85 @@ from gpusched.folder.paths import ExperimentPaths
 if TYPE_CHECKING:
     from gpusched.recipe.recipe import Recipe
 
+# ---------------------------------------------------------------- commands
+
+Prepare = Callable[[argparse.ArgumentParser], None]
+Run = Callable[[argparse.Namespace], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command: its arguments, its work (whose docstring is its help), the types of the objects that --json prints."""
+
+    prepare_parser: Prepare
+    run: Run
+    prints: tuple[Any, ...]
+
+
+#: Commands of the modules imported so far.
+COMMANDS: dict[str, Command] = {}
+
+
+def command(
+    *prepare: Prepare, prints: Sequence[Any], lines: str = "", json: bool = True
+) -> Callable[[Run], Run]:
+    """Declare a command, called as its function is. It takes --json, which prints objects of the types ``prints``.
+
+    ``lines``: the noun for what each line is about, if there are several. ``json``: False if the command declares
+    --json itself.
+    """
+
+    def declare(run: Run) -> Run:
+        def prepare_parser(parser: argparse.ArgumentParser) -> None:
+            for prepare_part in prepare:
+                prepare_part(parser)
+            if json:
+                each = f" for each {lines}, one a line" if lines else ""
+                add(parser, "--json", f"print one JSON object{each}")
+
+        COMMANDS[run.__name__.rstrip("_")] = Command(prepare_parser, run, tuple(prints))
+        return run
+
+    return declare
+
+
 # ---------------------------------------------------------------- arguments
 
+
+def add(parser: Any, usage: str, meaning: str, **more: Any) -> None:
+    """Add an argument as its help shows it: ``--seed N`` takes a value, ``--all`` none, ``TRIAL`` stands alone."""
+    words = usage.split()
+    flags = [word.rstrip(",") for word in words if word.startswith("-")]
+    if len(flags) < len(words):
+        more.setdefault("metavar", words[-1])
+    else:
+        more.setdefault("action", "store_true")
+    parser.add_argument(*(flags or [usage.lower()]), help=meaning, **more)
+
+
 _RECIPE_OPTIONS = {
-    "deadline": ("D", "how long the search may take, or until when: 90s, 10m, 1h30m, 18:30"),
-    "devices": ("X", "auto, cpu, cpu:N, cuda, cuda:0,2, or GPU UUIDs"),
-    "policy": ("P", "another policy than the recipe's"),
-    "seed": ("N", "seed of the configurations and of training"),
+    "deadline": (
+        "--deadline D",
+        "how long the search may take, or until when: 90s, 10m, 1h30m, 18:30",
+    ),
+    "devices": ("--devices X", "auto, cpu, cpu:N, cuda, cuda:0,2, or GPU UUIDs"),
+    "policy": ("--policy P", "another policy than the recipe's"),
+    "seed": ("--seed N", "seed of the configurations and of training"),
 }
 
 
 def add_recipe(parser: argparse.ArgumentParser, *options: str) -> None:
-    """Add RECIPE, these options that override a key of the recipe, ``--set`` and ``--dir``."""
-    what = "YAML file that describes the search (- for standard input)"
-    parser.add_argument("recipe", metavar="RECIPE", type=Path, help=what)
-    for name in options:
-        metavar, told = _RECIPE_OPTIONS[name]
-        parser.add_argument(f"--{name}", metavar=metavar, help=told)
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        dest="overrides",
-        help="set a key of the recipe, as in --set policy.R=27; may be repeated",
-    )
+    """Add RECIPE, these options that override a key of the recipe (none: all), ``--set`` and ``--dir``."""
+    add(parser, "RECIPE", "YAML file that describes the search (- for standard input)", type=Path)
+    for name in options or _RECIPE_OPTIONS:
+        add(parser, *_RECIPE_OPTIONS[name])
+    add_set(parser, "a key of the recipe, as in --set policy.R=27")
     add_dir(parser)
+
+
+def add_set(parser: argparse.ArgumentParser, what: str) -> None:
+    meaning = f"set {what}; may be repeated"
+    add(parser, "--set KEY=VALUE", meaning, action="append", default=[], dest="overrides")
 
 
 def load_recipe(args: argparse.Namespace) -> Recipe:
@@ -56,35 +111,34 @@ def load_recipe(args: argparse.Namespace) -> Recipe:
     return load_recipe(args.recipe, args.overrides, **flags)
 
 
-def add_experiment(parser: argparse.ArgumentParser, *, option: bool = False) -> None:
-    """Add EXP as ``--exp``, unless ``option`` as a positional argument, too; and ``--dir``."""
-    what = "the experiment: a folder, a name, or 'last' (the default)"
-    parser.add_argument("--exp", metavar="EXP", help=what if option else argparse.SUPPRESS)
-    if not option:
-        parser.add_argument("exp", nargs="?", metavar="EXP", default=argparse.SUPPRESS, help=what)
+_EXPERIMENT = "the experiment: a folder, a name, or 'last' (the default)"
+
+
+def add_experiment_option(parser: argparse.ArgumentParser) -> None:
+    """Add EXP as ``--exp`` alone, and ``--dir``."""
+    add(parser, "--exp EXP", _EXPERIMENT)
+    add_dir(parser)
+
+
+def add_experiment(parser: argparse.ArgumentParser) -> None:
+    """Add EXP, also as ``--exp``, and ``--dir``."""
+    add(parser, "--exp EXP", argparse.SUPPRESS)
+    add(parser, "EXP", _EXPERIMENT, nargs="?", default=argparse.SUPPRESS)
     add_dir(parser)
 
 
 def add_trial(parser: argparse.ArgumentParser) -> None:
     """Add TRIAL, EXP and ``--dir``."""
-    parser.add_argument("trial", metavar="TRIAL", help="number of the trial, as in 'status'")
+    add(parser, "TRIAL", "number of the trial, as in 'status'")
     add_experiment(parser)
 
 
 def add_dir(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--dir",
-        metavar="DIR",
-        help=f"folder of the experiments (default: ${find.RUNS_VARIABLE} or runs)",
-    )
-
-
-def add_json(parser: argparse.ArgumentParser, what: str = "print one JSON object") -> None:
-    parser.add_argument("--json", action="store_true", help=what)
+    add(parser, "--dir DIR", f"folder of the experiments (default: ${find.RUNS_VARIABLE} or runs)")
 
 
 def add_detach(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--detach", action="store_true", help="do not stay to watch")
+    add(parser, "--detach", "do not stay to watch")
 
 
 def assignments(texts: Sequence[str]) -> dict[str, Any]:
@@ -125,20 +179,6 @@ def experiment(args: argparse.Namespace) -> ExperimentPaths:
     return find.find(args.exp, find.runs_folder(args.dir))
 
 
-def prepare_trial_parser(parser: argparse.ArgumentParser) -> None:
-    """Prepare the parser of a command that asks the daemon something of one trial."""
-    add_trial(parser)
-    add_json(parser)
-
-
-def ask_of_trial(args: argparse.Namespace, verb: str) -> int:
-    """Ask the daemon something of one trial and print the answer."""
-    paths = experiment(args)
-    number = session.trial_number(args.trial)
-    answer = session.ask(paths, verb, trial=number)
-    return tell(args, {"trial": number, "answer": answer}, answer)
-
-
 def wait_for_end(paths: ExperimentPaths) -> None:
     """Wait until the experiment's daemon is gone."""
     while find.has_daemon(paths):
@@ -148,7 +188,7 @@ def wait_for_end(paths: ExperimentPaths) -> None:
 # ---------------------------------------------------------------- output
 
 
-def tell(args: argparse.Namespace, data: Mapping[str, object], text: str) -> int:
+def tell(args: argparse.Namespace, data: object, text: str) -> int:
     """Print ``data`` with ``--json``, else ``text``; return 0, as all is well."""
     if args.json:
         print_json(data)
@@ -157,8 +197,10 @@ def tell(args: argparse.Namespace, data: Mapping[str, object], text: str) -> int
     return 0
 
 
-def print_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False))
+def print_json(value: object) -> None:
+    """Print a record, a mapping or a list as one line of JSON."""
+    plain = msgspec.to_builtins(value, str_keys=True, enc_hook=str)
+    print(json.dumps(plain, ensure_ascii=False))
 
 
 def note(text: str) -> None:

@@ -1,9 +1,4 @@
-"""Write the reports of an experiment as CSV, JSON lines or Parquet, one row a report; or hand it over to another tool.
-
-With --trials there is one row a trial: state, steps, metrics and hyperparameters.
-
-Works while the experiment runs, too.
-"""
+"""Reports and trials of an experiment for other programs: ``export``."""
 
 from __future__ import annotations
 
@@ -16,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
+from msgspec import Struct
 from msgspec.structs import asdict
 
 from gpusched.cli import common
@@ -36,29 +32,36 @@ _TOOLS = {
 }
 
 
-def prepare_parser(parser: argparse.ArgumentParser) -> None:
+class Row(Struct):
+    """A report, or with --trials a trial; metrics and ``hparams.*`` stand beside."""
+
+    trial: int
+    step: int
+    atoms: int
+
+
+def _prepare(parser: argparse.ArgumentParser) -> None:
     common.add_experiment(parser)
-    kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--csv", action="store_true", help="comma-separated values (the default)")
-    kind.add_argument("--json", action="store_true", help="one JSON object a line")
-    kind.add_argument("--parquet", action="store_true", help="Parquet; needs pyarrow and --output")
-    parser.add_argument("--trials", action="store_true", help="one row a trial, not one a report")
-    for name, (option, what) in _TOOLS.items():
-        kind.add_argument(
-            f"--{name}", metavar=option.upper(), help=f"hand the trials over as runs, {what}"
-        )
-    kind.add_argument(
-        "--optuna",
-        metavar="FILE",
-        type=Path,
-        help="a new study of Optuna in FILE: SQLite if it ends in .db, else a journal",
-    )
-    parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write to FILE instead of standard output"
-    )
+    add, kind = common.add, parser.add_mutually_exclusive_group()
+    add(kind, "--csv", "comma-separated values (the default)")
+    add(kind, "--json", "one JSON object a line")
+    add(kind, "--parquet", "Parquet; needs pyarrow and --output")
+    add(parser, "--trials", "one row a trial, not one a report")
+    for name, (option, where) in _TOOLS.items():
+        add(kind, f"--{name} {option.upper()}", f"hand the trials over as runs, {where}")
+    study = "a new study of Optuna in FILE: SQLite if it ends in .db, else a journal"
+    add(kind, "--optuna FILE", study, type=Path)
+    add(parser, "-o, --output FILE", "write to FILE instead of standard output")
 
 
-def run(args: argparse.Namespace) -> int:
+@common.command(_prepare, prints=[Row], json=False)
+def export(args: argparse.Namespace) -> int:
+    """Write the reports of an experiment as CSV, JSON lines or Parquet, one row a report; or hand it to another tool.
+
+    With --trials there is one row a trial: state, steps, metrics and hyperparameters.
+
+    Works while the experiment runs, too.
+    """
     paths = common.experiment(args)
     for name, (option, _) in _TOOLS.items():
         if (where := getattr(args, name)) is not None:

@@ -1,12 +1,10 @@
-"""Remove checkpoints that nothing needs any more.
-
-Kept are the best model and, of an experiment that may go on, the newest checkpoints of every trial that is not over. Of
-a finished experiment only ``best/`` stays. A running experiment cleans up by itself when the disk has too little room.
-"""
+"""Checkpoints that nothing needs any more: ``gc``."""
 
 from __future__ import annotations
 
 import argparse
+
+from msgspec import Struct
 
 from gpusched.cli import common
 from gpusched.daemon import storage
@@ -17,13 +15,27 @@ from gpusched.folder.lock import Lock
 from gpusched.text import count, show_bytes
 
 
-def prepare_parser(parser: argparse.ArgumentParser) -> None:
+class Removed(Struct):
+    """Folders of checkpoints, and their size. ``dry_run``: they are still there."""
+
+    removed: list[str]
+    bytes: int
+    dry_run: bool
+
+
+def _prepare(parser: argparse.ArgumentParser) -> None:
     common.add_experiment(parser)
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    common.add_json(parser)
+    common.add(parser, "--dry-run", "only say what would be removed")
 
 
-def run(args: argparse.Namespace) -> int:
+@common.command(_prepare, prints=[Removed])
+def gc(args: argparse.Namespace) -> int:
+    """Remove checkpoints that nothing needs any more.
+
+    Kept are the best model and, of an experiment that may go on, the newest checkpoints of every trial that is not
+    over. Of a finished experiment only ``best/`` stays. A running experiment cleans up by itself when the disk has too
+    little room.
+    """
     paths = common.experiment(args)
     if find.has_daemon(paths):
         raise InputError(
@@ -36,12 +48,9 @@ def run(args: argparse.Namespace) -> int:
     if not args.dry_run:
         number, size_bytes = storage.remove(victims)
     lock.release()
-    if args.json:
-        common.print_json(
-            {"removed": [str(v) for v in victims], "bytes": size_bytes, "dry_run": args.dry_run}
-        )
-    else:
-        verb = "would remove" if args.dry_run else "removed"
-        what = f"{verb} {count(number, 'checkpoint')}, {show_bytes(size_bytes)}"
-        print(what if number else "nothing to remove: every checkpoint is needed")
-    return 0
+    verb = "would remove" if args.dry_run else "removed"
+    told = f"{verb} {count(number, 'checkpoint')}, {show_bytes(size_bytes)}"
+    gone = Removed([str(victim) for victim in victims], size_bytes, args.dry_run)
+    return common.tell(
+        args, gone, told if number else "nothing to remove: every checkpoint is needed"
+    )

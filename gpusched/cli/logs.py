@@ -1,9 +1,4 @@
-"""Show what a trial printed; -f goes on until the trial is over.
-
-Shown is rank 0 of the latest launch, unless --rank, --all or --incarnation say otherwise; with --all each line begins
-with its rank. Of a rank that printed more than 40 MiB the middle is gone, and a line says so. Ctrl-C ends only the
-following.
-"""
+"""Output of trials: ``logs``."""
 
 from __future__ import annotations
 
@@ -13,6 +8,8 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from msgspec import Struct
 
 from gpusched.cli import common
 from gpusched.daemon import session
@@ -30,23 +27,35 @@ _CONTROL = {
 }
 
 
-def prepare_parser(parser: argparse.ArgumentParser) -> None:
+class Printed(Struct):
+    """A line that a rank printed. ``stream``: out or err."""
+
+    rank: int
+    stream: str
+    line: str
+
+
+def _prepare(parser: argparse.ArgumentParser) -> None:
     common.add_trial(parser)
-    parser.add_argument("-f", "--follow", action="store_true", help="go on as the trial prints")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--rank", type=int, metavar="N", help="this rank (default: 0)")
-    which.add_argument("--all", action="store_true", help="all ranks")
-    stream = parser.add_mutually_exclusive_group()
-    stream.add_argument("--err", action="store_true", help="standard error only")
-    stream.add_argument("--out", action="store_true", help="standard output only")
-    parser.add_argument(
-        "--incarnation", type=int, metavar="N", help="this launch (default: the latest)"
-    )
-    parser.add_argument("-n", "--lines", type=int, metavar="N", help="only the last N lines")
-    common.add_json(parser, 'print {"rank", "stream", "line"} objects')
+    add = common.add
+    add(parser, "-f, --follow", "go on as the trial prints")
+    which, stream = parser.add_mutually_exclusive_group(), parser.add_mutually_exclusive_group()
+    add(which, "--rank N", "this rank (default: 0)", type=int)
+    add(which, "--all", "all ranks")
+    add(stream, "--err", "standard error only")
+    add(stream, "--out", "standard output only")
+    add(parser, "--incarnation N", "this launch (default: the latest)", type=int)
+    add(parser, "-n, --lines N", "only the last N lines", type=int)
 
 
-def run(args: argparse.Namespace) -> int:
+@common.command(_prepare, prints=[Printed], lines="line")
+def logs(args: argparse.Namespace) -> int:
+    """Show what a trial printed; -f goes on until the trial is over.
+
+    Shown is rank 0 of the latest launch, unless --rank, --all or --incarnation say otherwise; with --all each line
+    begins with its rank. Of a rank that printed more than 40 MiB the middle is gone, and a line says so. Ctrl-C ends
+    only the following.
+    """
     paths = common.experiment(args)
     number = session.trial_number(args.trial)
     trial = paths.trial(number)
@@ -101,7 +110,7 @@ def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Nam
             silent = silent and not lines
             for line in lines:
                 if args.json:
-                    common.print_json({"rank": rank, "stream": stream, "line": line})
+                    common.print_json(Printed(rank, stream, line))
                 else:
                     print(f"[{rank}] {line}" if args.all else line, flush=args.follow)
         if not args.follow or ended:

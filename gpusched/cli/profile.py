@@ -1,15 +1,13 @@
-"""Measure how a configuration of the recipe scales over atoms, s(a), and what a launch or resize costs, To.
-
-One random configuration trains a few steps at each size, for at most --deadline (30m). The table is kept with a hash of
-recipe and script; later runs of exactly this recipe start from the table instead of the built-in guess (unless the
-recipe says ``scaling``), and go on learning.
-"""
+"""Measurements of a recipe's speed: ``profile``."""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+
+from msgspec import Struct
 
 from gpusched.cli import common
 from gpusched.daemon import start as launchpad
@@ -23,17 +21,41 @@ from gpusched.recipe.recipe import Recipe
 from gpusched.text import count
 
 
-def prepare_parser(parser: argparse.ArgumentParser) -> None:
+class Profiled(Struct):
+    """Seconds of a step and s(a) by number of atoms; ``overhead_s``: To, seconds of a launch or resize."""
+
+    step_s: Mapping[int, float]
+    scaling: Mapping[int, float]
+    overhead_s: float
+
+
+def _prepare(parser: argparse.ArgumentParser) -> None:
     common.add_recipe(parser, "deadline", "devices")
     parser.set_defaults(deadline="30m")
-    what = "numbers of atoms to measure (default: 1, 2, 4, .. all)"
-    parser.add_argument("--sizes", type=numbers, metavar="A,B,..", help=what)
-    what = "steps at each size (default: 5)"
-    parser.add_argument("--steps", type=int, default=5, metavar="N", help=what)
-    common.add_json(parser)
+    sizes = "numbers of atoms to measure (default: 1, 2, 4, .. all)"
+    common.add(parser, "--sizes A,B,..", sizes, type=numbers)
+    common.add(parser, "--steps N", "steps at each size (default: 5)", type=int, default=5)
 
 
-def run(args: argparse.Namespace) -> int:
+def numbers(text: str) -> list[int]:
+    """Read ``1,2,4``. Raises argparse.ArgumentTypeError."""
+    try:
+        found = [int(number) for number in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise argparse.ArgumentTypeError(f"numbers of atoms such as 1,2,4, not {text!r}")
+    return found
+
+
+@common.command(_prepare, prints=[Profiled])
+def profile(args: argparse.Namespace) -> int:
+    """Measure how a configuration of the recipe scales over atoms, s(a), and what a launch or resize costs, To.
+
+    One random configuration trains a few steps at each size, for at most --deadline (30m). The table is kept with a
+    hash of recipe and script; later runs of exactly this recipe start from the table instead of the built-in guess
+    (unless the recipe says ``scaling``), and go on learning.
+    """
     began = Beginning.now()
     from gpusched.recipe.load import load_recipe
 
@@ -46,27 +68,10 @@ def run(args: argparse.Namespace) -> int:
     if not args.json:
         common.note(f"measuring {count(len(sizes), 'size')} in {paths.root} ..")
     common.wait_for_end(paths)
-    profile = _measured(paths)
-    kept = profiles.keep(runs, asked, profile)
-    if args.json:
-        common.print_json(
-            {"step_s": profile.step_s, "scaling": profile.scaling, "overhead_s": profile.overhead_s}
-        )
-    else:
-        _show(profile)
-        print(f"kept in {kept}; 'gpusched run {args.recipe}' starts from this table")
-    return 0
-
-
-def numbers(text: str) -> list[int]:
-    """Read ``1,2,4``. Raises argparse.ArgumentTypeError."""
-    try:
-        found = [int(number) for number in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise argparse.ArgumentTypeError(f"numbers of atoms such as 1,2,4, not {text!r}")
-    return found
+    found = _measured(paths)
+    kept = profiles.keep(runs, asked, found)
+    told = f"{_table(found)}\nkept in {kept}; 'gpusched run {args.recipe}' starts from this table"
+    return common.tell(args, Profiled(found.step_s, found.scaling, found.overhead_s), told)
 
 
 def _recipe(args: argparse.Namespace, sizes: list[int]) -> Recipe:
@@ -99,13 +104,13 @@ def _measured(paths: ExperimentPaths) -> profiles.Profile:
     return profile
 
 
-def _show(profile: profiles.Profile) -> None:
+def _table(profile: profiles.Profile) -> str:
     rows = []
     for atoms, time_s in profile.step_s.items():
         scaling = profile.scaling[atoms]
         rows.append((atoms, f"{time_s:.3f} s", f"{scaling:.2f}x", "#" * round(10 * scaling)))
-    print(common.table(("atoms", "step", "s(a)", ""), rows, ("atoms", "step", "s(a)")))
-    print(f"a launch or resize costs To = {profile.overhead_s:.2f} s")
+    columns = common.table(("atoms", "step", "s(a)", ""), rows, ("atoms", "step", "s(a)"))
+    return f"{columns}\na launch or resize costs To = {profile.overhead_s:.2f} s"
 
 
 def _sizes(recipe: Recipe) -> list[int]:

@@ -1,9 +1,4 @@
-"""Write an HTML report of an experiment: curves, allocations, devices, rungs, hyperparameters; or compare several.
-
-One file with interactive plots and without outside resources: report.html in the experiment's folder, or for several
-experiments compare.html here, unless --output says otherwise. Works while an experiment runs, after it has ended, and
-on simulated ones.
-"""
+"""The HTML page of an experiment, and of several side by side: ``report``."""
 
 from __future__ import annotations
 
@@ -13,6 +8,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from gpusched.cli import common
 from gpusched.daemon import session
@@ -24,26 +21,29 @@ if TYPE_CHECKING:
     from gpusched.report.compare import Search
 
 
-def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--exp", metavar="EXP", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "exps",
-        nargs="*",
-        metavar="EXP",
-        help="an experiment: a folder, a name, or 'last' (the default); several are compared",
-    )
+class Written(Struct):
+    """A page that was written; beside the path stands all that is drawn."""
+
+    report: str
+
+
+def _prepare(parser: argparse.ArgumentParser) -> None:
+    add = common.add
+    add(parser, "--exp EXP", argparse.SUPPRESS)
+    several = "an experiment: a folder, a name, or 'last' (the default); several are compared"
+    add(parser, "exps", several, metavar="EXP", nargs="*")
     common.add_dir(parser)
-    parser.add_argument(
-        "-o",
-        "--output",
-        metavar="FILE",
-        type=Path,
-        help="write the report to FILE",
-    )
-    common.add_json(parser, "print the path and all that is drawn as one JSON object")
+    add(parser, "-o, --output FILE", "write the report to FILE", type=Path)
 
 
-def run(args: argparse.Namespace) -> int:
+@common.command(_prepare, prints=[Written])
+def report(args: argparse.Namespace) -> int:
+    """Write an HTML report of an experiment: curves, allocations, devices, rungs, hyperparameters; or compare several.
+
+    One file with interactive plots and without outside resources: report.html in the experiment's folder, or for
+    several experiments compare.html here, unless --output says otherwise. Works while an experiment runs, after it has
+    ended, and on simulated ones.
+    """
     from gpusched.report import compare, page
 
     named = [*([args.exp] if args.exp else []), *args.exps] or [None]

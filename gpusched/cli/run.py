@@ -1,43 +1,45 @@
-"""Start an experiment and watch it; at the deadline the best-trained model is on disk.
-
-The search runs in a daemon of its own: closing the terminal ends nothing. Ctrl-C stops in good order and keeps the best
-model; a second one terminates the trials; a third one kills them.
-"""
+"""Start an experiment, go on with one, watch one: ``run``, ``resume``, ``watch``."""
 
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
+from typing import Any
 
-from gpusched.cli import attach, common, validate
+from gpusched.cli import attach, common, steering, validate
 from gpusched.daemon import start as launchpad
+from gpusched.dashboard import live
 from gpusched.driver.clock import Beginning
-from gpusched.errors import GpuschedError
+from gpusched.errors import GpuschedError, InputError
 from gpusched.folder import find
 from gpusched.folder.files import read_json
 
 
-def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    common.add_recipe(parser, "deadline", "devices", "policy", "seed")
-    common.add_detach(parser)
-    common.add_json(parser, "print one JSON object a line")
+def remark(line: str) -> None:
+    """Print a remark for people."""
+    common.note(f"note: {line}")
 
 
+@common.command(common.add_recipe, common.add_detach, prints=attach.PRINTS, lines="event")
 def run(args: argparse.Namespace) -> int:
+    """Start an experiment and watch it; at the deadline the best-trained model is on disk.
+
+    The search runs in a daemon of its own: closing the terminal ends nothing. Ctrl-C stops in good order and keeps the
+    best model; a second one terminates the trials; a third one kills them.
+    """
     began = Beginning.now()
     recipe = common.load_recipe(args)
     runs = find.runs_folder(args.dir)
     for line in validate.remarks(recipe):
-        common.note(f"note: {line}")
+        remark(line)
     validate.ask_policy(recipe, runs)
     source = None if str(args.recipe) == "-" else args.recipe
     if source is not None and (told := may_go_on(runs, source)):
-        common.note(f"note: {told}")
+        remark(told)
     paths = launchpad.make_experiment(runs, recipe, began, source)
     try:
-        pid = launchpad.start_daemon(
-            paths, recipe=recipe, say=lambda line: common.note(f"note: {line}")
-        )
+        pid = launchpad.start_daemon(paths, recipe=recipe, say=remark)
     except GpuschedError:
         if not paths.journal.exists() or not paths.socket.exists():
             launchpad.discard(paths)
@@ -54,11 +56,85 @@ def may_go_on(runs: Path, source: Path) -> str:
         if find.has_daemon(paths):
             return f"{name} of this recipe is running; this starts another search beside it"
         if final is None:
-            return (
-                f"{name} of this recipe was interrupted; 'gpusched resume {name}' goes on with it"
-            )
+            resume = f"'gpusched resume {name}' goes on with it"
+            return f"{name} of this recipe was interrupted; {resume}"
         return (
             f"{name} of this recipe is over ({final.get('ending')}) and can go on: 'gpusched resume {name} "
             "--deadline +20m'; this starts another search"
         )
     return ""
+
+
+# ---------------------------------------------------------------- resume
+
+
+def _prepare_resume(parser: argparse.ArgumentParser) -> None:
+    common.add_experiment(parser)
+    common.add(parser, "--deadline WHEN", "+30m (more), 45m (from now on) or 18:30 (today)")
+    common.add(parser, "--target X", "metric that is good enough; none: no target")
+    common.add(parser, "--max-trials N", "most trials in all; none: any number")
+    salvage = "go on from what can be read of a damaged journal, and from the trials' own files"
+    common.add(parser, "--salvage", salvage)
+    common.add_detach(parser)
+
+
+@common.command(_prepare_resume, prints=attach.PRINTS, lines="event")
+def resume(args: argparse.Namespace) -> int:
+    """Go on with an experiment that was interrupted, or that is over.
+
+    Interrupted: its daemon was killed, crashed, or was lost with the machine. The journal is replayed, trials that
+    still run are adopted, the dead are relaunched from their last checkpoint. The deadline stays where it was, unless
+    --deadline moves it.
+
+    Over: it was stopped, or met its deadline, its target or its limit of trials. With another limit it goes on: trials
+    that only the end had stopped train on from their last checkpoints; the time since the end does not count. A search
+    that was stopped before its deadline needs no other limit.
+    """
+    paths = common.experiment(args)
+    pid = launchpad.start_daemon(
+        paths, resume=True, salvage=args.salvage, wish=wish(args), say=remark
+    )
+    return attach.begin(args, paths, pid, "goes on")
+
+
+def wish(args: argparse.Namespace) -> dict[str, Any]:
+    """Read the limits that the experiment is to go on with. Raises InputError."""
+    wished: dict[str, Any] = {} if args.deadline is None else dict(steering.when(args.deadline))
+    if args.target is not None:
+        wished["target"] = _number(args.target, "--target", "a number", float)
+    if args.max_trials is not None:
+        wished["max_trials"] = _number(args.max_trials, "--max-trials", "a whole number", int)
+    return wished
+
+
+def _number(text: str, option: str, kind: str, read: type[float] | type[int]) -> float | None:
+    if text == "none":
+        return None
+    try:
+        number = read(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or (read is int and number < 1):
+        raise InputError(f"{option} {text}: give {kind}, or none for no limit") from None
+    return number
+
+
+# ---------------------------------------------------------------- watch
+
+
+def _prepare_watch(parser: argparse.ArgumentParser) -> None:
+    common.add_experiment(parser)
+    keys = "let keys change the search: pause and stop trials, move the deadline, stop it"
+    common.add(parser, "--steer", keys)
+
+
+@common.command(_prepare_watch, prints=attach.PRINTS[1:], lines="event")
+def watch(args: argparse.Namespace) -> int:
+    """Show the live dashboard of an experiment; of a finished one, its end.
+
+    Ctrl-C or q detaches and ends nothing. The dashboard changes nothing unless --steer is given.
+    """
+    paths = common.experiment(args)
+    if not find.has_daemon(paths) and (args.json or not live.is_possible()):
+        return attach.conclude(paths, as_json=args.json)
+    return attach.attach(paths, as_json=args.json, owns=False, steers=args.steer)

@@ -1,19 +1,4 @@
-"""Compare policies in virtual time: the real core and the real policies on a simulated machine.
-
-WORKLOAD is what the trials train:
-  synthetic         Score(k) of the HyperSched paper, section 6: steps of 0.1
-                    time units, r 5, R 500, eta 4
-  trace:DIR         a recorded experiment: its curves and step times, its
-                    configurations in an order shuffled by the seed
-  FILE.py:FUNCTION  a function of yours: FUNCTION(hparams, step) or (hparams,
-                    step, random) returns the metric, or (metric, step time);
-                    SPACE, METRIC, MODE and STEP_TIME beside it are optional
-
-For a seed, every policy meets the same configurations, noise and crashes. Values with commas make a grid:
-  gpusched simulate --policy asha,hypersched --atoms 4,8,16 --deadline 15
-  gpusched simulate --set speculation=false --delay 5% --plot delay.png
-  gpusched simulate trace:runs/digits-20260101-120000 --policy asha,pop
-"""
+"""Policies compared in virtual time: ``simulate``."""
 
 from __future__ import annotations
 
@@ -27,74 +12,51 @@ from typing import TYPE_CHECKING, Any
 from gpusched.cli import common
 from gpusched.errors import InputError
 from gpusched.folder import find
+from gpusched.sim.single import Outcome, Result
 
 if TYPE_CHECKING:
     from gpusched.sim.setup import Setup
-    from gpusched.sim.single import Result
     from gpusched.sim.study import Row
 
 
-def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "workload", nargs="?", default="synthetic", metavar="WORKLOAD", help="default: synthetic"
-    )
-    add = parser.add_argument
-    add("--policy", metavar="P", action="append", help="policies, separated by commas (hypersched)")
-    add(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        dest="overrides",
-        help="set an option of every policy that has it; POLICY.KEY=VALUE of one policy",
-    )
-    add("--seeds", metavar="N", type=int, default=10, help="number of seeds (10)")
-    add("--seed", metavar="N", type=int, default=0, help="the first seed (0)")
-    add("--target", metavar="X", type=float, help="measure when this metric is reached")
+def _prepare(parser: argparse.ArgumentParser) -> None:
+    add = common.add
+    add(parser, "WORKLOAD", "default: synthetic", nargs="?", default="synthetic")
+    add(parser, "--policy P", "policies, separated by commas (hypersched)", action="append")
+    common.add_set(parser, "an option of every policy that has it; POLICY.KEY=VALUE: of one policy")
+    add(parser, "--seeds N", "number of seeds (10)", type=int, default=10)
+    add(parser, "--seed N", "the first seed (0)", type=int, default=0)
+    add(parser, "--target X", "measure when this metric is reached", type=float)
     _add_machine(parser.add_argument_group("the simulated machine"))
-    _add_trouble(parser.add_argument_group("noise and faults"))
+    trouble = parser.add_argument_group("noise and faults")
+    for usage, meaning in _TROUBLE.items():
+        add(trouble, usage, meaning, type=float, default=0.0)
+    add(trouble, "--readmit S", "readmit a quarantined device after S seconds", type=float)
     output = parser.add_argument_group("output")
-    common.add_json(output, "print one JSON object a run")  # type: ignore[arg-type]
-    output.add_argument(
-        "--plot", metavar="FILE", type=Path, help="draw the runs into FILE (.png, .svg, .pdf)"
-    )
-    output.add_argument(
-        "--journal", metavar="DIR", type=Path, help="keep each run in DIR as an experiment"
-    )
-    output.add_argument(
-        "--jobs", metavar="N", type=int, help="number of processes (default: one a core)"
-    )
+    add(output, "--plot FILE", "draw the runs into FILE (.png, .svg, .pdf)", type=Path)
+    add(output, "--journal DIR", "keep each run in DIR as an experiment", type=Path)
+    add(output, "--jobs N", "number of processes (default: one a core)", type=int)
 
 
 def _add_machine(group: Any) -> None:
-    add = group.add_argument
-    add("--atoms", metavar="N", help="atoms of the machine (8; of an elastic pool 1024)")
-    add("--deadline", metavar="D", default="60", help="deadline of each run: 60, 10m, 1h30m (60)")
-    add(
-        "--scaling",
-        metavar="S",
-        default="linear",
-        help="speed over atoms: linear (default), sqrt, none, resnet18, resnet50, resnet101, "
-        "shufflenet, or 2:1.9,4:3.6",
+    add = common.add
+    add(group, "--atoms N", "atoms of the machine (8; of an elastic pool 1024)")
+    add(group, "--deadline D", "deadline of each run: 60, 10m, 1h30m (60)", default="60")
+    curves = (
+        "linear (default), sqrt, none, resnet18, resnet50, resnet101, shufflenet, or 2:1.9,4:3.6"
     )
-    add("--assume", metavar="S", help="scaling that the scheduler assumes; auto: learnt")
-    add(
-        "--delay",
-        metavar="D",
-        help="duration of a launch or resize: seconds, or a share of the deadline (5%%)",
-    )
-    for name in ("launch", "resize", "launch-per-atom", "save", "exit", "release"):
-        add(f"--{name}-delay", metavar="S", type=float, help=_DELAYS[name])
-    add(
-        "--pool",
-        choices=("fixed", "elastic"),
-        default="fixed",
-        help="elastic: atoms are rented and paid for by use",
-    )
-    add("--max-atoms", metavar="N", type=int, help="most atoms for a trial")
-    add("--sizes", metavar="N,N", help="allowed numbers of atoms for a trial")
-    add("--max-trials", metavar="N", type=int, help="draw at most N configurations")
-    add("--sampler", metavar="S", default="random", help="sampler, as in a recipe (random)")
+    add(group, "--scaling S", f"speed over atoms: {curves}", default="linear")
+    add(group, "--assume S", "scaling that the scheduler assumes; auto: learnt")
+    share = "seconds, or a share of the deadline (5%%)"
+    add(group, "--delay D", f"duration of a launch or resize: {share}")
+    for name, meaning in _DELAYS.items():
+        add(group, f"--{name}-delay S", meaning, type=float)
+    rented = "elastic: atoms are rented and paid for by use"
+    add(group, "--pool", rented, choices=("fixed", "elastic"), default="fixed", action="store")
+    add(group, "--max-atoms N", "most atoms for a trial", type=int)
+    add(group, "--sizes N,N", "allowed numbers of atoms for a trial")
+    add(group, "--max-trials N", "draw at most N configurations", type=int)
+    add(group, "--sampler S", "sampler, as in a recipe (random)", default="random")
 
 
 _DELAYS = {
@@ -105,59 +67,34 @@ _DELAYS = {
     "exit": "from the last word to the end of the processes",
     "release": "from the end of the processes to the confirmed release",
 }
+_TROUBLE = {
+    "--time-noise X": "standard deviation of the logarithm of step times",
+    "--metric-noise X": "standard deviation added to metrics",
+    "--crash P": "chance that a trial crashes, in each step",
+    "--lost P": "chance that a trial is lost, in each step",
+    "--hang P": "chance that a trial hangs, in each step",
+    "--quarantine P": "chance of a quarantine, at each release",
+}
 
 
-def _add_trouble(group: Any) -> None:
-    add = group.add_argument
-    add(
-        "--time-noise",
-        metavar="X",
-        type=float,
-        default=0.0,
-        help="standard deviation of the logarithm of step times",
-    )
-    add(
-        "--metric-noise",
-        metavar="X",
-        type=float,
-        default=0.0,
-        help="standard deviation added to metrics",
-    )
-    add(
-        "--crash",
-        metavar="P",
-        type=float,
-        default=0.0,
-        help="chance that a trial crashes, in each step",
-    )
-    add(
-        "--lost",
-        metavar="P",
-        type=float,
-        default=0.0,
-        help="chance that a trial is lost, in each step",
-    )
-    add(
-        "--hang",
-        metavar="P",
-        type=float,
-        default=0.0,
-        help="chance that a trial hangs, in each step",
-    )
-    add(
-        "--quarantine",
-        metavar="P",
-        type=float,
-        default=0.0,
-        help="chance of a quarantine, at each release",
-    )
-    add("--readmit", metavar="S", type=float, help="readmit a quarantined device after S seconds")
+@common.command(_prepare, prints=[Outcome], lines="run")
+def simulate(args: argparse.Namespace) -> int:
+    """Compare policies in virtual time: the real core and the real policies on a simulated machine.
 
+    WORKLOAD is what the trials train:
+      synthetic         Score(k) of the HyperSched paper, section 6: steps of 0.1
+                        time units, r 5, R 500, eta 4
+      trace:DIR         a recorded experiment: its curves and step times, its
+                        configurations in an order shuffled by the seed
+      FILE.py:FUNCTION  a function of yours: FUNCTION(hparams, step) or (hparams,
+                        step, random) returns the metric, or (metric, step time);
+                        SPACE, METRIC, MODE and STEP_TIME beside it are optional
 
-# ---------------------------------------------------------------- run
-
-
-def run(args: argparse.Namespace) -> int:
+    For a seed, every policy meets the same configurations, noise and crashes. Values with commas make a grid:
+      gpusched simulate --policy asha,hypersched --atoms 4,8,16 --deadline 15
+      gpusched simulate --set speculation=false --delay 5% --plot delay.png
+      gpusched simulate trace:runs/digits-20260101-120000 --policy asha,pop
+    """
     from gpusched.sim import plan, study
 
     _refuse_running(args.workload)

@@ -1,7 +1,4 @@
-"""Check a recipe without running it: all its problems at once, or a summary of what would run.
-
-Exit code 0 if the recipe is good, 2 if it is not.
-"""
+"""Checks of a recipe before its search: ``validate``."""
 
 from __future__ import annotations
 
@@ -11,6 +8,8 @@ import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from gpusched.cli import common
 from gpusched.errors import InputError, RecipeError
@@ -25,26 +24,12 @@ SAMPLES = 3
 MANY = 64
 
 
-def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    common.add_recipe(parser, "deadline", "devices", "policy", "seed")
-    parser.add_argument(
-        "--rehearse",
-        metavar="TIME",
-        nargs="?",
-        const="10m",
-        help="run a configuration through a pause, two ranks and one again, for at most TIME (10m), and tell what a "
-        "search would get wrong",
-    )
-    parser.add_argument(
-        "--configurations", metavar="N", type=int, default=1, help="how many to rehearse (1)"
-    )
-    parser.add_argument(
-        "--schema",
-        action=_PrintSchema,
-        nargs=0,
-        help="print the JSON schema of recipes, for editors, and exit",
-    )
-    common.add_json(parser)
+class Checked(Struct):
+    """A recipe that was checked; beside a good one stands all that would run."""
+
+    recipe: str
+    ok: bool
+    problems: list[str] = []
 
 
 class _PrintSchema(argparse.Action):
@@ -57,7 +42,24 @@ class _PrintSchema(argparse.Action):
         parser.exit()
 
 
-def run(args: argparse.Namespace) -> int:
+def _prepare(parser: argparse.ArgumentParser) -> None:
+    common.add_recipe(parser)
+    rehearse = (
+        "run a configuration through a pause, two ranks and one again, for at most TIME (10m), and tell what a "
+        "search would get wrong"
+    )
+    common.add(parser, "--rehearse TIME", rehearse, nargs="?", const="10m")
+    common.add(parser, "--configurations N", "how many to rehearse (1)", type=int, default=1)
+    schema = "print the JSON schema of recipes, for editors, and exit"
+    common.add(parser, "--schema", schema, action=_PrintSchema, nargs=0)
+
+
+@common.command(_prepare, prints=[Checked])
+def validate(args: argparse.Namespace) -> int:
+    """Check a recipe without running it: all its problems at once, or a summary of what would run.
+
+    Exit code 0 if the recipe is good, 2 if it is not.
+    """
     try:
         recipe = common.load_recipe(args)
         foreword = [*remarks(recipe), *ask_policy(recipe, find.runs_folder(args.dir))]
@@ -65,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             raise
         problems = error.problems if isinstance(error, RecipeError) else [str(error)]
-        common.print_json({"recipe": str(args.recipe), "ok": False, "problems": list(problems)})
+        common.print_json(Checked(str(args.recipe), ok=False, problems=list(problems)))
         return error.exit_code
     if not args.json:
         print(f"{args.recipe} is good. It would run:", flush=True)

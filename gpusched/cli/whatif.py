@@ -1,11 +1,4 @@
-"""Say what the best score at the deadline will probably be, and what more time, atoms or another policy would buy.
-
-The search is replayed into a copy, which goes on several hundred times in virtual time, at low priority, on curves
-resampled from its own. Nothing of it is journaled. A search that is over is changed as of just before its end.
-
-  gpusched whatif --add 20m --add 1h
-  gpusched whatif digits --atoms 4 --policy asha
-"""
+"""Forecasts of a search under other conditions: ``whatif``."""
 
 from __future__ import annotations
 
@@ -14,6 +7,8 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from gpusched.cli import common
 from gpusched.errors import InputError
@@ -25,54 +20,55 @@ if TYPE_CHECKING:
     from gpusched.sim.recorded import Question
 
 
-def prepare_parser(parser: argparse.ArgumentParser) -> None:
+class Asked(Struct):
+    """Answers about a search: the first as it is, then one for each change."""
+
+    experiment: str
+    metric: str
+    mode: str
+    at_s: float
+    deadline_s: float
+    over: bool
+    best: float | None
+    answers: list[Mapping[str, Any]]
+
+
+def _prepare(parser: argparse.ArgumentParser) -> None:
     common.add_experiment(parser)
-    add = parser.add_argument
-    add(
-        "--add",
-        metavar="D",
-        action="append",
-        default=[],
-        help="more time: 90s, 20m, 1h; may be repeated",
-    )
-    add(
-        "--atoms",
-        metavar="N",
-        action="append",
-        default=[],
-        help="another number of atoms from now on; may be repeated",
-    )
-    add(
-        "--policy",
-        metavar="P",
-        action="append",
-        default=[],
-        help="another policy from now on; may be repeated",
-    )
-    add("--futures", metavar="N", type=int, help="futures of each question (200)")
-    add(
-        "--limit",
-        metavar="D",
-        default="60s",
-        help="time after which no more futures are begun (60s)",
-    )
-    common.add_json(parser)
+    for usage, meaning in (
+        ("--add D", "more time: 90s, 20m, 1h"),
+        ("--atoms N", "another number of atoms from now on"),
+        ("--policy P", "another policy from now on"),
+    ):
+        common.add(parser, usage, f"{meaning}; may be repeated", action="append", default=[])
+    common.add(parser, "--futures N", "futures of each question (200)", type=int)
+    limit = "time after which no more futures are begun (60s)"
+    common.add(parser, "--limit D", limit, default="60s")
 
 
-def run(args: argparse.Namespace) -> int:
+@common.command(_prepare, prints=[Asked])
+def whatif(args: argparse.Namespace) -> int:
+    """Say what the best score at the deadline will probably be, and what more time, atoms or another policy would buy.
+
+    The search is replayed into a copy, which goes on several hundred times in virtual time, at low priority, on curves
+    resampled from its own. Nothing of it is journaled. A search that is over is changed as of just before its end.
+
+      gpusched whatif --add 20m --add 1h
+      gpusched whatif digits --atoms 4 --policy asha
+    """
     from gpusched.recipe.values import duration
-    from gpusched.sim import whatif
+    from gpusched.sim import whatif as futures_of
 
     questions = list(_questions(args))
-    futures = whatif.FUTURES if args.futures is None else args.futures
-    if futures < whatif.LEAST_FUTURES:
-        raise InputError(f"--futures must be at least {whatif.LEAST_FUTURES}, not {futures}")
+    futures = futures_of.FUTURES if args.futures is None else args.futures
+    if futures < futures_of.LEAST_FUTURES:
+        raise InputError(f"--futures must be at least {futures_of.LEAST_FUTURES}, not {futures}")
     try:
         limit_s = duration(args.limit)
     except ValueError as error:
         raise InputError(f"--limit: {error}") from None
     paths = common.experiment(args)
-    found = whatif.answer(paths, questions, futures=futures, limit_s=limit_s)
+    found = futures_of.answer(paths, questions, futures=futures, limit_s=limit_s)
     with contextlib.suppress(OSError):
         write_durably(paths.whatif, json.dumps({**found, "line": line(found)}).encode())
     return common.tell(args, found, "\n".join(lines(found)))

@@ -28,12 +28,20 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """An entry of a trial's story: seconds since the search began, and the event or decision."""
+
+    at: float
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Reasons for a trial's state, and what would change it.
 
     ``why``: the present state in a sentence; ``moves_when``: what would change it (empty: nothing will); ``standings``:
-    its ranks in rungs, lowest first; ``policy``: the policy's sentences; ``story``: (seconds, what happened);
-    ``saved_step``, ``saved_age_s``: its newest checkpoint, None without one.
+    its ranks in rungs, lowest first; ``policy``: the policy's sentences; ``saved_step``, ``saved_age_s``: its newest
+    checkpoint, None without one.
     """
 
     trial: int
@@ -44,15 +52,14 @@ class Explanation:
     moves_when: str
     standings: tuple[Standing, ...]
     policy: tuple[str, ...]
-    story: tuple[tuple[float, str], ...]
-    hparams: Mapping[str, object]
+    story: tuple[Moment, ...]
+    hparams: Mapping[str, Any]
     error: str | None
     saved_step: int | None
     saved_age_s: float | None
 
     def to_json(self) -> dict[str, Any]:
-        story = [{"at": round(at, 3), "what": what} for at, what in self.story]
-        return {**asdict(self), "story": story}
+        return asdict(self)
 
     def lines(self) -> list[str]:
         """Word the explanation for people."""
@@ -68,9 +75,9 @@ class Explanation:
         if self.moves_when:
             out.append(f"  next change: when {self.moves_when}")
         out += ["", "story:"]
-        for at, what in self.story:
-            first, *more = what.splitlines() or [""]
-            out.append(f"  {at:9.1f} s  {first}")
+        for moment in self.story:
+            first, *more = moment.what.splitlines() or [""]
+            out.append(f"  {moment.at:9.1f} s  {first}")
             out += [f"  {'':9}    {line}" for line in more]
         if self.error and "\n" in self.error:
             out += ["", "error:", *(f"  {line}" for line in self.error.splitlines())]
@@ -105,13 +112,13 @@ def _standings(state: State, policy: Policy, trial: Trial) -> Iterator[Standing]
             yield Standing(rung.milestone, rung.rank(trial.id) + 1, len(rung), metric)
 
 
-def _without_echoes(story: Sequence[tuple[float, str]]) -> tuple[tuple[float, str], ...]:
+def _without_echoes(story: Sequence[tuple[float, str]]) -> tuple[Moment, ...]:
     """Drop a decision that the transition right after it repeats with the states."""
     kept = []
     for place, (at, what) in enumerate(story):
         following = story[place + 1][1] if place + 1 < len(story) else ""
         if not (following.endswith(f": {what}") and " -> " in following):
-            kept.append((at, what))
+            kept.append(Moment(round(at, 3), what))
     return tuple(kept)
 
 

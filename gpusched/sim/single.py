@@ -21,12 +21,12 @@ from gpusched.sim.setup import Setup, experiment, machine, recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """The outcome of a run; ``simulate --json`` prints its ``line``.
+class Outcome:
+    """The outcome of a run, as ``simulate --json`` prints it.
 
     ``best``: the metric of the best model on disk at the end (None: no model); ``top_steps``: how many steps
     it had had. ``time_to_target_s``: None if the target was not reached. ``device_s``: device-seconds used;
-    ``cost_s``: device-seconds to pay for. ``history``: (at, metric) of each new best report.
+    ``cost_s``: device-seconds to pay for.
     """
 
     policy: str
@@ -48,13 +48,16 @@ class Result:
     ended_at_s: float
     time_to_target_s: float | None
     wall_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result(Outcome):
+    """An outcome with its ``history``: (at, metric) of each new best report."""
+
     history: tuple[tuple[float, float], ...] = field(repr=False)
 
     def line(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in _LINE}
-
-
-_LINE = tuple(item.name for item in fields(Result) if item.name != "history")
+        return {item.name: getattr(self, item.name) for item in fields(Outcome)}
 
 
 def start(driver: Driver, executor: SimExecutor) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpusched.cli.deadline import read
+from gpusched.cli.steering import when as read
 from gpusched.errors import InputError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpusched.cli.status import lines
+from gpusched.cli.look import lines
 from gpusched.dashboard.model import AtomsView, TrialView, View, to_json
 
 FAILED = TrialView(id=3, state="failed", step=2, error="rank 0: ValueError: train.py:4: bad")

@@ -56,7 +56,7 @@ def test_each_state_in_a_sentence() -> None:
     assert "leaves at its next report, to pause" in asked.why
     gone = play.tell(TrialExited(at=2.0, trial=0, incarnation=1, outcome="yielded", saved_step=1))
     assert "paused by a person" in gone.why
-    assert [what for _, what in gone.story][-1].startswith("yielding -> paused")
+    assert gone.story[-1].what.startswith("yielding -> paused")
 
 
 def test_a_failure_shows_its_error() -> None:
@@ -110,7 +110,7 @@ def test_every_stage_has_its_words(stage: str) -> None:
     assert moves_when in told.moves_when
     assert (told.moves_when == "") == script.trial(0).is_final
     assert told.state == script.trial(0).state.value
-    assert list(told.story) == sorted(told.story, key=lambda line: line[0])
+    assert list(told.story) == sorted(told.story, key=lambda moment: moment.at)
     assert json.loads(json.dumps(told.to_json()))["moves_when"] == told.moves_when
     assert all(isinstance(line, str) for line in told.lines())
 

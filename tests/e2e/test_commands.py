@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpusched.cli import schema
+from gpusched import cli
+from gpusched.cli.attach import Over
 from tests.e2e.sandbox import Sandbox
 
 
@@ -103,7 +104,7 @@ def test_json_is_what_its_schema_says(finished: Sandbox) -> None:
     ):
         lines = finished.gpusched(*words, "--json").out.splitlines()
         assert lines, words
-        kinds = schema.PRINTED[words[0]] if words[0] != "watch" else (schema.Over,)
+        kinds = cli.command(words[0]).prints if words[0] != "watch" else (Over,)
         for line in lines:
             for kind in kinds:
                 msgspec.convert(json.loads(line), kind, str_keys=True)

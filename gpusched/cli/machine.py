@@ -1,43 +1,98 @@
-"""Show the GPUs of this machine, their state, and who holds them; close one for a reset, use a quarantined one again.
-
-Below a GPU that cannot be used stands the reason: a foreign process (pid and user; never touched), a lease of another
-experiment, or a fault.
-"""
+"""This machine: ``doctor`` and ``gpus``."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+
 from gpusched.cli import common
 from gpusched.daemon import session
-from gpusched.errors import GpuschedError
+from gpusched.doctor.gpus import Check
+from gpusched.errors import DeviceError, GpuschedError
+from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.text import show_memory
 
+SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
-def prepare_parser(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--readmit",
-        metavar="DEVICE",
-        help="use this quarantined device of EXP again, if the device is clean",
+
+@common.command(common.add_dir, prints=[Check], lines="check")
+def doctor(args: argparse.Namespace) -> int:
+    """Check this machine: what stands in the way of a search, or will, and what to do about each. Changes nothing.
+
+    Exit code 0 if a search can run, 4 if something must be mended first.
+    """
+    from gpusched.doctor.machine import doctor_checks
+
+    folder = find.runs_folder(args.dir).absolute()
+    while not folder.exists():
+        folder = folder.parent
+    checks = doctor_checks(folder)
+    for check in checks:
+        if args.json:
+            common.print_json(check)
+            continue
+        said = f"{check.name}: {check.detail}"
+        print(common.paragraph(said, f"{SIGNS[check.state]}  ", " " * 6))
+        if check.advice:
+            print(common.paragraph(check.advice, " " * 8, " " * 8))
+    failed = sum(check.state == "fail" for check in checks)
+    return DeviceError.exit_code if failed else 0
+
+
+# ---------------------------------------------------------------- gpus
+
+
+class Device(Struct):
+    """A GPU or MIG slice as the driver reports it. ``standing``: state, trial, reason and load in its experiment."""
+
+    uuid: str
+    index: int
+    place: str
+    name: str
+    leased_by: str
+    experiment: str
+    busy: str
+    standing: Mapping[str, Any] | None
+
+
+class Answered(Struct):
+    """The answer of an experiment that was asked to let a device go, or to use it again."""
+
+    device: str
+    answer: str
+
+
+def _prepare_gpus(parser: argparse.ArgumentParser) -> None:
+    add = common.add
+    add(
+        parser,
+        "--readmit DEVICE",
+        "use this quarantined device of EXP again, if the device is clean",
     )
-    parser.add_argument(
-        "--let-go",
-        metavar="DEVICE",
-        help="close this device of EXP for the driver, so that `nvidia-smi --gpu-reset` finds it free",
+    reset = (
+        "close this device of EXP for the driver, so that `nvidia-smi --gpu-reset` finds it free"
     )
-    common.add_experiment(parser, option=True)
-    common.add_json(parser, "print one JSON object a line")
+    add(parser, "--let-go DEVICE", reset)
+    common.add_experiment_option(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+@common.command(_prepare_gpus, prints=[Device, Answered], lines="GPU")
+def gpus(args: argparse.Namespace) -> int:
+    """Show the GPUs of this machine, their state and their holders; close one for a reset, use a quarantined one again.
+
+    Below a GPU that cannot be used stands the reason: a foreign process (pid and user; never touched), a lease of
+    another experiment, or a fault.
+    """
     for verb, device in (("let_go", args.let_go), ("readmit", args.readmit)):
         if device is not None:
             answer = session.ask(common.experiment(args), verb, device=device)
-            return common.tell(args, {"device": device, "answer": answer}, answer)
+            return common.tell(args, Answered(device, answer), answer)
     from gpusched.devices.gpus import gpu_states
 
     states, notes = gpu_states()
