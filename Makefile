@@ -30,8 +30,9 @@ check: $(STAMP) ## Lint, formatting and types: what continuous integration runs
 docs: $(VENV)/.docs ## Build the documentation site in build/site; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "build/site/index.html"
 
-test-integrations: $(LIBRARIES)/.installed ## Run searches with Lightning, transformers, Optuna, MLflow and others (minutes)
-	@$(LIBRARIES)/bin/python -m pytest -q $(BESIDE) -m integrations tests/integrations tests/samplers tests/loggers
+test-integrations: $(LIBRARIES)/.installed ## Run searches with Lightning, transformers, Optuna, MLflow, Ray and others (minutes)
+	@$(LIBRARIES)/bin/python -m pytest -q $(BESIDE) -m integrations \
+		tests/integrations tests/samplers tests/loggers tests/executors/cluster
 
 bench: $(STAMP) ## Measure launch time and the cost of reports
 	@$(BIN)/python scripts/bench_launch.py
@@ -63,10 +64,11 @@ $(VENV)/.docs: $(STAMP)
 	@touch $@
 
 $(LIBRARIES)/.installed: $(STAMP)
-	@echo "[libraries] Lightning, transformers, Optuna, MLflow, TensorBoard, W&B and gymnasium in $(LIBRARIES)"
+	@echo "[libraries] Lightning, transformers, Optuna, MLflow, TensorBoard, W&B, gymnasium and Ray in $(LIBRARIES)"
 	@test -x $(LIBRARIES)/bin/python || $(BIN)/python -m venv $(LIBRARIES)
 	@$(BIN)/python -c "import site; print('$(CURDIR)', *site.getsitepackages(), sep='\n')" > \
 		"$$($(LIBRARIES)/bin/python -c 'import site; print(site.getsitepackages()[0])')/first.pth"
 	@$(LIBRARIES)/bin/python -m pip --disable-pip-version-check install -qq -c constraints.txt \
-		lightning "transformers[torch]" optuna cmaes mlflow-skinny sqlalchemy alembic tensorboard wandb gymnasium
+		lightning "transformers[torch]" optuna cmaes mlflow-skinny sqlalchemy alembic tensorboard wandb gymnasium \
+		ray cryptography
 	@touch $@

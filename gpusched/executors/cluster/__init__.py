@@ -1,4 +1,5 @@
 """Trials on several machines, the nodes of a cluster: a local executor on each, behind one authenticated line a node.
 
 * ``bootstrap``: finds nodes and starts a process on each; ``local:2`` for tests and for boxes joined by hand
+* ``ray`` finds them through a Ray cluster; ``ray_bridge`` is its driver, under the cluster's own interpreter
 """

@@ -2,14 +2,13 @@
 
     local:2        two nodes of this machine, of CPU slots that share its cores
     local:2x4      the same, of four slots each
-    ray://.., auto a Ray cluster (``ray.py``, imported where it is asked for)
+    HOST:PORT      a Ray cluster (``ray.py``, imported where it is asked for); auto: the one of this machine
 
 No word of a bootstrap proves that a process has ended: a node is lost when its own line is silent.
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import subprocess
@@ -62,8 +61,10 @@ class Bootstrap(Protocol):
         ...
 
 
-def bootstrap_for(address: str, shared: Path) -> Bootstrap:
+def bootstrap_for(address: str, shared: Path, *, insecure: bool = False) -> Bootstrap:
     """Return the way to the cluster at ``address``. ``shared``: the experiment's folder, the same on every node.
+
+    ``insecure``: accept a Ray cluster without a token.
 
     Raises InputError for an address of no known form, GpuschedError where the cluster cannot be used.
     """
@@ -71,14 +72,13 @@ def bootstrap_for(address: str, shared: Path) -> Bootstrap:
         nodes = int(found[1])
         cpus = int(found[2]) if found[2] else max(1, len(os.sched_getaffinity(0)) // nodes)
         return LocalBootstrap(nodes, cpus, shared)
-    if address == "auto" or address.startswith("ray://"):
-        ray = importlib.import_module("gpusched.executors.cluster.ray")
-        made: Bootstrap = ray.RayBootstrap(address, shared)
-        return made
-    raise InputError(
-        f"cluster: {address!r} is not known; use auto or ray://HOST:PORT for a Ray cluster, or local:2 for two nodes "
-        f"of this machine"
-    )
+    if address.startswith("local"):
+        raise InputError(
+            f"cluster: {address!r}: write local:2 for two nodes of this machine, local:2x4 for four slots"
+        )
+    from gpusched.executors.cluster.ray import RayBootstrap
+
+    return RayBootstrap(address, shared, insecure=insecure)
 
 
 class LocalBootstrap:

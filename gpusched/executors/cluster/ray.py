@@ -1,0 +1,289 @@
+"""A Ray cluster as a way to nodes: everything of Ray happens in a child process, ``ray_bridge.py``.
+
+The bridge runs under the interpreter of the Ray node on this machine, so the daemon needs neither Ray nor the cluster's
+Python. A bridge that hangs or ends is replaced; nodes and trials never depend on one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import select
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import psutil
+
+from gpusched.errors import DeviceError, InputError
+from gpusched.executors.cluster.bootstrap import NodeOffer
+from gpusched.folder.files import private_folder
+
+JOIN_S = 120.0
+"""Time for a bridge to import Ray, twice, and to join the cluster."""
+CALL_S = 150.0
+"""Time for a call: a node's first includes the start of an anchor."""
+LEASE_S = 600.0
+"""Time after which an anchor gives a node back on which no process of the experiment lives."""
+FRESH_S = 1.0
+"""Age up to which a survey answers for the next."""
+AGAIN_S = 15.0
+"""Time between two tries to join a cluster that was lost."""
+END_S = 5.0
+"""Time for a bridge to leave the cluster."""
+HOW_TO_GUARD = (
+    "start it with RAY_AUTH_MODE=token on every node (see `ray get-auth-token --generate`)"
+)
+T = TypeVar("T")
+_ADDRESS = re.compile(r"[^\s:/]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
+
+
+class Survey(msgspec.Struct, frozen=True):
+    """All that Ray says about the nodes. ``waiting``: why a node offers nothing."""
+
+    offers: list[NodeOffer] = []
+    lost: frozenset[str] = frozenset()
+    waiting: dict[str, str] = {}
+
+
+class NodeLook(msgspec.Struct, frozen=True):
+    """A node's own description, for ``gpusched doctor``.
+
+    ``ray_gpus``: as Ray counts them; ``shared``: why the folder is not shared, empty if it is; ``skew_s``: clock of the
+    node less the clock here.
+    """
+
+    name: str
+    address: str
+    id: str
+    ray_gpus: int
+    cpus: int
+    ray: str = ""
+    python: str = ""
+    interface: str = ""
+    shared: str = ""
+    gpusched: str = ""
+    trouble: str = ""
+    skew_s: float = 0.0
+    gpus: tuple[dict[str, str], ...] = ()
+
+
+class _Line(msgspec.Struct, frozen=True):
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    error: str = ""
+
+
+class RayBootstrap:
+    """Nodes of the Ray cluster at ``address``: ``HOST:PORT`` of its GCS, or ``auto`` for the one of this machine.
+
+    ``insecure``: accept a cluster without a token. Raises InputError, or DeviceError where it cannot be used.
+    """
+
+    def __init__(
+        self, address: str, shared: Path, *, insecure: bool = False, lease_s: float = LEASE_S
+    ) -> None:
+        self._address, self._python = find_cluster(address)
+        self._shared = shared.resolve()
+        whole = f"{os.getuid()} {self._shared}"
+        #: Namespace, the same at a resume.
+        self._experiment = "gpusched-" + hashlib.sha256(whole.encode()).hexdigest()[:12]
+        #: False: whoever reaches the cluster can run code on every node.
+        self.has_token = False
+        self._lease_s = lease_s
+        self._bridge: _Bridge | None = self._join()
+        if not self.has_token and not insecure:
+            self.leave()
+            raise DeviceError(
+                f"the Ray cluster at {self._address} has no token: whoever reaches it can run code on every node; "
+                f"{HOW_TO_GUARD}, or accept it with --insecure-cluster"
+            )
+        self._survey = Survey()
+        self._surveyed_at = -AGAIN_S
+
+    def nodes(self) -> list[NodeOffer]:
+        """List the nodes whose share is reserved. Raises DeviceError where none ever was."""
+        survey = self._look()
+        if not survey.offers and survey.waiting:
+            waits = "; ".join(f"{name}: {why}" for name, why in sorted(survey.waiting.items()))
+            raise DeviceError(f"no node of the Ray cluster at {self._address} is free: {waits}")
+        return survey.offers
+
+    def start(self, name: str, argv: list[str], env: dict[str, str]) -> None:
+        self._call("start", {"name": name, "argv": argv, "env": env}, type(None))
+
+    def lost(self) -> set[str]:
+        return set(self._look().lost)
+
+    def look(self, argv: Sequence[str]) -> tuple[NodeLook, ...]:
+        """Have every node describe itself; ``argv`` is tried on each, and prints gpusched's version."""
+        return self._call("look", {"argv": list(argv)}, tuple[NodeLook, ...])
+
+    def close(self) -> None:
+        """Remove all anchors and groups: other jobs have the devices. Those out of reach go when their lease ends."""
+        with contextlib.suppress(DeviceError):
+            self._call("close", {}, type(None))
+        self.leave()
+
+    def leave(self) -> None:
+        """End the bridge; the nodes stay reserved, for a resume."""
+        if self._bridge is not None:
+            self._bridge.end()
+            self._bridge = None
+
+    def _look(self) -> Survey:
+        """Return the newest survey; an older one while Ray is silent, which says nothing about the nodes."""
+        wait_s = FRESH_S if self._bridge is not None else AGAIN_S
+        if time.monotonic() - self._surveyed_at > wait_s:
+            try:
+                self._survey = self._call("survey", {"lease_s": self._lease_s}, Survey)
+            except DeviceError:
+                if not self._survey.offers:
+                    raise
+            finally:
+                self._surveyed_at = time.monotonic()
+        return self._survey
+
+    def _call(self, call: str, given: Mapping[str, object], form: type[T]) -> T:
+        """Have the bridge answer a call, a new one where the last has ended. Raises DeviceError."""
+        try:
+            self._bridge = self._bridge or self._join()
+            line = self._bridge.ask({"call": call, "given": given}, CALL_S)
+        except BridgeEnded as error:
+            self.leave()
+            raise DeviceError(f"the Ray cluster at {self._address} is silent: {error}") from None
+        if line.error:
+            raise DeviceError(f"the Ray cluster at {self._address}: {call}: {line.error}")
+        return msgspec.json.decode(line.result, type=form)
+
+    def _join(self) -> _Bridge:
+        log = private_folder(self._shared / "cluster") / "ray.log"
+        words = [self._address, self._experiment, str(self._shared)]
+        bridge = _Bridge(self._python, words, log)
+        try:
+            line = bridge.ask(None, JOIN_S)
+        except BridgeEnded as error:
+            bridge.end()
+            raise DeviceError(
+                f"the Ray cluster at {self._address} was not joined: {error}"
+            ) from None
+        if line.error:
+            bridge.end()
+            raise DeviceError(line.error)
+        self.has_token = msgspec.json.decode(line.result, type=bool)
+        return bridge
+
+
+class BridgeEnded(Exception):
+    """No answer came, and none will."""
+
+
+class _Bridge:
+    """The child process: one call at a time."""
+
+    def __init__(self, python: str, words: Sequence[str], log: Path) -> None:
+        self._log = log
+        self._rest = b""
+        #: Ray reads this when it is imported; the bridge first tries the cluster without a token.
+        environ = {**os.environ, "RAY_AUTH_MODE": "disabled"}
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [python, str(Path(__file__).with_name("ray_bridge.py")), *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environ,
+                cwd="/",
+                start_new_session=True,
+            )
+
+    def ask(self, call: Mapping[str, object] | None, limit_s: float) -> _Line:
+        """Send a call and wait for the answer; None: wait for the greeting."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            if call is not None:
+                self._process.stdin.write(msgspec.json.encode(call) + b"\n")
+                self._process.stdin.flush()
+            until_s = time.monotonic() + limit_s
+            while b"\n" not in self._rest:
+                left_s = max(0.0, until_s - time.monotonic())
+                if not select.select([self._process.stdout], [], [], left_s)[0]:
+                    raise BridgeEnded(f"no answer in {limit_s:.0f} s (see {self._log})")
+                read = os.read(self._process.stdout.fileno(), 1 << 16)
+                if not read:
+                    raise BridgeEnded(f"its driver ended (see {self._log})")
+                self._rest += read
+        except OSError as error:
+            raise BridgeEnded(f"its driver ended ({error.strerror}; see {self._log})") from None
+        line, _, self._rest = self._rest.partition(b"\n")
+        return msgspec.json.decode(line, type=_Line)
+
+    def end(self) -> None:
+        """Close the pipe, which ends a bridge that is well, and kill one that is not."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        try:
+            self._process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def find_cluster(address: str) -> tuple[str, str]:
+    """Return the GCS's ``HOST:PORT`` and the interpreter of its node on this machine; this one where none is seen.
+
+    ``auto``: RAY_ADDRESS, which Ray sets for jobs, else the only cluster with a node here. Raises InputError.
+    """
+    here = ray_nodes_here()
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", "") or "auto"
+    if address == "auto":
+        if not here:
+            raise InputError(
+                "cluster: auto: no node of a Ray cluster runs on this machine; start one with `ray start --head`, or "
+                "let this machine join with `ray start --address=HOST:PORT` (pip install 'gpusched[ray]')"
+            )
+        if len(here) > 1:
+            raise InputError(
+                f"cluster: auto: nodes of {len(here)} Ray clusters run on this machine; name the one to use: "
+                + ", ".join(sorted(here))
+            )
+        (address,) = here
+    if address.startswith("ray://"):
+        raise InputError(
+            f"cluster: {address}: Ray Client cannot reserve nodes for a search; run gpusched on a node of the cluster "
+            f"with --cluster auto (from elsewhere: `ray job submit -- gpusched run RECIPE --cluster auto`)"
+        )
+    if not _ADDRESS.fullmatch(address):
+        raise InputError(
+            f"cluster: {address!r} is not an address of a Ray cluster: HOST:PORT, or auto"
+        )
+    host, _, port = address.rpartition(":")
+    for known, python in here.items():
+        same_host = known.rpartition(":")[0] == host or host in ("localhost", "127.0.0.1")
+        if same_host and known.rpartition(":")[2] == port:
+            return known, python
+    return address, sys.executable
+
+
+def ray_nodes_here() -> dict[str, str]:
+    """Find the raylets of this machine: the address of each one's cluster, and the interpreter of its workers."""
+    found = {}
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if not words or Path(words[0]).name != "raylet":
+            continue
+        given = dict(word[2:].split("=", 1) for word in words if word[:2] == "--" and "=" in word)
+        workers = shlex.split(given.get("python_worker_command", ""))
+        if workers and given.get("gcs-address"):
+            found[given["gcs-address"]] = workers[0]
+    return found

@@ -1,0 +1,412 @@
+"""A driver of Ray that speaks for ``ray.py``: a line of JSON in, a line out, under the cluster's own interpreter.
+
+    RAY_AUTH_MODE=disabled python ray_bridge.py HOST:PORT EXPERIMENT FOLDER
+
+Ray wants equal patch versions of Ray and Python from its drivers, so this file needs ray and the standard library of
+Python 3.10 alone. On every node an *anchor*, a detached actor in a detached placement group, reserves the node's GPUs
+(its CPUs where no node has a GPU), and starts processes that do not die with Ray. A later bridge finds the anchors by
+name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder has a ray.py of its own
+try:
+    import ray
+    import ray.util
+except ImportError as error:
+    missing = str(error)
+
+RAY_MIN = (2, 52)
+"""The first with tokens; nodes have had labels for longer."""
+ANSWER_S = 5.0
+"""Time for a GCS to answer at all."""
+RESERVE_S = 6.0
+"""Time for a placement group to be placed; longer means that another job has the devices."""
+ANCHOR_S = 60.0
+"""Time for an anchor to start or answer: a cold import of Ray from a shared folder takes tens of seconds."""
+TURN_S = 5.0
+"""Time between two looks of an anchor at its lease."""
+RAYS = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
+"""Variables that Ray sets for its workers, beside RAY_*."""
+DETACH = "import os, sys\nif not os.fork(): os.setsid(); os.execvp(sys.argv[1], sys.argv[1:])"
+SIOCGIFADDR = 0x8915
+Json = dict[str, Any]
+
+
+class Refused(Exception):
+    """One sentence for the user: why this cluster cannot be used."""
+
+
+class Guarded(Exception):
+    """The cluster has a token, which Ray looks for only if told so before it is imported."""
+
+
+# ---------------------------------------------------------------- on a node
+
+
+class Anchor:
+    """An experiment's share of one node.
+
+    The share is given back when no process of ``start`` has lived for ``lease_s``: nobody came to close the
+    experiment. A process is known by a lock that it inherits, which outlives an anchor that Ray starts anew.
+    """
+
+    def __init__(self, name: str, lease_s: float) -> None:
+        self._path = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}.lock"
+        self._lease = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        if os.fstat(self._lease).st_uid != os.getuid():
+            raise PermissionError(f"{self._path} belongs to another user")
+        self._lease_s = lease_s
+        threading.Thread(target=self._keep_lease, daemon=True).start()
+
+    def gpus(self) -> list[str]:
+        """Name the reserved GPUs by UUID, where the driver says them; Ray counts within CUDA_VISIBLE_DEVICES."""
+        ids = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
+        known = {gpu["index"]: gpu["uuid"] for gpu in driver_gpus()}
+        return [known.get(gpu, gpu) for gpu in sorted(ids, key=lambda gpu: (len(gpu), gpu))]
+
+    def start(self, argv: list[str], env: dict[str, str], log: str) -> None:
+        """Start a process outside Ray's tree, which sees the reserved GPUs and none of Ray's variables."""
+        own = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k not in RAYS}
+        own["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus())
+        lease = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(lease, fcntl.LOCK_SH)
+            with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)) as out:  # noqa: PTH123
+                subprocess.run(
+                    [sys.executable, "-I", "-S", "-c", DETACH, *argv],
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    env={**own, **env},
+                    cwd="/",
+                    pass_fds=[lease],
+                    check=True,
+                    timeout=ANCHOR_S,
+                )
+        finally:
+            os.close(lease)
+
+    def _keep_lease(self) -> None:
+        seen_at_s = time.monotonic()
+        while time.monotonic() - seen_at_s < self._lease_s:
+            time.sleep(min(TURN_S, self._lease_s / 4))
+            try:
+                fcntl.flock(self._lease, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._lease, fcntl.LOCK_UN)
+            except BlockingIOError:
+                seen_at_s = time.monotonic()
+        ray.util.remove_placement_group(ray.util.get_current_placement_group())
+
+
+def driver_gpus() -> list[dict[str, str]]:
+    """List this machine's GPUs in NVML's order, which is Ray's; none without a driver."""
+    command = ["nvidia-smi", "--query-gpu=index,uuid,name", "--format=csv,noheader"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    lines = [line.split(", ", 2) for line in said.stdout.splitlines() if line]
+    return [{"index": index, "uuid": uuid, "name": name} for index, uuid, name in lines]
+
+
+def describe_node(address: str, mark: str, argv: list[str]) -> Json:
+    """Describe the node that this runs on; ``mark``: a file that every node can read, with room beside it."""
+    found: Json = {"ray": ray.__version__, "python": sys.version.split()[0], "gpus": driver_gpus()}
+    found["interface"] = interface_of(address)
+    own = Path(f"{mark}-{ray.get_runtime_context().get_node_id()}")
+    try:
+        new = own.with_suffix(".new")
+        new.write_text(Path(mark).read_text())
+        os.link(new, own)
+        new.unlink()
+    except OSError as error:
+        found["shared"] = f"{own.parent}: {error.strerror}"
+    try:
+        said = subprocess.run(
+            argv, capture_output=True, text=True, timeout=ANCHOR_S, cwd="/", check=False
+        )
+        found["gpusched"] = said.stdout.strip() if said.returncode == 0 else ""
+        found["trouble"] = "\n".join(said.stderr.strip().splitlines()[-1:])
+    except (OSError, subprocess.SubprocessError) as error:
+        found["trouble"] = str(error)
+    return found
+
+
+def clock() -> float:
+    return time.time()
+
+
+def interface_of(address: str) -> str:
+    """Return the name of the network interface with this IPv4 address; empty: none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                asked = name.encode()[:15].ljust(256, b"\0")
+                if socket.inet_ntoa(fcntl.ioctl(probe, SIOCGIFADDR, asked)[20:24]) == address:
+                    return name
+    return ""
+
+
+# ---------------------------------------------------------------- the driver
+
+
+class Bridge:
+    """The nodes of one experiment, as Ray sees them."""
+
+    def __init__(self, experiment: str, folder: str) -> None:
+        self._experiment, self._folder = experiment, Path(folder)
+        #: Node id -> name, kept for a node that is gone.
+        self._names: dict[str, str] = {}
+        #: Node id -> offer of a node whose anchor has answered.
+        self._offers: dict[str, Json] = {}
+        for group in self._groups():
+            _, name, node = group["name"].split("/")
+            self._names[node] = name
+
+    def survey(self, lease_s: float) -> Json:
+        """Reserve the devices of new nodes; return all offers, the names of nodes that Ray lost, and why nodes wait."""
+        alive = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
+        for node in self._offers.keys() - alive.keys():
+            del self._offers[node]
+            self._remove(self._group_name(node))
+        kind = "GPU" if any(row["Resources"].get("GPU") for row in alive.values()) else "CPU"
+        new = [
+            row
+            for node, row in sorted(alive.items())
+            if node not in self._offers and row["Resources"].get(kind, 0) >= 1
+        ]
+        for row in new:
+            self._name(row, alive)
+        waiting = {}
+        with ThreadPoolExecutor(16) as side_by_side:
+            tries = [(row, side_by_side.submit(self._reserve, row, kind, lease_s)) for row in new]
+        for row, tried in tries:
+            try:
+                self._offers[row["NodeID"]] = tried.result()
+            except Exception as error:
+                waiting[self._names[row["NodeID"]]] = one_line(error)
+        lost = {name for node, name in self._names.items() if node not in alive}
+        return {
+            "offers": list(self._offers.values()),
+            "lost": sorted(lost - {offer["name"] for offer in self._offers.values()}),
+            "waiting": waiting,
+        }
+
+    def _name(self, row: Json, alive: dict[str, Json]) -> None:
+        """Name a node after its host; nodes that share a host take a part of their ids."""
+        hosts = [other["NodeManagerHostname"].split(".")[0] for other in alive.values()]
+        host = row["NodeManagerHostname"].split(".")[0]
+        name = host if hosts.count(host) == 1 else f"{host}-{row['NodeID'][:6]}"
+        self._names.setdefault(row["NodeID"], name)
+
+    def _reserve(self, row: Json, kind: str, lease_s: float) -> Json:
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        name = self._names[row["NodeID"]]
+        group, count = self._group(row["NodeID"], kind, int(row["Resources"][kind]))
+        anchor = (
+            ray.remote(Anchor)
+            .options(
+                name=name,
+                namespace=self._experiment,
+                get_if_exists=True,
+                lifetime="detached",
+                max_restarts=-1,
+                max_task_retries=1,
+                num_cpus=count if kind == "CPU" else 0,
+                num_gpus=count if kind == "GPU" else 0,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(group, 0),
+            )
+            .remote(f"{self._experiment}-{name}", lease_s)
+        )
+        gpus = ray.get(anchor.gpus.remote(), timeout=ANCHOR_S)
+        cpus = count if kind == "CPU" else int(row["Resources"].get("CPU", 1))
+        return {"name": name, "address": row["NodeManagerAddress"], "gpus": gpus, "cpus": cpus}
+
+    def _group(self, node: str, kind: str, total: int) -> tuple[Any, int]:
+        """Return the placement group on a node and its size: all devices that no other job has, if it is new."""
+        from ray._private.state import available_resources_per_node
+
+        name = self._group_name(node)
+        for known in self._groups():
+            if known["name"] == name:
+                return ray.util.get_placement_group(name), int(known["bundles"][0][kind])
+        until_s, free = time.monotonic() + RESERVE_S, 0
+        while free < total and time.monotonic() < until_s:  # Ray sees late what a job gave back
+            free = int(available_resources_per_node().get(node, {}).get(kind, 0))
+            time.sleep(0.1)
+        if not free:
+            raise Refused(f"other jobs of the Ray cluster have its {total} {kind}s")
+        there = [{"ray.io/node-id": node}]
+        group = ray.util.placement_group(
+            [{kind: free}], name=name, lifetime="detached", bundle_label_selector=there
+        )
+        if not group.wait(RESERVE_S):
+            ray.util.remove_placement_group(group)
+            raise Refused(f"another job of the Ray cluster was faster to take its {free} {kind}s")
+        return group, free
+
+    def _group_name(self, node: str) -> str:
+        return f"{self._experiment}/{self._names[node]}/{node}"
+
+    def _groups(self) -> list[Json]:
+        return [
+            group
+            for group in ray.util.placement_group_table().values()
+            if group["name"].startswith(self._experiment + "/") and group["state"] != "REMOVED"
+        ]
+
+    def _remove(self, group: str) -> None:
+        with contextlib.suppress(ValueError):  # there is none of this name
+            ray.util.remove_placement_group(ray.util.get_placement_group(group))
+
+    def start(self, name: str, argv: list[str], env: dict[str, str]) -> None:
+        anchor = ray.get_actor(name, namespace=self._experiment)
+        log = str(self._folder / "cluster" / f"{name}.log")
+        ray.get(anchor.start.remote(argv, env, log), timeout=ANCHOR_S)
+
+    def close(self) -> None:
+        """Remove all groups of the experiment, and their anchors with them, whichever bridge made them."""
+        self._offers.clear()
+        until_s = time.monotonic() + RESERVE_S
+        while (groups := self._groups()) and time.monotonic() < until_s:
+            for group in groups:
+                self._remove(group["name"])
+            time.sleep(0.05)
+
+    def look(self, argv: list[str]) -> list[Json]:
+        """Have every node describe itself, side by side; ``skew_s``: its clock less this one's."""
+        mark = self._folder / f".gpusched-probe-{os.getpid()}"
+        mark.write_text(self._experiment)
+        rows = [row for row in ray.nodes() if row["Alive"]]
+        try:
+            with ThreadPoolExecutor(16) as side_by_side:
+                return list(side_by_side.map(lambda row: self._look_at(row, mark, argv), rows))
+        finally:
+            for left in mark.parent.glob(mark.name + "*"):
+                left.unlink()
+
+    def _look_at(self, row: Json, mark: Path, argv: list[str]) -> Json:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        told: Json = {"name": row["NodeManagerHostname"], "address": row["NodeManagerAddress"]}
+        told.update(id=row["NodeID"], cpus=int(row["Resources"].get("CPU", 0)))
+        told["ray_gpus"] = int(row["Resources"].get("GPU", 0))
+        here = NodeAffinitySchedulingStrategy(row["NodeID"], soft=False)
+        at = ray.remote(num_cpus=0, scheduling_strategy=here)
+        try:
+            looked = at(describe_node).remote(told["address"], str(mark), argv)
+            told.update(ray.get(looked, timeout=2 * ANCHOR_S))
+            for _ in range(2):  # the first call may start a process
+                asked_at_s = time.time()
+                theirs_s = ray.get(at(clock).remote(), timeout=ANCHOR_S)
+                told["skew_s"] = theirs_s - (asked_at_s + time.time()) / 2
+            if "shared" not in told and not Path(f"{mark}-{row['NodeID']}").exists():
+                told["shared"] = f"{mark.parent}: a file that this node wrote is not seen here"
+        except Exception as error:
+            told["trouble"] = one_line(error)
+        return told
+
+
+def one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def connect(address: str, experiment: str) -> bool:
+    """Join the cluster as a driver; return whether it has a token.
+
+    Raises Refused where that cannot be, Guarded where Ray must be told to use a token.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
+    except (OSError, ValueError) as error:
+        ask = "is the Ray cluster up (`ray status`)?"
+        raise Refused(f"nothing answers at {address} ({error}): {ask}") from None
+    if "ray" not in globals():
+        raise Refused(
+            f"{sys.executable} cannot import Ray ({missing}): run gpusched on a node of the cluster, "
+            f"or pip install 'gpusched[ray]' with the cluster's version of Ray"
+        )
+    version = ray.__version__
+    if tuple(int(part) for part in version.split(".")[:2]) < RAY_MIN:
+        wanted = ".".join(map(str, RAY_MIN))
+        raise Refused(f"Ray {version} is too old, gpusched needs {wanted} or newer: upgrade it")
+    has_asked = os.environ.get("RAY_AUTH_MODE") == "token"
+    if is_guarded(address):
+        if not has_asked and has_token():
+            raise Guarded
+        raise Refused(
+            f"the Ray cluster at {address} wants its token, and here is none, or another: "
+            f"copy it to ~/.ray/auth_token, or set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+        )
+    try:
+        ray.init(address, namespace=experiment, log_to_driver=False, logging_level="ERROR")
+    except Exception as error:
+        raise Refused(f"Ray {version} cannot join {address}: {one_line(error)}") from None
+    return has_asked
+
+
+def is_guarded(address: str) -> bool:
+    """Ask the cluster something: True if it wants a token, or another than this process has."""
+    from ray._raylet import GcsClient
+
+    try:
+        GcsClient(address=address).internal_kv_get(b"session_name", b"session", timeout=ANSWER_S)
+    except ray.exceptions.AuthenticationError:
+        return True
+    except Exception as error:
+        raise Refused(f"the Ray cluster at {address} does not answer: {one_line(error)}") from None
+    return False
+
+
+def has_token() -> bool:
+    """Look for a token where Ray does; a driver that is told to use one and has none is aborted."""
+    from ray._raylet import AuthenticationTokenLoader
+
+    return bool(AuthenticationTokenLoader.instance().has_token(ignore_auth_mode=True))
+
+
+def main(address: str, experiment: str, folder: str) -> int:
+    told = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # whatever Ray prints goes to the log
+    try:
+        is_safe = connect(address, experiment)
+        bridge = Bridge(experiment, folder)
+    except Guarded:
+        os.dup2(told.fileno(), 1)
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.execv(sys.executable, [sys.executable, *sys.argv])
+    except Refused as refusal:
+        print(json.dumps({"error": str(refusal)}), file=told)
+        return 1
+    print(json.dumps({"result": is_safe}), file=told)
+    for line in sys.stdin:
+        call = json.loads(line)
+        try:
+            answer = {"result": getattr(bridge, call["call"])(**call["given"])}
+        except Exception as error:
+            answer = {"error": one_line(error)}
+        print(json.dumps(answer), file=told)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,1 @@
+"""The cluster's executor on the local bootstrap: real node processes and real trials, on one machine."""

@@ -1,0 +1,141 @@
+"""Addresses of Ray clusters, and messages where a cluster cannot be used: no cluster is needed for these."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpusched.errors import DeviceError, InputError
+from gpusched.executors.cluster import ray
+from gpusched.executors.cluster.ray import RayBootstrap, find_cluster, ray_nodes_here
+
+
+@pytest.fixture
+def listener() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture(autouse=True)
+def _no_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+
+def test_a_ray_node_of_this_machine_tells_its_cluster_and_its_interpreter() -> None:
+    words = [
+        "--gcs-address=192.0.2.1:6379",
+        "--python_worker_command=/opt/ray/bin/python worker.py --x",
+    ]
+    raylet = subprocess.Popen(
+        ["/opt/ray/raylet", "-c", "input()", *words],
+        executable=sys.executable,
+        stdin=subprocess.PIPE,
+    )
+    try:
+        assert ray_nodes_here()["192.0.2.1:6379"] == "/opt/ray/bin/python"
+    finally:
+        raylet.communicate(b"\n")
+
+
+ONE = {"192.0.2.1:6379": "/opt/ray/bin/python"}
+TWO = {**ONE, "192.0.2.7:6380": "/opt/other/bin/python"}
+
+
+@pytest.mark.parametrize(
+    ("address", "here", "found"),
+    [
+        ("auto", ONE, ("192.0.2.1:6379", "/opt/ray/bin/python")),
+        ("192.0.2.7:6380", TWO, ("192.0.2.7:6380", "/opt/other/bin/python")),
+        ("localhost:6379", TWO, ("192.0.2.1:6379", "/opt/ray/bin/python")),
+        ("192.0.2.9:6379", TWO, ("192.0.2.9:6379", sys.executable)),
+    ],
+)
+def test_a_cluster_is_found(
+    monkeypatch: pytest.MonkeyPatch, address: str, here: dict[str, str], found: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(ray, "ray_nodes_here", lambda: here)
+    assert find_cluster(address) == found
+
+
+def test_auto_is_the_cluster_that_a_ray_job_was_submitted_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ray, "ray_nodes_here", lambda: TWO)
+    monkeypatch.setenv("RAY_ADDRESS", "192.0.2.7:6380")
+    assert find_cluster("auto") == ("192.0.2.7:6380", "/opt/other/bin/python")
+
+
+@pytest.mark.parametrize(
+    ("address", "here", "said"),
+    [
+        ("auto", {}, "no node of a Ray cluster runs on this machine"),
+        ("auto", TWO, "nodes of 2 Ray clusters .* 192.0.2.1:6379, 192.0.2.7:6380"),
+        ("ray://head:10001", ONE, "run gpusched on a node of the cluster"),
+        ("head", ONE, "HOST:PORT, or auto"),
+    ],
+)
+def test_an_address_that_cannot_be_used_is_refused(
+    monkeypatch: pytest.MonkeyPatch, address: str, here: dict[str, str], said: str
+) -> None:
+    monkeypatch.setattr(ray, "ray_nodes_here", lambda: here)
+    with pytest.raises(InputError, match=said):
+        find_cluster(address)
+
+
+def interpreter(folder: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Have the bridge run under an interpreter without packages, but for a Ray of this version; "": none."""
+    if version:
+        package = folder / "packages" / "ray"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(f"__version__ = {version!r}\n")
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={folder}/packages exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [
+        ("", r"cannot import Ray .*pip install 'gpusched\[ray\]'"),
+        ("2.9.3", "Ray 2.9.3 is too old, gpusched needs 2.52 or newer"),
+    ],
+)
+def test_an_interpreter_whose_ray_cannot_be_used_is_named_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str, version: str, said: str
+) -> None:
+    interpreter(tmp_path, monkeypatch, version)
+    with pytest.raises(DeviceError, match=said) as refusal:
+        RayBootstrap(listener, tmp_path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_an_address_where_nothing_answers_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+    interpreter(tmp_path, monkeypatch, "")
+    with pytest.raises(DeviceError, match=f"nothing answers at {address} .*is the Ray cluster up"):
+        RayBootstrap(address, tmp_path)
+
+
+def test_a_bridge_that_ends_or_hangs_is_named_with_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str
+) -> None:
+    interpreter(tmp_path, monkeypatch, "")
+    (tmp_path / "packages").mkdir()
+    for code, said in (
+        ("raise SystemExit", "its driver ended"),
+        ("import time; time.sleep(60)", "no answer in 1 s"),
+    ):
+        (tmp_path / "packages" / "ray.py").write_text(code)
+        monkeypatch.setattr(ray, "JOIN_S", 1.0)
+        monkeypatch.setattr(ray, "END_S", 0.1)
+        with pytest.raises(DeviceError, match=rf"{said} \(see .*/cluster/ray.log\)"):
+            RayBootstrap(listener, tmp_path)

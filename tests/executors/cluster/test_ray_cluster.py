@@ -1,0 +1,288 @@
+"""The Ray bootstrap on real clusters: two raylets of ``ray.cluster_utils.Cluster`` on this machine.
+
+Ray counts the GPUs that it is told of, so no GPU is needed; a scripted ``nvidia-smi`` says their UUIDs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from gpusched.errors import DeviceError
+from gpusched.executors.cluster.ray import RayBootstrap
+
+pytestmark = [
+    pytest.mark.integrations,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not find_spec("ray"), reason="ray is not installed here"),
+]
+PATIENCE_S = 60
+TOKEN = "a-token-of-this-test-and-of-no-other"
+SMI = """#!/bin/sh
+for gpu in 0 1 2 3 4 5; do echo "$gpu, GPU-0000-$gpu, Scripted GPU"; done
+"""
+OTHER_JOB = """
+import json, ray, sys
+ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
+free = ray.available_resources().get("GPU", 0)
+ref = ray.remote(num_gpus=2)(lambda: ray.get_gpu_ids()).remote()
+done, _ = ray.wait([ref], timeout=float(sys.argv[2]))
+print(json.dumps({"free": free, "ran": bool(done)}))
+"""
+#: Ray notices within seconds that its GCS is gone, instead of a minute.
+QUICK = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+#: A process of a node: says its id and its GPUs, and stays.
+STAY = ["/bin/sh", "-c", 'echo "$$ $CUDA_VISIBLE_DEVICES $GIVEN"; exec sleep 600']
+
+
+class RayCluster:
+    """A cluster in a process of its own, with every process that it starts known by id."""
+
+    def __init__(self, *sizes: str, **environ: str) -> None:
+        environ["RAY_AUTH_TOKEN"] = TOKEN
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("ray_nodes.py")), *sizes],
+            env={**os.environ, **environ},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.nodes: list[dict[str, Any]] = []
+        for _ in sizes:
+            self._read()
+        self.address: str = self.nodes[0]["address"]
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        self.nodes.append(json.loads(self._process.stdout.readline()))
+
+    def add(self, size: str) -> None:
+        assert self._process.stdin is not None
+        print("add", size, file=self._process.stdin, flush=True)
+        self._read()
+
+    def kill(self, node: int, name: str) -> None:
+        for pid in self.nodes[node]["pids"][name]:
+            os.kill(pid, signal.SIGKILL)
+
+    def anchors(self) -> list[psutil.Process]:
+        """Return the anchors of all raylets."""
+        raylets = [pid for node in self.nodes for pid in node["pids"]["raylet"]]
+        found = []
+        for pid in raylets:
+            with suppress(psutil.NoSuchProcess):
+                found += [
+                    child
+                    for child in psutil.Process(pid).children()
+                    if any("Anchor" in word for word in child.cmdline())
+                ]
+        return found
+
+    def end(self) -> None:
+        known = [pid for node in self.nodes for pids in node["pids"].values() for pid in pids]
+        left = [psutil.Process(pid) for pid in known if psutil.pid_exists(pid)]
+        left += [child for process in left for child in process.children(recursive=True)]
+        self._process.communicate(timeout=PATIENCE_S)
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
+def until(condition: Callable[[], Any], limit_s: float = PATIENCE_S) -> Any:
+    end_s = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < end_s, "waited in vain"
+        time.sleep(0.2)
+    return found
+
+
+def other_job(cluster: RayCluster, limit_s: float) -> dict[str, Any]:
+    environ = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
+    words = [sys.executable, "-c", OTHER_JOB, cluster.address, str(limit_s)]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, check=True)
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+@pytest.fixture
+def processes() -> Iterator[list[int]]:
+    """Ids of processes that a test had started on nodes, killed at its end."""
+    started: list[int] = []
+    yield started
+    for pid in started:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+
+
+def started(bootstrap: RayBootstrap, name: str, folder: Path, processes: list[int]) -> list[str]:
+    """Start a process on a node; return its words."""
+    log = folder / "cluster" / f"{name}.log"
+    before = log.read_text() if log.exists() else ""
+    bootstrap.start(name, STAY, {"GIVEN": "given"})
+    until(lambda: log.exists() and log.read_text()[len(before) :].endswith("\n"))
+    words = log.read_text()[len(before) :].split()
+    processes.append(int(words[0]))
+    return words
+
+
+# ---------------------------------------------------------------- two nodes of two GPUs each, and a token
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    tools = tmp_path_factory.mktemp("tools")
+    (tools / "nvidia-smi").write_text(SMI)
+    (tools / "nvidia-smi").chmod(0o755)
+    path = f"{tools}:{os.environ['PATH']}"
+    made = RayCluster("1:2", "1:2", RAY_AUTH_MODE="token", PATH=path, CUDA_VISIBLE_DEVICES="5,2")
+    yield made
+    made.end()
+
+
+@pytest.mark.usefixtures("token")
+def test_what_is_reserved_is_taken_for_other_jobs_until_it_is_given_back(
+    guarded: RayCluster, tmp_path: Path
+) -> None:
+    bootstrap = RayBootstrap(guarded.address, tmp_path / "one")
+    offers = bootstrap.nodes()
+    assert [sorted(offer.gpus) for offer in offers] == [["GPU-0000-2", "GPU-0000-5"]] * 2
+    assert len({offer.name for offer in offers}) == 2
+    assert other_job(guarded, 2.0) == {"free": 0, "ran": False}
+    late = RayBootstrap(guarded.address, tmp_path / "two")
+    with pytest.raises(DeviceError, match=r"no node .* is free: .*other jobs .* have its 2 GPUs"):
+        late.nodes()
+    late.close()
+    bootstrap.close()
+    assert other_job(guarded, PATIENCE_S) == {"free": 4, "ran": True}
+
+
+@pytest.mark.usefixtures("token")
+def test_a_process_outlives_its_anchor_and_its_bridge_and_a_resume_finds_the_same_nodes(
+    guarded: RayCluster, tmp_path: Path, processes: list[int]
+) -> None:
+    first = RayBootstrap(guarded.address, tmp_path)
+    offers = first.nodes()
+    pid, gpus, given = started(first, offers[0].name, tmp_path, processes)
+    assert (set(gpus.split(",")), given) == (set(offers[0].gpus), "given")
+    assert b"RAY_" not in Path(f"/proc/{pid}/environ").read_bytes()
+    killed = guarded.anchors()
+    assert len(killed) == 2
+    for anchor in killed:
+        anchor.kill()
+    first.leave()
+    again = RayBootstrap(guarded.address, tmp_path)
+    assert {(o.name, frozenset(o.gpus)) for o in again.nodes()} == {
+        (o.name, frozenset(o.gpus)) for o in offers
+    }
+    assert psutil.pid_exists(int(pid)), "a process of a node died with its anchor"
+    assert not {anchor.pid for anchor in guarded.anchors()} & {one.pid for one in killed}
+    assert started(again, offers[1].name, tmp_path, processes)[2] == "given"
+    again.close()
+    until(lambda: not guarded.anchors())
+    assert all(psutil.pid_exists(one) for one in processes)
+
+
+@pytest.mark.usefixtures("token")
+def test_a_node_without_a_process_is_given_back_after_the_lease(
+    guarded: RayCluster, tmp_path: Path, processes: list[int]
+) -> None:
+    bootstrap = RayBootstrap(guarded.address, tmp_path, lease_s=4.0)
+    kept, left = bootstrap.nodes()
+    started(bootstrap, kept.name, tmp_path, processes)
+    bootstrap.leave()
+    until(lambda: len(guarded.anchors()) == 1)
+    assert other_job(guarded, PATIENCE_S) == {"free": 2, "ran": True}
+    os.kill(processes[0], signal.SIGKILL)
+    until(lambda: not guarded.anchors())
+
+
+def test_a_wrong_token_and_none_are_answered_with_what_to_do(
+    guarded: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for token in ("", "another-token-altogether"):
+        monkeypatch.setenv("RAY_AUTH_TOKEN", token)
+        with pytest.raises(DeviceError, match=r"wants its token, .*RAY_AUTH_TOKEN_PATH"):
+            RayBootstrap(guarded.address, tmp_path, insecure=True)
+
+
+# ---------------------------------------------------------------- no GPUs, no token; nodes join and are lost
+
+
+@pytest.fixture(scope="module")
+def unguarded() -> Iterator[RayCluster]:
+    made = RayCluster("2:0", RAY_AUTH_MODE="disabled", **QUICK)
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def _notice_losses_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in QUICK.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_a_cluster_without_a_token_is_refused_until_that_is_accepted(
+    unguarded: RayCluster, tmp_path: Path
+) -> None:
+    with pytest.raises(DeviceError, match=r"has no token: .* or accept it with --insecure-cluster"):
+        RayBootstrap(unguarded.address, tmp_path)
+    bootstrap = RayBootstrap(unguarded.address, tmp_path, insecure=True)
+    (look,) = bootstrap.look([sys.executable, "-c", "print('1.2')"])
+    assert (look.gpusched, look.shared, look.trouble, look.cpus) == ("1.2", "", "", 2)
+    assert look.ray
+    assert look.interface
+    assert abs(look.skew_s) < 5
+    bootstrap.leave()
+
+
+def test_another_version_of_ray_is_named(
+    unguarded: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lie = "import ray\nray.__version__ = '2.53.0'\n"
+    (tmp_path / "sitecustomize.py").write_text(lie)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(DeviceError, match=r"Ray 2.53.0 cannot join .* Version mismatch"):
+        RayBootstrap(unguarded.address, tmp_path, insecure=True)
+
+
+@pytest.mark.usefixtures("_notice_losses_soon")
+def test_nodes_join_and_are_lost_while_their_processes_live(
+    unguarded: RayCluster, tmp_path: Path, processes: list[int]
+) -> None:
+    bootstrap = RayBootstrap(unguarded.address, tmp_path, insecure=True)
+    (head,) = bootstrap.nodes()
+    assert (head.gpus, head.cpus) == ([], 2)
+    unguarded.add("3:0")
+    first, joined = until(lambda: len(found := bootstrap.nodes()) == 2 and found)
+    assert (first, joined.cpus) == (head, 3)
+    for offer in (head, joined):
+        started(bootstrap, offer.name, tmp_path, processes)
+
+    unguarded.kill(1, "raylet")
+    until(lambda: bootstrap.lost() == {joined.name})
+    assert bootstrap.nodes() == [head]
+
+    unguarded.kill(0, "gcs_server")
+    time.sleep(1.1)
+    assert bootstrap.nodes() == [head], "a silent Ray says nothing about nodes"
+    assert all(psutil.pid_exists(pid) for pid in processes)
+    bootstrap.close()
