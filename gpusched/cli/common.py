@@ -84,6 +84,7 @@ _RECIPE_OPTIONS = {
         "how long the search may take, or until when: 90s, 10m, 1h30m, 18:30",
     ),
     "devices": ("--devices X", "auto, cpu, cpu:N, cuda, cuda:0,2, or GPU UUIDs"),
+    "cluster": ("--cluster ADDRESS", "the nodes of a cluster: auto, ray://HOST:PORT, or local:2"),
     "policy": ("--policy P", "another policy than the recipe's"),
     "seed": ("--seed N", "seed of the configurations and of training"),
 }

@@ -56,7 +56,11 @@ def _lowest(bits: int, count: int) -> list[int]:
 class DeviceTable:
     """All devices of the experiment, in a fixed order."""
 
-    def __init__(self, ids: Sequence[str], islands: Mapping[str, int]) -> None:
+    def __init__(
+        self, ids: Sequence[str], islands: Mapping[str, int], *, apart: bool = False
+    ) -> None:
+        """``apart``: a trial's devices are on one island."""
+        self._apart = apart
         self.slots = {name: DeviceSlot(name, islands.get(name, 0)) for name in ids}
         self._names = tuple(ids)
         self._order = {name: place for place, name in enumerate(ids)}
@@ -93,6 +97,14 @@ class DeviceTable:
         return {
             self._names[place] for free in self._free_on.values() for place in _lowest(free, -1)
         }
+
+    def room(self, near: Sequence[str] = ()) -> int:
+        """Return the most free devices that one trial could have; ``near``: those that it has already."""
+        if not self._apart:
+            return len(self.free)
+        if near:
+            return self._free_on[self.slots[near[0]].island].bit_count()
+        return max((free.bit_count() for free in self._free_on.values()), default=0)
 
     def choose(self, count: int, near: Iterable[str] = ()) -> tuple[str, ...]:
         """Choose ``count`` free devices: on the island of ``near`` first, else on the island that they fill best."""

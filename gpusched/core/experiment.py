@@ -247,7 +247,9 @@ class Experiment:
     # ------------------------------------------------------------ facts about devices
 
     def _started(self, event: ExperimentStarted) -> None:
-        self.state.devices = DeviceTable(event.devices, event.islands)
+        self.state.devices = DeviceTable(
+            event.devices, event.islands, apart=self.state.rules.islands_apart
+        )
         for name, reason in event.unusable.items():
             self.state.devices.quarantine(name, reason, passing=True)
             self.state.say(None, f"{name} is quarantined: {reason}")

@@ -35,6 +35,8 @@ class Rules:
     #: Most atoms a trial may have, and the numbers it may have (empty: any).
     max_atoms: int | None = None
     sizes: tuple[int, ...] = ()
+    #: Whether a trial stays on one island (the nodes of a cluster); else it is only preferred.
+    islands_apart: bool = False
     scaling: str | Mapping[int, float] = "auto"
     #: Measurements of ``gpusched profile``, to start from where ``scaling`` is learnt: throughput by size relative
     #: to the smallest size measured, and To.

@@ -117,8 +117,8 @@ class Transitions:
 
     def _start(self, decision: Start) -> bool:
         state = self._state
-        atoms = state.rules.fit(decision.atoms)
-        if atoms > state.atoms_free or not state.can_draw:
+        atoms = self._within_room(state.rules.fit(decision.atoms))
+        if not atoms or not state.can_draw:
             return False
         trial = state.draw(decision.tag)
         self._begin(trial, atoms, decision.reason or "a new configuration", "first launch")
@@ -127,11 +127,19 @@ class Transitions:
     def _resume(self, decision: Resume) -> bool:
         state = self._state
         trial = state.trials[decision.trial]
-        atoms = self._fit(trial, decision.atoms)
-        if trial.state is not S.PAUSED or trial.held_by_user or atoms > state.atoms_free:
+        atoms = self._within_room(self._fit(trial, decision.atoms))
+        if trial.state is not S.PAUSED or trial.held_by_user or not atoms:
             return False
         self._begin(trial, atoms, decision.reason or "resumed", f"resumed at step {trial.step}")
         return True
+
+    def _within_room(self, atoms: int) -> int:
+        """Return the allowed size that fits now, 0: none. Less than was asked for where no island has room for that."""
+        state = self._state
+        room = state.devices.room()
+        if atoms > room and state.rules.islands_apart and atoms <= state.atoms_free:
+            atoms = state.rules.fit(room)
+        return atoms if atoms <= room else 0
 
     def _begin(self, trial: Trial, atoms: int, reason: str, cause: str) -> None:
         state = self._state
@@ -171,9 +179,11 @@ class Transitions:
     def _resize(self, decision: Resize) -> bool:
         state = self._state
         trial = state.trials[decision.trial]
-        atoms = self._fit(trial, decision.atoms)
+        atoms, room = self._fit(trial, decision.atoms), state.devices.room(trial.devices)
+        if atoms > trial.atoms + room and state.rules.islands_apart:
+            atoms = max(trial.atoms, self._fit(trial, trial.atoms + room))
         more = atoms - trial.atoms
-        if trial.state is not S.RUNNING or trial.is_doomed or more == 0 or more > state.atoms_free:
+        if trial.state is not S.RUNNING or trial.is_doomed or more == 0 or more > room:
             return False
         if more > 0:
             trial.reserved = state.devices.choose(more, near=trial.devices)

@@ -17,7 +17,7 @@ import signal
 import sys
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -74,7 +74,7 @@ class Daemon:
         salvage: bool = False,
         environment: Mapping[str, str] | None = None,
         wish: reopening.Wish | None = None,
-        executor: str = "local",
+        executor: str | None = None,
     ) -> None:
         self.paths = paths
         self._wish = wish or {}
@@ -100,7 +100,7 @@ class Daemon:
         self.hub = Hub(paths.socket)
         self.storage = Storage(paths, checkpoints_max_bytes=recipe.checkpoints_max_bytes)
         self.executor = executors.make(
-            executor,
+            executor or ("cluster" if recipe.cluster is not None else "local"),
             executors.Setting(
                 paths=paths,
                 recipe=recipe,
@@ -181,10 +181,13 @@ class Daemon:
         if not any(device.usable for device in inventory):
             reasons = "; ".join(f"{device.label}: {device.why_not}" for device in inventory)
             raise DeviceError(f"no device can be used now: {reasons or 'there is none'}")
-        self.assembled.recipe.require_atoms(len(inventory))
+        islands = Counter(device.island for device in inventory)
+        rules = self.experiment.state.rules
+        widest = max(islands.values()) if rules.islands_apart else len(inventory)
+        self.assembled.recipe.require_atoms(widest)
         self.assembled.require_policy(len(inventory))
         self._foreword = list(self.assembled.foreword(len(inventory)))
-        require_sizes(inventory, self.experiment.state.rules.fit(len(inventory)))
+        require_sizes(inventory, rules.fit(widest))
         asked = self._wish.get("try")
         self.driver.handle(
             [
@@ -387,7 +390,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--wish", type=json.loads, help="limits to go on with (daemon/reopening.py)"
     )
-    parser.add_argument("--executor", default="local", help="a package beside executors/local")
+    parser.add_argument("--executor", help="a package beside executors/local")
     args = parser.parse_args(argv)
     os.umask(0o077)
     write_unfailingly()

@@ -24,11 +24,10 @@ from gpusched.executors.best import keep_best
 from gpusched.folder.files import sync, write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
-from gpusched.processes.identity import kill_each, mark_of, of_incarnation
+from gpusched.processes.identity import end_incarnation, mark_of
 
 #: How long process trees that nobody knows may take to die of SIGKILL.
 HUNT_S = 30.0
-_ROUND_S = 0.02
 
 
 def complete(assembled: Assembled) -> None:
@@ -100,16 +99,13 @@ def _end(paths: ExperimentPaths, trial: int, incarnation: int, clock: Callable[[
     claim = read_claim(paths.trial(trial).shim(incarnation))
     leaders = claim.leaders if claim is not None else ()
     mark = mark_of(paths.root, trial, incarnation)
-    killed, until = 0, clock() + HUNT_S
-    while left := of_incarnation(mark, leaders):
-        killed = max(killed, kill_each(left))
-        if clock() > until:
-            pids = ", ".join(str(process.pid) for process in left[:5])
-            raise GpuschedError(
-                f"processes {pids} of trial {trial} cannot be killed; the journal knows nothing of them, so the "
-                "experiment cannot go on beside them"
-            )
-        time.sleep(_ROUND_S)
+    killed, left = end_incarnation(mark, leaders, HUNT_S, clock)
+    if left:
+        pids = ", ".join(str(process.pid) for process in left[:5])
+        raise GpuschedError(
+            f"processes {pids} of trial {trial} cannot be killed; the journal knows nothing of them, so the "
+            "experiment cannot go on beside them"
+        )
     return killed
 
 

@@ -123,3 +123,36 @@ class Epoch:
         newest = read_epoch(self._experiment)
         if newest > self.number:
             raise Fenced(self.number, newest)
+
+
+_FENCE_BYTES = 20
+
+
+def read_fence(fence: Path) -> int:
+    """Return the newest incarnation of a trial that must write nothing any more; 0: there is none."""
+    try:
+        descriptor = os.open(fence, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return 0
+    try:
+        return int(os.read(descriptor, _FENCE_BYTES) or 0)
+    except (OSError, ValueError):
+        return 0
+    finally:
+        os.close(descriptor)
+
+
+def write_fence(fence: Path, incarnation: int) -> None:
+    """Keep this incarnation of a trial, and older ones, from writing. In place, and never smaller.
+
+    Each reader opens the file anew: a network file system then asks its server whether the file has changed, which it
+    does not for a name that was not there a moment ago. So there is a fence from the first launch on.
+    """
+    if fence.exists() and read_fence(fence) >= incarnation:
+        return
+    descriptor = os.open(fence, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(descriptor, f"{incarnation:<{_FENCE_BYTES - 1}d}\n".encode(), 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -46,6 +46,20 @@ class TrialPaths:
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:08d}"
 
+    def newest_checkpoint(self) -> int:
+        """Return the step of the newest checkpoint that is committed on disk; 0: none is."""
+        try:
+            names = [entry.name for entry in self.checkpoints.iterdir()]
+        except OSError:
+            return 0
+        steps = (name.removeprefix("step-") for name in names if name.startswith("step-"))
+        return max((int(step) for step in steps if step.isdigit()), default=0)
+
+    @property
+    def fence(self) -> Path:
+        """Number of the newest incarnation that must not write (``lock.py``); there on a cluster alone."""
+        return self.root / "fence"
+
     @property
     def waits(self) -> Path:
         """Number and devices of an incarnation that waits for the one before it to leave; absent otherwise."""

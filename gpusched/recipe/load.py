@@ -44,6 +44,7 @@ def load_recipe(
     *,
     deadline: str | None = None,
     devices: str | None = None,
+    cluster: str | None = None,
     policy: str | None = None,
     seed: int | str | None = None,
 ) -> Recipe:
@@ -55,7 +56,13 @@ def load_recipe(
     Raises RecipeError with all problems, each ``recipe.yaml:LINE: dotted.key: what is wrong; what to do``, and
     InputError if the file does not exist or is not text.
     """
-    flags = {"policy": policy, "deadline": deadline, "devices": devices, "seed": seed}
+    flags = {
+        "policy": policy,
+        "deadline": deadline,
+        "devices": devices,
+        "seed": seed,
+        "cluster": cluster,
+    }
     path = FilePath(path)
     document = _read(path)
     # The policy first: an option set for it on the command line must be one that it has.

@@ -152,6 +152,12 @@ class Recipe:
         "auto",
         reader=values.devices,
     )
+    cluster: str | None = key(
+        "The cluster whose nodes the trials run on: auto or ray://HOST:PORT (Ray), local:2 (nodes of this machine); by "
+        "default this machine alone.",
+        None,
+        older=None,
+    )
     gpus_per_atom: int = key("GPUs in one atom.", 1, limits=(1, 64))
     gpu_ids: Literal["uuid", "index"] = key(
         "What CUDA_VISIBLE_DEVICES holds; index is for scripts that parse it.", "uuid"

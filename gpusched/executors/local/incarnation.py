@@ -98,15 +98,6 @@ class Incarnation:
             if before is None or report.seq < before:
                 yield report
 
-    def newest_checkpoint(self) -> int:
-        """Return the step of the newest checkpoint that is committed on disk; 0: none is."""
-        try:
-            names = [entry.name for entry in self.paths.checkpoints.iterdir()]
-        except OSError:
-            return 0
-        steps = (name.removeprefix("step-") for name in names if name.startswith("step-"))
-        return max((int(step) for step in steps if step.isdigit()), default=0)
-
     def reply_to(self, seq: int) -> Answer:
         """Word the answer to a report: what was asked for, or to go on."""
         trains_on = self.trains_on

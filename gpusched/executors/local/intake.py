@@ -89,7 +89,7 @@ class Intake:
 
     def catch_up_saved(self, incarnation: Incarnation, known: int | None = None) -> None:
         """Tell of a checkpoint that was committed and not told: its writer died, or no daemon listened."""
-        step = incarnation.newest_checkpoint()
+        step = incarnation.paths.newest_checkpoint()
         if step > max(incarnation.saved_step, known or 0):
             self._saved(incarnation, step, 0.0, 0)
 

@@ -63,7 +63,7 @@ class Launcher:
             for prestart in self._roster.dropped
         ):
             incarnation.last_seq = last_seq(incarnation.paths.reports)
-            incarnation.saved_step = incarnation.newest_checkpoint()
+            incarnation.saved_step = incarnation.paths.newest_checkpoint()
             self._held.append((incarnation, command))
             return
         try:
@@ -84,7 +84,7 @@ class Launcher:
         private_folder(incarnation.paths.logs(incarnation.number))
         # All that is there was told before the incarnation before this one ended.
         incarnation.last_seq = last_seq(incarnation.paths.reports)
-        incarnation.saved_step = incarnation.newest_checkpoint()
+        incarnation.saved_step = incarnation.paths.newest_checkpoint()
         content = self._hparams(command)
         known_seq = self._seq_of(incarnation.trial)
         if known_seq > incarnation.last_seq:  # the disk refused to keep some
@@ -171,6 +171,7 @@ class Launcher:
             "GPUSCHED_INCARNATION": str(incarnation.number),
             "GPUSCHED_ATOMS": str(len(incarnation.devices)),
             "GPUSCHED_DEVICE": placement.kind,
+            **({"GPUSCHED_NODE": self._settings.node} if self._settings.node else {}),
         }
 
 

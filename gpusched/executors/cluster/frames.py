@@ -1,0 +1,159 @@
+"""Frames between the daemon and a node's process; each is a line of JSON on the TLS connection of ``line.py``.
+
+    sender  frames
+    node    NodeHello, Joined, Cannot, Reconciled, Happened, Said, Answered, Beat
+    daemon  Welcome, Reconcile, Do, Expect, Ack, Readmit, LetGo, Beat, Bye
+
+They stand here and not in ``protocol.py`` because they carry events, commands and devices, which that file is below.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import ValidationError, convert, field
+
+from gpusched.core.decisions import COMMAND_TYPES, Command, Launch
+from gpusched.core.events import EVENT_TYPES, Event
+from gpusched.devices.base import Device, Reading
+from gpusched.executors.base import LiveTrial
+from gpusched.protocol import BadFrame, Count, Frame, decoder
+
+
+class NodeHello(Frame, tag="node"):
+    """The process of this node speaks on this connection."""
+
+    node: str
+
+
+class Joined(Frame, tag="joined"):
+    """The node's devices are open. ``proof``: the text of the file that the node wrote into the shared folder."""
+
+    devices: list[Device]
+    proof: str
+
+
+class Cannot(Frame, tag="cannot"):
+    """The node can run no trial, and why."""
+
+    why: str
+
+
+class Reconciled(Frame, tag="reconciled"):
+    """All that ``Reconcile`` asked for has been found out, and told."""
+
+
+class Happened(Frame, tag="happened"):
+    """Events in the order in which they happened, each with the name of its kind."""
+
+    events: list[tuple[str, Any]]
+
+    @classmethod
+    def of(cls, events: list[Event]) -> Happened:
+        """Make the frame of these events."""
+        return cls([(type(event).__name__, event) for event in events])
+
+    def read(self) -> list[Event]:
+        """Return the events. Raises BadFrame."""
+        return [_record(EVENT_TYPES, name, fields) for name, fields in self.events]
+
+
+class Said(Frame, tag="said"):
+    """A remark for the log and the dashboard."""
+
+    text: str
+
+
+class Answered(Frame, tag="answered"):
+    """The answer to ``Readmit``: why the device stays in quarantine, or an empty text."""
+
+    device: str
+    why: str
+
+
+class Beat(Frame, tag="beat"):
+    """A sign of life, once a second; from a node with what its devices look like now."""
+
+    readings: list[Reading] = field(default_factory=list)
+
+
+class Welcome(Frame, tag="welcome"):
+    """The daemon takes the node: its epoch, and the recipe with the values of ``env``."""
+
+    epoch: Count
+    recipe: dict[str, Any]
+
+
+class Reconcile(Frame, tag="reconcile"):
+    """All incarnations that should have processes on the node; what else is found there is ended.
+
+    ``kept_out``: devices in quarantine for a reason that may pass, and the reason.
+    """
+
+    live: list[LiveTrial]
+    kept_out: dict[str, str] = field(default_factory=dict)
+
+
+class Do(Frame, tag="do"):
+    """A command to carry out. ``seq``: number of the last report of the trial that the search knows."""
+
+    name: str
+    command: Any
+    seq: Count = 0
+
+    @classmethod
+    def of(cls, command: Command, seq: int = 0) -> Do:
+        """Make the frame of this command."""
+        return cls(type(command).__name__, command, seq)
+
+    def read(self) -> Command:
+        """Return the command. Raises BadFrame."""
+        command: Command = _record(COMMAND_TYPES, self.name, self.command)
+        return command
+
+
+class Expect(Frame, tag="expect"):
+    """The next launch of a trial that leaves for a resize; None: it will not come (``Executor.expect``)."""
+
+    trial: Count
+    launch: Launch | None
+    interval_s: float
+
+
+class Ack(Frame, tag="ack"):
+    """A report is dealt with: its rank may be answered."""
+
+    trial: Count
+    incarnation: Count
+    seq: Count
+
+
+class Readmit(Frame, tag="readmit"):
+    """Look anew at a quarantined device."""
+
+    device: str
+
+
+class LetGo(Frame, tag="let_go"):
+    """Close a device for its driver."""
+
+    device: str
+
+
+class Bye(Frame, tag="bye"):
+    """The search is over: the node's process ends."""
+
+
+from_stranger = decoder(NodeHello)
+from_node = decoder(Joined | Cannot | Reconciled | Happened | Said | Answered | Beat)
+to_node = decoder(Welcome | Reconcile | Do | Expect | Ack | Readmit | LetGo | Beat | Bye)
+
+
+def _record(kinds: Any, name: str, fields: Any) -> Any:
+    kind = kinds.get(name)
+    if kind is None:
+        raise BadFrame(f"no kind of record is called {name[:40]!r}")
+    try:
+        return convert(fields, kind)
+    except ValidationError as problem:
+        raise BadFrame(str(problem)) from None

@@ -1,0 +1,207 @@
+"""The line between the daemon and a node: TLS over TCP, both ends checked against certificates of this experiment.
+
+The daemon makes one certificate for itself and one for its nodes in the experiment's shared folder (``make_keys``).
+Each end trusts exactly the other's. Whoever can read that folder can be a node; so can only the user (0700, 0600).
+``cluster.json`` there says where the newest daemon listens: nodes dial, the daemon never does.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpusched.errors import GpuschedError
+from gpusched.folder.files import private_folder, read_json, write_durably
+
+DIAL_LIMIT_S = 5.0
+_VALID_DAYS = 3650
+_BACKLOG = 64
+
+
+class Keys:
+    """The files of the shared folder ``cluster/`` that a line needs."""
+
+    def __init__(self, shared: Path) -> None:
+        self.folder = shared / "cluster"
+
+    @property
+    def address(self) -> Path:
+        """Where the newest daemon listens: ``{"host", "port", "epoch"}``."""
+        return self.folder / "cluster.json"
+
+    def proof(self, node: str) -> Path:
+        """Return the file by which a node shows that it writes into the same folder."""
+        return self.folder / f"{node}.proof"
+
+    def certificate(self, end: str) -> Path:
+        """Return the certificate of an end, ``daemon`` or ``node``."""
+        return self.folder / f"{end}.pem"
+
+    def key(self, end: str) -> Path:
+        """Return the private key of an end."""
+        return self.folder / f"{end}.key"
+
+    def make(self) -> None:
+        """Make both certificates, unless they are there. Raises GpuschedError without the library."""
+        if self.certificate("node").exists():
+            return
+        try:
+            import cryptography  # noqa: F401
+        except ImportError:
+            raise GpuschedError(
+                "a cluster needs the library cryptography: pip install 'gpusched[cluster]'"
+            ) from None
+        private_folder(self.folder)
+        for end in ("daemon", "node"):
+            key, certificate = _self_signed(f"gpusched {end}")
+            write_durably(self.key(end), key)
+            write_durably(self.certificate(end), certificate)
+
+    def context(self, end: str, other: str, purpose: Any) -> ssl.SSLContext:
+        """Return the rules of a line for this end: TLS 1.3, and the other end's certificate alone."""
+        rules = ssl.SSLContext(purpose)
+        rules.minimum_version = ssl.TLSVersion.TLSv1_3
+        rules.check_hostname = False  # the certificate itself is known, whatever the host is called
+        rules.verify_mode = ssl.CERT_REQUIRED
+        rules.load_cert_chain(self.certificate(end), self.key(end))
+        rules.load_verify_locations(self.certificate(other))
+        rules.sslsocket_class = Line
+        return rules
+
+
+def _self_signed(name: str) -> tuple[bytes, bytes]:
+    """Make a key and its certificate, as PEM. Valid since yesterday: the clocks of nodes differ."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=_VALID_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    form = serialization.Encoding.PEM
+    plain = serialization.NoEncryption()
+    return (
+        key.private_bytes(form, serialization.PrivateFormat.PKCS8, plain),
+        certificate.public_bytes(form),
+    )
+
+
+class Line(ssl.SSLSocket):
+    """A TLS connection that behaves as a plain non-blocking socket, for ``Peer``."""
+
+    def recv(self, size: int = 4096, flags: int = 0) -> bytes:
+        """Return all that has been decrypted, perhaps more than ``size``: no descriptor tells of the rest."""
+        data = b""
+        try:
+            data = super().recv(size, flags)
+            while data and (left := self.pending()):
+                data += super().recv(left, flags)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            if not data:
+                raise BlockingIOError from None
+        return data
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        try:
+            return super().send(data, flags)
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise BlockingIOError from None
+
+
+class Listener:
+    """The daemon's end, on one interface. ``take`` gets each connection before its handshake. Raises GpuschedError."""
+
+    def __init__(self, keys: Keys, host: str, epoch: int, take: Callable[[Line], None]) -> None:
+        self._rules = keys.context("daemon", "node", ssl.PROTOCOL_TLS_SERVER)
+        self._rules.num_tickets = 0
+        self._take = take
+        try:
+            self._socket = socket.create_server((host, 0), backlog=_BACKLOG)
+            self._socket.setblocking(False)
+            port = self._socket.getsockname()[1]
+            where = {"host": host, "port": port, "epoch": epoch}
+            write_durably(keys.address, json.dumps(where).encode())
+        except OSError as error:
+            raise GpuschedError(f"the daemon cannot listen for nodes on {host}: {error}") from None
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def accept(self) -> None:
+        """Accept whoever waits; the handshake follows as frames are read."""
+        with suppress(OSError):  # also a TLS layer that cannot be put on a connection that has gone
+            line, _address = self._socket.accept()
+            line.setblocking(False)
+            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            secure = self._rules.wrap_socket(line, server_side=True, do_handshake_on_connect=False)
+            assert isinstance(secure, Line)
+            self._take(secure)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def dial(keys: Keys) -> ssl.SSLSocket | None:
+    """Connect to the newest daemon; None where none answers, or where the answer is not from it."""
+    where = read_json(keys.address) or {}
+    try:
+        line = socket.create_connection((str(where["host"]), int(where["port"])), DIAL_LIMIT_S)
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+    try:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        rules = keys.context("node", "daemon", ssl.PROTOCOL_TLS_CLIENT)
+        secure = rules.wrap_socket(line)
+        secure.setblocking(False)
+        return secure
+    except OSError as error:
+        print(f"{where['host']}:{where['port']} is not this experiment's daemon: {error}")
+        line.close()
+        return None
+
+
+def interface_towards(host: str) -> str:
+    """Return the address of this machine by which ``host`` is reached. Raises GpuschedError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host, 9))  # sends nothing
+            return str(probe.getsockname()[0])
+        except OSError as error:
+            raise GpuschedError(f"no way leads from here to node {host}: {error}") from None
+
+
+def home_of(shared: Path, name: str) -> Path:
+    """Return the folder of a node on its own disk, made 0700: socket, epoch and logs of what runs there.
+
+    Raises GpuschedError where it belongs to another user.
+    """
+    import hashlib
+    import tempfile
+
+    digest = hashlib.sha256(f"{shared}\0{name}".encode()).hexdigest()[:16]
+    home = Path(tempfile.gettempdir()) / f"gpusched-{os.getuid()}" / f"{name}-{digest}"
+    private_folder(home)
+    for folder in (home.parent, home):
+        found = folder.lstat()
+        if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
+            raise GpuschedError(f"{folder} belongs to somebody else, or others may write there")
+    return home

@@ -1,0 +1,280 @@
+"""The process of one node: this machine's local executor behind the line to the daemon.
+
+``python -m gpusched.executors.cluster.node SHARED --name NAME``. ``SHARED`` is the experiment's folder, which all nodes
+share. What must be on this machine's own disk lies in a folder of the node (``line.home_of``): socket, epoch, logs; the
+folder of trials, ``worker.json`` and the notes of written paths are links to the shared ones there, so that a trial
+finds all in ``GPUSCHED_DIR``.
+
+A lost line is to a node what the daemon's death is on one machine: the executor is closed, trials go on, the newest
+daemon is dialled (``cluster.json``), and another executor adopts what is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gpusched.core.decisions import Launch
+from gpusched.core.events import Reported
+from gpusched.errors import GpuschedError, InputError
+from gpusched.executors.cluster import frames
+from gpusched.executors.cluster.line import Keys, dial, home_of
+from gpusched.executors.hub import Hub
+from gpusched.executors.local.executor import TorchrunExecutor
+from gpusched.executors.local.settings import devices_of, launch_settings
+from gpusched.folder.files import private_folder
+from gpusched.folder.lock import Epoch, Lock, read_fence
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.processes.claim import read_claim
+from gpusched.processes.identity import end_incarnation, incarnations_left, mark_of
+from gpusched.protocol import Report
+from gpusched.recipe.recipe import Recipe
+
+BEAT_S = 1.0
+SILENT_S = float(os.environ.get("GPUSCHED_NODE_LOST_S", "3")) * 3
+"""Silence after which a line is given up. Longer than the daemon's limit: a new line costs a new warm server."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+LEAVE_AFTER_S = 3600.0
+"""Time without any daemon after which a node's process ends; its trials left long before."""
+HUNT_S = 30.0
+LINKS = ("trials", "worker.json", "written")
+
+
+class Node:
+    """This machine as a node. ``gpus``: those it may use; without any it has ``cpus`` CPU slots.
+
+    Raises InputError where a process of this node is there already.
+    """
+
+    def __init__(self, shared: Path, name: str, gpus: Sequence[str], cpus: int) -> None:
+        self.shared = ExperimentPaths(shared)
+        self.name = name
+        self.gpus = tuple(gpus)
+        self.cpus = cpus
+        self.keys = Keys(shared)
+        self.paths = ExperimentPaths(home_of(shared, name))
+        self._lock = Lock.take(self.paths.lock)
+        self.is_over = False
+        private_folder(self.shared.written)
+        for link in LINKS:
+            with suppress(FileExistsError):
+                (self.paths.root / link).symlink_to(shared / link)
+
+    def run(self) -> None:
+        """Serve one daemon after the other, until one says that the search is over."""
+        pause_s, heard_s = FIRST_PAUSE_S, time.monotonic()
+        while not self.is_over and time.monotonic() - heard_s < LEAVE_AFTER_S:
+            line = dial(self.keys)
+            if line is None:
+                if self.shared.final_view.exists() or not self.shared.trials.exists():
+                    return
+                time.sleep(pause_s)
+                pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
+                continue
+            session = Session(self, line)
+            session.run()
+            heard_s, pause_s = time.monotonic(), FIRST_PAUSE_S
+            if session.why_not:
+                print(session.why_not, flush=True)
+                time.sleep(LONGEST_PAUSE_S)
+
+    def recipe_here(self, resolved: dict[str, Any]) -> Recipe:
+        """Return the recipe with the devices of this node. Raises GpuschedError where it cannot run here."""
+        recipe = Recipe.from_resolved(resolved)
+        if not (script := launch_settings(recipe).absolute_script).is_file():
+            raise InputError(
+                f"{script} is not there: put the script into a folder that all nodes share"
+            )
+        wants_cpu = isinstance(recipe.devices, str) and recipe.devices.startswith("cpu")
+        if wants_cpu and ":" in recipe.devices:
+            return recipe
+        if self.gpus and not wants_cpu:
+            chosen = self.gpus if not self.gpus[0].isdigit() else f"cuda:{','.join(self.gpus)}"
+            return replace(recipe, devices=chosen)
+        return replace(recipe, devices=f"cpu:{self.cpus}")
+
+
+class Session:
+    """The life of one line: a local executor from the welcome on, closed when the line is."""
+
+    def __init__(self, node: Node, line: Any) -> None:
+        self._node = node
+        self._began_s = time.monotonic()
+        self._hub = Hub(node.paths.socket)
+        self._peer = self._hub.adopt(line)
+        self._peer.hear(frames.to_node, self._said)
+        self._executor: TorchrunExecutor | None = None
+        self._seqs: dict[int, int] = {}
+        self._heard_s = self._beat_s = 0.0
+        self._is_ready = False
+        #: Why this node can run no trial; empty where it can.
+        self.why_not = ""
+
+    def now(self) -> float:
+        """Seconds since the line was made: the daemon stamps events with its own clock."""
+        return time.monotonic() - self._began_s
+
+    def run(self) -> None:
+        """Serve until the line is lost, or silent."""
+        self._peer.send(frames.NodeHello(self._node.name))
+        try:
+            while not self._peer.closed and self.now() - self._heard_s < SILENT_S:
+                self._turn()
+        except GpuschedError as error:
+            self.why_not = str(error)
+            self._peer.send(frames.Cannot(self.why_not))
+        finally:
+            if self._executor is not None:
+                self._executor.close()
+            self._hub.close()
+
+    def _turn(self) -> None:
+        if self._executor is None:
+            self._hub.turn(BEAT_S)
+            return
+        events = list(self._executor.poll(self._beat_s + BEAT_S))
+        if events:
+            self._peer.send(frames.Happened.of(events))
+        if self.now() >= self._beat_s + BEAT_S:
+            self._beat_s = self.now()
+            self._peer.send(frames.Beat(list(self._executor.readings())))
+
+    # ------------------------------------------------------------------ what the daemon says
+
+    def _said(self, frame: Any) -> None:
+        self._heard_s = self.now()
+        if isinstance(frame, frames.Welcome):
+            self._open(frame)
+        elif isinstance(frame, frames.Bye):
+            self._node.is_over = True
+            self._peer.close()
+        elif self._executor is not None:
+            self._obey(self._executor, frame)
+
+    def _obey(self, executor: TorchrunExecutor, frame: Any) -> None:
+        match frame:
+            case frames.Reconcile():
+                self._reconcile(executor, frame)
+            case frames.Do():
+                command = frame.read()
+                if isinstance(command, Launch):
+                    self._seqs[command.trial] = frame.seq
+                    if self._is_fenced(command):
+                        return
+                executor.execute(command)
+            case frames.Expect(trial=trial, launch=launch, interval_s=interval_s):
+                executor.expect(trial, launch, interval_s)
+            case frames.Ack(trial=trial, incarnation=incarnation, seq=seq):
+                report = Report(incarnation, seq, 0)
+                executor.acknowledge(Reported(at=0.0, trial=trial, report=report, metric=None))
+            case frames.Readmit(device=device):
+                executor.readmit(device, partial(self._answer, device))
+            case frames.LetGo(device=device):
+                try:
+                    executor.let_go(device)
+                except GpuschedError as error:
+                    self._say(str(error))
+            case _:
+                pass  # a beat
+
+    def _is_fenced(self, command: Launch) -> bool:
+        """Whether this node was given up after the launch was asked for: it slept meanwhile."""
+        return command.incarnation <= read_fence(self._node.paths.trial(command.trial).fence)
+
+    def _answer(self, device: str, why: str) -> None:
+        self._peer.send(frames.Answered(device, why))
+
+    def _say(self, text: str) -> None:
+        self._peer.send(frames.Said(text))
+
+    def _open(self, welcome: frames.Welcome) -> None:
+        """Make the executor, open the devices, and show that this node writes where the daemon reads."""
+        node = self._node
+        recipe = node.recipe_here(welcome.recipe)
+        proof = self._prove()
+        self._executor = TorchrunExecutor(
+            node.paths,
+            devices_of(recipe, node.paths.root, ()),
+            replace(launch_settings(recipe), node=node.name),
+            self._hub,
+            clock=self.now,
+            epoch=Epoch(node.paths.root, 0).number,
+            say=self._say,
+            seq_of=lambda trial: self._seqs.get(trial, 0),
+        )
+        self._peer.send(frames.Joined(list(self._executor.inventory()), proof))
+
+    def _prove(self) -> str:
+        """Write, link and rename in the shared folder, as trials will. Raises GpuschedError where that cannot be."""
+        proof, path = secrets.token_hex(8), self._node.keys.proof(self._node.name)
+        aside, linked = path.with_suffix(".tmp"), path.with_suffix(".link")
+        step = "written"
+        try:
+            aside.write_text(proof)
+            step = "linked"
+            linked.unlink(missing_ok=True)
+            linked.hardlink_to(aside)
+            linked.unlink()
+            step = "renamed"
+            aside.replace(path)
+            step = "written"
+            probe = self._node.shared.trials / f".probe-{self._node.name}"
+            probe.write_text(proof)
+            probe.unlink()
+        except OSError as error:
+            raise InputError(
+                f"{self._node.shared.root}: files cannot be {step} here ({error.strerror}): all nodes need to write in "
+                f"the experiment's folder; look at how it is mounted, or choose another with --dir"
+            ) from None
+        return proof
+
+    def _reconcile(self, executor: TorchrunExecutor, frame: frames.Reconcile) -> None:
+        """End what should not be here, find out about what should, and have devices proven clean."""
+        live = {(one.trial, one.incarnation) for one in frame.live}
+        root = self._node.paths.root
+        for trial, incarnation in incarnations_left(root) - live:
+            claim = read_claim(self._node.paths.trial(trial).shim(incarnation))
+            leaders = claim.leaders if claim is not None else ()
+            _, left = end_incarnation(mark_of(root, trial, incarnation), leaders, HUNT_S)
+            if left:
+                pids = ", ".join(str(process.pid) for process in left[:5])
+                raise GpuschedError(f"processes {pids} of trial {trial} cannot be killed")
+            self._say(f"ended what was left of trial {trial}, launch {incarnation}")
+        for one in frame.live:
+            self._seqs[one.trial] = one.last_seq
+        events = executor.reconcile(frame.live)
+        for device, reason in frame.kept_out.items():
+            executor.keep_out(device, reason)
+        self._peer.send(frames.Happened.of(list(events)))
+        self._peer.send(frames.Reconciled())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point of a node's process."""
+    parser = argparse.ArgumentParser(prog="python -m gpusched.executors.cluster.node")
+    parser.add_argument("shared", type=Path)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--cpus", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--gpus", default="")
+    args = parser.parse_args(argv)
+    os.umask(0o077)
+    try:
+        gpus = [name for name in args.gpus.split(",") if name]
+        Node(args.shared, args.name, gpus, args.cpus).run()
+    except GpuschedError as error:
+        print(f"{time.strftime('%F %T')} {error}", flush=True)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

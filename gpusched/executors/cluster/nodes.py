@@ -1,0 +1,178 @@
+"""A node as the daemon sees it: its line, its devices, the trials on it, and what was asked of it and not answered.
+
+    absent ──hello──▶ joining ──joined──▶ up ──line lost──▶ away ──hello within the limit──▶ joining
+                                           └────────────── no sign of life ──────────────▶ lost ──hello──▶ joining
+
+What was asked is kept until it is answered, and sent again when the node is back: carried out twice is as good as once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import msgspec
+
+from gpusched.core.decisions import Command, ConfirmRelease, Kill, Launch, Save, Yield
+from gpusched.core.events import (
+    CheckpointSaved,
+    DeviceQuarantined,
+    DeviceReadmitted,
+    DevicesReleased,
+    Event,
+    Reported,
+    TrialExited,
+)
+from gpusched.devices.base import Device, Reading
+from gpusched.executors.base import LiveTrial
+from gpusched.executors.cluster.frames import Do, Happened, Reconcile
+from gpusched.executors.peer import Peer
+from gpusched.protocol import Frame
+
+NodeState = Literal["absent", "joining", "up", "away", "lost"]
+
+
+@dataclass
+class Trial:
+    """An incarnation on a node; ``asked``: commands about it, the newest of each kind."""
+
+    live: LiveTrial
+    #: Its launch, as long as the node could not be told.
+    unsent: Launch | None = None
+    asked: dict[type, Command] = field(default_factory=dict)
+
+
+@dataclass
+class Node:
+    """One node. Names of devices are the cluster's here, ``node/device``, and the node's own on the line."""
+
+    name: str
+    island: int
+    state: NodeState = "absent"
+    peer: Peer | None = None
+    #: Why it can run no trial; empty where it can.
+    why_not: str = ""
+    heard_at: float = 0.0
+    devices: tuple[Device, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    trials: dict[int, Trial] = field(default_factory=dict)
+    releasing: set[str] = field(default_factory=set)
+    #: Devices in quarantine for a reason that may pass, and the reason.
+    kept_out: dict[str, str] = field(default_factory=dict)
+    answers: dict[str, list[Callable[[str], None]]] = field(default_factory=dict)
+
+    def ours(self, device: str) -> str:
+        """Return the cluster's name of a device of this node."""
+        return f"{self.name}/{device}"
+
+    def send(self, frame: Frame) -> None:
+        """Send a frame if the node can take commands; what it must not miss is kept elsewhere."""
+        if self.state == "up" and self.peer is not None:
+            self.peer.send(frame)
+
+    # ------------------------------------------------------------------ commands
+
+    def launch(self, command: Launch, seq: int) -> None:
+        theirs = self.own_names(command)
+        live = LiveTrial(command.trial, command.incarnation, theirs.devices, seq, command.hparams)
+        is_up = self.state == "up"
+        self.trials[command.trial] = Trial(live, None if is_up else theirs)
+        self.send(Do.of(theirs, seq))
+
+    def own_names(self, command: Launch) -> Launch:
+        """Return the launch with the node's own names of its devices."""
+        return msgspec.structs.replace(command, devices=_theirs(command.devices))
+
+    def ask(self, command: Yield | Save | Kill) -> None:
+        """Pass on a command about an incarnation that is here."""
+        trial = self.trials[command.trial]
+        if type(command) is Kill:  # the shortest grace counts, whatever comes back in which order
+            known = trial.asked.get(Kill)
+            if type(known) is Kill and known.grace_s <= command.grace_s:
+                return
+        trial.asked[type(command)] = command
+        self.send(Do.of(command))
+
+    def release(self, devices: Iterable[str]) -> None:
+        names = tuple(devices)
+        self.releasing.update(names)
+        self.send(Do.of(ConfirmRelease(_theirs(names))))
+
+    # ------------------------------------------------------------------ the line
+
+    def reconcile(self) -> Reconcile:
+        """Word all that should be on the node."""
+        live = [trial.live for trial in self.trials.values() if trial.unsent is None]
+        return Reconcile(
+            live, dict(zip(_theirs(self.kept_out), self.kept_out.values(), strict=True))
+        )
+
+    def outstanding(self) -> Iterator[Do]:
+        """Yield what was asked and not answered: the node has just reconciled."""
+        for trial in self.trials.values():
+            if trial.unsent is not None:
+                yield Do.of(trial.unsent, trial.live.last_seq)
+                trial.unsent = None
+            yield from map(Do.of, trial.asked.values())
+        if self.releasing:
+            yield Do.of(ConfirmRelease(_theirs(sorted(self.releasing))))
+
+    def take(self, frame: Happened, now: float) -> Iterator[Event]:
+        """Yield the node's events as the search's, without those of incarnations that are not here any more."""
+        for event in frame.read():
+            event.at = now
+            match event:
+                case DevicesReleased(devices=devices):
+                    event.devices = tuple(map(self.ours, devices))
+                    self.releasing.difference_update(event.devices)
+                case DeviceQuarantined(device=device):
+                    event.device = self.ours(device)
+                    self.releasing.discard(event.device)
+                    if event.passing:
+                        self.kept_out[event.device] = event.reason
+                case DeviceReadmitted(device=device):
+                    event.device = self.ours(device)
+                    self.kept_out.pop(event.device, None)
+                case _:
+                    if not self._follow(event):
+                        continue
+            yield event
+
+    def _follow(self, event: Event) -> bool:
+        """Note how far an incarnation is; False where it is not here."""
+        trial = self.trials.get(getattr(event, "trial", -1))
+        if trial is None or trial.live.incarnation != getattr(event, "incarnation", -1):
+            return False
+        match event:
+            case Reported():
+                if event.seq <= trial.live.last_seq:
+                    return False
+                trial.live = replace(trial.live, last_seq=event.seq)
+            case CheckpointSaved():
+                trial.live = replace(trial.live, saved_step=event.step)
+                trial.asked.pop(Save, None)
+            case TrialExited():
+                del self.trials[event.trial]
+            case _:
+                pass
+        return True
+
+
+def node_of(device: str) -> str:
+    """Return the node of a device by the cluster's name."""
+    return device.partition("/")[0]
+
+
+def _theirs(devices: Iterable[str]) -> tuple[str, ...]:
+    """Return the node's own names of devices."""
+    return tuple(name.partition("/")[2] for name in devices)
+
+
+def on_node(live: Sequence[LiveTrial], name: str) -> dict[int, Trial]:
+    """Return those of ``live`` that hold devices of this node."""
+    return {
+        one.trial: Trial(replace(one, devices=_theirs(one.devices)))
+        for one in live
+        if one.devices and node_of(one.devices[0]) == name
+    }

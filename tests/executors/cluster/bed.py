@@ -1,0 +1,162 @@
+"""A cluster of two nodes on this machine, and the ways in which it goes wrong."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from gpusched.driver.assemble import write_recipe
+from gpusched.driver.clock import Beginning
+from gpusched.executors.base import LiveTrial, Setting
+from gpusched.executors.cluster.bootstrap import bootstrap_for
+from gpusched.executors.cluster.executor import ClusterExecutor
+from gpusched.executors.cluster.line import home_of
+from gpusched.executors.hub import Hub
+from gpusched.folder.files import private_folder
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.processes.claim import read_claim
+from gpusched.recipe.load import load_recipe
+from tests.executors.contract import Rig
+
+TRAIN = """\
+import time
+import gpusched
+
+trial = gpusched.init()
+trial.track()
+hp = trial.hparams
+for step in trial.steps(hp.steps):
+    if step + 1 == hp.fails_at:
+        raise ValueError("wrong")
+    time.sleep(hp.pause_s)
+    trial.report(accuracy=0.1 * step)
+"""
+
+
+def train(steps: int, *, fails_at: int = 0, pause_s: float = 0.01) -> dict[str, object]:
+    return {"steps": steps, "fails_at": fails_at, "pause_s": pause_s}
+
+
+class Bed:
+    """An experiment's folder, its executor, and the processes of its nodes."""
+
+    def __init__(self, folder: Path, address: str = "local:2x2", lost_s: float = 1.0) -> None:
+        self.paths = ExperimentPaths(folder)
+        self.address = address
+        self.lost_s = lost_s
+        (folder / "train.py").write_text(TRAIN)
+        recipe = {"script": "train.py", "metric": "accuracy", "deadline": "1h", "cluster": address}
+        recipe["space"] = {name: {"uniform": [0, 1]} for name in train(1)}
+        (folder / "recipe.in.yaml").write_text(yaml.safe_dump(recipe))
+        self.recipe = load_recipe(folder / "recipe.in.yaml")
+        private_folder(self.paths.trials)
+        write_recipe(self.paths, self.recipe, Beginning.now())
+        self.said: list[str] = []
+        self.numbers = itertools.count()
+        self.epoch = 0
+        self._began_s = time.monotonic()
+        self._seqs: dict[int, int] = {}
+        self.executor = self.build()
+
+    def build(self, devices: tuple[str, ...] = ()) -> ClusterExecutor:
+        self.epoch += 1
+        self.hub = Hub(self.paths.socket)
+        setting = Setting(
+            paths=self.paths,
+            recipe=self.recipe,
+            hub=self.hub,
+            clock=lambda: time.monotonic() - self._began_s,
+            epoch=self.epoch,
+            say=self.said.append,
+            seq_of=lambda trial: self._seqs.get(trial, 0),
+            spare=lambda: False,
+            devices=devices,
+        )
+        self.rig = Rig(
+            made := ClusterExecutor(
+                setting, bootstrap_for(self.address, self.paths.root), self.lost_s
+            ),
+            lambda: next(self.numbers),
+            train,
+        )
+        return made
+
+    def home(self, node: str) -> Path:
+        return home_of(self.paths.root, node)
+
+    def node_pids(self, node: str | None = None) -> list[int]:
+        """The processes of nodes, of one or all."""
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or []
+            if str(self.paths.root) in words and (node is None or node in words):
+                found.append(process.pid)
+        return found
+
+    def all_pids(self, node: str) -> list[int]:
+        """Every process of a node: its own, its warm server, its shims and ranks."""
+        mark = f"GPUSCHED_DIR={self.home(node)}"
+        found = set(self.node_pids(node))
+        for pid in psutil.pids():
+            with suppress(OSError):
+                if mark in Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\\0"):
+                    found.add(pid)
+        return sorted(found)
+
+    def signal(self, pids: Iterable[int], number: int) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def lines(self, trial: int) -> list[tuple[int, int]]:
+        """(incarnation, step) of every line of a trial's reports, in the order of the file."""
+        import json
+
+        text = self.paths.trial(trial).reports.read_text()
+        return [(line["i"], line["k"]) for line in map(json.loads, text.splitlines())]
+
+    def shim_is_alive(self, trial: int, incarnation: int = 1) -> bool:
+        claim = read_claim(self.paths.trial(trial).shim(incarnation))
+        return claim is not None and claim.is_alive
+
+    def crash(self) -> None:
+        """Let go of everything as a killed daemon would: nobody is told."""
+        for node in self.executor.nodes:
+            if node.peer is not None:
+                node.peer.on_end = None
+                node.peer.close()
+        self.executor.stop_listening()
+        self.hub.close()
+
+    def resume(self, *live: LiveTrial) -> list[Any]:
+        """A daemon that takes over."""
+        devices = tuple(device.id for device in self.executor.inventory())
+        self.executor = self.build(devices)
+        self.executor.inventory()
+        return list(self.executor.reconcile(live))
+
+    def close(self) -> None:
+        with suppress(Exception):
+            self.executor.close()
+        with suppress(Exception):
+            self.hub.close()
+        for node in ("node0", "node1"):
+            self.signal(self.all_pids(node), signal.SIGKILL)
+            shutil.rmtree(self.home(node), ignore_errors=True)
+
+
+def wait_until(true: Callable[[], object], patience_s: float = 20.0) -> None:
+    deadline = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
