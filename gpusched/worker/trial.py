@@ -135,12 +135,14 @@ class Trial(Setup):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return folder
 
-    def track(self, **objects: Any) -> None:
-        """Say what a checkpoint must hold, by name; restores it if there is a checkpoint.
+    def track(self, **objects: Any) -> int:
+        """Say what a checkpoint must hold, by name; restores it if there is a checkpoint. Returns ``step``.
 
         Takes anything with ``state_dict`` and ``load_state_dict``: models (wrapped or not), optimizers, schedulers,
         scalers, objects of your own. Call it when all of them are built, before the loop. Without objects it says that
-        the step is all the state there is.
+        the step is all the state there is. A loop of your own goes on from what it returns::
+
+            for epoch in range(trial.track(model=model, opt=opt), 50):
 
         Raises:
             TypeError: An object has no state.
@@ -158,15 +160,20 @@ class Trial(Setup):
         self._training.restore_clock()
         self._set_generators()
         self._step_began_s = time.monotonic()
+        return self._step
 
     # ------------------------------------------------------------------ training
 
-    def steps(self, limit: int | None = None) -> Iterator[int]:
+    def steps(self, limit: int | None = None, **objects: Any) -> Iterator[int]:
         """Iterate from where the trial left off: 0, 1, 2, .. until the scheduler, the recipe or ``limit`` ends it.
+
+        ``objects`` are tracked first (see ``track``): ``for epoch in trial.steps(50, model=model, opt=opt):``.
 
         One ``report`` an iteration makes the two count alike. What the scheduler asks for at the end of an epoch is
         done at the end of the loop's body; ``break`` leaves without saving.
         """
+        if objects:
+            self.track(**objects)
         self._arrive()
         self._set_generators()
         self._looping = True

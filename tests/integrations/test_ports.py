@@ -51,6 +51,8 @@ def rehearsed(
     recipe = {
         "script": "play.py",
         "args": ["--lr=${lr}"],
+        "cwd": "private",
+        "batch": "global",
         "metric": "loss",
         "mode": "min",
         "deadline": "1m",

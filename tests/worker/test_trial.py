@@ -29,9 +29,8 @@ def train(steps: int | None = 6, after: str = "") -> list[Any]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
     loader = trial.loader(TensorDataset(torch.arange(20.0).view(10, 2) / 20), batch_size=4)
-    trial.track(model=model, opt=optimizer, sched=schedule)
     seen = []
-    for epoch in trial.steps(limit=steps):
+    for epoch in trial.steps(steps, model=model, opt=optimizer, sched=schedule):
         for (x,) in loader:
             optimizer.zero_grad()
             model(x + 0.1 * torch.rand_like(x)).square().mean().backward()
@@ -184,9 +183,8 @@ def plain(epochs: int = 6) -> list[int]:
     """A script with a loop of its own: only init, track and report."""
     trial = gpusched.init()
     model = nn.Linear(2, 1)
-    trial.track(model=model)
     seen = []
-    for epoch in range(trial.step, epochs):
+    for epoch in range(trial.track(model=model), epochs):
         seen.append(epoch)
         with torch.no_grad():
             model.weight += 1

@@ -1,4 +1,7 @@
-"""As torch's multi-GPU example with a snapshot: a Trainer class that wraps DDP, samples and saves by itself."""
+"""As torch's multi-GPU example with a snapshot: a Trainer class that wraps DDP, samples, and saves by itself.
+
+Its snapshot stays what it is, in a working directory of each trial (``cwd: private``).
+"""
 
 import os
 
@@ -10,19 +13,22 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import gpusched
 
+trial = gpusched.init()  # <-
+
 
 class Trainer:
-    def __init__(self, model, data, optimizer, snapshot):
-        self.model = DistributedDataParallel(model)
-        self.data, self.optimizer, self.snapshot = data, optimizer, snapshot
-        self.first_epoch = 0
-        if snapshot:
+    def __init__(self, model, data, optimizer, save_every, snapshot):
+        self.rank = int(os.environ["LOCAL_RANK"])
+        self.model, self.data, self.optimizer = model, data, optimizer
+        self.save_every, self.snapshot = save_every, snapshot
+        self.epochs_run = 0
+        if os.path.exists(snapshot):  # noqa: PTH110 - as it is there
             saved = torch.load(snapshot)
-            self.model.module.load_state_dict(saved["model"])
-            self.optimizer.load_state_dict(saved["optimizer"])
-            self.first_epoch = saved["epochs"]
+            self.model.load_state_dict(saved["MODEL_STATE"])
+            self.epochs_run = saved["EPOCHS_RUN"]
+        self.model = DistributedDataParallel(self.model)
 
-    def epoch(self, epoch):
+    def run_epoch(self, epoch):
         self.data.sampler.set_epoch(epoch)
         for source, target in self.data:
             self.optimizer.zero_grad()
@@ -31,34 +37,29 @@ class Trainer:
             self.optimizer.step()
         return loss
 
-    def save(self, epochs, path):
-        model, optimizer = self.model.module.state_dict(), self.optimizer.state_dict()
-        torch.save({"model": model, "optimizer": optimizer, "epochs": epochs}, path)
+    def save_snapshot(self, epoch):
+        snapshot = {"MODEL_STATE": self.model.module.state_dict(), "EPOCHS_RUN": epoch}
+        torch.save(snapshot, self.snapshot)
 
-    def train(self, epochs, trial):
-        for epoch in range(self.first_epoch, epochs):
-            loss = self.epoch(epoch)
+    def train(self, epochs):
+        for epoch in trial.steps(epochs, model=self.model, optimizer=self.optimizer):  # <-
+            loss = self.run_epoch(epoch)
+            if self.rank == 0 and epoch % self.save_every == 0:
+                self.save_snapshot(epoch)
             trial.report(loss=trial.mean(loss, 1))  # <-
-            if trial.should_save():  # <-
-                with trial.checkpoint_dir() as folder:  # <-
-                    if trial.rank == 0:
-                        self.save(epoch + 1, folder / "snapshot.pt")
 
 
-def main():
-    trial = gpusched.init()  # <-
-    dist.init_process_group("gloo", **{} if "RANK" in os.environ else ALONE)
+def main(epochs, save_every, batch_size, snapshot="snapshot.pt"):
+    dist.init_process_group("gloo")
     torch.manual_seed(0)
     x = torch.rand(128, 8)
     data = TensorDataset(x, x.sum(1, keepdim=True))
-    size = trial.local_batch(32)  # <-
+    size = trial.local_batch(batch_size)  # <-
     loader = DataLoader(data, batch_size=size, shuffle=False, sampler=DistributedSampler(data))
     model = nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
-    folder = trial.restored_dir  # <-
-    Trainer(model, loader, optimizer, folder and folder / "snapshot.pt").train(20, trial)
+    Trainer(model, loader, optimizer, save_every, snapshot).train(epochs)
     dist.destroy_process_group()
 
 
-ALONE = {"init_method": "tcp://127.0.0.1:0", "rank": 0, "world_size": 1}
-main()
+main(20, save_every=10, batch_size=32)

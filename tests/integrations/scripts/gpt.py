@@ -1,18 +1,25 @@
-"""As nanoGPT trains: evaluation before the first update, micro-batches, a cosine by iteration, random batches."""
+"""As nanoGPT trains: DDP by hand, evaluation before the first update, micro-batches, a cosine by iteration."""
 
 import math
+import os
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
 
 import gpusched
 
 trial = gpusched.init()  # <-
 EVERY, MOST, WARMUP, RATE, BATCH, CONTEXT = 5, 100, 10, 3e-3, 8, 16
-MICRO = trial.local_batch(
-    4
-)  # <- micro-batches of all ranks together, which nanoGPT divides by their number
-torch.manual_seed(1337 + trial.rank)
+gradient_accumulation_steps = 4
+ddp, seed_offset = int(os.environ.get("RANK", -1)) != -1, 0
+if ddp:
+    dist.init_process_group(backend="gloo")
+    seed_offset, ddp_world_size = dist.get_rank(), dist.get_world_size()
+    assert gradient_accumulation_steps % ddp_world_size == 0
+    gradient_accumulation_steps //= ddp_world_size
+torch.manual_seed(1337 + seed_offset)
 text = torch.randint(0, 20, (64,), generator=torch.Generator().manual_seed(0)).repeat(50)
 
 
@@ -52,18 +59,25 @@ def estimate(model):
 
 
 torch.manual_seed(0)
-model = trial.wrap(Model())  # <-
+raw_model = model = Model()
 optimizer = torch.optim.AdamW(model.parameters(), lr=RATE)
-trial.track(model=model, optimizer=optimizer)  # <-
-iteration = trial.step  # <-
-while iteration <= MOST:
+if ddp:
+    model = DDP(model)
+iteration = trial.track(model=model, optimizer=optimizer)  # <-
+while True:
     for group in optimizer.param_groups:
         group["lr"] = rate(iteration)
-    if iteration % EVERY == 0:
-        trial.report(step=iteration, loss=estimate(model))  # <-
-    for _ in range(MICRO):
-        (model(*batch()) / MICRO).backward()
+    if iteration % EVERY == 0:  # <- on every rank
+        trial.report(step=iteration, loss=estimate(raw_model))  # <-
+    for micro_step in range(gradient_accumulation_steps):
+        if ddp:
+            model.require_backward_grad_sync = micro_step == gradient_accumulation_steps - 1
+        (model(*batch()) / gradient_accumulation_steps).backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     iteration += 1
+    if iteration > MOST:
+        break
+if ddp:
+    dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""A script with options of its own (argparse) that logs to TensorBoard; the recipe has its ``args``."""
+"""A script with options of its own (argparse) that logs to TensorBoard; the recipe has ``args``, ``cwd: private``."""
 
 import argparse
 
@@ -18,17 +18,14 @@ trial = gpusched.init()  # <-
 torch.manual_seed(1)
 x = torch.rand(256, 10)
 data = torch.utils.data.TensorDataset(x, (x.sum(1) > 5).long())
-model = trial.wrap(
-    nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 2))
-)  # <-
+net = nn.Sequential(nn.Linear(10, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 2))
+model = trial.wrap(net)  # <- for several GPUs
 optimizer = torch.optim.Adadelta(model.parameters(), lr=args.lr)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.7)
-loader = trial.loader(data, batch_size=32)  # <-
-trial.scale_lr(optimizer)  # <-
-trial.track(model=model, optimizer=optimizer, schedule=schedule)  # <-
-writer = SummaryWriter(trial.folder / args.log_dir) if trial.rank == 0 else None  # <-
+loader = trial.loader(data, batch_size=32)  # <- for several GPUs
+writer = SummaryWriter(args.log_dir)
 
-for epoch in trial.steps(args.epochs):  # <-
+for epoch in trial.steps(args.epochs, model=model, opt=optimizer, sched=schedule):  # <-
     model.train()
     for x, y in loader:
         optimizer.zero_grad()
@@ -39,7 +36,6 @@ for epoch in trial.steps(args.epochs):  # <-
     model.eval()
     with torch.no_grad():
         loss = nn.functional.cross_entropy(model(data.tensors[0]), data.tensors[1])
-    if writer:
-        writer.add_scalar("loss", loss, epoch)
-        writer.flush()
+    writer.add_scalar("loss", loss, epoch)
+    writer.flush()
     trial.report(loss=loss)  # <-

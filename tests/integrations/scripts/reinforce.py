@@ -10,8 +10,6 @@ trial = gpusched.init()  # <-
 world = gymnasium.make("CartPole-v1")
 policy = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))
 optimizer = torch.optim.Adam(policy.parameters(), lr=0.02)
-state = trial.state  # <-
-trial.track(policy=policy, optimizer=optimizer)  # <-
 
 
 def episode(number):
@@ -28,11 +26,11 @@ def episode(number):
     return -(torch.stack(chosen) * (left - left.mean())).sum(), length
 
 
-for update in trial.steps(50):  # <-
+for update in trial.steps(50, policy=policy, optimizer=optimizer):  # <-
     losses, lengths = zip(*(episode(4 * update + one) for one in range(4)), strict=True)
     optimizer.zero_grad()
     torch.stack(losses).mean().backward()
     optimizer.step()
     mean = sum(lengths) / len(lengths)
-    state["running"] = running = 0.9 * state.get("running", mean) + 0.1 * mean
+    trial.state["running"] = running = 0.9 * trial.state.get("running", mean) + 0.1 * mean  # <-
     trial.report(loss=-running)  # <-

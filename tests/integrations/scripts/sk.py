@@ -11,8 +11,7 @@ X, y = load_digits(return_X_y=True)
 model = SGDClassifier(
     learning_rate="adaptive", eta0=trial.hparams.get("eta0", 0.01), random_state=0
 )
-trial.track(model=gpusched.pickled(model))  # <-
-for epoch in trial.steps(20):  # <-
+for epoch in trial.steps(20, model=gpusched.pickled(model)):  # <-
     order = np.random.default_rng(epoch).permutation(1000)
     for rows in np.array_split(order, 10):
         model.partial_fit(X[rows], y[rows], classes=range(10))
