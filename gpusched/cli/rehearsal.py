@@ -7,10 +7,9 @@ what the ranks have written down.
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,6 @@ from gpusched.policies import rehearsal
 from gpusched.recipe.recipe import Recipe
 from gpusched.text import count, show_duration, show_hparams
 
-_MOST_FILES = 20_000
 _SAID = "gpusched: "
 
 
@@ -121,14 +119,13 @@ def rehearse(
     recipe = _scripted(replace(recipe, devices=devices), sizes, limit_s, configurations)
     paths = launchpad.make_experiment(folder, recipe, Beginning.now())
     launchpad.start_daemon(paths, recipe=recipe)
-    stamps = _watch(paths, recipe.cwd)
+    while find.has_daemon(paths):
+        time.sleep(0.03)
     told = timeline.read(paths.journal)
     found = []
     for number in sorted(told.trials)[::2]:
-        moved, alone = (
-            _read(paths, told.trials.get(each), stamps) for each in (number, number + 1)
-        )
-        findings = [*judge(moved, alone), *_unseen(moved, sizes, limit_s)]
+        moved, alone = (_read(paths, told.trials.get(each)) for each in (number, number + 1))
+        findings = [*judge(moved, alone), *_unseen(moved, alone, sizes, limit_s)]
         found.append(
             Rehearsal(
                 told.trials[number].hparams,
@@ -188,26 +185,12 @@ def _scripted(
     )
 
 
-def _watch(paths: ExperimentPaths, folder: Path) -> list[dict[str, tuple[int, int]]]:
-    """Wait for the end; return the files of the working directory before each trial, and at the end."""
-    stamps: list[dict[str, tuple[int, int]]] = []
-    while find.has_daemon(paths):
-        if paths.trial(len(stamps)).root.exists():
-            stamps.append(_files(folder))
-        time.sleep(0.03)
-    return [*stamps, _files(folder)]
-
-
-def _read(
-    paths: ExperimentPaths,
-    trial: timeline.TrialTimeline | None,
-    stamps: Sequence[Mapping[str, Any]],
-) -> Run:
+def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Run:
     """Read what the ranks wrote down; a report that the journal does not have did not count."""
     if trial is None:
         return Run(())
     files = paths.trial(trial.id)
-    launches, said, read = [], dict[str, None](), set[str]()
+    launches, said, known = [], dict[str, None](), set[str]()
     for incarnation in trial.incarnations:
         seen = sorted(files.logs(incarnation.number).glob("seen-*.jsonl"))
         ranks = [_rows(path) for path in seen]
@@ -218,10 +201,8 @@ def _read(
             error = (incarnation.error or incarnation.outcome).partition("\nTraceback ")[0]
         launches.append(Launch(len(incarnation.devices), [rows for rows in reports if rows], error))
         said |= dict.fromkeys(_said(files, incarnation.number))
-        read |= {name for rows in reports for row in rows for name in row["read"]}
-    before, after = (stamps[min(n, len(stamps) - 1)] for n in (trial.id, trial.id + 1))
-    changed = frozenset(name for name, stamp in after.items() if before.get(name) != stamp)
-    return Run(launches, tuple(said), changed, frozenset(read))
+        known |= {text for rows in reports for row in rows for text, _ in row["shared"]}
+    return Run(launches, tuple(text for text in said if text not in known))
 
 
 def _rows(path: Path) -> dict[int, Mapping[str, Any]]:
@@ -237,10 +218,14 @@ def _said(files: TrialPaths, incarnation: int) -> list[str]:
     return [line.removeprefix(_SAID) for line in lines if line.startswith(_SAID)]
 
 
-def _unseen(moved: Run, sizes: tuple[int, ...], limit_s: float) -> list[Finding]:
+def _unseen(moved: Run, alone: Run, sizes: tuple[int, ...], limit_s: float) -> list[Finding]:
     """Return what gpusched told the script, and what could not be rehearsed."""
     errors = {launch.error for launch in moved.launches}
-    found = [Finding("told", text, is_error=False) for text in moved.said if text not in errors]
+    found = [
+        Finding("told", text, is_error=False)
+        for text in dict.fromkeys((*moved.said, *alone.said))
+        if text not in errors
+    ]
     went = [launch.atoms for launch in moved.launches if launch.reports]
     if not any(errors) and len(went) < len(sizes):
         why = (
@@ -248,25 +233,4 @@ def _unseen(moved: Run, sizes: tuple[int, ...], limit_s: float) -> list[Finding]
             f"early, or a step takes too long; the rest was not rehearsed (--rehearse TIME gives it longer)"
         )
         found.append(Finding("not rehearsed", why, is_error=False))
-    return found
-
-
-def _files(folder: Path) -> dict[str, tuple[int, int]]:
-    """Return size and time of the files below the script's working directory, of a large one the first few."""
-    found: dict[str, tuple[int, int]] = {}
-    for root, folders, names in os.walk(folder):
-        folders[:] = [
-            name
-            for name in folders
-            if not name.startswith(".") and name not in ("__pycache__", "runs")
-        ]
-        for name in names:
-            path = Path(root, name)
-            try:
-                status = path.stat()
-            except OSError:
-                continue
-            found[str(path.relative_to(folder))] = (status.st_size, status.st_mtime_ns)
-        if len(found) > _MOST_FILES:
-            break
     return found

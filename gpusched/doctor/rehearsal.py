@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -46,12 +46,10 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A trial's launches in order; what gpusched told its ranks; files of the working directory that it changed."""
+    """A trial's launches in order, and what gpusched told its ranks."""
 
     launches: Sequence[Launch]
     said: Sequence[str] = ()
-    changed: frozenset[str] = frozenset()
-    read: frozenset[str] = field(default=frozenset())
 
     @property
     def by_step(self) -> dict[int, Sequence[Row]]:
@@ -64,7 +62,9 @@ def judge(moved: Run, alone: Run | None) -> Iterator[Finding]:
     yield from _reports_without_training(moved)
     if alone is None or not moved.launches:
         return
-    yield from _shared_files(moved, alone)
+    for rows in alone.by_step.values():
+        for text, is_read in rows[0]["shared"]:
+            yield Finding("shared file", text, is_error=is_read)
     expected = alone.by_step
     first = moved.launches[0]
     repeats = not any(_differs(rows, expected) for rows in first.reports)
@@ -114,22 +114,6 @@ def _reports_without_training(moved: Run) -> Iterator[Finding]:
                     f"trial.report(step=iteration, ...)",
                 )
                 return
-
-
-def _shared_files(moved: Run, alone: Run) -> Iterator[Finding]:
-    for path in sorted(moved.changed & alone.changed):
-        if path in moved.read or path in alone.read:
-            yield Finding(
-                "shared file",
-                f"every trial writes {path} and reads it, so trials load each other's: write it to "
-                f"trial.folder / {path.rpartition('/')[2]!r}, or set `cwd: private` in the recipe",
-            )
-        else:
-            yield Finding(
-                "shared file",
-                f"every trial writes {path}: use trial.folder, or `cwd: private` in the recipe, if that is to be kept",
-                is_error=False,
-            )
 
 
 def _after_a_pause(

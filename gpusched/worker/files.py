@@ -27,9 +27,14 @@ _NOT_OURS = ("/dev/", "/proc/", "/sys/", f"{sys.prefix}/", f"{Path.home()}/.cach
 
 
 class Files:
-    """Files of rank 0 of one trial. ``root``: the experiment's folder; ``own``: the trial's folder for such files."""
+    """Files of rank 0 of one trial. ``root``: the experiment's folder; ``own``: the trial's folder for such files.
 
-    def __init__(self, root: Path, claims: Path, own: Path, trial: int) -> None:
+    With ``notes_reads`` what is read is remembered too, for a rehearsal.
+    """
+
+    def __init__(
+        self, root: Path, claims: Path, own: Path, trial: int, *, notes_reads: bool = False
+    ) -> None:
         self._root, self._claims, self._own, self._trial = f"{root}/", claims, f"{own}/", trial
         self._pid = os.getpid()
         self._here = f"{Path.cwd()}/"
@@ -37,6 +42,7 @@ class Files:
         #: Paths that the script has opened for writing since the last look for collisions.
         self.written: dict[str, None] = {}
         self._claimed: set[str] = set()
+        self._read: set[str] | None = set() if notes_reads else None
         #: Times of change of the files that a prestart has looked at; None: it was not there.
         self._looked: dict[str, int | None] = {}
         self._stat: Any = None
@@ -67,8 +73,12 @@ class Files:
             and (path.startswith(self._own) or self._owner(path) == self._trial)
         )
 
-    def collisions(self) -> list[str]:
-        """Claim what was written since the last call; return a line for each path that another trial has claimed."""
+    def collisions(self) -> list[tuple[str, bool]]:
+        """Claim what was written since the last call.
+
+        Returns:
+            For each path that another trial has claimed: a line to tell, and whether this trial was seen to read it.
+        """
         written, self.written = list(self.written), {}
         found = []
         for path in written:
@@ -76,10 +86,11 @@ class Files:
                 self._claimed.add(path)
                 owner = self._claim(path)
                 if owner is not None and owner != self._trial:
-                    found.append(
+                    line = (
                         f"writes {path}, as trial {owner} does: a script that reads it again trains on with another "
                         f"trial's state. Write below trial.folder, or say `cwd: private` in the recipe"
                     )
+                    found.append((line, path in (self._read or ())))
         return found
 
     def _hear(self, event: str, arguments: tuple[Any, ...]) -> None:
@@ -90,6 +101,8 @@ class Files:
                 self._wrote(path)
             elif self._stat is not None:
                 self._saw(path)
+            elif self._read is not None:
+                self._read.add(self._place(path))
         elif event == "os.rename":
             self._wrote(arguments[1])
 

@@ -10,6 +10,7 @@ Without an experiment behind it (alone, plain torchrun) the same calls work: rep
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -52,7 +53,14 @@ class Trial(Setup):
             if context.rank == 0:
                 root, leave = context.experiment.root, paths.leave(number)
                 self._channel = Channel(root, context.trial, number, leave)
-                self._files = Files(root, context.experiment.written, paths.own, context.trial)
+                self._files = Files(
+                    root,
+                    context.experiment.written,
+                    paths.own,
+                    context.trial,
+                    notes_reads=context.is_rehearsal,
+                )
+                atexit.register(self._tell_shared_files)
                 if context.waits is not None:
                     self._files.look_on()
                 word = paths.last_word(number)
@@ -254,8 +262,9 @@ class Trial(Setup):
         if self._training.tracked:
             self._usage.at_every_report(self._training, writes_files=self._leaving.writes_files)
         self._group.expect(now_s - began_s)
+        shared = self._tell_shared_files()
         if self._witness is not None:
-            self._witness.reported(step, metrics)
+            self._witness.reported(step, metrics, shared)
         go = self._speak(step, round(now_s - began_s, 6), metrics)
         self._leaving.act(go, in_loop=self._looping)
         self._step_began_s = time.monotonic()
@@ -414,12 +423,16 @@ class Trial(Setup):
         self._step = self._last_word.step = int(said)
         self._training.reported(self._step)
         self._leaving.scored(self._score(clean))
-        if self._files is not None and self._files.written:
-            for line in self._files.collisions():
-                self._remark(line)
         if self._channel is not None and self._channel.leaves_soon and self._saver is not None:
             self._saver.make_room(lambda: self._training.size_bytes)
         return GO[int(code)]
+
+    def _tell_shared_files(self) -> list[tuple[str, bool]]:
+        """Tell which paths this trial has written that another one has too."""
+        found = self._files.collisions() if self._files is not None and self._files.written else []
+        for line, _ in found:
+            self._remark(line)
+        return found
 
     def _remark(self, text: str) -> None:
         """Tell whoever looks at the trial's log, and whoever looks at the search."""

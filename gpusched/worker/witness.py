@@ -26,11 +26,10 @@ _LARGEST_INPUT = 4096
 
 
 class Witness:
-    """Looks on while a script trains. ``writes_files`` tells whether the script saves files of its own."""
+    """Looks on while a script trains."""
 
     def __init__(self, path: Path, training: Training, world_size: int, lr_power: float) -> None:
         self._path = path
-        self._folder = Path.cwd()
         self._training = training
         self._world_size = world_size
         self._lr_power = lr_power
@@ -40,9 +39,7 @@ class Witness:
         self._last_drawn: int | None = None
         self._attached = False
         self._wants_input = True
-        self._read: set[str] = set()
         self._clear()
-        sys.addaudithook(self._opened)
         self.attach()
 
     def attach(self) -> None:
@@ -68,8 +65,10 @@ class Witness:
 
         iterator._next_index = _next_index
 
-    def reported(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Write down what has happened since the last report."""
+    def reported(
+        self, step: int, metrics: Mapping[str, Any], shared: list[tuple[str, bool]]
+    ) -> None:
+        """Write down what has happened since the last report; ``shared``: of ``Files.collisions``."""
         self.attach()
         tracked = [_bare(value) for value in self._training.tracked.values()]
         kept = _parameters_of(tracked)
@@ -108,7 +107,7 @@ class Witness:
             "loose": sum(
                 id(each) not in kept for optimizer in optimizers for each in _own(optimizer)
             ),
-            "read": sorted(self._read),
+            "shared": shared,
         }
         with self._path.open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -121,7 +120,6 @@ class Witness:
         self._inputs: list[float] = []
         self._samples: dict[int, list[int]] = {}
         self._start: list[float] | None = None
-        self._read.clear()
 
     def _before_step(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         if self._training.clock.frozen:
@@ -185,16 +183,6 @@ class Witness:
         parts = [flat[:: max(1, flat.numel() // share)][:share] for flat in found]
         values = torch.cat([part.to("cpu", torch.float64) for part in parts])
         return [float(value) for value in torch.nan_to_num(values)]
-
-    def _opened(self, event: str, arguments: Any) -> None:
-        """Remember files in the working directory that are read. An audit hook: it must not raise."""
-        if event != "open" or not isinstance(arguments[0], str):
-            return
-        path, mode = arguments[0], arguments[1] or ""
-        if "r" in mode and not path.endswith((".py", ".pyc", ".so")):
-            whole = Path(path) if path.startswith("/") else self._folder / path
-            if whole.is_relative_to(self._folder):
-                self._read.add(str(whole.relative_to(self._folder)))
 
 
 def _is_optimizer(value: Any) -> bool:

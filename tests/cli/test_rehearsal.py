@@ -59,7 +59,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, str]], str]] = {
     ),
     "optimizer not tracked": (
         [("opt=opt, ", "")],
-        "the state of SGD (its rate, momentum, averages) is lost. Give it to trial.track(..., opt=opt)",
+        "this script steps an optimizer (SGD) that trial.track does not have",
     ),
     "model not tracked": (
         [("model=model, ", "")],
@@ -109,7 +109,7 @@ MISTAKES: dict[str, tuple[list[tuple[str, str]], str]] = {
                 "    schedule.step()\n    if trial.rank == 0: torch.save(model.state_dict(), 'snapshot.pt')\n",
             ),
         ],
-        "every trial writes snapshot.pt and reads it",
+        "snapshot.pt, as trial",
     ),
 }
 

@@ -37,7 +37,7 @@ def row(step: int, atoms: int = 1, rank: int = 0) -> dict[str, Any]:
         "end": [float(step), 0.0],
         "untracked": [],
         "loose": 0,
-        "read": [],
+        "shared": [],
     }
 
 
@@ -53,12 +53,14 @@ def moved() -> list[list[Rows]]:
     return launches
 
 
-def judged(change: Callable[[list[list[Rows]]], None], **runs: Any) -> list[tuple[str, bool]]:
+def judged(change: Callable[[list[list[Rows]]], None], shared: Any = ()) -> list[tuple[str, bool]]:
     rows = moved()
     change(rows)
     launches = [Launch(atoms, reports) for (atoms, _), reports in zip(WAY, rows, strict=True)]
-    alone = Run([Launch(1, [[row(step)] for step in range(1, 9)])], **runs)
-    return [(found.kind, found.is_error) for found in judge(Run(launches, **runs), alone)]
+    left = [[row(step)] for step in range(1, 9)]
+    left[0][0]["shared"] = shared
+    alone = Run([Launch(1, left)])
+    return [(found.kind, found.is_error) for found in judge(Run(launches), alone)]
 
 
 def each(launch: int, **values: Any) -> Callable[[list[list[Rows]]], None]:
@@ -131,10 +133,10 @@ def test_what_is_right_in_another_way_is_left_alone(
     assert judged(change) == []
 
 
-@pytest.mark.parametrize(("read", "is_error"), [(["log.txt"], True), ([], False)])
-def test_a_file_that_both_write_is_named(read: list[str], is_error: bool) -> None:
-    files = {"changed": frozenset(["log.txt"]), "read": frozenset(read)}
-    assert judged(lambda rows: None, **files) == [("shared file", is_error)]
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_file_that_both_write_is_named(is_read: bool) -> None:
+    shared = [["writes log.txt, as trial 0 does", is_read]]
+    assert judged(lambda rows: None, shared=shared) == [("shared file", is_read)]
 
 
 @pytest.mark.parametrize(

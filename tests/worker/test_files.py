@@ -39,9 +39,11 @@ def write(how: str, folder: Path) -> None:
     elif how == "read":
         path.read_bytes()
     trial.report(accuracy=0)
+    if how == "after":
+        torch.save(state, "snapshot.pt")
 
 
-@pytest.mark.parametrize("how", ["torch", "open", "rename", "append", "own", "read"])
+@pytest.mark.parametrize("how", ["torch", "open", "rename", "after", "append", "own", "read"])
 def test_a_path_that_two_trials_write_is_named(bench: Bench, tmp_path: Path, how: str) -> None:
     told = []
     (tmp_path / "snapshot.pt").touch()
@@ -57,7 +59,7 @@ def test_a_path_that_two_trials_write_is_named(bench: Bench, tmp_path: Path, how
     expected = f"writes {tmp_path}/snapshot.pt, as trial 7 does"
     assert told[0] == []
     assert [text.partition(":")[0] for text in told[1]] == (
-        [expected] if how in ("torch", "open", "rename") else []
+        [expected] if how in ("torch", "open", "rename", "after") else []
     )
 
 
