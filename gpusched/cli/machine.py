@@ -21,18 +21,32 @@ from gpusched.text import show_memory
 SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
-@common.command(common.add_dir, prints=[Check], lines="check")
+def _prepare_doctor(parser: argparse.ArgumentParser) -> None:
+    what = "check the nodes of this Ray cluster: HOST:PORT, or auto for the one of this machine"
+    common.add(parser, "--cluster ADDRESS", what)
+
+
+@common.command(_prepare_doctor, common.add_dir, prints=[Check], lines="check")
 def doctor(args: argparse.Namespace) -> int:
     """Check this machine: what stands in the way of a search, or will, and what to do about each. Changes nothing.
 
-    Exit code 0 if a search can run, 4 if something must be mended first.
+    With --cluster, check every node of a cluster instead. Exit code 0 if a search can run, 4 if something must be
+    mended first.
     """
-    from gpusched.doctor.machine import doctor_checks
-
     folder = find.runs_folder(args.dir).absolute()
     while not folder.exists():
         folder = folder.parent
-    checks = doctor_checks(folder)
+    if args.cluster:
+        from gpusched.cli.cluster import cluster_checks, look_at_cluster, nodes_table
+
+        has_token, looks = look_at_cluster(args.cluster, folder)
+        checks = list(cluster_checks(has_token, looks))
+        if not args.json:
+            print(nodes_table(looks), end="\n\n")
+    else:
+        from gpusched.doctor.machine import doctor_checks
+
+        checks = doctor_checks(folder)
     for check in checks:
         if args.json:
             common.print_json(check)

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
+from gpusched.cli import main
 from gpusched.errors import DeviceError
 from gpusched.executors.cluster.ray import RayBootstrap
 
@@ -246,12 +248,22 @@ def test_a_cluster_without_a_token_is_refused_until_that_is_accepted(
     with pytest.raises(DeviceError, match=r"has no token: .* or accept it with --insecure-cluster"):
         RayBootstrap(unguarded.address, tmp_path)
     bootstrap = RayBootstrap(unguarded.address, tmp_path, insecure=True)
-    (look,) = bootstrap.look([sys.executable, "-c", "print('1.2')"])
-    assert (look.gpusched, look.shared, look.trouble, look.cpus) == ("1.2", "", "", 2)
-    assert look.ray
-    assert look.interface
-    assert abs(look.skew_s) < 5
+    assert not bootstrap.has_token
     bootstrap.leave()
+
+
+def test_doctor_looks_at_every_node_and_leaves_nothing(
+    unguarded: RayCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--cluster", unguarded.address, "--dir", str(tmp_path)]) == 4
+    head, node, _, token, advice, good, *_ = capsys.readouterr().out.splitlines()
+    assert head.split()[0] == "node"
+    assert f"2 CPUs   {version('ray')}" in node
+    assert token.startswith("FAIL  token: none")
+    assert "--insecure-cluster" in advice
+    assert good.startswith("ok")
+    assert "shared yes" in good
+    assert not list(tmp_path.iterdir())
 
 
 def test_another_version_of_ray_is_named(
