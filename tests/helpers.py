@@ -212,6 +212,7 @@ class Script:
         saved: int | None = None,
         error: str | None = None,
         barred: bool = False,
+        outgrew: bool = False,
         incarnation: int | None = None,
     ) -> Self:
         number = self._incarnation(trial, incarnation)
@@ -223,6 +224,7 @@ class Script:
             saved_step=saved,
             error=error,
             barred=barred,
+            outgrew=outgrew,
         )
         return self.feed(event)
 

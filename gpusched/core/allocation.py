@@ -98,6 +98,16 @@ class DeviceTable:
             self._names[place] for free in self._free_on.values() for place in _lowest(free, -1)
         }
 
+    @property
+    def most(self) -> int:
+        """The most devices that one trial could have if all others left."""
+        if not self._apart:
+            return self.usable
+        usable = [
+            slot.island for slot in self.slots.values() if slot.state is not DeviceState.QUARANTINED
+        ]
+        return max(map(usable.count, set(usable)), default=0)
+
     def room(self, near: Sequence[str] = ()) -> int:
         """Return the most free devices that one trial could have; ``near``: those that it has already."""
         if not self._apart:

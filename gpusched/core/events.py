@@ -88,7 +88,8 @@ class TrialExited(Event, kw_only=True):
 
     ``lost`` is the infrastructure's fault (a killed shim, a vanished device): it is relaunched and not counted
     against the trial. ``saved_step`` is the step of the checkpoint it committed when it left, if it did. ``barred``:
-    it failed because its configuration cannot work here (out of memory), so that one is not tried again.
+    it failed because its configuration cannot work here (out of memory), so that one is not tried again. ``outgrew``:
+    the memory was that of its own atoms, so that a smaller share of the batch on more of them may fit.
     """
 
     trial: int
@@ -98,6 +99,7 @@ class TrialExited(Event, kw_only=True):
     saved_step: int | None = None
     error: str | None = None
     barred: bool = False
+    outgrew: bool = False
     #: Whether the launch was asked for and had not begun when the daemon ended: not counted as a fault.
     unbegun: bool = False
 

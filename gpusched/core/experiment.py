@@ -430,6 +430,8 @@ class Experiment:
         """Give free atoms away until no trial wants them."""
         state = self.state
         for wanted in list(state.wanted):
+            if state.kept_for is not None:
+                return
             atoms = state.trials[wanted].cut_atoms or 1
             atoms = min(atoms, max(1, state.atoms_free))
             self._enact([Resume(wanted, atoms, "goes on as planned")])

@@ -41,7 +41,7 @@ class Explanation:
 
     ``why``: the present state in a sentence; ``moves_when``: what would change it (empty: nothing will); ``standings``:
     its ranks in rungs, lowest first; ``policy``: the policy's sentences; ``saved_step``, ``saved_age_s``: its newest
-    checkpoint, None without one.
+    checkpoint, None without one; ``least_atoms``: the smallest size that has not run out of memory.
     """
 
     trial: int
@@ -57,6 +57,7 @@ class Explanation:
     error: str | None
     saved_step: int | None
     saved_age_s: float | None
+    least_atoms: int
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -65,6 +66,8 @@ class Explanation:
         """Word the explanation for people."""
         out = [f"trial {self.trial} is {self.state} at step {self.step}: {self.why}"]
         out += [f"  {sentence}" for sentence in self.policy]
+        if self.least_atoms > 1:
+            out.append(f"  needs {self.least_atoms} atoms: it ran out of memory on fewer")
         if self.saved_age_s is not None:
             behind = count(self.step - (self.saved_step or 0), "step")
             out.append(
@@ -101,6 +104,7 @@ def explain(state: State, policy: Policy, trial_id: int, now: float | None = Non
         error=trial.error,
         saved_step=trial.saved_step or None,
         saved_age_s=trial.saved_age_s(state.now if now is None else now),
+        least_atoms=trial.least_atoms,
     )
 
 
@@ -171,7 +175,7 @@ def _moves_when(state: State, trial: Trial) -> str:
         case S.PAUSED if trial.held_by_user:
             return "a person unpauses the trial"
         case S.PAUSED if trial.id in state.wanted:
-            needed, free = state.rules.smallest, state.atoms_free
+            needed, free = max(state.rules.smallest, trial.least_atoms), len(state.devices.free)
             return f"{needed} atoms are free (now {free})" if needed > 1 else "an atom is free"
         case S.PAUSED:
             return "atoms are free and the policy chooses this trial"

@@ -37,6 +37,8 @@ class Rules:
     sizes: tuple[int, ...] = ()
     #: Whether a trial stays on one island (the nodes of a cluster); else it is only preferred.
     islands_apart: bool = False
+    #: A trial's batch is split over its atoms (``batch: global``): on more of them the share of each is smaller.
+    splits_batch: bool = False
     scaling: str | Mapping[int, float] = "auto"
     #: Measurements of ``gpusched profile``, to start from where ``scaling`` is learnt: throughput by size relative
     #: to the smallest size measured, and To.
@@ -93,3 +95,10 @@ class Rules:
         if self.sizes:
             return max((size for size in self.sizes if size <= atoms), default=self.smallest)
         return max(1, atoms)
+
+    def next_size(self, atoms: int, most: int) -> int | None:
+        """Return twice ``atoms`` or the allowed size next to that, at most ``most``; None where none is larger."""
+        larger = self.fit(min(2 * atoms, most))
+        if larger <= atoms and self.sizes:
+            larger = min((size for size in self.sizes if size > atoms), default=atoms)
+        return larger if atoms < larger <= most and self.fit(larger) == larger else None

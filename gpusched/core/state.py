@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -173,7 +173,20 @@ class State:
 
     @property
     def atoms_free(self) -> int:
-        return len(self.devices.free)
+        """Atoms that can be given to a trial now: none while a wanted trial waits for more than there are."""
+        free = len(self.devices.free)
+        return 0 if self.wanted and self.kept_for is not None else free
+
+    @property
+    def kept_for(self) -> Trial | None:
+        """The wanted trial for which free atoms are kept until there are enough; None: there is none."""
+        room, most = self.devices.room(), self.devices.most
+        wanted = (self.trials[number] for number in self.wanted)
+        return next((trial for trial in wanted if room < trial.least_atoms <= most), None)
+
+    def room(self, near: Sequence[str] = ()) -> int:
+        """Return the most atoms that one trial could be given now; ``near``: those that it has already."""
+        return 0 if self.wanted and self.kept_for is not None else self.devices.room(near)
 
     @property
     def can_draw(self) -> bool:

@@ -128,7 +128,14 @@ class Transitions:
         state = self._state
         trial = state.trials[decision.trial]
         atoms = self._within_room(self._fit(trial, decision.atoms))
-        if trial.state is not S.PAUSED or trial.held_by_user or not atoms:
+        if trial.state is not S.PAUSED or trial.held_by_user:
+            return False
+        if (
+            max(atoms, 1) < trial.least_atoms <= state.devices.most
+        ):  # what comes free is kept for it
+            state.want(trial)
+            return False
+        if not atoms:
             return False
         self._begin(trial, atoms, decision.reason or "resumed", f"resumed at step {trial.step}")
         return True
@@ -136,7 +143,7 @@ class Transitions:
     def _within_room(self, atoms: int) -> int:
         """Return the allowed size that fits now, 0: none. Less than was asked for where no island has room for that."""
         state = self._state
-        room = state.devices.room()
+        room = state.room()
         if atoms > room and state.rules.islands_apart and atoms <= state.atoms_free:
             atoms = state.rules.fit(room)
         return atoms if atoms <= room else 0
@@ -167,7 +174,8 @@ class Transitions:
         if trial.state is not S.STARTING or trial.has_processes:
             return
         if not trial.devices:
-            state.move(trial, S.PAUSED, "no device is left for it")
+            needs = f"waits for {trial.least_atoms} atoms" if trial.least_atoms > 1 else ""
+            state.move(trial, S.PAUSED, needs or "no device is left for it")
             state.want(trial)
             return
         slots = state.devices.slots
@@ -179,7 +187,7 @@ class Transitions:
     def _resize(self, decision: Resize) -> bool:
         state = self._state
         trial = state.trials[decision.trial]
-        atoms, room = self._fit(trial, decision.atoms), state.devices.room(trial.devices)
+        atoms, room = self._fit(trial, decision.atoms), state.room(trial.devices)
         if atoms > trial.atoms + room and state.rules.islands_apart:
             atoms = max(trial.atoms, self._fit(trial, trial.atoms + room))
         more = atoms - trial.atoms
@@ -194,9 +202,10 @@ class Transitions:
         return True
 
     def _fit(self, trial: Trial, atoms: int) -> int:
-        """Return the largest size of at most ``atoms`` on which this trial has not failed."""
-        most = trial.most_atoms
-        return self._state.rules.fit(atoms if most is None else min(atoms, most))
+        """Return the largest size of at most ``atoms`` on which this trial has not failed, and its least at least."""
+        rules, most, least = self._state.rules, trial.most_atoms, trial.least_atoms
+        fitting = rules.fit(atoms if most is None else min(atoms, most))
+        return max(fitting, least) if least <= self._state.devices.most else fitting
 
     def leave(self, trial_id: int, after: After) -> bool:
         """Pause, stop or complete a trial; False if that changes nothing."""
@@ -315,7 +324,8 @@ class Transitions:
     def exited(self, trial: Trial, event: TrialExited) -> None:
         """Move a trial to where it goes now that nothing of its incarnation is left."""
         state, told = self._state, trial.after
-        after = self._go_back(trial, event) or _planned(state, trial, event)
+        after = self._go_back(trial, event) or self._outgrow(trial, event)
+        after = after or _planned(state, trial, event)
         after = after or self._relaunch(trial, event)
         trial.after = None
         trial.gone, trial.kill_grace_s = trial.incarnation, None
@@ -329,6 +339,7 @@ class Transitions:
             state.failures += 1
             if event.barred:
                 state.bar(trial.hparams)
+                state.say(trial, "this configuration is not tried again")
         if after != told:
             state.say(trial, after.reason)
         state.move(trial, after.state, after.reason)
@@ -346,6 +357,31 @@ class Transitions:
         trial.most_atoms, trial.decided_at = fewer, state.now
         why = f"failed on {trial.size_in_words}, goes back to {fewer} and grows no more: {event.error}"
         return After(S.STARTING, why, fewer)
+
+    def _outgrow(self, trial: Trial, event: TrialExited) -> After | None:
+        """Send a trial that ran out of memory to the next larger size, where its batch is split over more atoms.
+
+        With the free atoms at once if they do; else it gives its own up, and what comes free is kept for it.
+        """
+        state = self._state
+        told_to_end = state.stopping or (trial.after is not None and not trial.after.is_resize)
+        if not (event.outgrew and state.rules.splits_batch) or trial.is_doomed or told_to_end:
+            return None
+        most = min(state.devices.most, trial.most_atoms or state.devices.most)
+        larger = state.rules.next_size(trial.atoms, most)
+        if larger is None:
+            return None
+        trial.least_atoms, trial.decided_at = larger, state.now
+        first = (event.error or "out of memory").partition("\n")[0]
+        why = f"tried again on {larger} atoms, since it needs more than {trial.atoms}: {first}"
+        more = larger - trial.atoms - len(trial.reserved)
+        if more > state.room(trial.devices):
+            return After(S.STARTING, why)
+        if more > 0:
+            reserved = state.devices.choose(more, near=trial.devices)
+            state.devices.take(reserved, trial.id)
+            trial.reserved += reserved
+        return After(S.STARTING, why, larger)
 
     def _relaunch(self, trial: Trial, event: TrialExited) -> After:
         """Count a fault of the machine; the trial goes on from its checkpoint, a few times without progress."""

@@ -200,9 +200,11 @@ class Trial:
     #: When the present incarnation came up, and the training time of those before it.
     up_at: float | None = None
     past_training_s: float = 0.0
-    #: Atoms that its last report came from; the most that it may have after it has failed on more (None: any).
+    #: Atoms that its last report came from; the most that it may have after it has failed on more (None: any), and the
+    #: least after it ran out of memory on fewer.
     trained_atoms: int = 0
     most_atoms: int | None = None
+    least_atoms: int = 1
     steps_since_resize: int = 0
     #: Steps reported by the present incarnation.
     steps_of_incarnation: int = 0

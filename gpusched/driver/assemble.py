@@ -108,6 +108,7 @@ def rules(recipe: Recipe, profile: Profile | None = None) -> Rules:
         max_atoms=recipe.max_atoms,
         sizes=recipe.sizes,
         islands_apart=recipe.cluster is not None,
+        splits_batch=recipe.batch == "global",
         scaling=recipe.scaling,
         max_trials=recipe.max_trials,
         target=None if "target" in recipe.policy_options else recipe.target,

@@ -34,7 +34,7 @@ from gpusched.folder.reserve import is_full
 from gpusched.journal.codec import commands_from, commands_text, event_body, event_from
 from gpusched.journal.damage import Mark, damaged, explained, finish_salvage, replace_journal
 
-FORMAT = 6
+FORMAT = 7
 APPLICATION_ID = 0x67707363  # "gpsc"
 #: How long to wait for a quick command that reads the journal of a dead daemon at the same time.
 _LOCK_TIMEOUT_S = 2.0

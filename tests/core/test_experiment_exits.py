@@ -18,6 +18,7 @@ from gpusched.core.decisions import (
     Yield,
 )
 from gpusched.core.events import Outcome, TrialExited
+from gpusched.core.explain import explain
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Script, launch
@@ -220,6 +221,54 @@ def test_a_sampler_that_draws_barred_ones_alone_has_come_to_its_end() -> None:
     ) if not script.state.can_draw else None
     assert not script.state.can_draw
     assert len(asked) < 1100
+
+
+def outgrown(script: Script, trial: int = 0) -> Script:
+    return script.exited(trial, "failed", error="out of memory", barred=True, outgrew=True)
+
+
+def test_a_trial_out_of_memory_is_tried_on_more_atoms_before_it_is_barred() -> None:
+    """From where it was saved, with its devices and a free one; at the most there are it is barred."""
+    script = outgrown(stages.running(splits_batch=True))
+    script.expect(ConfirmRelease(("d0",))).released("d0").expect(launch(0, 2, "d0", "d1"))
+    explained = explain(script.state, script.policy, 0)
+    assert "  needs 2 atoms: it ran out of memory on fewer" in explained.lines()
+    assert outgrown(script).trial(0).state is S.FAILED
+    assert "this configuration is not tried again" in str(script.trial(0).story)
+    script.drop().released("d0", "d1")
+    assert not script.state.kept_for
+
+
+@pytest.mark.parametrize(
+    ("devices", "rules"),
+    [(2, {}), (1, {"splits_batch": True}), (2, {"splits_batch": True, "max_atoms": 1})],
+)
+def test_out_of_memory_where_more_atoms_would_not_help(
+    devices: int, rules: dict[str, object]
+) -> None:
+    script = Script(devices=devices, **rules).wants(Start(1)).start().drop().report(0, 0.1).drop()
+    assert outgrown(script).trial(0).state is S.FAILED
+
+
+def test_what_comes_free_is_kept_for_a_trial_that_needs_more() -> None:
+    script = Script(devices=3, splits_batch=True).wants(*[Start(1)] * 3).start().drop()
+    outgrown(script.report(0, 0.1).drop()).drop()
+    assert script.trial(0).state is S.PAUSED
+    explained = explain(script.state, script.policy, 0)
+    assert explained.moves_when == "2 atoms are free (now 0)"
+    script.wants(Start(1), Start(1)).released("d0").expect_nothing()
+    assert script.decides(Resize(1, 2)).report(1, 0.2).drop().trial(1).state is S.RUNNING
+    script.exited(2, "finished").drop().released("d2").expect(launch(0, 2, "d0", "d2"))
+
+
+def test_a_trial_that_needed_more_atoms_goes_on_with_no_fewer() -> None:
+    """Also where the policy resumes it with one, and where a device is lost that it needs."""
+    script = outgrown(stages.running(splits_batch=True)).drop().released("d0").drop()
+    script.report(0, 0.6).drop().asked("pause", 0).drop().exited(0, saved=2).drop()
+    script.asked("unpause", 0).drop().released("d0").expect_nothing()
+    script.released("d1").expect(launch(0, 3, "d0", "d1"))
+    script.quarantined("d1").drop().exited(0, "lost").drop().released("d0").drop()
+    assert script.trial(0).devices == ("d0",), "one is all there is"
 
 
 def test_another_failure_bars_nothing() -> None:

@@ -89,11 +89,11 @@ def test_anything_else(text: str) -> None:
 
 def test_the_message_has_its_size() -> None:
     assert memory_message("gpu", TORCH, atoms=2, hparams={"batch": 4096, "width": 12}) == (
-        "out of GPU memory: 20.00 GiB wanted, 3.25 GiB free of 79.10 GiB on 2 atoms with batch=4096, width=12; this "
-        "configuration is not tried again. Smaller batches or models in the search space avoid it"
+        "out of GPU memory: 20.00 GiB wanted, 3.25 GiB free of 79.10 GiB on 2 atoms with batch=4096, width=12. "
+        "Smaller batches or models in the search space avoid it"
     )
     assert memory_message("gpu", OLD_TORCH, atoms=1).startswith(
-        "out of GPU memory: 2.00 GiB wanted, 1.20 GiB free of 10.76 GiB on 1 atom;"
+        "out of GPU memory: 2.00 GiB wanted, 1.20 GiB free of 10.76 GiB on 1 atom."
     )
 
 
@@ -102,7 +102,7 @@ def test_the_message_of_the_machines_memory() -> None:
         "out of the machine's memory: 8.00 GiB wanted of "
     )
     assert memory_message("host", KILLED, atoms=3).split(" (")[0] == "out of the machine's memory"
-    assert "on 3 atoms;" in memory_message("host", KILLED, atoms=3)
+    assert "on 3 atoms." in memory_message("host", KILLED, atoms=3)
 
 
 def test_company_is_named_since_the_memory_may_have_been_theirs() -> None:
@@ -131,7 +131,8 @@ def test_an_ending_for_want_of_memory_bars_its_configuration(tmp_path: Path) -> 
     assert (ending.outcome, ending.step, ending.barred) == ("failed", 4, True)
     assert ending.error is not None
     head, _, rest = ending.error.partition("\n")
-    assert "on 2 atoms with batch=4096; this configuration is not tried again" in head
+    assert "on 2 atoms with batch=4096. Smaller batches" in head
+    assert ending.outgrew
     assert rest == f"rank 0: {TORCH}\ntrace"
 
 

@@ -2,9 +2,10 @@
 
 * From what its shim said or left, or from the silence of a shim that died (``how_it_ended``).
 * A trial out of memory failed because of its configuration: the same one would fail again at the same size, so it is
-  barred, and no other trial suffers. The exception is company: where a stranger was on the GPU, the memory may have
-  been theirs, and the message says so. The machine's own memory is another matter than a GPU's, with other cures: all
-  trials that run at a time share it (``blame_memory``).
+  barred, and no other trial suffers; the core may try a larger size first, where its batch is split over more atoms.
+  The exception is company: where a stranger was on the GPU, the memory may have been theirs, and the message says so.
+  The machine's own memory is another matter than a GPU's, with other cures: all trials that run at a time share it. A
+  rank on a CPU slot has a GPU's part of it where a limit holds for each process (``blame_memory``).
 * A GPU that is lost, or whose memory fails, ends its processes within milliseconds, and they say ``CUDA error: ...`` on
   their way out. NVML is asked about GPUs once a second, so such a failure is not believed at once: the trial's GPUs are
   examined anew, and only if they are whole has the trial failed by itself. Else it is lost, which is the
@@ -28,13 +29,14 @@ from gpusched.protocol import Exit
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """The content of ``TrialExited``. ``barred``: the trial's configuration is not tried again."""
+    """The content of ``TrialExited``, which says what ``barred`` and ``outgrew`` mean."""
 
     outcome: Outcome
     step: int | None = None
     saved_step: int | None = None
     error: str | None = None
     barred: bool = False
+    outgrew: bool = False
     unbegun: bool = False
 
 
@@ -155,6 +157,8 @@ _HOST_MEMORY = re.compile(
     re.VERBOSE | re.MULTILINE,
 )
 
+_KILLED = "(out-of-memory killer)"
+"""Our words for SIGKILL while the kernel was short of memory, which more ranks would only make worse."""
 _WANTED = re.compile(r"[Tt]ried to allocate ([\d.]+ [KMGT]?i?B)|[Uu]nable to allocate ([\d.]+ \w+)")
 _WANTED_BYTES = re.compile(r"tried to allocate (\d+) bytes")
 _TOTAL = re.compile(r"(?:total capacity of|; ) ?([\d.]+ [KMGT]iB)(?: total capacity)?")
@@ -185,7 +189,9 @@ def blame_memory(
     )
     if company:
         return replace(ending, outcome="lost", error=message)
-    return replace(ending, error=f"{message}\n{ending.error}", barred=True)
+    on_slots = all(device.startswith("cpu:") for device in incarnation.devices)
+    outgrew = kind == "gpu" or (on_slots and _KILLED not in ending.error)
+    return replace(ending, error=f"{message}\n{ending.error}", barred=True, outgrew=outgrew)
 
 
 def memory_fault(error_text: str) -> MemoryKind | None:
@@ -213,18 +219,13 @@ def memory_message(
     size = f"{atoms} {'atom' if atoms == 1 else 'atoms'}{at}"
     if kind == "host":
         return (
-            f"out of the machine's memory{_host_figures(error_text)} on {size}; this configuration is not tried again. "
-            f"Trials that run at a time share it: smaller data, fewer loader workers or fewer atoms avoid it"
+            f"out of the machine's memory{_host_figures(error_text)} on {size}. Trials that run at a time share it: "
+            f"smaller data, fewer loader workers or fewer atoms avoid it"
         )
+    said = f"out of GPU memory{_gpu_figures(error_text)} on {size}"
     if strangers:
-        return (
-            f"out of GPU memory{_gpu_figures(error_text)} on {size}; others were on its GPUs: "
-            f"{', '.join(strangers[:3])}"
-        )
-    return (
-        f"out of GPU memory{_gpu_figures(error_text)} on {size}; this configuration is not tried again. "
-        f"Smaller batches or models in the search space avoid it"
-    )
+        return f"{said}; others were on its GPUs: {', '.join(strangers[:3])}"
+    return f"{said}. Smaller batches or models in the search space avoid it"
 
 
 def _gpu_figures(text: str) -> str:

@@ -258,6 +258,7 @@ class TorchrunExecutor:
                 saved_step=ending.saved_step,
                 error=ending.error,
                 barred=ending.barred,
+                outgrew=ending.outgrew,
                 unbegun=ending.unbegun,
             )
         )
