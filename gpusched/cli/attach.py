@@ -127,14 +127,14 @@ def _stay(
     """Stay until the experiment is over; return False if the person detached before."""
     if as_json or not live.is_possible():
         return _follow(stream, as_json, interrupts)
-    ended = live.watch(
+    why = live.watch(
         stream.views,
         folder=paths.root,
         on_interrupt=interrupts,
         sources={"trial": stream.explain, "curves": stream.curves},
         act=stream.act if steers else None,
     )
-    return ended.why not in ("detached", "terminated")
+    return why not in ("detached", "terminated")
 
 
 class Stream:

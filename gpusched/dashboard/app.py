@@ -6,7 +6,6 @@ import asyncio
 import signal
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -22,19 +21,12 @@ from gpusched.dashboard.widgets import Prompt, Question
 from gpusched.errors import GpuschedError
 from gpusched.text import show_duration, show_hparams
 
+#: How watching ends. ``lost``: no daemon runs the experiment any more, and it is not over.
 Why = Literal["over", "detached", "lost", "terminated"]
 #: Asks the daemon for something; returns the answer in words. Raises GpuschedError.
 Act = Callable[..., object]
 
 MORE_S = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """The end of watching. ``lost``: no daemon runs the experiment any more, and it is not over."""
-
-    view: View | None
-    why: Why
 
 
 class Heard(Message):
@@ -45,10 +37,11 @@ class Heard(Message):
         self.kind, self.value = kind, value
 
 
-class Dashboard(App[Watched]):
+class Dashboard(App[Why]):
     """One experiment on the screen, until it is over or the person leaves.
 
-    ``act`` None: the daemon is asked for nothing but views. ``stay``: remain when the experiment is over.
+    ``on_interrupt``: does what Ctrl-C means and says so; without one Ctrl-C detaches, and the app stays when the
+    experiment is over. ``act`` None: the daemon is asked for nothing but views.
     """
 
     ENABLE_COMMAND_PALETTE = False
@@ -70,20 +63,17 @@ class Dashboard(App[Watched]):
         sources: Mapping[str, Source] | None = None,
         on_interrupt: Callable[[], str] | None = None,
         act: Act | None = None,
-        stay: bool = True,
     ) -> None:
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"
         self.animation_level = "none"
-        self._on_interrupt, self._act, self._stay = on_interrupt, act, stay
+        self._on_interrupt, self._act = on_interrupt, act
         self._feed = Feed(frames, self._post)
         self._loupe = Loupe(self._post, sources or {})
         stops = "stop in good order; again: terminate; a third time: kill"
         ctrl_c = "detach" if on_interrupt is None else stops
         self.main = SearchScreen(self._loupe.look, steers=act is not None, ctrl_c=ctrl_c)
         self.failure: BaseException | None = None
-        #: Set once the person or the experiment has ended it.
-        self.done = threading.Event()
 
     def get_default_screen(self) -> Screen[None]:
         return self.main
@@ -104,8 +94,7 @@ class Dashboard(App[Watched]):
         """End the app."""
         self._feed.stop()
         self._loupe.stop()
-        self.done.set()
-        self.exit(Watched(self.main.view, why))
+        self.exit(why)
 
     def _handle_exception(self, error: Exception) -> None:
         """Keep the error for the caller, who words it; Textual would print a traceback with all locals."""
@@ -122,7 +111,7 @@ class Dashboard(App[Watched]):
             case "view":
                 view: View = heard.value
                 self.main.show(view)
-                if not self._stay and (view.is_over or view.state == "interrupted"):
+                if self._on_interrupt is not None and (view.is_over or view.state == "interrupted"):
                     self.leave("over" if view.is_over else "lost")
             case "failed":
                 self.failure = heard.value

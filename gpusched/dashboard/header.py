@@ -11,37 +11,20 @@ from gpusched.dashboard.marks import QUIET, clicking, fit, styled
 from gpusched.dashboard.model import LIVE, View
 from gpusched.text import count, show_clock, show_duration, show_hparams, show_metric
 
-#: On a smaller screen there is nothing but the state, the time left and the best metric.
-LEAST_WIDTH, LEAST_HEIGHT = 40, 8
-
 
 def top(view: View, width: int, height: int, away_s: float | None = None) -> list[Text]:
     """Compose the header and the strip of atoms for a screen of this size. ``away_s``: silence of the daemon."""
-    if width < LEAST_WIDTH or height < LEAST_HEIGHT:
-        lines = _least(view, width, away_s)
+    rows = 4 if height >= 20 else 3 if height >= 14 else 2
+    lines = [marks.beside(_title(view, width), _standing(view, away_s), width)]
+    if rows >= 3:
+        lines.append(_progress(view, width, away_s))
+    best, counts = _best(view, width), _counts(view)
+    if best.cell_len + counts.cell_len + 3 <= width:
+        lines.append(marks.beside(best, counts, width))
     else:
-        rows = 4 if height >= 20 else 3 if height >= 14 else 2
-        lines = [marks.beside(_title(view, width), _standing(view, away_s), width)]
-        if rows >= 3:
-            lines.append(_progress(view, width, away_s))
-        best, counts = _best(view, width), _counts(view)
-        if best.cell_len + counts.cell_len + 3 <= width:
-            lines.append(marks.beside(best, counts, width))
-        else:
-            lines += [best, counts] if rows >= 4 else [best]
-        lines += devices.strip(view, width, rows=2 if height < 20 else 4 if height < 36 else 7)
+        lines += [best, counts] if rows >= 4 else [best]
+    lines += devices.strip(view, width, rows=2 if height < 20 else 4 if height < 36 else 7)
     return [fit(line, width) for line in lines]
-
-
-def _least(view: View, width: int, away_s: float | None) -> list[Text]:
-    best = view.best
-    lines = [
-        styled(f"{view.state} {_clock_left(view, away_s)}", "bold"),
-        Text(f"best {show_metric(best.metric)} trial {best.trial}" if best else "no model"),
-    ]
-    if width < LEAST_WIDTH:
-        lines.append(styled(f"{width} of {LEAST_WIDTH} columns", "yellow"))
-    return lines
 
 
 def _title(view: View, width: int) -> Text:
@@ -60,7 +43,7 @@ def _standing(view: View, away_s: float | None) -> Text:
         return styled(f"{glyph} daemon is away, last seen {ago} ago", "bold yellow")
     line = styled(f"{glyph} {view.state}", style)
     if view.state in ("running", "starting"):
-        line.append(f"  {_clock_left(view, away_s)}", "bold")
+        line.append(f"  {show_clock(math.ceil(_time_left_s(view, away_s)))} left", "bold")
     elif view.ending:
         line.append(f": {view.ending}", style)
     return line
@@ -69,10 +52,6 @@ def _standing(view: View, away_s: float | None) -> Text:
 def _time_left_s(view: View, away_s: float | None) -> float:
     """Return the time left; the clock runs on while the daemon is silent."""
     return max(0.0, view.time_left_s - (away_s or 0.0))
-
-
-def _clock_left(view: View, away_s: float | None) -> str:
-    return f"{show_clock(math.ceil(_time_left_s(view, away_s)))} left"
 
 
 def _progress(view: View, width: int, away_s: float | None) -> Text:

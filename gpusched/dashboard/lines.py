@@ -1,7 +1,7 @@
 """One plain line for each event that is news, for output without a terminal; and the same as JSON objects.
 
 ``records`` tells an event and the commands it caused as flat objects: ``{"at", "what", "text", "trial", ..}``.
-``what`` is one of ``WHAT``; ``text`` is a whole sentence; further keys depend on ``what``. Called after
+``text`` is a whole sentence; further keys depend on ``what``. Called after
 ``Experiment.handle``, so the state is the one after the event. A report that changes nothing gives nothing: hundreds a
 second are not news.
 """
@@ -42,20 +42,9 @@ from gpusched.text import (
 
 Record = dict[str, Any]
 
-WHAT = (
-    *("began", "daemon", "asked", "deadline", "over"),
-    *("starts", "goes_on", "decided", "paused", "completed", "stopped", "failed", "lost", "killed"),
-    *("best", "quarantined", "readmitted"),
-)
-
-
-def lines(event: Event, commands: Sequence[Command], state: State, metric: str = "") -> list[str]:
-    """Word an event, a line each; usually none. ``metric``: name of the metric."""
-    return [line(record) for record in records(event, commands, state, metric)]
-
 
 def line(record: Record) -> str:
-    """Word a record as one line."""
+    """Word a record as one line of plain text."""
     return f"{record['at']:8.1f} s  {record['text']}"
 
 
@@ -76,12 +65,9 @@ def records(
 def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterator[Record]:
     match event:
         case ExperimentStarted(devices=devices, unusable=unusable):
-            budget = show_duration(state.rules.deadline_s)
-            usable = len(devices) - len(unusable)
-            atoms = count(usable, "atom")
-            yield _record(
-                "began", f"the search begins on {atoms}; deadline in {budget}", atoms=usable
-            )
+            usable, budget = len(devices) - len(unusable), show_duration(state.rules.deadline_s)
+            text = f"the search begins on {count(usable, 'atom')}; deadline in {budget}"
+            yield _record("began", text, atoms=usable)
             for device, why in unusable.items():
                 yield _quarantined(device, why)
         case Reported(trial=number):
@@ -101,14 +87,12 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
             what = verb.replace("_trial", "")
             target = "the experiment" if asked is None else f"trial {asked}"
             yield _record("asked", f"asked to {what} {target}", asked, verb=verb)
-        case DeadlineMoved() if state.stopping is None:
-            left = show_duration(state.time_left_s)
-            yield _record(
-                "moved", f"the deadline is moved: {left} from now", left_s=state.time_left_s
-            )
-        case Reopened() if state.stopping is None:
-            left = show_duration(state.time_left_s)
-            yield _record("reopened", f"the search goes on: {left} left", left_s=state.time_left_s)
+        case DeadlineMoved() | Reopened() if state.stopping is None:
+            left_s = state.time_left_s
+            what, text = "moved", f"the deadline is moved: {show_duration(left_s)} from now"
+            if isinstance(event, Reopened):
+                what, text = "reopened", f"the search goes on: {show_duration(left_s)} left"
+            yield _record(what, text, left_s=left_s)
         case TimerFired(timer="deadline"):
             yield _record("deadline", "the deadline: every trial leaves at its next step")
         case _:
@@ -118,9 +102,9 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
 def _quarantined(device: str, why: str) -> Record:
     reason = clean(why)
     label, _, rest = reason.partition(": ")
-    named = rest and re.fullmatch(r"GPU [\d/+]+", label)
-    text = f"{label} is quarantined: {rest}" if named else f"{device} is quarantined: {reason}"
-    return _record("quarantined", text, device=device, reason=reason)
+    if not re.fullmatch(r"GPU [\d/+]+", label) or not rest:
+        label, rest = device, reason
+    return _record("quarantined", f"{label} is quarantined: {rest}", device=device, reason=reason)
 
 
 def _decided(trial: Trial) -> Iterator[Record]:
@@ -135,15 +119,12 @@ def _decided(trial: Trial) -> Iterator[Record]:
 def _exited(event: TrialExited, state: State) -> Iterator[Record]:
     """Tell an exit that is news: a trial that leaves as it was told to is not."""
     trial = state.trials.get(event.trial)
-    if (
-        trial is None
-        or not trial.story
-        or trial.incarnation not in (event.incarnation, event.incarnation + 1)
-    ):
+    if trial is None or not trial.story:
         return
     at, last = trial.story[-1]
     before, _, reason = last.partition(": ")
-    if at != state.now or " -> " not in before:
+    is_current = trial.incarnation in (event.incarnation, event.incarnation + 1)
+    if not is_current or at != state.now or " -> " not in before:
         return  # An event of an old incarnation, which changed nothing.
     error = first_line(reason)
     facts = {"step": trial.step, "reason": clean(reason)}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from gpusched.dashboard.feed import Frames, History, Logs, Source
 
 if TYPE_CHECKING:
-    from gpusched.dashboard.app import Act, Watched
+    from gpusched.dashboard.app import Act, Why
 
 
 def is_possible() -> bool:
@@ -41,17 +41,15 @@ def watch(
     on_interrupt: Callable[[], str] | None = None,
     sources: Mapping[str, Source] | None = None,
     act: Act | None = None,
-    stay: bool | None = None,
-) -> Watched:
+) -> Why:
     """Show an experiment until it is over, its daemon is lost for good, or the person detaches (q).
 
     ``frames``: gives out views, see ``feed.Frames``. ``folder``: the experiment's, for logs and the history of
     decisions. ``sources``: what more the tabs ``trial`` (a story) and ``curves`` (points over time) show. ``act``: asks
-    the daemon for something. ``stay``: remain when it is over (default: where Ctrl-C only detaches). For the main
-    thread, where ``is_possible``; the terminal and the signal handlers are afterwards as before. Raises what ``frames``
-    raises.
+    the daemon for something. For the main thread, where ``is_possible``; the terminal and the signal handlers are
+    afterwards as before. Raises what ``frames`` raises.
     """
-    from gpusched.dashboard.app import Dashboard, Watched
+    from gpusched.dashboard.app import Dashboard
 
     known = dict(sources or {})
     if folder is not None:
@@ -61,7 +59,6 @@ def watch(
         sources=known,
         on_interrupt=on_interrupt,
         act=act,
-        stay=on_interrupt is None if stay is None else stay,
     )
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     numbers += [signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT]
@@ -73,4 +70,4 @@ def watch(
             signal.signal(number, handler)
     if app.failure is not None:
         raise app.failure
-    return ended if ended is not None else Watched(None, "terminated")
+    return ended or "terminated"

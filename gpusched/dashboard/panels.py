@@ -181,13 +181,9 @@ def detail(view: View, trial: TrialView | None, story: Sequence[str], width: int
     hparams = _wrapped((f"{name}={value}" for name, value in hparam_texts(trial.hparams)), width)
     for line in hparams:
         line.highlight_regex(r"(?:^|(?<=   ))[^= ]+=", QUIET)
-    told = story or [
-        f"{show_clock(decision.at)}  {decision.text}"
-        for decision in view.decisions
-        if decision.trial == trial.id
-    ]
-    told_lines = [Text(part) for text in told if text for part in _paragraph(text, width)]
-    return [*lines, *hparams, marks.heading("story", width), *told_lines]
+    told = story or [f"{show_clock(d.at)}  {d.text}" for d in view.decisions if d.trial == trial.id]
+    told = [part for text in told if text for part in _paragraph(text, width)]
+    return [*lines, *hparams, marks.heading("story", width), *map(Text, told)]
 
 
 def _title(trial: TrialView) -> Text:

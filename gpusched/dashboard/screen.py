@@ -6,7 +6,7 @@ import dataclasses
 import textwrap
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -26,59 +26,39 @@ TABS = ("search", "curves", "trial", "log", "decisions", "devices")
 #: A daemon sends twice a second; after this long without a word it is said to be away.
 AWAY_AFTER_S = 2.5
 REMARK_S = 8.0
-#: Drawing every trial twice a second costs a few percent of a core; once a second is enough to follow.
-PAINT_EVERY_S = 1.0
 WIDE = 100
 
+
+class Key(NamedTuple):
+    """Keys and their action; ``shown``, ``hint``: for the last line; ``meaning``: for the help."""
+
+    keys: str
+    action: str
+    shown: str
+    hint: str
+    meaning: str
+
+
+#: Keys of every screen; those of the table, and numbers, are bound where they are needed.
+LOOKING = (
+    Key("", "move(-1)", "↑↓", "select", "select a trial, or scroll where Enter or a click has led"),
+    Key("enter,l", "enter", "Enter", "details", "into the panel: all of its lines"),
+    Key("escape,h,backspace", "back", "Esc", "back", "back to the trials"),
+    Key("q,Q", "app.detach", "q", "detach", "detach; the experiment goes on"),
+    Key("question_mark", "open('help')", "?", "help", "this help"),
+    Key("tab", "tab(1)", "Tab", "panels", f"next panel; by number: {', '.join(TABS)}"),
+    Key("f", "ask_filter", "f", "filter", "trials with these words, states among them"),
+    Key("slash", "ask_search", "/", "search", "search the panel; n N: next, previous"),
+    Key("s", "sort('')", "s", "sort", "sort by the next column; r: reverse"),
+    Key("t", "time", "t", "", "curves over steps, or over time"),
+)
 #: Keys that ask the daemon for a change; shown where that is allowed.
 STEERING = (
-    Binding("p", "app.pause", "pause", tooltip="pause or unpause the trial"),
-    Binding("x", "app.stop_trial", "stop trial", tooltip="stop the trial for good"),
-    Binding("plus", "app.more_time", "10 min", key_display="+", tooltip="ten minutes more"),
-    Binding("c", "app.try_configuration", "try", tooltip="try a configuration of yours"),
-    Binding("S", "app.stop_search", "stop search", tooltip="stop the search"),
-)
-#: The word after a key is its hint in the last line, the tooltip what the help says of it.
-LOOKING = (
-    Binding(
-        "up",
-        "move(-1)",
-        "select",
-        key_display="↑↓ PgUp PgDn",
-        tooltip="select a trial, or scroll where Enter or a click has led",
-    ),
-    Binding(
-        "enter,l",
-        "enter",
-        "details",
-        key_display="Enter l",
-        tooltip="into the panel, all its lines",
-    ),
-    Binding(
-        "escape,h,backspace", "back", "back", key_display="Esc h", tooltip="back to the trials"
-    ),
-    Binding(
-        "q,Q", "app.detach", "detach", key_display="q", tooltip="detach; the experiment goes on"
-    ),
-    Binding("question_mark", "open('help')", "help", key_display="?", tooltip="this help"),
-    Binding(
-        "tab",
-        "tab(1)",
-        "panels",
-        key_display="Tab 1 to 6",
-        priority=True,
-        tooltip=f"next panel: {', '.join(TABS)}",
-    ),
-    Binding("f", "ask_filter", "filter", tooltip="trials with these words, states among them"),
-    Binding(
-        "slash",
-        "ask_search",
-        "search",
-        key_display="/ n N",
-        tooltip="search the panel; next, previous",
-    ),
-    Binding("s", "sort('')", "sort", key_display="s r", tooltip="sort by the next column; reverse"),
-    Binding("t", "time", show=False, tooltip="curves over steps, or over time"),
+    Key("p", "app.pause", "p", "pause", "pause or unpause the trial"),
+    Key("x", "app.stop_trial", "x", "stop trial", "stop the trial for good"),
+    Key("plus", "app.more_time", "+", "10 min", "ten minutes more"),
+    Key("c", "app.try_configuration", "c", "try", "try a configuration of your own"),
+    Key("S", "app.stop_search", "S", "stop search", "stop the search"),
 )
 
 
@@ -89,8 +69,8 @@ class SearchScreen(Screen[None]):
     changes. ``ctrl_c``: what Ctrl-C does, for the help.
     """
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (header.LEAST_WIDTH, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012
-    VERTICAL_BREAKPOINTS = [(0, "-flat"), (header.LEAST_HEIGHT, "-low"), (14, "-high")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (14, "-high")]  # noqa: RUF012
     SCOPED_CSS = False
     DEFAULT_CSS = """
     SearchScreen { layout: vertical; overflow: hidden; }
@@ -107,15 +87,13 @@ class SearchScreen(Screen[None]):
     .-wide #side { width: 41fr; max-width: 66; height: 1fr; }
     .-wide.-zoomed #side { width: 1fr; max-width: 100%; }
     .-wide.-high #top, .-wide.-high #body { margin-bottom: 1; }
-    .-flat #side, .-low #side, .-tiny #side { height: 0; min-height: 0; }
-    .-tiny #keys { display: none; }
+    .-low #side { height: 0; min-height: 0; }
     .-zoomed #trials { height: 0; }
     .-zoomed #side { height: 1fr; }
     #log { overflow-x: auto; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        *LOOKING[1:],
-        *STEERING,
+        *(Binding(k.keys, k.action, priority=k.keys == "tab") for k in (*LOOKING[1:], *STEERING)),
         *(Binding(str(number + 1), f"open('{tab}')") for number, tab in enumerate(TABS)),
         Binding("shift+tab", "tab(-1)", priority=True),
         Binding("r", "reverse"),
@@ -132,7 +110,7 @@ class SearchScreen(Screen[None]):
         self.choice = Choice()
         self.open_tab = "search"
         self._tab_before = "search"
-        self._heard_at, self._painted_at = time.monotonic(), 0.0
+        self._heard_at = time.monotonic()
         self._is_stale = self._is_timed = False
         self._remark, self._remark_until = "", 0.0
         self._needle = ""
@@ -161,10 +139,10 @@ class SearchScreen(Screen[None]):
     # ------------------------------------------------------------ what is heard
 
     def show(self, view: View) -> None:
-        """Take the standing of the search."""
+        """Take the standing of the search; drawing that twice a second would cost a few percent of a core."""
         is_news = self.view is None or self.view.state != view.state
         self.view, self._heard_at, self._is_stale = view, time.monotonic(), True
-        if is_news or self._heard_at - self._painted_at > PAINT_EVERY_S * 0.8:
+        if is_news:
             self.repaint()
 
     def take(self, tab: str, trial: int | None, found: Any) -> None:
@@ -179,7 +157,7 @@ class SearchScreen(Screen[None]):
         self.lines_of("remarks").repaint()
 
     def _tick(self) -> None:
-        """Look at the clock once a second, for what nobody tells."""
+        """Draw what is new, at most once a second, and what time alone changes."""
         if self._remark and time.monotonic() > self._remark_until:
             self._remark, self._is_stale = "", True
         if self._is_stale:
@@ -205,7 +183,7 @@ class SearchScreen(Screen[None]):
 
     def repaint(self) -> None:
         """Show the last view in every widget that is seen."""
-        self._painted_at, self._is_stale = time.monotonic(), False
+        self._is_stale = False
         for widget in self.query(Lines):
             widget.repaint()
 
@@ -257,7 +235,7 @@ class SearchScreen(Screen[None]):
         return devices.lines(self.view, width) if self.view else []
 
     def _help(self, width: int, _height: int) -> Sequence[Line]:
-        keys = [(key_of(binding), binding.tooltip) for binding in (*LOOKING, *STEERING)]
+        keys = [(key.shown, key.meaning) for key in (*LOOKING, *STEERING)]
         return panels.help_lines([*keys, ("Ctrl-C", self._ctrl_c)], width)
 
     def _found(self, tab: str) -> Any:
@@ -280,22 +258,16 @@ class SearchScreen(Screen[None]):
         return lines[-max(1, self.size.height // 6) :]
 
     def _keys(self, width: int, _height: int) -> Sequence[Line]:
-        hints = {binding.action: binding.description for binding in LOOKING if binding.show}
-        hints["sort('')"] = f"sort: {self.choice.sort}"
+        hints = {"sort('')": f"sort: {self.choice.sort}"}
         if self.view is not None and self.view.is_over:
             hints["app.detach"] = "close"
-        if self._is_inside:
-            hints["move(-1)"], hints["enter"] = "scroll", ""
-        else:
-            hints["back"] = ""
+        hints |= {"move(-1)": "scroll", "enter": ""} if self._is_inside else {"back": ""}
         line = Text()
-        for binding in (*LOOKING, *(STEERING if self._steers else ())):
-            key, _, _ = key_of(binding).partition(" ")
-            word = hints.get(binding.action, binding.description)
-            if word and line.cell_len + len(key) + len(word) + 4 <= width:
-                hint = styled(key, "bold cyan").append(f" {word}", QUIET)
-                line.append("   " if line else "")
-                line.append_text(clicking(hint, binding.action))
+        for key in (*LOOKING, *(STEERING if self._steers else ())):
+            hint = hints.get(key.action, key.hint)
+            if hint and line.cell_len + len(key.shown) + len(hint) + 4 <= width:
+                text = styled(key.shown, "bold cyan").append(f" {hint}", QUIET)
+                line.append("   " if line else "").append_text(clicking(text, key.action))
         return [line]
 
     # ------------------------------------------------------------ choosing
@@ -410,11 +382,6 @@ class SearchScreen(Screen[None]):
 
     def action_search(self, back: bool) -> None:
         self.say(self.lines_of(self.open_tab).search(self._needle, back=back))
-
-
-def key_of(binding: Binding) -> str:
-    """Return the keys of a binding as people know them."""
-    return binding.key_display or binding.key
 
 
 class Trials(Lines):

@@ -6,8 +6,9 @@ its metric are left. Widths come from all trials of the view, not from those in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -18,7 +19,6 @@ from gpusched.dashboard.model import STATES, TrialView, View
 from gpusched.text import clean, hparam_texts, show_metric
 
 GAP = 2
-SORTS = ("metric", "trial", "state", "step", "atoms")
 CURVE_LEAST, CURVE_MOST = 8, 20
 NAME_MOST, VALUE_MOST = 12, 12
 
@@ -37,7 +37,7 @@ class Choice:
 Cell = Callable[[TrialView, int], tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """``keep``: columns with less are left out first, or get the width ``shrunk``. ``sort``: order a click asks for."""
 
@@ -52,23 +52,25 @@ class Column:
     is_hparam: bool = False
 
 
+#: What the trials are sorted by; equals stay as they come by metric.
+_ORDERS: dict[str, Callable[[TrialView], float]] = {
+    "trial": lambda trial: trial.id,
+    "state": lambda trial: STATES.index(trial.state) if trial.state in STATES else len(STATES),
+    "step": lambda trial: -trial.step,
+    "atoms": lambda trial: -trial.atoms,
+}
+SORTS = ("metric", *_ORDERS)
+
+
 def order(view: View, choice: Choice) -> list[TrialView]:
     """Choose and sort the trials for the table. Those without a metric come last in either direction."""
     sign = -1.0 if view.mode == "max" else 1.0
-    keys: dict[str, Callable[[TrialView], float]] = {
-        "metric": lambda trial: sign * trial.metric if trial.metric is not None else 0.0,
-        "trial": lambda trial: trial.id,
-        "state": lambda trial: STATES.index(trial.state) if trial.state in STATES else len(STATES),
-        "step": lambda trial: -trial.step,
-        "atoms": lambda trial: -trial.atoms,
-    }
-    chosen = [trial for trial in view.trials if is_wanted(trial, choice.wanted)]
-    # Two stable sorts: by what was asked, and before that by metric, so that equals stay in a useful order.
-    by_metric = sorted(chosen, key=keys["metric"])
-    found = sorted(by_metric, key=keys[choice.sort], reverse=choice.is_reversed)
-    return (
-        sorted(found, key=lambda trial: trial.metric is None) if choice.sort == "metric" else found
-    )
+    by_metric: Callable[[TrialView], float] = lambda trial: sign * (trial.metric or 0.0)  # noqa: E731
+    found = sorted((t for t in view.trials if is_wanted(t, choice.wanted)), key=by_metric)
+    found.sort(key=_ORDERS.get(choice.sort, by_metric), reverse=choice.is_reversed)
+    if choice.sort == "metric":
+        found.sort(key=lambda trial: trial.metric is None)
+    return found
 
 
 def is_wanted(trial: TrialView, wanted: str) -> bool:
@@ -156,28 +158,36 @@ ALWAYS = 100
 
 
 def _columns(view: View, trials: Sequence[TrialView]) -> list[Column]:
-    def words(name: str, keep: int, text: Callable[[TrialView], str], sort: str = "") -> Column:
-        width = max([len(name), *(len(text(trial)) for trial in trials)])
-        cell: Cell = lambda trial, _: (text(trial), "")  # noqa: E731
-        return Column(name=name, cell=cell, width=width, keep=keep, sort=sort)
-
     state = 2 + max([len("state"), *(len(trial.state) for trial in trials)])
     return [
-        words("trial", ALWAYS, lambda trial: str(trial.id), "trial"),
-        Column(
-            name="state", cell=_state, width=state, keep=85, shrunk=1, sort="state", is_right=False
-        ),
-        words("step", ALWAYS, lambda trial: str(trial.step), "step"),
-        words(clean(view.metric, 12), ALWAYS, _metric, "metric"),
-        words("best", 51, lambda trial: show_metric(trial.best_metric)),
-        Column(
-            name="curve", cell=_curve, width=CURVE_LEAST, most=CURVE_MOST, keep=81, is_right=False
-        ),
-        words("atoms", 91, lambda trial: str(trial.atoms or "-"), "atoms"),
-        words("launch", 71, lambda trial: str(trial.incarnation or "-")),
-        words("s/step", 50, lambda trial: f"{trial.step_time_s:.3g}" if trial.step_time_s else "-"),
+        _words(trials, "trial", ALWAYS, lambda trial: str(trial.id), sort="trial"),
+        Column("state", _state, state, keep=85, shrunk=1, sort="state", is_right=False),
+        _words(trials, "step", ALWAYS, lambda trial: str(trial.step), sort="step"),
+        _words(trials, clean(view.metric, 12), ALWAYS, _metric, sort="metric"),
+        _words(trials, "best", 51, lambda trial: show_metric(trial.best_metric)),
+        Column("curve", _curve, CURVE_LEAST, most=CURVE_MOST, keep=81, is_right=False),
+        _words(trials, "atoms", 91, lambda trial: str(trial.atoms or "-"), sort="atoms"),
+        _words(trials, "launch", 71, lambda trial: str(trial.incarnation or "-")),
+        _words(trials, "s/step", 50, _step_time),
         *_hparams(trials),
     ]
+
+
+def _words(
+    trials: Sequence[TrialView],
+    name: str,
+    keep: int,
+    text: Callable[[TrialView], str],
+    style: str = "",
+    **more: Any,
+) -> Column:
+    """Make a column of plain texts, as wide as the widest of them."""
+    width = max([len(name), *(len(text(trial)) for trial in trials)])
+    return Column(name, lambda trial, _: (text(trial), style), width, keep, **more)
+
+
+def _step_time(trial: TrialView) -> str:
+    return f"{trial.step_time_s:.3g}" if trial.step_time_s else "-"
 
 
 def _metric(trial: TrialView) -> str:
@@ -207,18 +217,16 @@ def _hparams(trials: Sequence[TrialView]) -> list[Column]:
     for place, name in enumerate(names):
         short = name.rpartition(".")[2]
         short = short if sum(other.rpartition(".")[2] == short for other in names) == 1 else name
-        head, texts = clean(short, NAME_MOST), [found.get(name, "") for found in values.values()]
-
-        def cell(trial: TrialView, _: int, name: str = name) -> tuple[str, str]:
-            return values[trial.id].get(name, ""), QUIET
-
-        width = max(len(head), min(VALUE_MOST, max(map(len, texts), default=0)))
-        is_right = all(map(_is_number, filter(None, texts)))
-        keep = max(52, 70 - place)
-        columns.append(
-            Column(name=head, cell=cell, width=width, keep=keep, is_right=is_right, is_hparam=True)
-        )
+        texts = {n: fit(Text(found.get(name, "")), VALUE_MOST).plain for n, found in values.items()}
+        is_right = all(map(_is_number, filter(None, texts.values())))
+        head, keep = clean(short, NAME_MOST), max(52, 70 - place)
+        more = {"is_right": is_right, "is_hparam": True}
+        columns.append(_words(trials, head, keep, _looked_up(texts), QUIET, **more))
     return columns
+
+
+def _looked_up(texts: Mapping[int, str]) -> Callable[[TrialView], str]:
+    return lambda trial: texts[trial.id]
 
 
 def _is_number(text: str) -> bool:

@@ -7,12 +7,13 @@ else, so a live experiment, a simulated one and the journal of a dead one look t
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpusched.core.allocation import DeviceSlot, DeviceState
 from gpusched.core.rung import Rung
@@ -118,8 +119,7 @@ def _standing(state: State, alive: bool) -> str:
 
 
 def _best(state: State) -> BestView | None:
-    best = state.best
-    if best is None:
+    if (best := state.best) is None:
         return None
     return BestView(
         trial=best.trial,
@@ -132,15 +132,10 @@ def _best(state: State) -> BestView | None:
 
 
 def _best_unsaved(state: State) -> UnsavedView | None:
-    trial = state.best_unsaved
-    if trial is None:
+    if (trial := state.best_unsaved) is None:
         return None
-    return UnsavedView(
-        trial=trial.id,
-        step=trial.best_step,
-        metric=trial.best_score * state.rules.sign,
-        why=trial.why_unsaved,
-    )
+    metric = trial.best_score * state.rules.sign
+    return UnsavedView(trial=trial.id, step=trial.best_step, metric=metric, why=trial.why_unsaved)
 
 
 # ---------------------------------------------------------------- devices
@@ -152,19 +147,9 @@ def _devices(state: State, readings: Iterable[Reading]) -> tuple[DeviceView, ...
 
 
 def _device(slot: DeviceSlot, reading: Reading | None) -> DeviceView:
-    holders = ", ".join(reading.holders) if reading is not None else ""
-    known: dict[str, Any] = {}
-    if reading is not None:
-        known = {
-            "label": clean(reading.label, 80),
-            "utilisation": _finite(reading.utilisation),
-            "memory_used_bytes": reading.memory_used_bytes,
-            "memory_total_bytes": reading.memory_total_bytes,
-            "temperature_c": _finite(reading.temperature_c),
-            "power_w": _finite(reading.power_w),
-            "notes": tuple(clean(note, 200) for note in reading.notes),
-            "history": tuple(_finite(load) for load in reading.history),
-        }
+    read = {} if reading is None else dataclasses.asdict(reading)
+    holders = ", ".join(read.pop("holders", ()))
+    read.pop("device", None)
     return DeviceView(
         id=slot.id,
         state=slot.state.value,
@@ -172,7 +157,7 @@ def _device(slot: DeviceSlot, reading: Reading | None) -> DeviceView:
         awaited_by=slot.awaited_by,
         reason=clean(_reason(slot, holders)),
         stuck=slot.state is DeviceState.DRAINING and bool(holders),
-        **known,
+        **read,
     )
 
 
@@ -182,16 +167,12 @@ def _reason(slot: DeviceSlot, holders: str) -> str:
         return slot.reason or "no reason was given"
     if slot.state is not DeviceState.DRAINING:
         return ""
-    why = "its release is being confirmed"
+    left = "" if slot.trial is None else f"trial {slot.trial}"
     if holders:
-        why = f"still held by {holders}" + (
-            f" after trial {slot.trial} left" if slot.trial is not None else ""
-        )
-    elif slot.trial is not None:
-        why = f"trial {slot.trial} has left, {why}"
-    if slot.awaited_by is not None:
-        why += f"; trial {slot.awaited_by} is next"
-    return why
+        why = f"still held by {holders}" + (f" after {left} left" if left else "")
+    else:
+        why = (f"{left} has left, " if left else "") + "its release is being confirmed"
+    return why if slot.awaited_by is None else f"{why}; trial {slot.awaited_by} is next"
 
 
 # ---------------------------------------------------------------- trials
@@ -206,13 +187,12 @@ def _relevant(state: State) -> list[Trial]:
     if state.best is not None:
         chosen.setdefault(state.best.trial, trials[state.best.trial])
     failed = (trial for trial in reversed(trials.values()) if trial.state is TrialState.FAILED)
-    for _, trial in zip(range(FAILURES), failed, strict=False):
-        chosen.setdefault(trial.id, trial)
+    chosen |= {trial.id: trial for trial in islice(failed, FAILURES)}
     room = LIMIT - len(chosen)
+    # Paused trials are kept in order; a sort of all trials twice a second would be dear.
     paused = (trial for trial in state.paused_by_score() if trial.id not in chosen)
     final = (trial for trial in trials.values() if trial.is_final and trial.id not in chosen)
-    others = [*islice(paused, room), *heapq.nsmallest(room, final, key=_place)]
-    for trial in heapq.nsmallest(room, others, key=_place):
+    for trial in heapq.nsmallest(room, [*islice(paused, room), *final], key=_place):
         chosen[trial.id] = trial
     return sorted(chosen.values(), key=_place)
 
@@ -228,13 +208,12 @@ def _counts(state: State) -> dict[str, int]:
 
 
 def _trial(state: State, trial: Trial, now_s: float) -> TrialView:
-    best = trial.best_score * state.rules.sign
     return TrialView(
         id=trial.id,
         state=trial.state.value,
         step=trial.step,
         metric=_finite(trial.metric),
-        best_metric=_finite(best),
+        best_metric=_finite(trial.best_score * state.rules.sign),
         best_step=trial.best_step,
         atoms=trial.atoms,
         incarnation=trial.incarnation,
@@ -245,30 +224,23 @@ def _trial(state: State, trial: Trial, now_s: float) -> TrialView:
         held_by_user=trial.held_by_user,
         after=clean(trial.after.reason, 200) if trial.after is not None else "",
         hparams=dict(trial.hparams),
-        metrics=_metrics(trial.report.metrics),
+        metrics={
+            clean(name, 60): _number(value)
+            for name, value in islice(trial.report.metrics.items(), METRICS)
+        },
         curve=tuple(_finite(value) for _, value in thinned(trial.curve, CURVE_POINTS)),
         error=first_line(trial.error) if trial.error else None,
     )
 
 
-def _metrics(metrics: Mapping[str, float | str]) -> dict[str, float | str]:
-    """Return a few of the reported metrics; values that are not finite arrive as texts and stay so."""
-    found: dict[str, float | str] = {}
-    for name, value in metrics.items():
-        if len(found) == METRICS:
-            break
-        found[clean(name, 60)] = _number(value)
-    return found
-
-
 def _number(value: float | str) -> float | str:
+    """Return a reported metric; what is not finite arrives as text and stays so."""
     if isinstance(value, str):
         return clean(value, 20)
     try:
-        number = float(value)
+        return value if math.isfinite(value) else str(value)
     except OverflowError:
         return "huge"
-    return value if math.isfinite(number) else str(number)
 
 
 def _finite(value: float | None) -> float | None:
@@ -280,22 +252,17 @@ def _finite(value: float | None) -> float | None:
 
 def _rungs(state: State, rungs: Sequence[Rung], eta: float | None) -> tuple[RungView, ...]:
     """Lowest first. A paused trial waits at the highest rung that recorded it."""
-    waiting = [0] * len(rungs)
-    from_the_top = [(place, rungs[place]) for place in reversed(range(len(rungs)))]
+    waiting: Counter[int] = Counter()
     for trial in state.paused:
-        for place, rung in from_the_top:
-            if trial in rung:
-                waiting[place] += 1
-                break
-    sign = state.rules.sign
+        waiting.update([next((r.milestone for r in reversed(rungs) if trial in r), -1)])
     return tuple(
         RungView(
             milestone=rung.milestone,
             count=len(rung),
-            waiting=waiting[place],
-            cutoff=_finite(rung.cutoff(eta) * sign) if eta and len(rung) else None,
+            waiting=waiting[rung.milestone],
+            cutoff=_finite(rung.cutoff(eta) * state.rules.sign) if eta and len(rung) else None,
         )
-        for place, rung in enumerate(rungs)
+        for rung in rungs
     )
 
 
@@ -304,21 +271,17 @@ def _decisions(state: State) -> tuple[DecisionView, ...]:
 
     The end of the search is told to every trial, and is one decision.
     """
-    ends = [decision for decision in state.decisions if decision[2] == state.stopping]
-    ended = {trial for _, trial, _ in ends}
     decisions = list(state.decisions)
+    ends = [decision for decision in decisions if decision[2] == state.stopping]
+    ended = {trial for _, trial, _ in ends}
     if len(ended) > 1:
-        at, _, why = ends[0]
-        decisions[decisions.index(ends[0])] = (
-            at,
-            None,
-            f"{count(len(ended), 'trial')} are ended: {why}",
-        )
-        decisions = [decision for decision in decisions if decision[2] != why]
-    said: set[tuple[int | None, str]] = set()
-    found: list[DecisionView] = []
+        told = (ends[0][0], None, f"{count(len(ended), 'trial')} are ended: {state.stopping}")
+        decisions[decisions.index(ends[0])] = told
+        decisions = [decision for decision in decisions if decision[2] != state.stopping]
+    first: dict[tuple[int | None, str], float] = {}
     for at, trial, text in decisions[-DECISIONS:]:
-        if (trial, text) not in said:
-            said.add((trial, text))
-            found.append(DecisionView(at=round(at, 3), trial=trial, text=clean(text)))
-    return tuple(found)
+        first.setdefault((trial, text), at)
+    return tuple(
+        DecisionView(at=round(at, 3), trial=trial, text=clean(text))
+        for (trial, text), at in first.items()
+    )

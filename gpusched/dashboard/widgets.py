@@ -25,8 +25,6 @@ Compose = Callable[[int, int], Sequence[Line]]
 class Lines(ScrollView, can_focus=True):
     """Lines of text that scroll below the first ``head``. Only changed lines are painted again.
 
-    A ``DataTable`` renders every cell in sight again at each update: several times the processor time.
-
     ``is_fitted``: as high as there are lines. ``is_wide``: scroll sideways, too. ``follows``: stay at the end while
     lines are added, unless the person has scrolled away from there.
     """

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from textual.pilot import Pilot
 
-from gpusched.dashboard.app import Dashboard, Watched
+from gpusched.dashboard.app import Dashboard, Why
 from gpusched.dashboard.model import View
 from gpusched.dashboard.widgets import Lines
 
-Steps = Callable[[Pilot[Watched], Dashboard], Awaitable[None]]
+Steps = Callable[[Pilot[Why], Dashboard], Awaitable[None]]
 
 
 def drive(
     view: View | None, steps: Steps, *, size: tuple[int, int] = (100, 30), **options: Any
 ) -> Dashboard:
     """Show a view on a screen of this size, and do ``steps`` with it."""
-
-    def frames() -> Iterator[View | None]:
-        yield view
-        while True:
-            app.done.wait()
-            yield None
 
     async def run() -> None:
         async with app.run_test(size=size) as pilot:
@@ -33,7 +27,7 @@ def drive(
             await pilot.pause()
             await steps(pilot, app)
 
-    app = Dashboard(frames, **options)
+    app = Dashboard(lambda: iter([view]), **options)
     asyncio.run(run())
     return app
 

@@ -41,6 +41,7 @@ def main() -> int:
     if args.pid_file is not None:
         args.pid_file.write_text(str(os.getpid()))
     pressed: list[int] = []
+    last: list[View] = []
 
     def on_interrupt() -> str:
         pressed.append(1)
@@ -56,22 +57,23 @@ def main() -> int:
                 time.sleep(0.5)
                 yield None
         for view in scene.frames(0.5):
+            last[:] = [view]
             yield view
             time.sleep(0.5 / args.speed)
 
     def explain(trial: int | None) -> list[str]:
         return [f"the story of trial {trial}", "starting -> running: up on 1 atoms"]
 
-    seen = watch(
+    why = watch(
         frames,
         folder=args.folder,
         on_interrupt=on_interrupt if args.own else None,
         sources={"trial": explain},
         act=(lambda verb, **what: f"asked to {verb}: {what}") if args.steer else None,
     )
-    if seen.view is not None and seen.why == "over":
-        print(summary(seen.view))
-    print(f"ended: {seen.why}, {len(pressed)} interrupts")
+    if why == "over" and last:
+        print(summary(last[0]))
+    print(f"ended: {why}, {len(pressed)} interrupts")
     return 0
 
 

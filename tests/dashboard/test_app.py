@@ -12,7 +12,7 @@ import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
 
-from gpusched.dashboard.app import Dashboard, Watched
+from gpusched.dashboard.app import Dashboard, Why
 from gpusched.dashboard.model import DecisionView, View
 from gpusched.dashboard.screen import TABS
 from gpusched.errors import InputError
@@ -24,7 +24,7 @@ EXPLORING = recorded("exploring")
 
 
 def pressing(*keys: str) -> Steps:
-    async def steps(pilot: Pilot[Watched], _app: Dashboard) -> None:
+    async def steps(pilot: Pilot[Why], _app: Dashboard) -> None:
         for key in keys:
             await pilot.press(key)
             await pilot.pause()
@@ -36,7 +36,7 @@ def shown(view: View | None, *keys: str, **options: Any) -> str:
     """Return the screen after these keys."""
     found = ""
 
-    async def steps(pilot: Pilot[Watched], app: Dashboard) -> None:
+    async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
         nonlocal found
         await pressing(*keys)(pilot, app)
         found = screen_of(app)
@@ -54,7 +54,7 @@ def shown(view: View | None, *keys: str, **options: Any) -> str:
         ("exploring", (160, 45), ()),
         ("exploring", (80, 24), ()),
         ("exploring", (40, 16), ()),
-        ("exploring", (30, 6), ()),
+        ("exploring", (40, 8), ()),
         ("exploring", (100, 30), ("down", "2")),
         ("trouble", (160, 45), ("6",)),
         ("grown", (80, 24), ("down", "enter")),
@@ -129,7 +129,7 @@ def test_a_filter_of_states_and_words() -> None:
 
 
 def test_a_click_selects_sorts_opens_and_filters() -> None:
-    async def steps(pilot: Pilot[Watched], app: Dashboard) -> None:
+    async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
         await pilot.click("#trials", offset=(5, 4))
         assert app.main.choice.selected == 18
         await pilot.click("#trials", offset=(4, 1))
@@ -147,7 +147,7 @@ def test_a_click_selects_sorts_opens_and_filters() -> None:
 def test_the_wheel_and_search_reach_the_beginning() -> None:
     told = tuple(DecisionView(at=float(n), trial=n, text=f"pauses: word{n}") for n in range(40))
 
-    async def steps(pilot: Pilot[Watched], app: Dashboard) -> None:
+    async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
         await pressing("5")(pilot, app)
         panel = app.main.lines_of("decisions")
         assert panel.is_vertical_scroll_end, "the newest is shown first"
@@ -217,7 +217,7 @@ def test_ctrl_c_is_the_callers() -> None:
     screen = shown(EXPLORING, "ctrl+c", "ctrl+c", "down", on_interrupt=interrupt)
     assert "» pressed 2" in screen
     ended = drive(EXPLORING, pressing("ctrl+c")).return_value
-    assert ended == Watched(EXPLORING, "detached")
+    assert ended == "detached"
 
 
 def test_a_failure_of_its_own_is_the_callers_to_word(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,7 +73,7 @@ def test_keys_sizes_and_a_terminal_left_as_it_was(terminal: Open, tmp_path: Path
     shown = screen.settled("── rungs")
     assert len(shown.rstrip("\n").splitlines()) == 35
     screen.resize(30, 12)
-    screen.wait("30 of 40 columns")
+    assert "0:46 left" in screen.wait("(?m)^.*best   accuracy 0.9926.*….*$")
     screen.resize(80, 24)
     screen.wait("trial 18 pauses: 3rd of 3 at rung 9")
     screen.keys("q")
