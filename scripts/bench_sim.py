@@ -137,10 +137,9 @@ def growth(found: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def plot(found: list[dict[str, Any]], file: Path) -> None:
-    from gpusched.sim.plot import pyplot
+    from papers import study
 
-    plt = pyplot()
-    figure, both = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
+    figure, both = study.panels(2, width=4.2, height=3.6)
     for axes, bench in zip(both, ("trials", "atoms"), strict=True):
         for policy in POLICIES:
             lines = [f for f in found if f["policy"] == policy and f["bench"] == bench]
@@ -149,12 +148,10 @@ def plot(found: list[dict[str, Any]], file: Path) -> None:
             )
         axes.set_xscale("log")
         axes.set_xlabel(bench)
-        axes.grid(alpha=0.3)
     both[0].set_ylim(bottom=0)
     both[0].set_ylabel("microseconds a report")
     both[0].legend()
     figure.savefig(file, dpi=110)
-    plt.close(figure)
 
 
 def profile(policy: str) -> None:

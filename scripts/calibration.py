@@ -198,13 +198,10 @@ def wilson(hits: float, count: int, z: float = 1.96) -> tuple[float, float]:
 
 
 def plot(results: dict[str, dict[str, Any]], target: Path) -> None:
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
+    from papers import study
 
     kinds = list(next(iter(results.values())))
-    figure, panels = pyplot.subplots(1, len(kinds), figsize=(9, 4.2), sharey=True)
+    figure, panels = study.panels(len(kinds), width=4.2, height=4.2)
     for panel, kind in zip(panels, kinds, strict=True):
         panel.plot([0, 1], [0, 1], color="0.7", linewidth=1)
         for shift, (name, found) in zip((-0.008, 0.008), results.items(), strict=False):
@@ -219,7 +216,6 @@ def plot(results: dict[str, dict[str, Any]], target: Path) -> None:
         panel.set_xlabel("probability given")
         panel.legend(loc="upper left", frameon=False, fontsize=8)
     panels[0].set_ylabel("share that reached the target")
-    figure.tight_layout()
     figure.savefig(target, dpi=120)
 
 

@@ -90,12 +90,9 @@ def seams(plain: list[Curve], resized: list[Curve], metric: str) -> list[dict[st
 
 
 def draw(curves: dict[str, tuple[list[Curve], list[Curve]]], out: Path) -> None:
-    import matplotlib
+    from papers import study
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(
+    figure, axes = study.pyplot().subplots(
         len(curves), len(METRICS), figsize=(10, 3.2 * len(curves)), squeeze=False
     )
     for row, (name, (plain, resized)) in zip(axes, curves.items(), strict=True):

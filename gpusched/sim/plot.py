@@ -1,4 +1,4 @@
-"""Plots of simulated runs. matplotlib is an optional extra and imported only here.
+"""Plots of simulated runs, on a page like a report's.
 
 If one thing was varied (atoms, deadline, scaling or delay), the best metric over it, a line a policy; else the best
 metric over time. Bands and bars are 95% intervals over seeds.
@@ -7,18 +7,16 @@ metric over time. Bands and bars are 95% intervals over seeds.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from gpusched.errors import InputError
+from gpusched.report import page
+from gpusched.report.figures import SIZES, Figure, figure
 from gpusched.sim.single import Result
 from gpusched.sim.study import Mean, Row, summarise
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-SUFFIXES = (".png", ".svg", ".pdf")
 #: Possible x axes: (field of a row, name of the axis).
 DIMENSIONS = (
     ("atoms", "atoms"),
@@ -26,53 +24,43 @@ DIMENSIONS = (
     ("delay_s", "launch and resize delay (s)"),
     ("scaling", "scaling"),
 )
+#: Okabe and Ito's colours, the most striking first.
+COLOURS = tuple(reversed(SIZES[:-1]))
+#: Instants at which a curve over time is known.
+INSTANTS = 200
 
 
 def check(file: Path) -> None:
-    """Raises InputError if a plot cannot be written there: before hours of simulation, not after."""
-    if file.suffix.lower() not in SUFFIXES:
-        raise InputError(f"--plot {file}: the file's name must end in {', '.join(SUFFIXES)}")
+    """Raise InputError if a plot cannot be written there: before hours of simulation, not after."""
+    if file.suffix.lower() != ".html":
+        raise InputError(f"--plot {file}: a plot is a page; the file's name must end in .html")
     if not file.absolute().parent.is_dir():
         raise InputError(f"--plot {file}: the folder {file.absolute().parent} does not exist")
-    pyplot()
-
-
-def pyplot() -> Any:
-    """matplotlib.pyplot without a display. Raises InputError if it is not installed."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise InputError(
-            "plots need matplotlib, which is not installed; install gpusched[plots] (pip install 'gpusched[plots]')"
-        ) from None
-    matplotlib.use("agg")
-    import matplotlib.pyplot as found
-
-    return found
 
 
 def plot(results: Sequence[Result], file: Path, metric: str) -> None:
-    """Draw them into ``file``. Raises InputError if it cannot be written."""
+    """Draw the runs into a page. Raises InputError if the file cannot be written."""
     rows = summarise(results)
     varied = [
         (name, label) for name, label in DIMENSIONS if len({getattr(r, name) for r in rows}) > 1
     ]
-    plt = pyplot()
-    figure, axes = plt.subplots(figsize=(7.0, 4.3), layout="constrained")
     if varied:
-        _over_dimension(axes, rows, *varied[0])
+        (name, label), *_ = varied
+        axis: Figure = {"type": "category" if name == "scaling" else "linear"}
+        if name == "atoms":
+            places = sorted({row.atoms for row in rows})
+            axis = {"type": "log", "tickvals": places, "ticktext": [str(n) for n in places]}
+        traces, y = list(_over_dimension(rows, name)), f"best {metric} at the deadline"
     else:
-        _over_time(axes, results)
-    axes.set_ylabel(f"best {metric} at the deadline" if varied else f"best {metric}")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    axes.set_title(_title(results, varied), fontsize="medium")
+        axis, label = {}, "time (s)"
+        traces, y = list(_over_time(results)), f"best {metric}"
+    drawn = figure(traces, label, y, xaxis=axis, showlegend=True)
+    words = "Bands and bars are 95% intervals over seeds."
+    text = page.page("Simulated runs", [], [(_title(results, varied), drawn, words)], [])
     try:
-        figure.savefig(file, dpi=130)
+        page.write(file, text)
     except OSError as error:
         raise InputError(f"--plot {file}: cannot be written ({error.strerror})") from None
-    finally:
-        plt.close(figure)
 
 
 def _title(results: Sequence[Result], varied: Sequence[tuple[str, str]]) -> str:
@@ -88,46 +76,52 @@ def _title(results: Sequence[Result], varied: Sequence[tuple[str, str]]) -> str:
     return ", ".join(parts)
 
 
-def _over_dimension(axes: Axes, rows: Sequence[Row], name: str, label: str) -> None:
-    """Rows that differ in more than this are pooled at their x."""
+def _over_dimension(rows: Sequence[Row], name: str) -> Iterator[Figure]:
+    """Yield a line a policy; rows that differ in more than this are pooled at their x."""
     places = sorted({getattr(row, name) for row in rows}, key=lambda x: (isinstance(x, str), x))
-    for policy in dict.fromkeys(row.name for row in rows):
-        xs, means, bars = [], [], []
+    for place, policy in enumerate(dict.fromkeys(row.name for row in rows)):
+        trace: Figure = {"type": "scatter", "mode": "lines+markers", "name": escape(policy)}
+        trace |= {"x": [], "y": [], "line": {"color": COLOURS[place % len(COLOURS)]}}
+        bars = []
         for x in places:
             here = [row.best for row in rows if row.name == policy and getattr(row, name) == x]
             known = [mean for mean in here if mean.count]
             if known:
-                xs.append(str(x) if isinstance(x, str) else x)
-                means.append(sum(mean.mean for mean in known) / len(known))
-                bars.append(known[0].half_width if len(known) == 1 else 0.0)
-        axes.errorbar(
-            xs, means, [bar if bar == bar else 0.0 for bar in bars], label=policy, capsize=3
-        )
-    axes.set_xlabel(label)
-    if name == "atoms" and len(places) > 1:
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(places, [str(x) for x in places])
+                trace["x"].append(x)
+                trace["y"].append(sum(mean.mean for mean in known) / len(known))
+                bars.append(_half_width(known[0]) if len(known) == 1 else 0.0)
+        yield {**trace, "error_y": {"type": "data", "array": bars}}
 
 
-def _over_time(axes: Axes, results: Sequence[Result], points: int = 200) -> None:
-    deadline_s = results[0].deadline
-    times = [deadline_s * n / points for n in range(points + 1)]
-    for policy in dict.fromkeys(f"{r.policy} {r.label}".rstrip() for r in results):
-        runs = [r for r in results if f"{r.policy} {r.label}".rstrip() == policy and r.history]
-        bands = [(at, Mean.of(_values_at(runs, at))) for at in times]
-        # A mean over the seeds that already have a model would be of another set of seeds.
-        full = [(at, mean) for at, mean in bands if mean.count == len(runs) and mean.count]
-        xs, ys = [at for at, _ in full], [mean.mean for _, mean in full]
-        widths = [mean.half_width if mean.count > 1 else 0.0 for _, mean in full]
-        (line,) = axes.plot(xs, ys, label=policy)
-        low = [y - width for y, width in zip(ys, widths, strict=True)]
-        high = [y + width for y, width in zip(ys, widths, strict=True)]
-        axes.fill_between(xs, low, high, alpha=0.2, color=line.get_color(), linewidth=0)
-    axes.set_xlabel("time (s)")
+def _over_time(results: Sequence[Result]) -> Iterator[Figure]:
+    """Yield a band and a line a policy, from when every seed has a model: before, a mean would be of other seeds."""
+    times = [results[0].deadline * n / INSTANTS for n in range(INSTANTS + 1)]
+    names = dict.fromkeys(_name(result) for result in results)
+    for place, name in enumerate(names):
+        runs = [result for result in results if _name(result) == name and result.history]
+        means = [(at, Mean.of(_values_at(runs, at))) for at in times]
+        full = [(at, mean) for at, mean in means if mean.count == len(runs) and mean.count]
+        xs, color = [at for at, _ in full], COLOURS[place % len(COLOURS)]
+        low = [mean.mean - _half_width(mean) for _, mean in full]
+        high = [mean.mean + _half_width(mean) for _, mean in full]
+        band = {"x": [*xs, *reversed(xs)], "y": [*low, *reversed(high)], "fill": "toself"}
+        quiet = {"mode": "none", "opacity": 0.25, "hoverinfo": "skip", "showlegend": False}
+        yield {"type": "scatter", **band, **quiet, "fillcolor": color}
+        ys = [mean.mean for _, mean in full]
+        yield {"type": "scatter", "x": xs, "y": ys, "name": escape(name), "line": {"color": color}}
+
+
+def _name(result: Result) -> str:
+    return f"{result.policy} {result.label}".rstrip()
+
+
+def _half_width(mean: Mean) -> float:
+    """Return half of the interval; 0 where one seed has none."""
+    return mean.half_width if mean.count > 1 else 0.0
 
 
 def _values_at(runs: Sequence[Result], at: float) -> list[float]:
-    """The best metric of each run at a time, of those that have one by then."""
+    """Return the best metric of each run at a time, of those that have one by then."""
     found = []
     for run in runs:
         place = bisect.bisect_right(run.history, (at, float("inf")))

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpusched.sim.physics import Delays
-from gpusched.sim.plot import pyplot
 from gpusched.sim.setup import Setup
 from gpusched.sim.single import Result
 from papers import study
@@ -66,15 +65,13 @@ def draw(results: Sequence[Result], folder: Path) -> list[str]:
             if (point["policy"], point["atoms"]) == (policy, machines):
                 point["each_order"] = [round(value, 3) for value in spread[-1]]
     study.write(folder, name, title, found)
-    figure, axes = pyplot().subplots(1, 2, figsize=(8.4, 3.2), layout="constrained")
+    figure, axes = study.panels(2, width=3.9, height=3.2, share=False)
     study.lines(axes[0], found, "atoms", "hours", "policy", NAMES)
     axes[0].set_xlabel("machines")
     axes[0].set_ylabel("hours to the target")
     axes[0].legend(fontsize="x-small")
     axes[1].boxplot(spread, whis=(0, 100), tick_labels=[NAMES[policy] for policy in POLICIES])
     axes[1].set_title(f"{machines} machines, {len(spread[0])} orders", fontsize="small")
-    for one in axes:
-        one.grid(alpha=0.3)
     study.save(figure, folder, name, title)
     return _said(found, spread, machines)
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpusched.sim.plot import pyplot
 from gpusched.sim.setup import Setup
 from gpusched.sim.single import Result
 from gpusched.sim.study import Mean
@@ -74,6 +73,17 @@ def write(folder: Path, name: str, title: str, found: Sequence[Mapping[str, Any]
         f'{{"figure": {json.dumps(name)}, "title": {json.dumps(title)}, "points": [\n{lines}\n]}}\n'
     )
     (folder / f"{name}.json").write_text(text)
+
+
+def pyplot() -> Any:
+    """Return matplotlib's pyplot without a display: the pictures of the documentation are files, which plotly needs a
+    browser for."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot as found
+
+    return found
 
 
 def panels(

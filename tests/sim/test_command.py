@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 
 import pytest
@@ -52,19 +53,24 @@ def test_several_processes_give_the_same_table(capsys):
     assert one == two
 
 
-def test_plots_are_pictures(capsys, tmp_path):
-    over_time, over_atoms = tmp_path / "time.png", tmp_path / "atoms.svg"
-    assert simulate(capsys, "--plot", str(over_time), *SHORT)[0] == 0
-    assert over_time.read_bytes().startswith(b"\x89PNG")
-    assert simulate(capsys, "--plot", str(over_atoms), "--atoms", "2,4", *SHORT)[0] == 0
-    assert b"<svg" in over_atoms.read_bytes()
-
-
-def test_without_matplotlib_it_says_so_before_it_simulates(capsys, tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    code, out, err = simulate(capsys, "--plot", str(tmp_path / "x.png"), *SHORT)
-    assert (code, out) == (2, "")
-    assert "plots need matplotlib" in err
+@pytest.mark.parametrize(
+    ("varied", "axis", "lines"),
+    [
+        ([], "time (s)", 2),  # a band and a line
+        (["--atoms", "2,4"], "atoms", 1),
+        (["--scaling", "linear,none"], "scaling", 1),
+    ],
+)
+def test_a_plot_is_a_page_that_needs_nothing(capsys, tmp_path, varied, axis, lines):
+    file = tmp_path / "plot.html"
+    assert simulate(capsys, "--plot", str(file), *varied, *SHORT)[0] == 0
+    text = file.read_text()
+    assert not re.search(r"https?://|url\(", text)
+    found = re.search(r"<script type='application/json' id='plots'>(.*?)</script>", text)
+    (plot,) = json.loads(found[1]).values()
+    assert plot["layout"]["xaxis"]["title"]["text"] == axis
+    assert len(plot["data"]) == lines
+    assert all(y is not None for trace in plot["data"] for y in trace["y"])
 
 
 def test_kept_runs_can_be_read_and_replayed(capsys, tmp_path):
@@ -105,7 +111,8 @@ def test_a_running_experiment_is_not_replayed(capsys, tmp_path):
         (["--polcy", "asha"], "--polcy; did you mean --policy?"),
         (["--nothing-like-it"], "unknown option --nothing-like-it\n"),
         (["--plot", "picture.bmp"], "must end in"),
-        (["--plot", "/nowhere/picture.png"], "does not exist"),
+        (["--plot", "/nowhere/picture.html"], "does not exist"),
+        (["--plot", "picture.png"], "must end in .html"),
         (["--jobs", "0"], "--jobs must be at least 1"),
         (["--sizes", "1,x"], "write numbers of atoms"),
         (["--seeds", "many"], "is not a whole number"),
