@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 
 def numbered(folder: Path) -> list[int]:
@@ -20,28 +21,34 @@ def numbered(folder: Path) -> list[int]:
         return []
 
 
+class _Rooted(Protocol):
+    @property
+    def root(self) -> Path: ...
+
+
+class Entry:
+    """An attribute that is the path of this name below the owner's ``root``."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, owner: _Rooted, kind: type | None = None) -> Path:
+        return owner.root / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class TrialPaths:
     """The folder of one trial, ``trials/0007``."""
 
     root: Path
 
-    @property
-    def hparams(self) -> Path:
-        return self.root / "hparams.json"
-
-    @property
-    def reports(self) -> Path:
-        return self.root / "reports.jsonl"
-
-    @property
-    def own(self) -> Path:
-        """The folder for files of the script's own (``trial.folder``)."""
-        return self.root / "files"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
+    hparams = Entry("hparams.json")
+    reports = Entry("reports.jsonl")
+    checkpoints = Entry("checkpoints")
+    #: Files of the script's own (``trial.folder``).
+    own = Entry("files")
+    #: Number and devices of an incarnation that waits for the one before it to leave; absent otherwise.
+    waits = Entry("waits")
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:08d}"
@@ -59,11 +66,6 @@ class TrialPaths:
     def fence(self) -> Path:
         """Number of the newest incarnation that must not write (``lock.py``); there on a cluster alone."""
         return self.root / "fence"
-
-    @property
-    def waits(self) -> Path:
-        """Number and devices of an incarnation that waits for the one before it to leave; absent otherwise."""
-        return self.root / "waits"
 
     @property
     def incarnations(self) -> list[int]:
@@ -109,104 +111,42 @@ class ExperimentPaths:
 
     root: Path
 
-    @property
-    def recipe(self) -> Path:
-        return self.root / "recipe.yaml"
-
-    @property
-    def resolved(self) -> Path:
-        return self.root / "resolved.json"
-
-    @property
-    def source(self) -> Path:
-        """The path that the recipe was read from."""
-        return self.root / "source.json"
-
-    @property
-    def code(self) -> Path:
-        """The code at the start: git commit, versions of packages."""
-        return self.root / "code.json"
-
-    @property
-    def diff(self) -> Path:
-        """Changes at the start that were not committed, as a patch; absent without any."""
-        return self.root / "uncommitted.diff"
-
-    @property
-    def began(self) -> Path:
-        """The beginning of the experiment, in both clocks."""
-        return self.root / "began.json"
-
-    @property
-    def profile(self) -> Path:
-        """Measurements of this recipe from an earlier profile, if there are any."""
-        return self.root / "profile.json"
-
-    @property
-    def worker(self) -> Path:
-        return self.root / "worker.json"
-
-    @property
-    def journal(self) -> Path:
-        return self.root / "journal.db"
-
-    @property
-    def whatif(self) -> Path:
-        """The last answer of ``gpusched whatif``, as JSON; absent before the first."""
-        return self.root / "whatif.json"
-
-    @property
-    def reserve(self) -> Path:
-        """Room that the journal gets back when the disk is full."""
-        return self.root / "reserve"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / "lock"
-
-    @property
-    def socket(self) -> Path:
-        return self.root / "daemon.sock"
-
-    @property
-    def log(self) -> Path:
-        return self.root / "daemon.log"
+    #: The recipe for people, as the daemon reads it, and the path that it was read from.
+    recipe = Entry("recipe.yaml")
+    resolved = Entry("resolved.json")
+    source = Entry("source.json")
+    #: The part of the recipe that ranks read.
+    worker = Entry("worker.json")
+    #: The code at the start (git commit, versions of packages), and changes that were not committed, as a patch.
+    code = Entry("code.json")
+    diff = Entry("uncommitted.diff")
+    #: The beginning of the experiment, in both clocks.
+    began = Entry("began.json")
+    #: Measurements of this recipe from an earlier profile, if there are any.
+    profile = Entry("profile.json")
+    journal = Entry("journal.db")
+    #: Room that the journal gets back when the disk is full.
+    reserve = Entry("reserve")
+    lock = Entry("lock")
+    socket = Entry("daemon.sock")
+    log = Entry("daemon.log")
+    trials = Entry("trials")
+    #: A link into ``bests``; swapping it is what makes a new best model atomic.
+    best = Entry("best")
+    bests = Entry(".best")
+    #: Notes of which trial was the first to write a path outside the experiment (``worker/files.py``).
+    written = Entry("written")
+    #: The last answer of ``gpusched whatif``; absent before the first.
+    whatif = Entry("whatif.json")
+    #: The standing of the experiment at its end.
+    final_view = Entry("final.json")
+    #: Reason why the latest daemon failed, with its exit code; absent while a daemon runs and after a good end.
+    failure = Entry("failure.json")
+    report = Entry("report.html")
 
     def logger_log(self, name: str) -> Path:
         """Return the log of the process that feeds a logger, ``tensorboard`` or ``mine.py:MyLogger``."""
         return self.root / f"log-to-{name.rpartition('/')[2].replace(':', '-')}.log"
-
-    @property
-    def written(self) -> Path:
-        """Notes of which trial was the first to write a path outside the experiment (``worker/files.py``)."""
-        return self.root / "written"
-
-    @property
-    def trials(self) -> Path:
-        return self.root / "trials"
-
-    @property
-    def best(self) -> Path:
-        """A link into ``bests``; swapping it is what makes a new best model atomic."""
-        return self.root / "best"
-
-    @property
-    def bests(self) -> Path:
-        return self.root / ".best"
-
-    @property
-    def final_view(self) -> Path:
-        """The standing of the experiment at its end."""
-        return self.root / "final.json"
-
-    @property
-    def failure(self) -> Path:
-        """Reason why the latest daemon failed, with its exit code; absent while a daemon runs and after a good end."""
-        return self.root / "failure.json"
-
-    @property
-    def report(self) -> Path:
-        return self.root / "report.html"
 
     @property
     def trial_numbers(self) -> list[int]:

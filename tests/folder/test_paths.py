@@ -15,10 +15,9 @@ from gpusched.folder.paths import ExperimentPaths, TrialPaths
 
 
 def places(of: object, *given: Any) -> dict[str, Path]:
-    """Every property of a class of paths that is one."""
-    names = [name for name in dir(type(of)) if isinstance(getattr(type(of), name), property)]
-    found = {name: getattr(of, name) for name in names}
-    return {name: value for name, value in found.items() if isinstance(value, Path)}
+    """Every attribute of a class of paths that is one."""
+    names = [name for name, kind in vars(type(of)).items() if isinstance(kind, paths.Entry)]
+    return {name: getattr(of, name) for name in names}
 
 
 def test_what_the_contract_names_is_where_it_says() -> None:
