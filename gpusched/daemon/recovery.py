@@ -9,8 +9,7 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,8 +22,7 @@ from gpusched.errors import GpuschedError
 from gpusched.executors.best import keep_best
 from gpusched.folder.files import sync, write_durably
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.processes.claim import read_claim
-from gpusched.processes.identity import end_incarnation, mark_of
+from gpusched.processes.hunt import Hunt
 
 #: How long process trees that nobody knows may take to die of SIGKILL.
 HUNT_S = 30.0
@@ -75,9 +73,7 @@ class Unknown:
     killed: int = 0
 
 
-def forget_the_unknown(
-    state: State, paths: ExperimentPaths, clock: Callable[[], float] = time.monotonic
-) -> Unknown:
+def forget_the_unknown(state: State, paths: ExperimentPaths) -> Unknown:
     """End processes that the journal does not know, so that devices it takes for free are. Raises GpuschedError."""
     found = Unknown()
     for number in paths.trial_numbers:
@@ -85,7 +81,7 @@ def forget_the_unknown(
         known = trial.incarnation if trial is not None else 0
         newer = [n for n in trial_paths.incarnations if n > known]
         for incarnation in newer:
-            found.killed += _end(paths, number, incarnation, clock)
+            found.killed += _end(Hunt(paths, number, incarnation), number)
         if trial is None:
             _put_aside(trial_paths.root)
             found.aside.append(number)
@@ -94,17 +90,13 @@ def forget_the_unknown(
     return found
 
 
-def _end(paths: ExperimentPaths, trial: int, incarnation: int, clock: Callable[[], float]) -> int:
+def _end(hunt: Hunt, trial: int) -> int:
     """Kill an incarnation until nothing of it is left; return the number of its processes."""
-    claim = read_claim(paths.trial(trial).shim(incarnation))
-    leaders = claim.leaders if claim is not None else ()
-    mark = mark_of(paths.root, trial, incarnation)
-    killed, left = end_incarnation(mark, leaders, HUNT_S, clock)
+    killed, left = hunt.end(HUNT_S)
     if left:
-        pids = ", ".join(str(process.pid) for process in left[:5])
         raise GpuschedError(
-            f"processes {pids} of trial {trial} cannot be killed; the journal knows nothing of them, so the "
-            "experiment cannot go on beside them"
+            f"{left} of trial {trial} cannot be killed; the journal knows nothing of them, so the experiment cannot go on "
+            "beside them"
         )
     return killed
 

@@ -4,7 +4,7 @@
 * ``claim``: who a tree's shim and ranks are (``shim.json``); there is one claim at most
 * ``outcome``: what became of it, judged from what it left on disk
 * ``stacks``: where every thread of a rank stands, asked by a signal
-* ``segments``: shared memory that it leaves behind
+* ``hunt``: kills what a tree left behind, ``segments`` removes its shared memory
 
 Quick to import: every shim and rank does.
 """

@@ -18,7 +18,6 @@ import functools
 import os
 import signal
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -35,7 +34,6 @@ PATIENCE_S = 0.5
 """Time to wait for the kernel's figures of a process's memory."""
 
 T = TypeVar("T")
-_ROUND_S = 0.02
 _silent: dict[int, int | None] = {}  # processes that kept us waiting, with their start times
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -277,26 +275,6 @@ def incarnations_left(folder: Path) -> set[tuple[int, int]]:
             if trial.isdigit() and number.isdigit():
                 found.add((int(trial), int(number)))
     return found
-
-
-def end_incarnation(
-    mark: str,
-    leaders: Iterable[Identity],
-    limit_s: float,
-    clock: Callable[[], float] = time.monotonic,
-) -> tuple[int, list[Identity]]:
-    """Kill an incarnation until nothing is left of it, at most for ``limit_s``.
-
-    Returns the number of its processes, and those that are left.
-    """
-    leaders = tuple(leaders)
-    killed, until = 0, clock() + limit_s
-    while left := of_incarnation(mark, leaders):
-        killed = max(killed, kill_each(left))
-        if clock() > until:
-            break
-        time.sleep(_ROUND_S)
-    return killed, left
 
 
 def kill_each(processes: Iterable[Identity]) -> int:

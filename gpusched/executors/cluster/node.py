@@ -34,8 +34,8 @@ from gpusched.executors.local.settings import devices_of, launch_settings
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import Epoch, Lock, read_fence
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.processes.claim import read_claim
-from gpusched.processes.identity import end_incarnation, incarnations_left, mark_of
+from gpusched.processes.hunt import Hunt
+from gpusched.processes.identity import incarnations_left
 from gpusched.protocol import Report
 from gpusched.recipe.recipe import Recipe
 
@@ -240,14 +240,10 @@ class Session:
     def _reconcile(self, executor: TorchrunExecutor, frame: frames.Reconcile) -> None:
         """End what should not be here, find out about what should, and have devices proven clean."""
         live = {(one.trial, one.incarnation) for one in frame.live}
-        root = self._node.paths.root
-        for trial, incarnation in incarnations_left(root) - live:
-            claim = read_claim(self._node.paths.trial(trial).shim(incarnation))
-            leaders = claim.leaders if claim is not None else ()
-            _, left = end_incarnation(mark_of(root, trial, incarnation), leaders, HUNT_S)
+        for trial, incarnation in incarnations_left(self._node.paths.root) - live:
+            _, left = Hunt(self._node.paths, trial, incarnation).end(HUNT_S)
             if left:
-                pids = ", ".join(str(process.pid) for process in left[:5])
-                raise GpuschedError(f"processes {pids} of trial {trial} cannot be killed")
+                raise GpuschedError(f"{left} of trial {trial} cannot be killed")
             self._say(f"ended what was left of trial {trial}, launch {incarnation}")
         for one in frame.live:
             self._seqs[one.trial] = one.last_seq

@@ -11,24 +11,16 @@
 from __future__ import annotations
 
 import signal
-import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from gpusched.executors.local.endings import Ending, how_it_ended, lost
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.server import Server
-from gpusched.processes.identity import (
-    Identity,
-    command_of,
-    kill_each,
-    mark_of,
-    of_incarnation,
-)
-from gpusched.processes.segments import Segments
+from gpusched.processes.hunt import Hunt
+from gpusched.processes.identity import Identity
 
 _SERVER_PATIENCE_S = 5.0
 _HUNT_EVERY_S = 0.05
@@ -50,7 +42,7 @@ class Stopping:
     ) -> None:
         self._hub = shared.hub
         self._roster = shared.roster
-        self._experiment = shared.paths.root
+        self._paths = shared.paths
         self._settings = shared.settings
         self._timers = shared.timers
         self._server = server
@@ -108,7 +100,7 @@ class Stopping:
     def hunt(self, incarnation: Incarnation) -> None:
         """Kill what an incarnation left behind, then end it."""
         if self._roster.has(incarnation):
-            self._round(incarnation, Hunt(self._experiment, incarnation))
+            self._round(incarnation, Hunt(self._paths, incarnation.trial, incarnation.number))
 
     def _round(self, incarnation: Incarnation, hunt: Hunt) -> None:
         if not self._roster.has(incarnation):
@@ -123,56 +115,8 @@ class Stopping:
     def _give_up(self, incarnation: Incarnation) -> None:
         if not self._roster.has(incarnation):
             return
-        hunt = Hunt(self._experiment, incarnation)
+        hunt = Hunt(self._paths, incarnation.trial, incarnation.number)
         self._inventory.hold(incarnation.devices, hunt)
         error = f"{hunt.describe()} cannot be killed"
         ending = lost(error) if incarnation.stop_grace_s is None else Ending("killed", error=error)
         self._end(incarnation, ending)
-
-
-class Hunt:
-    """The processes that an incarnation left behind, known even after the incarnation is forgotten elsewhere."""
-
-    def __init__(self, experiment: Path, incarnation: Incarnation) -> None:
-        self._mark = mark_of(experiment, incarnation.trial, incarnation.number)
-        claim = incarnation.claim()
-        self._leaders = claim.leaders if claim is not None else ()
-        self._left: list[Identity] = []
-        self._began_s = time.monotonic()
-        self._segments = Segments(began_s=_claimed_at(incarnation))
-        for leader in self._leaders:
-            self._segments.reaped(leader.pid)
-
-    @property
-    def since_s(self) -> float:
-        """Seconds since the hunt began."""
-        return time.monotonic() - self._began_s
-
-    def round(self) -> int:
-        """Kill every process that is left and return their number; 0: none is left."""
-        self._left = of_incarnation(self._mark, self._leaders)
-        if self._left:
-            self._segments.note_all(lambda: [who.pid for who in self._left])
-            for who in self._left:
-                self._segments.reaped(who.pid)
-            kill_each(self._left)
-        else:
-            self._segments.remove()
-        return len(self._left)
-
-    def describe(self) -> str:
-        """Name the processes that are left."""
-        left = self._left or of_incarnation(self._mark, self._leaders)
-        names = ", ".join(
-            f"{who.pid} ({command_of(who.pid)[:60] or 'no name'})" for who in left[:5]
-        )
-        more = f" and {len(left) - 5} more" if len(left) > 5 else ""
-        return f"process{'es' * (len(left) > 1)} {names}{more}" if left else "its process tree"
-
-
-def _claimed_at(incarnation: Incarnation) -> float | None:
-    """Return when a shim claimed this incarnation, by the wall clock; None where no shim did."""
-    try:
-        return incarnation.paths.shim(incarnation.number).stat().st_ctime
-    except OSError:
-        return None
