@@ -216,7 +216,7 @@ class Daemons:
             self.experiment,
             FragileExecutor(self.machine, self.points, self.facts),
             FragileJournal(journal, self.points),  # type: ignore[arg-type]
-            suggester=FragileSuggester(of, self.points) if of.has_memory else None,
+            helpers={Suggest: FragileSuggester(of, self.points)} if of.has_memory else {},
             check=True,
         )
         if known == 0:

@@ -18,7 +18,7 @@ import sys
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,9 @@ from gpusched.daemon import recovery, reopening
 from gpusched.daemon.people import People
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
 from gpusched.devices.base import Device, require_sizes
-from gpusched.driver.assemble import Assembled, assemble, read_recipe
+from gpusched.driver.assemble import Assembled, assemble, make_helpers, read_recipe
 from gpusched.driver.clock import Beginning, ExperimentClock
-from gpusched.driver.forecaster import make_forecaster
 from gpusched.driver.loop import Driver, replay
-from gpusched.driver.suggester import make_suggester
 from gpusched.errors import (
     DamagedState,
     DeviceError,
@@ -45,7 +43,7 @@ from gpusched.errors import (
 )
 from gpusched.executors import base as executors
 from gpusched.executors.hub import Hub
-from gpusched.folder.files import write_durably
+from gpusched.folder.files import write_all, write_durably
 from gpusched.folder.lock import Epoch, Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
@@ -118,8 +116,7 @@ class Daemon:
         self.journal = journal or Journal.create(
             paths.journal, {"epoch": self.epoch.number, "checksums": checksums(paths)}
         )
-        self._forecaster = make_forecaster(recipe)
-        self._suggester = make_suggester(recipe)
+        self._helpers = make_helpers(recipe)
         source = read_source(paths.source)
         folder = source.parent if source is not None else paths.root
         self._loggers = Loggers(paths, recipe.log_to, folder)
@@ -127,11 +124,10 @@ class Daemon:
             self.experiment,
             self.executor,
             self.journal,
-            forecaster=self._forecaster,
-            suggester=self._suggester,
+            helpers=self._helpers,
             observer=self.people.observe,
             fence=self.epoch.check,
-            spare=self.storage.reserve,
+            spare=self.storage.reserve.give,
         )
 
     # ------------------------------------------------------------ beginning
@@ -322,46 +318,28 @@ class Daemon:
         self._next_look_at = now + FENCE_EVERY_S
         self.epoch.check()
         self._loggers.look()
-        for complaint in complaints(self._forecaster, self._suggester, self._loggers):
-            self._say(complaint)
-
-
-def complaints(*helpers: Any) -> Iterator[str]:
-    """Take what went wrong in processes beside the daemon's."""
-    for helper in helpers:
-        while helper is not None and helper.complaints:
-            yield helper.complaints.popleft()
+        for helper in (*self._helpers.values(), self._loggers):
+            while helper.complaints:
+                self._say(helper.complaints.popleft())
 
 
 # ---------------------------------------------------------------- start
 
 
-class _Unfailing(io.RawIOBase):
+class _Unfailing(io.FileIO):
     """Standard output on a disk that may refuse: drops what cannot be written, as the journal has all that matters."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def writable(self) -> bool:
-        return True
-
-    def fileno(self) -> int:
-        return self._descriptor
-
-    def write(self, data: object) -> int:
-        view = memoryview(data).cast("B")  # type: ignore[arg-type]
-        size = len(view)
+    def write(self, data: Any) -> int:
         with contextlib.suppress(OSError):
-            while view:
-                view = view[os.write(self._descriptor, view) :]
-        return size
+            write_all(self.fileno(), data)
+        return len(data)
 
 
 def write_unfailingly() -> None:
     """Keep ``print`` from ever raising: a disk that refuses a line ends no search."""
     sys.stdout, sys.stderr = (
         io.TextIOWrapper(
-            io.BufferedWriter(_Unfailing(descriptor)),
+            io.BufferedWriter(_Unfailing(descriptor, "wb", closefd=False)),
             "utf-8",
             errors="backslashreplace",
             line_buffering=True,

@@ -14,13 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from gpusched import policies
+from gpusched.core.decisions import Forecast, Suggest
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.dashboard import view as views
 from gpusched.driver import profiles
 from gpusched.driver.clock import Beginning
+from gpusched.driver.forecaster import PooledForecaster, make_forecaster
 from gpusched.driver.loop import replay
 from gpusched.driver.profiles import Profile
+from gpusched.driver.suggester import ChildSuggester, make_suggester
 from gpusched.errors import DamagedState, InputError
 from gpusched.folder.files import private_folder, write_durably
 from gpusched.folder.paths import ExperimentPaths
@@ -131,6 +134,12 @@ def make_experiment(recipe: Recipe, obeyed: Rules) -> Experiment:
     policy = policies.make(recipe.policy_name, recipe.policy_options)
     draw = None if recipe.has_memory else recipe.configurations().sample
     return Experiment(obeyed, policy, draw)
+
+
+def make_helpers(recipe: Recipe) -> dict[type, PooledForecaster | ChildSuggester]:
+    """Return what the recipe's policy and sampler need beside the loop, by the kind of command."""
+    helpers = {Forecast: make_forecaster(recipe), Suggest: make_suggester(recipe)}
+    return {kind: helper for kind, helper in helpers.items() if helper is not None}
 
 
 def assemble(

@@ -18,6 +18,8 @@ from typing import Any, Generic, TypeVar
 
 #: A process that dies this often without an answer in between is not started again.
 MAX_DEATHS = 3
+#: Interval at which a question without an answer is looked at.
+LOOK_EVERY_S = 0.05
 _CHUNK_BYTES = 1 << 16
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 

@@ -15,27 +15,19 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from gpusched.core.decisions import Forecast
 from gpusched.core.events import Event, Forecasted
-from gpusched.driver.child import Answer, Child, serve
+from gpusched.driver.child import LOOK_EVERY_S, Answer, Child, serve
+from gpusched.executors.base import FOREVER
 
 if TYPE_CHECKING:
     from gpusched.policies.curves.predictor import CurvePredictor
+    from gpusched.recipe.recipe import Recipe
 
 
-class ForecastRecipe(Protocol):
-    """The part of ``gpusched.recipe.recipe.Recipe`` that forecasts need."""
-
-    @property
-    def policy_options(self) -> Mapping[str, Any]: ...
-
-    @property
-    def seed(self) -> int: ...
-
-
-def make_forecaster(recipe: ForecastRecipe) -> PooledForecaster | None:
+def make_forecaster(recipe: Recipe) -> PooledForecaster | None:
     """Return the forecaster that the policy's option ``predictor`` asks for; None if the policy forecasts nothing."""
     predictor = recipe.policy_options.get("predictor")
     if not isinstance(predictor, str):
@@ -48,7 +40,7 @@ def make_forecaster(recipe: ForecastRecipe) -> PooledForecaster | None:
 
 
 class PooledForecaster:
-    """Implements ``driver.Forecaster`` with up to ``workers`` processes."""
+    """A ``Helper`` with up to ``workers`` processes."""
 
     def __init__(self, predictor: str, seed: int, workers: int = 1) -> None:
         module = "gpusched.driver.forecaster"
@@ -66,8 +58,8 @@ class PooledForecaster:
         busy = sum(worker.job is not None for worker in self._workers)
         return len(self._waiting) + len(self._given_up) + busy
 
-    def submit(self, command: Forecast) -> None:
-        """Have a curve fitted; never waits."""
+    def submit(self, command: Forecast, _trials: object = ()) -> None:
+        """Have a curve fitted."""
         overtaken = self._waiting.pop(command.trial, None)
         if overtaken is not None:
             self._given_up.append(overtaken)
@@ -87,6 +79,9 @@ class PooledForecaster:
         done += [_event(command, {}, now) for command in self._given_up]
         self._given_up.clear()
         return done
+
+    def next_look_at(self, now: float) -> float:
+        return now + LOOK_EVERY_S if self.pending else FOREVER
 
     def _feed(self) -> None:
         for worker in self._workers:
@@ -123,7 +118,7 @@ def _event(command: Forecast, forecast: Mapping[str, float], now: float) -> Fore
 
 
 class InlineForecaster:
-    """Implements ``driver.Forecaster`` in this process. ``delay_s``: simulated seconds until the answer."""
+    """A ``Helper`` in this process. ``delay_s``: simulated seconds until the answer."""
 
     def __init__(
         self, predictor: str | CurvePredictor, seed: int = 0, *, delay_s: float = 0.0
@@ -135,7 +130,7 @@ class InlineForecaster:
         self._now = 0.0
         self._done: deque[tuple[float, Forecasted]] = deque()
 
-    def submit(self, command: Forecast) -> None:
+    def submit(self, command: Forecast, _trials: object = ()) -> None:
         from gpusched.policies.curves.predictor import forecast
 
         found = forecast(command, self._predictor, self._seed)
@@ -149,6 +144,12 @@ class InlineForecaster:
             event.at = now
             due.append(event)
         return due
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def next_look_at(self, now: float) -> float:
+        return FOREVER
 
 
 # ---------------------------------------------------------------- the process

@@ -11,7 +11,7 @@ out; the trials train on, and the sync is tried again until it succeeds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpusched import failpoints
 from gpusched.core.decisions import (
@@ -41,18 +41,12 @@ RETRY_EVERY_S = 1.0
 Observer = Callable[[Event, Sequence[Command]], None]
 
 
-class Forecaster(Protocol):
-    """Carries out ``Forecast`` commands somewhere else; what comes back is polled like any other event."""
+class Helper(Protocol):
+    """Carries out one kind of command beside the loop: slow or non-repeatable work. Answers are polled as events."""
 
-    def submit(self, command: Forecast) -> None: ...
-
-    def poll(self, now: float) -> Sequence[Event]: ...
-
-
-class Suggester(Protocol):
-    """Carries out ``Suggest`` commands somewhere else, from what is known of the trials when one is submitted."""
-
-    def submit(self, command: Suggest, trials: Iterable[Trial]) -> None: ...
+    def submit(self, command: Any, trials: Iterable[Trial]) -> None:
+        """Begin to carry out a command; never waits. ``trials``: all there are now."""
+        ...
 
     def poll(self, now: float) -> Sequence[Event]: ...
 
@@ -61,14 +55,13 @@ class Suggester(Protocol):
         ...
 
 
-class Spare(Protocol):
-    """Room on the disk that can be had for the journal (``folder/reserve.py``)."""
-
-    def give(self) -> bool: ...
-
-
 class Driver:
-    """Runs an experiment on an executor."""
+    """Runs an experiment on an executor.
+
+    ``helpers``: by the kind of command that each carries out (``Forecast``, ``Suggest``; without a helper such a
+    command is dropped). ``spare`` gives back reserved room for the journal on a full disk; False: there is none.
+    ``fence`` raises Fenced where another daemon has taken over.
+    """
 
     def __init__(
         self,
@@ -76,18 +69,16 @@ class Driver:
         executor: Executor,
         journal: Journal | None = None,
         *,
-        forecaster: Forecaster | None = None,
-        suggester: Suggester | None = None,
+        helpers: Mapping[type, Helper] | None = None,
         observer: Observer | None = None,
         check: bool = False,
-        spare: Spare | None = None,
+        spare: Callable[[], bool] = lambda: False,
         fence: Callable[[], None] | None = None,
     ) -> None:
         self.experiment = experiment
         self.executor = executor
         self.journal = journal
-        self._forecaster = forecaster
-        self._suggester = suggester
+        self._helpers = helpers or {}
         self._observer = observer
         self._check = check
         self._spare = spare
@@ -117,13 +108,11 @@ class Driver:
         until = at_most if at_most < self._wakes_at else self._wakes_at
         if self._uncommitted_since is not None:
             until = min(until, self._uncommitted_since + COMMIT_EVERY_S)
-        if self._suggester is not None:
-            until = min(until, self._suggester.next_look_at(self.executor.now()))
+        for helper in self._helpers.values():
+            until = min(until, helper.next_look_at(self.executor.now()))
         events: list[Event] = list(self.executor.poll(until))
-        if self._forecaster is not None:
-            events += self._forecaster.poll(self.executor.now())
-        if self._suggester is not None:
-            events += self._suggester.poll(self.executor.now())
+        for helper in self._helpers.values():
+            events += helper.poll(self.executor.now())
         self.handle(events)
         now = self.executor.now()
         if now >= self._wakes_at:
@@ -178,37 +167,27 @@ class Driver:
 
         After a failed fsync nothing on that disk can be trusted (Rebello et al., ATC'20): fail-stop, resume re-reads.
         """
-        if self.journal is not None:
+        while self.journal is not None:
             try:
-                self._commit_with_what_is_spare()
+                self.journal.commit()
+                break
             except DiskFull as error:
-                self.stalled = f"the journal cannot be written: {error}"
-                self._uncommitted_since = self.executor.now() + RETRY_EVERY_S - COMMIT_EVERY_S
-                return False
+                if not self._spare():
+                    self.stalled = f"the journal cannot be written: {error}"
+                    self._uncommitted_since = self.executor.now() + RETRY_EVERY_S - COMMIT_EVERY_S
+                    return False
         self.stalled = None
         self._uncommitted_since = None
         return True
-
-    def _commit_with_what_is_spare(self) -> None:
-        assert self.journal is not None
-        while True:
-            try:
-                return self.journal.commit()
-            except DiskFull:
-                if self._spare is None or not self._spare.give():
-                    raise
 
     def _execute(self, command: Command) -> None:
         name = type(command).__name__
         failpoints.reach(f"{name}.before")
         if type(command) is SetTimer:
             self.set_timer(command.timer, command.at)
-        elif type(command) is Forecast:
-            if self._forecaster is not None:
-                self._forecaster.submit(command)
-        elif type(command) is Suggest:
-            if self._suggester is not None:
-                self._suggester.submit(command, self.experiment.state.trials.values())
+        elif type(command) in (Forecast, Suggest):
+            if (helper := self._helpers.get(type(command))) is not None:
+                helper.submit(command, self.experiment.state.trials.values())
         else:
             if type(command) is Yield:
                 self._expect(command.trial)

@@ -19,7 +19,7 @@ from typing import Any
 from gpusched.core.decisions import Suggest
 from gpusched.core.events import Event, Suggested
 from gpusched.core.trial import Trial
-from gpusched.driver.child import Answer, Child, serve
+from gpusched.driver.child import LOOK_EVERY_S, Answer, Child, serve
 from gpusched.executors.base import FOREVER
 from gpusched.policies import label
 from gpusched.recipe.recipe import Recipe
@@ -27,14 +27,12 @@ from gpusched.space.forms import identity
 
 #: A suggestion that takes longer is not waited for.
 LIMIT_S = 20.0
-#: Interval at which a question without an answer is looked at.
-_LOOK_EVERY_S = 0.05
 #: Points of a curve that the sampler gets to see.
 _POINTS = 64
 
 
 class ChildSuggester:
-    """Implements ``driver.Suggester``. ``is_patient``: wait for answers, as virtual time stands still meanwhile."""
+    """A ``Helper``. ``is_patient``: wait for answers, as virtual time stands still meanwhile."""
 
     def __init__(
         self, recipe: Recipe, *, is_patient: bool = False, limit_s: float = LIMIT_S
@@ -56,7 +54,7 @@ class ChildSuggester:
         self.complaints: deque[str] = deque(maxlen=20)
 
     def submit(self, command: Suggest, trials: Iterable[Trial]) -> None:
-        """Have configuration ``command.n`` suggested; never waits."""
+        """Have configuration ``command.n`` suggested."""
         trials = list(trials)
         self._tried = {identity(trial.hparams) for trial in trials}
         if command.n < self._startup:
@@ -84,7 +82,7 @@ class ChildSuggester:
     def next_look_at(self, now: float) -> float:
         if self._done or (self._is_patient and self._child.job is not None):
             return now
-        return FOREVER if self._child.job is None else now + _LOOK_EVERY_S
+        return FOREVER if self._child.job is None else now + LOOK_EVERY_S
 
     def close(self) -> None:
         """End the process; a suggestion that is not done is lost."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from gpusched.core.allocation import DeviceState
-from gpusched.core.decisions import KeepBest
+from gpusched.core.decisions import Forecast, KeepBest
 from gpusched.core.experiment import Experiment
 from gpusched.core.state import State
 from gpusched.core.transitions import WATCH
 from gpusched.core.trial import Trial, TrialState
 from gpusched.devices.base import Device
-from gpusched.driver.loop import Driver, Forecaster
+from gpusched.driver.loop import Driver, Helper
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.machine import Run, Story
 from gpusched.sim.physics import NEVER_STEP, Delays
@@ -68,14 +68,14 @@ def go_on(
     search: Experiment,
     workload: Workload,
     delays: Delays,
-    forecaster: Forecaster | None = None,
+    forecaster: Helper | None = None,
     end_s: float = math.inf,
 ) -> None:
     """Run a search from where its state is to its end, or to ``end_s``."""
     state = search.state
     state.timers.pop(WATCH, None)  # no trial hangs here
     machine = Midway(state, workload, delays)
-    driver = Driver(search, machine, forecaster=forecaster)
+    driver = Driver(search, machine, helpers={Forecast: forecaster} if forecaster else {})
     driver.resume(epoch=0)
     while not search.finished and machine.now() < end_s:
         driver.turn(end_s)

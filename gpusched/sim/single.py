@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from gpusched import policies
+from gpusched.core.decisions import Forecast, Suggest
 from gpusched.core.events import ExperimentStarted
 from gpusched.core.experiment import Experiment
-from gpusched.driver.loop import Driver, Forecaster, Observer
-from gpusched.driver.suggester import make_suggester
+from gpusched.driver.forecaster import InlineForecaster
+from gpusched.driver.loop import Driver, Observer
+from gpusched.driver.suggester import ChildSuggester, make_suggester
 from gpusched.journal.log import Journal
 from gpusched.recipe.recipe import Recipe
 from gpusched.sim.executor import SimExecutor
@@ -84,13 +86,12 @@ def run(
     """Run the search of this recipe to its end."""
     began = time.perf_counter()
     search, executor = experiment(setup, of), machine(setup)
-    suggester = make_suggester(of, is_patient=True)
+    helpers = make_helpers(setup, of)
     driver = Driver(
         search,
         executor,
         journal,
-        forecaster=forecaster(setup, of.policy_options),
-        suggester=suggester,
+        helpers=helpers,
         observer=observer,
         check=check,
     )
@@ -99,8 +100,8 @@ def run(
             start(driver, executor)
             driver.run()
     finally:
-        if suggester is not None:
-            suggester.close()
+        for helper in helpers.values():
+            helper.close()
     return search, result(setup, search, executor, time.perf_counter() - began)
 
 
@@ -117,14 +118,15 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def forecaster(setup: Setup, options: Any) -> Forecaster | None:
-    """Return the predictor that the policy's options ask for, in this process."""
-    predictor = options.get("predictor")
-    if not isinstance(predictor, str):
-        return None
-    from gpusched.driver.forecaster import InlineForecaster
-
-    return InlineForecaster(predictor, setup.seed)
+def make_helpers(setup: Setup, of: Recipe) -> dict[type, InlineForecaster | ChildSuggester]:
+    """Return the predictor that the policy's options ask for, in this process, and the sampler if it has a memory."""
+    helpers: dict[type, InlineForecaster | ChildSuggester] = {}
+    predictor = of.policy_options.get("predictor")
+    if isinstance(predictor, str):
+        helpers[Forecast] = InlineForecaster(predictor, setup.seed)
+    if (suggester := make_suggester(of, is_patient=True)) is not None:
+        helpers[Suggest] = suggester
+    return helpers
 
 
 def result(setup: Setup, search: Experiment, executor: SimExecutor, wall_s: float) -> Result:

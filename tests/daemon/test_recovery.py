@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
 from pathlib import Path
-from types import SimpleNamespace
 
 from gpusched.core.decisions import ConfirmRelease, Launch
 from gpusched.core.events import DeviceQuarantined
 from gpusched.daemon import recovery
-from gpusched.daemon.main import complaints
 from gpusched.devices.base import Device
 from gpusched.folder.paths import ExperimentPaths
 from tests.core import stages
@@ -62,12 +59,6 @@ def test_after_a_salvage_unknown_trials_are_put_aside_and_numbers_skipped(tmp_pa
     folders(tmp_path, {1: [1]})
     recovery.forget_the_unknown(script.state, paths)
     assert (paths.trials / "0001.salvaged-2").is_dir(), "another salvage harms no earlier one"
-
-
-def test_complaints_of_helpers_are_taken_once() -> None:
-    died = SimpleNamespace(complaints=deque(["the process for forecasts ended (status 1)"]))
-    assert list(complaints(died, None)) == ["the process for forecasts ended (status 1)"]
-    assert not list(complaints(died))
 
 
 def test_the_names_of_commands_are_those_of_failpoints() -> None:

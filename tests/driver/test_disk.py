@@ -188,7 +188,7 @@ WITH_A_RESERVE = """
     spare = Reserve(folder / "reserve", slices=3)
     journal = Journal.create(path, {})
     executor = watched(SETUP)
-    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal, check=True, spare=spare)
+    driver = Driver(experiment(SETUP, recipe(SETUP)), executor, journal, check=True, spare=spare.give)
     devices = tuple(device.id for device in executor.inventory())
     driver.handle([ExperimentStarted(at=0.0, devices=devices)])
     assert spare.slices == 3

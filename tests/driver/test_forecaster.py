@@ -7,9 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
@@ -19,6 +17,7 @@ from gpusched.core.events import Forecasted
 from gpusched.driver.child import MAX_DEATHS
 from gpusched.driver.forecaster import InlineForecaster, PooledForecaster, make_forecaster
 from gpusched.processes.identity import Identity, is_alive, send_signal
+from gpusched.sim.setup import Setup, recipe
 from tests.helpers import children_of
 
 CURVE = tuple(0.8 - 0.7 * 0.9**step for step in range(20))
@@ -165,15 +164,9 @@ def test_an_inline_answer_may_come_late() -> None:
     assert event.at == 15.0
 
 
-@dataclass
-class SomeRecipe:
-    policy_options: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 3
-
-
 def test_only_policies_that_forecast_have_a_forecaster() -> None:
-    assert make_forecaster(SomeRecipe({"R": 81})) is None
-    made = make_forecaster(SomeRecipe({"predictor": "mcmc"}))
+    assert make_forecaster(recipe(Setup(policy="asha"))) is None
+    made = make_forecaster(recipe(Setup(policy="earlyterm", options={"predictor": "mcmc"})))
     assert made is not None
     made.close()
 

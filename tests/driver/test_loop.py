@@ -31,6 +31,7 @@ from gpusched.core.events import (
 )
 from gpusched.driver.loop import COMMIT_EVERY_S, Driver
 from gpusched.errors import Fenced
+from gpusched.executors.base import FOREVER
 from gpusched.journal.log import Journal
 from tests.core import stages
 from tests.helpers import Script
@@ -199,8 +200,11 @@ def test_forecasts_are_made_elsewhere_and_come_back_as_events() -> None:
         def __init__(self) -> None:
             self.asked: list[Forecast] = []
 
-        def submit(self, command: Forecast) -> None:
+        def submit(self, command: Forecast, _trials: object) -> None:
             self.asked.append(command)
+
+        def next_look_at(self, _now: float) -> float:
+            return FOREVER
 
         def poll(self, now: float) -> list[Event]:
             answers = [
@@ -213,7 +217,7 @@ def test_forecasts_are_made_elsewhere_and_come_back_as_events() -> None:
     script = stages.running().decides(AskForecast(0, (0.5, 0.4), 81, 0.9))
     script.policy.on_next_forecast.append(Pause(0))
     executor = Notebook([[report()], []])
-    driver = Driver(script.experiment, executor, forecaster=oracle)
+    driver = Driver(script.experiment, executor, helpers={Forecast: oracle})
     driver.turn()
     assert oracle.asked == [Forecast(0, 2, (0.5, 0.4), 81, 0.9)]
     driver.turn()

@@ -26,6 +26,7 @@ from gpusched.core.decisions import (
     Command,
     Complete,
     Decision,
+    Forecast,
     Pause,
     Resize,
     Resume,
@@ -268,7 +269,7 @@ def play(name: str, options: Mapping[str, Any], seed: int) -> Played:
     driver = Driver(
         experiment,
         executor,
-        forecaster=InlineForecaster(StraightOn(), seed, delay_s=random.choice([0.0, 2.0])),
+        helpers={Forecast: InlineForecaster(StraightOn(), seed, delay_s=random.choice([0.0, 2.0]))},
         observer=lambda event, commands: log.append((event, list(commands))),
         check=True,
     )
