@@ -34,8 +34,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from gpusched.core.decisions import Launch
 from gpusched.core.events import TrialExited
 from gpusched.devices.choose import CpuDevices
-from gpusched.executors.hub import Hub
+from gpusched.executors.hub import Hub, Timers
 from gpusched.executors.local.executor import TorchrunExecutor
+from gpusched.executors.local.incarnation import Shared
 from gpusched.executors.local.settings import LaunchSettings
 from gpusched.folder.paths import ExperimentPaths
 
@@ -127,13 +128,13 @@ def warm_executor(folder: Path, script: Path) -> Iterator[TorchrunExecutor]:
     environment: Mapping[str, str] = {"BENCH_NOTES": str(folder / "warm")}
     began_s = time.monotonic()
     hub = Hub(ExperimentPaths(folder).socket)
-    executor = TorchrunExecutor(
-        ExperimentPaths(folder),
-        CpuDevices(4),
-        LaunchSettings(script=script, metric="none", cwd=folder, env=environment),
-        hub,
-        clock=lambda: time.monotonic() - began_s,
+    shared = Shared(
+        paths=ExperimentPaths(folder),
+        settings=LaunchSettings(script=script, metric="none", cwd=folder, env=environment),
+        hub=hub,
+        timers=Timers(lambda: time.monotonic() - began_s),
     )
+    executor = TorchrunExecutor(shared, CpuDevices(4))
     try:
         yield executor
     finally:

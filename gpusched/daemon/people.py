@@ -23,7 +23,7 @@ from gpusched.driver.clock import ExperimentClock
 from gpusched.errors import DeviceError, GpuschedError, InputError
 from gpusched.executors.base import LiveExecutor
 from gpusched.executors.hub import Hub
-from gpusched.executors.peer import ClientLine, Peer
+from gpusched.executors.peer import Peer
 from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown, from_client
 from gpusched.text import no_trial
 
@@ -52,8 +52,8 @@ class People:
         self._clock = clock
         self._warnings = warnings
         self._asked: list[Event] = []
-        self._watchers: list[ClientLine] = []
-        self._followers: list[ClientLine] = []
+        self._watchers: list[Peer] = []
+        self._followers: list[Peer] = []
         self._past: deque[tuple[str, dict[str, Any]]] = deque(maxlen=PAST_LINES)
         self._next_view_at = 0.0
         hub.register(ClientHello, self._take)
@@ -79,16 +79,15 @@ class People:
     def _take(self, _hello: ClientHello, peer: Peer) -> bool:
         """Let a client's requests in."""
         peer.be_client()
-        client = ClientLine(peer)
 
         def ask(request: Ask) -> None:
             self._hub.interrupt()
-            self.serve(request, client)
+            self.serve(request, peer)
 
         peer.hear(from_client, ask)
         return True
 
-    def serve(self, request: Ask, client: ClientLine) -> None:
+    def serve(self, request: Ask, client: Peer) -> None:
         """Answer one request of a client; called from within the executor's poll."""
         try:
             if request.verb == "readmit":
@@ -105,7 +104,7 @@ class People:
             traceback.print_exc()
             client.send(Refused(f"internal error: {type(error).__name__}: {error}"))
 
-    def _answer(self, request: Ask, client: ClientLine) -> Any:
+    def _answer(self, request: Ask, client: Peer) -> Any:
         match request.verb:
             case "let_go":
                 return self._let_go(str(request.device))
@@ -176,7 +175,7 @@ class People:
         }
         return f"trial {number} {words[verb]}"
 
-    def _readmit(self, wanted: str, client: ClientLine) -> None:
+    def _readmit(self, wanted: str, client: Peer) -> None:
         """Ask for a device back; answer once it is proven clean and well, or is not within seconds."""
         devices = self._assembled.experiment.state.devices
         device = named_device(wanted, devices, self._executor.inventory(), quarantined=True)

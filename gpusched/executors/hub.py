@@ -122,7 +122,7 @@ class Hub:
 
     def adopt(self, line: socket.socket) -> Peer:
         """A connection made by ourselves, non-blocking: no hello; ``hear`` is to be called."""
-        peer = Peer(self, line, os.getpid())
+        peer = Peer(self, line)
         peer.be_client()
         self._peers[peer.fd] = peer
         self._epoll.register(peer.fd, select.EPOLLIN)
@@ -155,12 +155,11 @@ class Hub:
             except OSError:
                 self._turn_one_away()
                 return
-            user, pid = _who(line)
-            if user != os.getuid() or len(self._strangers) >= _MOST_STRANGERS:
+            if _user_of(line) != os.getuid() or len(self._strangers) >= _MOST_STRANGERS:
                 line.close()
                 continue
             line.setblocking(False)
-            peer = Peer(self, line, pid)
+            peer = Peer(self, line)
             self._peers[peer.fd] = peer
             self._strangers[peer.fd] = time.monotonic() + _HELLO_PATIENCE_S
             self._epoll.register(peer.fd, select.EPOLLIN)
@@ -230,8 +229,8 @@ def _listen(path: Path) -> socket.socket:
     return listener
 
 
-def _who(line: socket.socket) -> tuple[int, int]:
-    """The user and the pid on the other side, from the kernel."""
+def _user_of(line: socket.socket) -> int:
+    """Return the user on the other side, from the kernel."""
     credentials = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, user, _group = struct.unpack("3i", credentials)
-    return user, pid
+    _pid, user, _group = struct.unpack("3i", credentials)
+    return int(user)

@@ -8,32 +8,16 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from gpusched.protocol import (
-    CLIENT_FRAME_BYTES,
-    BadFrame,
-    Decode,
-    Frame,
-    Inbox,
-    encode,
-)
+from gpusched.protocol import CLIENT_FRAME_BYTES, BadFrame, Decode, Frame, Inbox, encode
+
+if TYPE_CHECKING:
+    from gpusched.executors.hub import Hub
 
 _READ_BYTES = 4096
 _WORKER_BACKLOG_BYTES = 64 << 10
 _CLIENT_BACKLOG_BYTES = 8 << 20
-
-
-class Loop(Protocol):
-    """The part of the hub that a connection needs."""
-
-    decode_hello: Decode
-
-    def watch_writing(self, descriptor: int, wanted: bool) -> None: ...
-
-    def forget(self, descriptor: int) -> None: ...
-
-    def introduce(self, peer: Peer, hello: Any) -> None: ...
 
 
 class Peer:
@@ -42,24 +26,10 @@ class Peer:
     ``fault``: why the connection was closed, if the other side sent a bad frame.
     """
 
-    __slots__ = (
-        "_hub",
-        "_inbox",
-        "_on_frame",
-        "_out",
-        "_out_limit",
-        "_socket",
-        "fault",
-        "fd",
-        "on_end",
-        "pid",
-    )
-
-    def __init__(self, hub: Loop, line: socket.socket, pid: int) -> None:
+    def __init__(self, hub: Hub, line: socket.socket) -> None:
         self._hub = hub
         self._socket = line
         self.fd = line.fileno()
-        self.pid = pid
         self._inbox = Inbox(hub.decode_hello)
         self._out = bytearray()
         self._out_limit = _WORKER_BACKLOG_BYTES
@@ -157,29 +127,3 @@ class Peer:
 
     def _on_hello(self, hello: Any) -> None:
         self._hub.introduce(self, hello)
-
-
-class ClientLine:
-    """A person's command, or somebody watching: what the daemon sees of a client's connection."""
-
-    __slots__ = ("_peer", "on_close")
-
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
-        self.on_close: Callable[[], None] | None = None
-        peer.on_end = self._ended
-
-    @property
-    def closed(self) -> bool:
-        return self._peer.closed
-
-    def send(self, frame: Frame) -> bool:
-        """Send a frame. False if the client has gone or does not read; it is dropped then."""
-        return self._peer.send(frame)
-
-    def close(self) -> None:
-        self._peer.close()
-
-    def _ended(self) -> None:
-        if self.on_close is not None:
-            self.on_close()

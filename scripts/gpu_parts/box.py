@@ -24,8 +24,9 @@ from gpusched.core.events import (
 )
 from gpusched.devices.base import Devices
 from gpusched.devices.choose import CpuDevices
-from gpusched.executors.hub import Hub
+from gpusched.executors.hub import Hub, Timers
 from gpusched.executors.local.executor import TorchrunExecutor
+from gpusched.executors.local.incarnation import Shared
 from gpusched.executors.local.settings import LaunchSettings
 from gpusched.folder.paths import ExperimentPaths
 
@@ -60,9 +61,9 @@ class Box:
         settings = LaunchSettings(script=SCRIPT, metric="loss", cwd=self.folder, launch=launch)
         devices = devices_of(self.folder, device)
         self.hub = Hub(self.paths.socket)
-        self.executor = TorchrunExecutor(
-            self.paths, devices, settings, self.hub, clock=time.monotonic
-        )
+        timers = Timers(time.monotonic)
+        shared = Shared(paths=self.paths, settings=settings, hub=self.hub, timers=timers)
+        self.executor = TorchrunExecutor(shared, devices)
         #: What the next launch gets.
         self.devices = tuple(device.id for device in self.executor.inventory() if device.usable)
         self._numbers = itertools.count()

@@ -107,7 +107,7 @@ class Executor:
         self._world_at = 0.0
         self._timers = Timers(self.now)
         self.stock = Inventory(
-            whole.devices, self._timers, self.now, self._events.append, lambda _text: None, LIMIT_S
+            whole.devices, self._timers, self._events.append, lambda _text: None, LIMIT_S
         )
 
     def __getattr__(self, name: str) -> Any:

@@ -19,9 +19,9 @@ import pytest
 from gpusched.core.decisions import Kill
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import GpuschedError
-from gpusched.executors.hub import Hub
+from gpusched.executors.hub import Hub, Timers
 from gpusched.executors.local.executor import TorchrunExecutor
-from gpusched.executors.local.incarnation import Roster
+from gpusched.executors.local.incarnation import Roster, Shared
 from gpusched.executors.local.settings import LaunchSettings
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
@@ -99,15 +99,15 @@ class Lab:
     def build(self, **more: Any) -> TorchrunExecutor:
         self.hub = Hub(self.paths.socket)
         try:
-            return TorchrunExecutor(
-                self.paths,
-                CpuDevices(4),
-                self.settings,
-                self.hub,
-                clock=lambda: time.monotonic() - self.began_s,
+            shared = Shared(
+                paths=self.paths,
+                settings=self.settings,
+                hub=self.hub,
+                timers=Timers(lambda: time.monotonic() - self.began_s),
                 say=self.said.append,
                 **more,
             )
+            return TorchrunExecutor(shared, CpuDevices(4))
         except GpuschedError:
             self.hub.close()
             raise

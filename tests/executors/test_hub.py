@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from gpusched.errors import GpuschedError
 from gpusched.executors.hub import Hub
-from gpusched.executors.peer import ClientLine, Peer
+from gpusched.executors.peer import Peer
 from gpusched.protocol import (
     CLIENT_FRAME_BYTES,
     WORKER_FRAME_BYTES,
@@ -256,9 +256,9 @@ def test_a_frame_up_to_the_limit_and_beyond(
 def test_a_reader_that_sleeps_is_dropped_and_blocks_nobody(place: Place) -> None:
     sleeper, reader = place.connect(CLIENT), place.connect(CLIENT)
     place.turns()
-    slow, quick = map(ClientLine, place.board.peers)
+    slow, quick = place.board.peers
     gone: list[str] = []
-    slow.on_close = lambda: gone.append("slow")
+    slow.on_end = lambda: gone.append("slow")
     view = Shown({"x": "x" * 100_000})
     received = 0
     reader.setblocking(False)

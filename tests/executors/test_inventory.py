@@ -76,7 +76,6 @@ class Bench:
         self.inventory = Inventory(
             self.devices,
             self.timers,
-            lambda: self.now,
             self.events.append,
             self.said.append,
             LIMIT_S,

@@ -13,7 +13,7 @@ import pytest
 from gpusched.core.events import Event
 from gpusched.executors.hub import Hub, Timers
 from gpusched.executors.local.incarnation import Incarnation, Shared
-from gpusched.executors.local.intake import Intake, Speakers
+from gpusched.executors.local.intake import Intake
 from gpusched.executors.local.prestart import Prestarts
 from gpusched.executors.local.settings import LaunchSettings
 from gpusched.executors.local.stopping import Stopping
@@ -63,8 +63,15 @@ class Daemon:
         absent: Any = None  # what no frame of these tests needs
         stopping = Stopping(shared, absent, absent, absent, absent)
         prestarts = Prestarts(shared, absent, absent, stopping, lambda _: None, enabled=False)
-        intake = Intake(shared, prestarts, self._emit, lambda _, why: self.faults.append(why))
-        Speakers(shared, intake, stopping, 1, up=lambda _: None, exited=self._exited)
+        Intake(
+            shared,
+            prestarts,
+            stopping,
+            emit=self._emit,
+            fail=lambda _, why: self.faults.append(why),
+            up=lambda _: None,
+            exited=self._exited,
+        )
 
     def _emit(self, event: Event) -> None:
         json.loads(event_body(event), parse_constant=pytest.fail)

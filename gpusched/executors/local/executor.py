@@ -16,36 +16,25 @@ Rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
 
 from gpusched.core.decisions import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
-from gpusched.core.events import (
-    Event,
-    Reported,
-    TrialExited,
-    TrialUp,
-)
+from gpusched.core.events import Event, Reported, TrialExited, TrialUp
 from gpusched.devices.base import Device, Devices, Reading
 from gpusched.executors.base import LiveTrial, Setting
 from gpusched.executors.best import BestKeeper
-from gpusched.executors.hub import Hub, Timers
-from gpusched.executors.local.endings import (
-    Ending,
-    blame_memory,
-    how_it_ended,
-    lost,
-    may_be_the_gpus,
-    with_blame,
-)
+from gpusched.executors.hub import Timers
+from gpusched.executors.local import endings
+from gpusched.executors.local.endings import Ending, how_it_ended, lost
 from gpusched.executors.local.incarnation import Incarnation, Shared
-from gpusched.executors.local.intake import Intake, Speakers
+from gpusched.executors.local.intake import Intake
 from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.prestart import Prestart, Prestarts
 from gpusched.executors.local.server import Server
-from gpusched.executors.local.settings import LaunchSettings, devices_of, launch_settings
+from gpusched.executors.local.settings import devices_of, launch_settings
 from gpusched.executors.local.stopping import Stopping
-from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import Identity
 from gpusched.protocol import (
     Exited,
@@ -65,35 +54,24 @@ _WARM_UP_AFTER_S = 1.0
 class TorchrunExecutor:
     """Process groups on this machine's devices.
 
-    ``clock`` tells the experiment's time. The experiment's folder exists and its lock is held by the caller, as is the
-    ``hub``. Raises ``GpuschedError``.
+    The experiment's folder exists and its lock is held by the caller, as is the hub. Raises ``GpuschedError``.
     """
 
-    def __init__(
-        self,
-        paths: ExperimentPaths,
-        devices: Devices,
-        settings: LaunchSettings,
-        hub: Hub,
-        *,
-        clock: Callable[[], float],
-        epoch: int = 1,
-        say: Callable[[str], None] = lambda _text: None,
-        seq_of: Callable[[int], int] = lambda _trial: 0,
-        spare: Callable[[], bool] = lambda: False,
-    ) -> None:
-        timers = Timers(clock)
-        self.shared = shared = Shared(
-            paths=paths, settings=settings, hub=hub, timers=timers, say=say, seq_of=seq_of
-        )
-        self.now = clock
+    def __init__(self, shared: Shared, devices: Devices) -> None:
+        timers, settings, say = shared.timers, shared.settings, shared.say
+        self.shared = shared
+        self.now = timers.now
         self._devices = devices
         self._events: list[Event] = []
         emit = self._events.append
-        self._inventory = Inventory(devices, timers, clock, emit, say, settings.release_limit_s)
-        self._best = BestKeeper(paths, settings.metric, timers.after, say, self._atoms_of, spare)
-        self.server = Server(hub, paths, settings, self._server_said, self._server_gone)
-        self._launcher = Launcher(shared, self.server, devices, self._end, epoch)
+        self._inventory = Inventory(devices, timers, emit, say, settings.release_limit_s)
+        self._best = BestKeeper(
+            shared.paths, settings.metric, timers.after, say, self._atoms_of, shared.spare
+        )
+        self.server = Server(
+            shared.hub, shared.paths, settings, self._server_said, self._server_gone
+        )
+        self._launcher = Launcher(shared, self.server, devices, self._end)
         self.stopping = Stopping(shared, self.server, self._launcher, self._inventory, self._end)
         self.prestarts = Prestarts(
             shared,
@@ -104,9 +82,18 @@ class TorchrunExecutor:
             enabled=devices.kind == "cpu",
         )
         self.expect = self.prestarts.expect
-        self._intake = Intake(shared, self.prestarts, emit, self._fail)
-        Speakers(shared, self._intake, self.stopping, epoch, up=self._is_up, exited=self._shim_said)
-        if epoch > 1:  # trials wait for the daemon that comes back: serve first, then warm up
+        self._intake = Intake(
+            shared,
+            self.prestarts,
+            self.stopping,
+            emit=emit,
+            fail=self._fail,
+            up=self._is_up,
+            exited=self._shim_said,
+        )
+        if (
+            shared.epoch > 1
+        ):  # trials wait for the daemon that comes back: serve first, then warm up
             timers.after(_WARM_UP_AFTER_S, self.server.want)
         else:
             self.server.start()
@@ -226,11 +213,11 @@ class TorchrunExecutor:
         if not incarnation.is_due:
             ending = Ending("lost", error=_UNBEGUN, unbegun=True)
         if incarnation.fault is None:
-            ending = blame_memory(incarnation, ending, self._inventory.strangers)
-            if may_be_the_gpus(ending):
+            ending = endings.blame_memory(incarnation, ending, self._inventory.strangers)
+            if endings.may_be_the_gpus(ending):
                 self._inventory.examine(
                     incarnation.devices,
-                    lambda fault: self._tell_end(incarnation, with_blame(ending, fault)),
+                    lambda fault: self._tell_end(incarnation, endings.with_blame(ending, fault)),
                 )
                 return
         self._tell_end(incarnation, ending)
@@ -253,13 +240,7 @@ class TorchrunExecutor:
                 at=self.now(),
                 trial=incarnation.trial,
                 incarnation=incarnation.number,
-                outcome=ending.outcome,
-                step=ending.step,
-                saved_step=ending.saved_step,
-                error=ending.error,
-                barred=ending.barred,
-                outgrew=ending.outgrew,
-                unbegun=ending.unbegun,
+                **asdict(ending),
             )
         )
 
@@ -340,14 +321,14 @@ class TorchrunExecutor:
 
 def make(setting: Setting) -> TorchrunExecutor:
     """The local executor, on the devices that the recipe names. Raises DeviceError, InputError."""
-    return TorchrunExecutor(
-        setting.paths,
-        devices_of(setting.recipe, setting.paths.root, setting.devices),
-        launch_settings(setting.recipe),
-        setting.hub,
-        clock=setting.clock,
+    shared = Shared(
+        paths=setting.paths,
+        settings=launch_settings(setting.recipe),
+        hub=setting.hub,
+        timers=Timers(setting.clock),
         epoch=setting.epoch,
         say=setting.say,
         seq_of=setting.seq_of,
         spare=setting.spare,
     )
+    return TorchrunExecutor(shared, devices_of(setting.recipe, setting.paths.root, setting.devices))

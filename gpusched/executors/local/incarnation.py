@@ -26,59 +26,38 @@ if TYPE_CHECKING:
     from gpusched.executors.local.prestart import Prestart
 
 
+@dataclass(slots=True, eq=False)
 class Incarnation:
-    """One launch of a trial. ``launched_by``: the pid of the server that forked its shim, None: another daemon's."""
+    """One launch of a trial."""
 
-    __slots__ = (
-        "awaiting",
-        "devices",
-        "fault",
-        "is_up",
-        "last_seq",
-        "launched_by",
-        "number",
-        "paths",
-        "pidfd",
-        "prestart",
-        "rank_peer",
-        "saved_step",
-        "saves",
-        "shim",
-        "shim_peer",
-        "spec",
-        "stacks",
-        "stop_grace_s",
-        "successor",
-        "trial",
-        "yields",
-    )
-
-    def __init__(
-        self, trial: int, number: int, devices: tuple[str, ...], paths: TrialPaths
-    ) -> None:
-        self.trial = trial
-        self.number = number
-        self.devices = devices
-        self.paths = paths
-        self.spec: LaunchSpec | None = None
-        self.last_seq = 0
-        self.saved_step = 0
-        self.awaiting: int | None = None
-        self.yields: Go | None = None
-        self.saves = False
-        self.stop_grace_s: float | None = None
-        self.stacks = False
-        self.fault: str | None = None
-        self.is_up = False
-        self.rank_peer: Peer | None = None
-        self.shim_peer: Peer | None = None
-        self.shim: Identity | None = None
-        self.pidfd: int | None = None
-        self.launched_by: int | None = None
-        #: How this one was set up before it was due; None: it was launched when it was due.
-        self.prestart: Prestart | None = None
-        #: The prestart of the incarnation that is to follow this one.
-        self.successor: Prestart | None = None
+    trial: int
+    number: int
+    devices: tuple[str, ...]
+    paths: TrialPaths
+    spec: LaunchSpec | None = None
+    #: Number of the last report that is in, and step of the newest checkpoint that is known.
+    last_seq: int = 0
+    saved_step: int = 0
+    #: Report that rank 0 waits for an answer to, and what the answer has to say.
+    awaiting: int | None = None
+    yields: Go | None = None
+    saves: bool = False
+    #: Stop that was asked for: its grace, and whether the ranks first write down where they hang.
+    stop_grace_s: float | None = None
+    stacks: bool = False
+    #: Reason why the trial fails, whatever its processes say.
+    fault: str | None = None
+    is_up: bool = False
+    rank_peer: Peer | None = None
+    shim_peer: Peer | None = None
+    shim: Identity | None = None
+    pidfd: int | None = None
+    #: Pid of the server that forked the shim; None: another daemon's.
+    launched_by: int | None = None
+    #: How this one was set up before it was due; None: it was launched when it was due.
+    prestart: Prestart | None = None
+    #: The prestart of the incarnation that is to follow this one.
+    successor: Prestart | None = None
 
     @property
     def is_due(self) -> bool:
@@ -204,12 +183,14 @@ class Roster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """``say`` takes remarks; ``seq_of``: the number of the last report of a trial that the search knows."""
+    """The daemon's ``Setting``, as far as each part of the executor works with it, and every incarnation."""
 
     paths: ExperimentPaths
     settings: LaunchSettings
     hub: Hub
     timers: Timers
-    say: Callable[[str], None]
+    epoch: int = 1
+    say: Callable[[str], None] = lambda _text: None
     seq_of: Callable[[int], int] = lambda _trial: 0
+    spare: Callable[[], bool] = lambda: False
     roster: Roster = field(default_factory=Roster)

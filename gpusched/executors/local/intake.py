@@ -1,4 +1,4 @@
-"""Words of ranks and shims: whose a connection is (``Speakers``), and frames of rank 0 as events (``Intake``).
+"""Words of ranks and shims: whose a connection is, and frames of rank 0 as events.
 
 A frame of an incarnation that is not the current one is refused; a prestart (``prestart.py``) may speak as well.
 Reports are taken in order and each once, whichever way they came.
@@ -36,24 +36,83 @@ from gpusched.protocol import (
 
 
 class Intake:
-    """``emit`` takes the events; ``fail`` is called with an incarnation that sent what cannot stand, and why."""
+    """Takes connections of rank 0 and of shims, and makes events of what they say.
+
+    ``emit`` takes the events; ``fail`` is called with an incarnation that sent what cannot stand, and why; ``up`` when
+    all of its ranks have joined; ``exited`` with the last frame of its shim.
+    """
 
     def __init__(
         self,
         shared: Shared,
         prestarts: Prestarts,
+        stopping: Stopping,
+        *,
         emit: Callable[[Event], None],
         fail: Callable[[Incarnation, str], None],
+        up: Callable[[Incarnation], None],
+        exited: Callable[[Incarnation, Exited], None],
     ) -> None:
-        self._metric = shared.settings.metric
+        self._shared = shared
         self._now = shared.timers.now
-        self._say = shared.say
         self._prestarts = prestarts
-        self._remarks: set[str] = set()
+        self._stopping = stopping
         self._emit = emit
         self._fail = fail
+        self._up = up
+        self._exited = exited
+        self._greeting = Greeting(shared.epoch)
+        #: Remarks, and incarnations with a bad frame, that have been told of.
+        self._told: set[object] = set()
+        shared.hub.register(RankHello, self._take_rank)
+        shared.hub.register(ShimHello, self._take_shim)
 
-    def said(
+    # ------------------------------------------------------------------ connections
+
+    def _take_rank(self, hello: RankHello, peer: Peer) -> bool:
+        incarnation = self._shared.roster.named(hello.trial, hello.incarnation)
+        if incarnation is None:
+            return False
+        if incarnation.rank_peer is not None:
+            incarnation.rank_peer.close()
+        incarnation.rank_peer = peer
+        incarnation.awaiting = None
+        peer.send(self._greeting)
+        peer.hear(from_rank, partial(self._said, incarnation, peer))
+        peer.on_end = partial(self._rank_left, incarnation, peer)
+        if incarnation.is_due and not incarnation.is_up:
+            self._up(incarnation)
+        return True
+
+    def _take_shim(self, hello: ShimHello, peer: Peer) -> bool:
+        incarnation = self._shared.roster.named(hello.trial, hello.incarnation)
+        shim = Identity(hello.pid, hello.start_time)
+        if incarnation is None or (incarnation.shim is not None and incarnation.shim != shim):
+            return False
+        incarnation.shim_peer = peer
+        peer.send(self._greeting)
+        peer.hear(from_shim, partial(self._exited, incarnation))
+        if incarnation.pidfd is None:
+            self._stopping.watch(incarnation, shim)
+        incarnation.tell_shim()
+        return True
+
+    def _rank_left(self, incarnation: Incarnation, peer: Peer) -> None:
+        if incarnation.rank_peer is peer:
+            incarnation.rank_peer = None
+            incarnation.awaiting = None
+        if peer.fault:
+            said = f"trial {incarnation.trial}: its line is closed, it sent no frame: {peer.fault}"
+            self._say_once((incarnation.trial, incarnation.number), said)
+
+    def _say_once(self, about: object, said: str) -> None:
+        if about not in self._told:
+            self._told.add(about)
+            self._shared.say(said)
+
+    # ------------------------------------------------------------------ frames of rank 0
+
+    def _said(
         self, incarnation: Incarnation, peer: Peer, frame: Report | Saved | Remark | Handed | Waits
     ) -> None:
         """Take a frame of rank 0."""
@@ -64,9 +123,7 @@ class Intake:
                 self._saved(incarnation, frame.step, frame.save_s, frame.size_bytes)
             case Remark():
                 said = f"trial {incarnation.trial}: {frame.text}"
-                if said not in self._remarks:  # each launch of a trial may say it
-                    self._remarks.add(said)
-                    self._say(said)
+                self._say_once(said, said)  # each launch of a trial may say it
             case Handed():
                 self._prestarts.handed(incarnation, frame)
             case Waits():
@@ -83,7 +140,7 @@ class Intake:
     def _say_lost(self, incarnation: Incarnation, before: int) -> None:
         lost = range(incarnation.last_seq + 1, before)
         which = f"report {lost[0]}" if len(lost) == 1 else f"reports {lost[0]} to {lost[-1]}"
-        self._say(
+        self._shared.say(
             f"trial {incarnation.trial}: {which} did not come in and cannot be read in {incarnation.paths.reports}"
         )
 
@@ -121,12 +178,15 @@ class Intake:
         """False where the report cannot stand; the trial fails then."""
         if incarnation.fault is not None:
             return False
+        wanted = self._shared.settings.metric
         try:
-            metric = report.metric(self._metric)
+            metric = report.metric(wanted)
         except KeyError:
             has = f" (it has {', '.join(map(repr, report.metrics))})" if report.metrics else ""
-            wanted = f"{self._metric!r}, by which the recipe searches"
-            self._fail(incarnation, f"it sent a report without a number for {wanted}{has}")
+            problem = (
+                f"it sent a report without a number for {wanted!r}, by which the recipe searches"
+            )
+            self._fail(incarnation, problem + has)
             return False
         incarnation.last_seq = report.seq
         report.incarnation = incarnation.number
@@ -135,71 +195,3 @@ class Intake:
         event.stays = event.can_save = incarnation.trains_on
         self._emit(event)
         return True
-
-
-class Speakers:
-    """Takes connections of rank 0 and of shims.
-
-    ``epoch``: of this daemon; ``up`` is called when all ranks of an incarnation have joined, ``exited`` with the last
-    frame of its shim.
-    """
-
-    def __init__(
-        self,
-        shared: Shared,
-        intake: Intake,
-        stopping: Stopping,
-        epoch: int,
-        *,
-        up: Callable[[Incarnation], None],
-        exited: Callable[[Incarnation, Exited], None],
-    ) -> None:
-        self._roster = shared.roster
-        self._say = shared.say
-        self._intake = intake
-        self._stopping = stopping
-        self._greeting = Greeting(epoch)
-        self._up = up
-        self._exited = exited
-        #: Incarnations whose bad frames have been reported.
-        self._complained: set[tuple[int, int]] = set()
-        shared.hub.register(RankHello, self._take_rank)
-        shared.hub.register(ShimHello, self._take_shim)
-
-    def _take_rank(self, hello: RankHello, peer: Peer) -> bool:
-        incarnation = self._roster.named(hello.trial, hello.incarnation)
-        if incarnation is None:
-            return False
-        if incarnation.rank_peer is not None:
-            incarnation.rank_peer.close()
-        incarnation.rank_peer = peer
-        incarnation.awaiting = None
-        peer.send(self._greeting)
-        peer.hear(from_rank, partial(self._intake.said, incarnation, peer))
-        peer.on_end = partial(self._rank_left, incarnation, peer)
-        if incarnation.is_due and not incarnation.is_up:
-            self._up(incarnation)
-        return True
-
-    def _take_shim(self, hello: ShimHello, peer: Peer) -> bool:
-        incarnation = self._roster.named(hello.trial, hello.incarnation)
-        shim = Identity(hello.pid, hello.start_time)
-        if incarnation is None or (incarnation.shim is not None and incarnation.shim != shim):
-            return False
-        incarnation.shim_peer = peer
-        peer.send(self._greeting)
-        peer.hear(from_shim, partial(self._exited, incarnation))
-        if incarnation.pidfd is None:
-            self._stopping.watch(incarnation, shim)
-        incarnation.tell_shim()
-        return True
-
-    def _rank_left(self, incarnation: Incarnation, peer: Peer) -> None:
-        if incarnation.rank_peer is peer:
-            incarnation.rank_peer = None
-            incarnation.awaiting = None
-        if peer.fault and (incarnation.trial, incarnation.number) not in self._complained:
-            self._complained.add((incarnation.trial, incarnation.number))
-            self._say(
-                f"trial {incarnation.trial}: its line is closed, it sent no frame: {peer.fault}"
-            )

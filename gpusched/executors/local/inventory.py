@@ -50,13 +50,12 @@ class Inventory:
         self,
         devices: Devices,
         timers: Timers,
-        now: Callable[[], float],
         emit: Callable[[Happening], None],
         say: Callable[[str], None],
         limit_s: float,
     ) -> None:
         self._devices = devices
-        self._now = now
+        self._now = timers.now
         self._emit = emit
         self._say = say
         self._limit_s = limit_s

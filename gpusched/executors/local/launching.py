@@ -42,7 +42,6 @@ class Launcher:
         server: Server,
         devices: Devices,
         end: Callable[[Incarnation, Ending], None],
-        epoch: int = 1,
     ) -> None:
         self._paths = shared.paths
         self._settings = shared.settings
@@ -51,7 +50,7 @@ class Launcher:
         self._server = server
         self._devices = devices
         self._end = end
-        self._epoch = epoch
+        self._epoch = shared.epoch
         self._held: list[tuple[Incarnation, Launch]] = []
         self._unsent: dict[int, Incarnation] = {}
 
