@@ -4,7 +4,7 @@ A frame is one JSON object on a line of its own; ``kind`` says which record it i
 
     sender       frames                                                                    answers of the daemon
     rank 0       RankHello, Report, Saved, Remark, Handed, Waits                           Greeting, Answer, Restore
-    shim         ShimHello, Exited                                                         Greeting, Stop, Counts
+    shim         ShimHello, Exited                                                         Greeting, StopTree, Counts
     warm server  Ready, Importing, PreloadFailed, Whole, Launched, LaunchFailed, ShimDied  LaunchSpec
     client       ClientHello, Ask                                                          Done, Refused, Shown, Lines
 
@@ -210,7 +210,7 @@ class Exited(Frame, tag="exited"):
     record: Exit
 
 
-class Stop(Frame, tag="stop"):
+class StopTree(Frame, tag="stop"):
     """SIGTERM to every rank's session, after ``grace_s`` SIGKILL to the tree. ``stacks``: note where they hang."""
 
     grace_s: Seconds
@@ -381,7 +381,7 @@ from_stranger = decoder(RankHello | ShimHello | ClientHello)
 from_rank = decoder(Report | Saved | Remark | Handed | Waits)
 to_rank = decoder(Greeting | Answer | Restore)
 from_shim = decoder(Exited)
-to_shim = decoder(Greeting | Stop | Counts)
+to_shim = decoder(Greeting | StopTree | Counts)
 FromServer = Ready | Importing | PreloadFailed | Whole | Launched | LaunchFailed | ShimDied
 from_server = decoder(FromServer)
 to_server = decoder(LaunchSpec)

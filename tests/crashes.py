@@ -23,7 +23,7 @@ from gpusched.core.events import (
     Reported,
 )
 from gpusched.core.experiment import Experiment
-from gpusched.core.trial import Trial
+from gpusched.core.trial import TrialRecord
 from gpusched.driver.child import Answer
 from gpusched.driver.loop import Driver, replay
 from gpusched.driver.suggester import ChildSuggester
@@ -157,7 +157,7 @@ class FragileSuggester:
         self._suggester._child = InProcess(of)  # type: ignore[assignment]
         self.next_look_at = self._suggester.next_look_at
 
-    def submit(self, command: Suggest, trials: Iterable[Trial]) -> None:
+    def submit(self, command: Suggest, trials: Iterable[TrialRecord]) -> None:
         self._points.pass_by("before Suggest")
         self._suggester.submit(command, trials)
         self._points.pass_by("after Suggest")

@@ -28,7 +28,7 @@ from gpusched.core.experiment import Experiment
 from gpusched.core.policy import TrialView, View
 from gpusched.core.rules import Rules
 from gpusched.core.state import State
-from gpusched.core.trial import Trial, TrialState
+from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.journal.codec import commands_from, commands_text, event_body, event_from
 from gpusched.policies import base
 from tests.events import reported
@@ -260,7 +260,7 @@ class Script:
     def state(self) -> State:
         return self.experiment.state
 
-    def trial(self, trial: int) -> Trial:
+    def trial(self, trial: int) -> TrialRecord:
         return self.state.trials[trial]
 
     def device(self, name: str) -> str:

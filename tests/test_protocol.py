@@ -34,7 +34,7 @@ SAMPLES: list[Frame] = [
     protocol.Restore(protocol.Handed(8, 77, 5, 6)),
     protocol.ShimHello(3, 1, 77, 12345),
     protocol.Exited(protocol.Exit("failed", error=protocol.RankError("\udcff", 0))),
-    protocol.Stop(10.0, stacks=True),
+    protocol.StopTree(10.0, stacks=True),
     protocol.Counts(),
     protocol.LaunchSpec(
         *(

@@ -94,7 +94,7 @@ def _recipe(args: argparse.Namespace, sizes: list[int]) -> Recipe:
     return replace(recipe, target=None)  # it measures; how good the model is does not matter
 
 
-def _measured(paths: ExperimentPaths) -> profiles.Profile:
+def _measured(paths: ExperimentPaths) -> profiles.Measured:
     """Read the profile from the journal. Raises NoTrialSucceeded."""
     profile = profiles.measure(timeline.read(paths.journal))
     if not profile.step_s:
@@ -104,7 +104,7 @@ def _measured(paths: ExperimentPaths) -> profiles.Profile:
     return profile
 
 
-def _table(profile: profiles.Profile) -> str:
+def _table(profile: profiles.Measured) -> str:
     rows = []
     for atoms, time_s in profile.step_s.items():
         scaling = profile.scaling[atoms]

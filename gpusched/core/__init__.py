@@ -35,12 +35,12 @@ States of a trial
 
 ``docs/states.md`` has every transition with its cause; it is generated from the table in ``trial.py``.
 
-* What follows a yield is the explicit field ``Trial.after``, never inferred from the past.
-* An *incarnation* is one launch. Its number only grows. ``Trial.gone`` is the newest of which nothing is left: events
-  of it or of an older one change nothing, so news may come late or twice.
+* What follows a yield is the explicit field ``TrialRecord.after``, never inferred from the past.
+* An *incarnation* is one launch. Its number only grows. ``TrialRecord.gone`` is the newest of which nothing is left:
+  events of it or of an older one change nothing, so news may come late or twice.
 * Between the exit of one incarnation of a resize and the launch of the next, a trial is STARTING without processes. It
   waits until its devices are confirmed to be free: waiting is a state, never a sleep.
-* A trial told to die carries ``kill_grace_s`` until it is gone. Until then its reports are recorded and decide nothing.
+* A trial told to die carries ``doom`` until it is gone. Until then its reports are recorded and decide nothing.
 
 Whose decision it is
 --------------------

@@ -39,7 +39,7 @@ from gpusched.core.policy import Policy
 from gpusched.core.rules import Rules
 from gpusched.core.state import NOTHING_LEFT, Draw, State
 from gpusched.core.transitions import WAKE, WATCH, Transitions
-from gpusched.core.trial import NEVER, RUNNING, After, Trial, TrialState
+from gpusched.core.trial import NEVER, RUNNING, After, TrialRecord, TrialState
 from gpusched.protocol import Report
 from gpusched.text import show_duration, show_hparams
 
@@ -57,7 +57,7 @@ class Experiment:
         self.policy = policy
         self._asks_sampler = draw is None
         self._do = Transitions(self.state)
-        self._touched: Trial | None = None
+        self._touched: TrialRecord | None = None
         self._checks = invariants.Checks()
         self._handlers: dict[type[Event], Callable[[Any], None]] = {
             Reported: self._reported,
@@ -131,7 +131,7 @@ class Experiment:
 
     # ------------------------------------------------------------ facts about trials
 
-    def _current(self, trial_id: int, incarnation: int) -> Trial | None:
+    def _current(self, trial_id: int, incarnation: int) -> TrialRecord | None:
         """Return the trial, unless the event is about an incarnation that is over."""
         trial = self.state.trials.get(trial_id)
         if trial is None or trial.incarnation != incarnation or incarnation <= trial.gone:
@@ -164,7 +164,7 @@ class Experiment:
         self._measure(trial, report.step_time_s, stride)
         self._record(trial, report, event.metric, stride)
         stays = event.stays and trial.is_resizing
-        if (trial.state is RUNNING or stays) and trial.kill_grace_s is None:
+        if (trial.state is RUNNING or stays) and trial.doom is None:
             decisions = self.policy.on_report(state.view, trial.view)
             if decisions:
                 self._enact(decisions)
@@ -182,7 +182,9 @@ class Experiment:
         if every_s is not None and state.now - trial.last_saved_at >= every_s:
             self._do.save_if_due(trial)
 
-    def _record(self, trial: Trial, report: Report, metric: float | None, stride: int) -> None:
+    def _record(
+        self, trial: TrialRecord, report: Report, metric: float | None, stride: int
+    ) -> None:
         state, step = self.state, report.step
         if trial.steps_of_incarnation and trial.last_report_at is not None:
             trial.intervals_s.append(state.now - trial.last_report_at)
@@ -198,7 +200,7 @@ class Experiment:
         state.set_score(trial, NEVER if metric is None else metric * state.rules.sign)
         trial.curve.add(step, math.nan if metric is None else metric)
 
-    def _end_at_target(self, trial: Trial) -> None:
+    def _end_at_target(self, trial: TrialRecord) -> None:
         """Save this step as its trial leaves and end the search, if the trial's last reports are good enough."""
         rules = self.state.rules
         if not rules.is_reached_by(trial.curve):
@@ -208,7 +210,7 @@ class Experiment:
         self._do.cut(trial, S.COMPLETED, reached)
         self._stop_all(f"trial {trial.id} {reached}")
 
-    def _measure(self, trial: Trial, step_time_s: float | None, stride: int) -> None:
+    def _measure(self, trial: TrialRecord, step_time_s: float | None, stride: int) -> None:
         """Learn the step time and, from an incarnation's first report, the overhead of its launch.
 
         ``stride``: steps since the trial's last report.
@@ -218,7 +220,7 @@ class Experiment:
             if trial.steps_of_incarnation == 0 or trial.last_report_at is None:
                 return
             step_time_s = state.now - trial.last_report_at
-        if trial.kill_grace_s is not None or not step_time_s > 0:
+        if trial.doom is not None or not step_time_s > 0:
             return  # its devices may be lost; several reports read at once have no time between them
         if trial.steps_of_incarnation == 0 and trial.decided_at is not None:
             state.speed.saw_overhead(state.now - trial.decided_at - step_time_s)

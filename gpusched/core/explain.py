@@ -1,4 +1,4 @@
-"""The reasons for a trial's place. Data first (``Explanation``), sentences second (``lines``).
+"""The reasons for a trial's place. Data first (``Explanation``, which ``--json`` prints), sentences second (``lines``).
 
 From the state, the trial's story and the policy's own words; changes nothing.
 """
@@ -6,12 +6,12 @@ From the state, the trial's story and the policy's own words; changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from gpusched.core.policy import Policy
 from gpusched.core.state import State
-from gpusched.core.trial import NEVER, Trial, TrialState
+from gpusched.core.trial import NEVER, TrialRecord, TrialState
 from gpusched.text import count, show_duration
 
 S = TrialState
@@ -59,9 +59,6 @@ class Explanation:
     saved_age_s: float | None
     least_atoms: int
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     def lines(self) -> list[str]:
         """Word the explanation for people."""
         out = [f"trial {self.trial} is {self.state} at step {self.step}: {self.why}"]
@@ -99,7 +96,7 @@ def explain(state: State, policy: Policy, trial_id: int, now: float | None = Non
         moves_when=_moves_when(state, trial),
         standings=tuple(_standings(state, policy, trial)),
         policy=tuple(policy.explain(state.view, state.view.trials[trial_id])),
-        story=_without_echoes(trial.story),
+        story=tuple(_without_echoes(trial.story)),
         hparams=trial.hparams,
         error=trial.error,
         saved_step=trial.saved_step or None,
@@ -108,7 +105,7 @@ def explain(state: State, policy: Policy, trial_id: int, now: float | None = Non
     )
 
 
-def _standings(state: State, policy: Policy, trial: Trial) -> Iterator[Standing]:
+def _standings(state: State, policy: Policy, trial: TrialRecord) -> Iterator[Standing]:
     for rung in policy.rungs(state.view):
         if trial.id in rung:
             score = rung.score(trial.id)
@@ -116,19 +113,17 @@ def _standings(state: State, policy: Policy, trial: Trial) -> Iterator[Standing]
             yield Standing(rung.milestone, rung.rank(trial.id) + 1, len(rung), metric)
 
 
-def _without_echoes(story: Sequence[tuple[float, str]]) -> tuple[Moment, ...]:
+def _without_echoes(story: Sequence[tuple[float, str]]) -> Iterator[Moment]:
     """Drop a decision that the transition right after it repeats with the states."""
-    kept = []
     for place, (at, what) in enumerate(story):
         following = story[place + 1][1] if place + 1 < len(story) else ""
         if not (following.endswith(f": {what}") and " -> " in following):
-            kept.append(Moment(round(at, 3), what))
-    return tuple(kept)
+            yield Moment(round(at, 3), what)
 
 
-def _why(state: State, trial: Trial) -> str:
-    if trial.is_doomed:
-        cause = trial.killed_because or (trial.after.reason if trial.after else "stopped")
+def _why(state: State, trial: TrialRecord) -> str:
+    if trial.doom is not None:
+        cause = trial.doom.why or (trial.after.reason if trial.after else "stopped")
         return f"being ended: {cause}"
     match trial.state:
         case S.PENDING:
@@ -152,16 +147,16 @@ def _why(state: State, trial: Trial) -> str:
             return (trial.error or "reason unknown").splitlines()[0]
 
 
-def _why_starting(state: State, trial: Trial) -> str:
+def _why_starting(state: State, trial: TrialRecord) -> str:
     waits = [name for name in trial.devices if state.devices.slots[name].state.value == "draining"]
     if waits:
         return f"waits until the release of {', '.join(waits)} is confirmed"
     return f"processes start on {', '.join(trial.devices)}"
 
 
-def _moves_when(state: State, trial: Trial) -> str:
+def _moves_when(state: State, trial: TrialRecord) -> str:
     """Word the condition of the trial's next change."""
-    if trial.is_doomed:
+    if trial.doom is not None:
         return "the last of its processes is gone"
     match trial.state:
         case S.STARTING if not trial.has_processes:
@@ -192,7 +187,7 @@ def _where_to(to: TrialState) -> str:
     return words.get(to, "for good")
 
 
-def _last_reason(trial: Trial) -> str:
+def _last_reason(trial: TrialRecord) -> str:
     """Return the reason given when the trial came into its state."""
     marker = f"-> {trial.state.value}: "
     for _, what in reversed(trial.story):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from gpusched.core.allocation import HELD, DeviceState
 from gpusched.core.state import State
-from gpusched.core.trial import NEVER, YIELDING, Trial, TrialState
+from gpusched.core.trial import NEVER, YIELDING, TrialRecord, TrialState
 
 S = TrialState
 
@@ -40,7 +40,7 @@ class Checks:
         #: Devices of a trial, reserved ones, and whether it had processes, when that was last found in order.
         self._seen: dict[int, tuple[tuple[str, ...], tuple[str, ...], bool]] = {}
 
-    def after_event(self, state: State, trial: Trial | None) -> None:
+    def after_event(self, state: State, trial: TrialRecord | None) -> None:
         """Check ``trial``, if the event was about one, and devices that changed; in constant time where none has."""
         if state.devices.changed:
             self._check_changed(state)
@@ -74,12 +74,12 @@ class Checks:
         devices.changed.clear()
         devices.concerned.clear()
 
-    def _check_allocation(self, state: State, trial: Trial) -> None:
+    def _check_allocation(self, state: State, trial: TrialRecord) -> None:
         check_allocation(state, trial)
         self._seen[trial.id] = (trial.devices, trial.reserved, trial.has_processes)
 
 
-def check_trial(trial: Trial) -> bool:
+def check_trial(trial: TrialRecord) -> bool:
     """Assert what concerns one trial but for its devices; return whether it has processes."""
     yields, has_processes = trial.state is YIELDING, trial.incarnation > trial.gone
     assert (trial.after is not None) == yields, f"{_who(trial)}: after={trial.after}"
@@ -90,13 +90,13 @@ def check_trial(trial: Trial) -> bool:
         assert trial.state.is_live, f"{_who(trial)} has processes"
         return True
     assert trial.up_at is None, f"{_who(trial)} trains without processes"
-    assert not trial.is_doomed, f"{_who(trial)} is to die and has no processes"
+    assert not trial.doom, f"{_who(trial)} is to die and has no processes"
     if trial.state.is_live:
         assert trial.state is S.STARTING, f"{_who(trial)} has no processes"
     return False
 
 
-def check_allocation(state: State, trial: Trial) -> None:
+def check_allocation(state: State, trial: TrialRecord) -> None:
     """Assert that its devices are its own, clean if it runs on them, and of an allowed number."""
     slots, has_processes, number = state.devices.slots, trial.has_processes, trial.id
     for name in (*trial.devices, *trial.reserved):
@@ -106,7 +106,7 @@ def check_allocation(state: State, trial: Trial) -> None:
         if has_processes:
             assert slot.state is HELD, f"{_who(trial)} runs on unclean {name}"
     if has_processes:
-        assert trial.is_doomed or _has_allowed_size(state, trial), (
+        assert trial.doom or _has_allowed_size(state, trial), (
             f"{_who(trial)} runs on {trial.devices}, not an allowed size"
         )
     elif trial.state.is_live:
@@ -116,11 +116,11 @@ def check_allocation(state: State, trial: Trial) -> None:
         assert not trial.devices, f"{_who(trial)} holds devices"
 
 
-def _who(trial: Trial) -> str:
+def _who(trial: TrialRecord) -> str:
     return f"trial {trial.id} ({trial.state.value})"
 
 
-def _has_allowed_size(state: State, trial: Trial) -> bool:
+def _has_allowed_size(state: State, trial: TrialRecord) -> bool:
     atoms = len(trial.devices)
     return atoms > 0 and state.rules.fit(atoms) == atoms
 

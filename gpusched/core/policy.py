@@ -16,7 +16,7 @@ from gpusched.core.allocation import DeviceState
 from gpusched.core.decisions import Decision, Start
 from gpusched.core.rules import Rules
 from gpusched.core.rung import Rung
-from gpusched.core.trial import Curve, Trial, TrialState
+from gpusched.core.trial import Curve, TrialRecord, TrialState
 
 if TYPE_CHECKING:
     from gpusched.core.state import State
@@ -38,7 +38,7 @@ class TrialView:
 
     __slots__ = ("_trial",)
 
-    def __init__(self, trial: Trial) -> None:
+    def __init__(self, trial: TrialRecord) -> None:
         self._trial = trial
 
     id: Final[int] = _shown("_trial.id")
@@ -118,7 +118,7 @@ class View:
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"a policy may not set {name}: the view is to be read")
 
-    def add(self, trial: Trial) -> TrialView:
+    def add(self, trial: TrialRecord) -> TrialView:
         """Show one more trial. For ``State`` alone."""
         view = self._made[trial.id] = TrialView(trial)
         return view

@@ -19,7 +19,7 @@ from gpusched.core.decisions import Forecast
 from gpusched.core.policy import NO_STEP_FITS, View
 from gpusched.core.rules import Rules
 from gpusched.core.speed import Speed
-from gpusched.core.trial import NEVER, Trial, TrialState
+from gpusched.core.trial import NEVER, TrialRecord, TrialState
 from gpusched.text import show_duration
 
 #: The n-th configuration of the sequence; None when there are no more.
@@ -59,19 +59,19 @@ class Ranking:
         #: (-score, trial) when the order was last asked for; each trial's entry; trials whose score changed since.
         self._order: SortedList[tuple[float, int]] = SortedList()
         self._placed: dict[int, tuple[float, int]] = {}
-        self._changed: dict[int, Trial] = {}
+        self._changed: dict[int, TrialRecord] = {}
 
-    def touch(self, trial: Trial) -> None:
+    def touch(self, trial: TrialRecord) -> None:
         """Note that the trial is new here, or its score has changed."""
         self._changed[trial.id] = trial
 
-    def discard(self, trial: Trial) -> None:
+    def discard(self, trial: TrialRecord) -> None:
         self._changed.pop(trial.id, None)
         entry = self._placed.pop(trial.id, None)
         if entry is not None:
             self._order.remove(entry)
 
-    def rank(self, trial: Trial) -> int:
+    def rank(self, trial: TrialRecord) -> int:
         """Return 0 for the best."""
         self._settle()
         return int(self._order.index(self._placed[trial.id]))
@@ -110,9 +110,9 @@ class State:
             profiled_overhead_s=rules.profiled_overhead_s,
             profiled_base=1 if rules.version < 2 else None,
         )
-        self.trials: dict[int, Trial] = {}
-        self.live: dict[int, Trial] = {}
-        self.paused: dict[int, Trial] = {}
+        self.trials: dict[int, TrialRecord] = {}
+        self.live: dict[int, TrialRecord] = {}
+        self.paused: dict[int, TrialRecord] = {}
         #: The part that policies see.
         self.view = View(self)
         self.best: BestCheckpoint | None = None
@@ -124,9 +124,9 @@ class State:
         #: unpaused them, they lost their devices while they were to train, or the search goes on after its end.
         self.wanted: list[int] = []
         #: Trials that came to rest (paused or final) and of which the policy has not been told yet.
-        self.rested: deque[Trial] = deque()
+        self.rested: deque[TrialRecord] = deque()
         #: Trials that came to rest while the search was ending: the policy is told of them if the search goes on.
-        self.untold: dict[int, Trial] = {}
+        self.untold: dict[int, TrialRecord] = {}
         #: Forecasts asked for and not answered yet, by trial and step.
         self.forecasts: dict[tuple[int, int], Forecast] = {}
         #: The sampler's answers that are not used yet, and the number it has been asked for.
@@ -216,7 +216,7 @@ class State:
         drawn = known if most is None else max(0, min(known, most - len(self.trials)))
         return len(self.given) + drawn
 
-    def is_new_best(self, trial: Trial) -> bool:
+    def is_new_best(self, trial: TrialRecord) -> bool:
         """Tell whether the trial's latest step is better than every checkpoint kept so far."""
         return trial.score > NEVER and (self.best is None or trial.score > self.best.score)
 
@@ -234,15 +234,15 @@ class State:
             return None
         return None if self._drawn in self.suggested else self._drawn
 
-    def rank_among_live(self, trial: Trial) -> int:
+    def rank_among_live(self, trial: TrialRecord) -> int:
         """Return 0 for the live trial with the best latest score; equal scores by age."""
         return self._ranking.rank(trial)
 
-    def live_by_score(self) -> Iterable[Trial]:
+    def live_by_score(self) -> Iterable[TrialRecord]:
         """Yield live trials, the best latest score first."""
         return (self.trials[trial] for trial in self._ranking)
 
-    def paused_by_score(self) -> Iterable[Trial]:
+    def paused_by_score(self) -> Iterable[TrialRecord]:
         """Yield paused trials, the best latest score first."""
         return (self.trials[trial] for _, trial in self._paused_by_score)
 
@@ -322,22 +322,22 @@ class State:
         left = show_duration(self.time_left_s)
         self.say(None, f"the search goes on; {left} left")
 
-    def draw(self, tag: Any = None) -> Trial:
+    def draw(self, tag: Any = None) -> TrialRecord:
         """Make the next trial. The caller has asked ``can_draw``."""
         if not self.can_draw:
             raise AssertionError("no configuration left to draw")
         if self.given:
             hparams, seed = self.given.popleft()
-            trial = Trial(len(self.trials), hparams, tag, seed)
+            trial = TrialRecord(len(self.trials), hparams, tag, seed)
         else:
             assert self._next_hparams is not None
-            trial = Trial(len(self.trials), self._next_hparams, tag)
+            trial = TrialRecord(len(self.trials), self._next_hparams, tag)
             self._next_hparams, self._used = None, self._drawn
         self.trials[trial.id] = trial
         trial.view = self.view.add(trial)
         return trial
 
-    def move(self, trial: Trial, to: TrialState, why: str) -> None:
+    def move(self, trial: TrialRecord, to: TrialState, why: str) -> None:
         """Change a trial's state and the indices with it."""
         was_live = trial.state.is_live
         trial.go(to, self.now, why)
@@ -359,21 +359,21 @@ class State:
         elif self.paused.pop(trial.id, None) is not None:
             self._paused_by_score.remove((-trial.score, trial.id))
 
-    def want(self, trial: Trial) -> None:
+    def want(self, trial: TrialRecord) -> None:
         """Have the trial go on as soon as atoms are free."""
         if trial.id not in self.wanted:
             self.wanted.append(trial.id)
 
-    def unwant(self, trial: Trial) -> None:
+    def unwant(self, trial: TrialRecord) -> None:
         if trial.id in self.wanted:
             self.wanted.remove(trial.id)
 
-    def set_up(self, trial: Trial) -> None:
+    def set_up(self, trial: TrialRecord) -> None:
         """Count the trial's training time from now on: its ranks run."""
         trial.up_at = self.now
         self._live_by_age.add((self.now - trial.past_training_s, trial.id))
 
-    def _set_down(self, trial: Trial) -> None:
+    def _set_down(self, trial: TrialRecord) -> None:
         """Stop counting the trial's training time: its ranks are gone."""
         if trial.up_at is None:
             return
@@ -382,7 +382,7 @@ class State:
         self._longest_past_s = max(self._longest_past_s, trial.past_training_s)
         trial.up_at = None
 
-    def set_score(self, trial: Trial, score: float) -> None:
+    def set_score(self, trial: TrialRecord, score: float) -> None:
         """Set the latest score of a live trial."""
         if score != trial.score:
             trial.score = score
@@ -391,13 +391,13 @@ class State:
             trial.best_score, trial.best_step = score, trial.step
 
     @property
-    def best_unsaved(self) -> Trial | None:
+    def best_unsaved(self) -> TrialRecord | None:
         """The trial that has reported more than the best checkpoint scores; None where the best has a checkpoint."""
         kept = self.best.score if self.best is not None else NEVER
         ahead = [trial for trial in self.trials.values() if trial.best_score > kept]
         return max(ahead, key=lambda trial: trial.best_score, default=None)
 
-    def say(self, trial: Trial | None, text: str) -> None:
+    def say(self, trial: TrialRecord | None, text: str) -> None:
         """Keep a decision in words, for the dashboard and for ``explain``."""
         self.decisions.append((self.now, trial.id if trial else None, text))
         if trial is not None:

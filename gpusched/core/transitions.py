@@ -35,7 +35,7 @@ from gpusched.core.events import TrialExited
 from gpusched.core.policy import NO_STEP_FITS
 from gpusched.core.rules import SAVE_RETRY_S
 from gpusched.core.state import BestCheckpoint, State
-from gpusched.core.trial import After, Trial, TrialState
+from gpusched.core.trial import After, Doom, TrialRecord, TrialState
 
 S = TrialState
 
@@ -148,7 +148,7 @@ class Transitions:
             atoms = state.rules.fit(room)
         return atoms if atoms <= room else 0
 
-    def _begin(self, trial: Trial, atoms: int, reason: str, cause: str) -> None:
+    def _begin(self, trial: TrialRecord, atoms: int, reason: str, cause: str) -> None:
         state = self._state
         state.say(trial, reason)
         trial.cut_atoms = None
@@ -158,17 +158,15 @@ class Transitions:
         state.move(trial, S.STARTING, cause)
         self._launch(trial)
 
-    def _launch(self, trial: Trial) -> None:
+    def _launch(self, trial: TrialRecord) -> None:
         """Launch the next incarnation of a STARTING trial; all of its devices are clean."""
         trial.incarnation = trial.next_incarnation
         trial.steps_of_incarnation = 0
         trial.steps_since_resize = 0
         trial.launched_at = self._state.now
-        trial.killed_because = trial.kill_grace_s = None
-        trial.hung = False
         self.add(Launch(trial.id, trial.incarnation, trial.devices, trial.hparams, trial.seed))
 
-    def launch_if_ready(self, trial: Trial) -> None:
+    def launch_if_ready(self, trial: TrialRecord) -> None:
         """Launch a STARTING trial once all of its devices are clean; pause one that has lost them all."""
         state = self._state
         if trial.state is not S.STARTING or trial.has_processes:
@@ -191,7 +189,7 @@ class Transitions:
         if atoms > trial.atoms + room and state.rules.islands_apart:
             atoms = max(trial.atoms, self._fit(trial, trial.atoms + room))
         more = atoms - trial.atoms
-        if trial.state is not S.RUNNING or trial.is_doomed or more == 0 or more > room:
+        if trial.state is not S.RUNNING or trial.doom or more == 0 or more > room:
             return False
         if more > 0:
             trial.reserved = state.devices.choose(more, near=trial.devices)
@@ -201,7 +199,7 @@ class Transitions:
         self._yield(trial, After(S.STARTING, decision.reason, atoms))
         return True
 
-    def _fit(self, trial: Trial, atoms: int) -> int:
+    def _fit(self, trial: TrialRecord, atoms: int) -> int:
         """Return the largest size of at most ``atoms`` on which this trial has not failed, and its least at least."""
         rules, most, least = self._state.rules, trial.most_atoms, trial.least_atoms
         fitting = rules.fit(atoms if most is None else min(atoms, most))
@@ -228,7 +226,7 @@ class Transitions:
         self._yield(trial, after)
         return True
 
-    def cut(self, trial: Trial, state: TrialState, reason: str) -> bool:
+    def cut(self, trial: TrialRecord, state: TrialState, reason: str) -> bool:
         """Have a trial leave because the search ends; it may go on with the search. False if that changes nothing."""
         rests = trial.state is S.PAUSED or (
             trial.after is not None and trial.after.state is S.PAUSED
@@ -239,7 +237,7 @@ class Transitions:
         trial.cut_atoms = atoms
         return True
 
-    def reopen(self, trial: Trial, step: int) -> None:
+    def reopen(self, trial: TrialRecord, step: int) -> None:
         """Pause a trial again that the end of the search stopped; it goes on from step ``step`` (0: it had none)."""
         state, was_training = self._state, bool(trial.cut_atoms)
         trial.saved_step = step
@@ -250,7 +248,7 @@ class Transitions:
         else:
             trial.cut_atoms = None
 
-    def _yield(self, trial: Trial, after: After) -> None:
+    def _yield(self, trial: TrialRecord, after: After) -> None:
         """Have a trial leave at this step, with a checkpoint if it may go on or is the best model so far."""
         state = self._state
         save = not after.state.is_final or state.is_new_best(trial)
@@ -262,7 +260,7 @@ class Transitions:
         trial.after = replace(after, save=save)
         self.add(Yield(trial.id, trial.incarnation, save))
 
-    def _change_of_mind(self, trial: Trial, told: After, after: After) -> bool:
+    def _change_of_mind(self, trial: TrialRecord, told: After, after: After) -> bool:
         """Change where a trial that leaves already goes, and only to something more final."""
         state = self._state
         if told.state.is_final or after.state is told.state:
@@ -273,7 +271,7 @@ class Transitions:
             state.unwant(trial)
         return True
 
-    def _leave_before_up(self, trial: Trial, after: After) -> None:
+    def _leave_before_up(self, trial: TrialRecord, after: After) -> None:
         """Kill a trial that has not reported, so that it cannot be asked to yield and nothing is lost."""
         state = self._state
         state.say(trial, after.reason)
@@ -287,20 +285,25 @@ class Transitions:
         state.move(trial, after.state, after.reason)
 
     def kill(
-        self, trial: Trial, *, grace_s: float | None = None, why: str = "", stacks: bool = False
+        self,
+        trial: TrialRecord,
+        *,
+        grace_s: float | None = None,
+        why: str = "",
+        stacks: bool = False,
     ) -> None:
         """End a trial's incarnation.
 
         ``why``: reason for an unplanned kill; the trial is relaunched. ``stacks``: its ranks write down where they are.
         """
         state = self._state
-        if trial.kill_grace_s is None:
-            trial.told_to_die_at = state.now
-        trial.kill_grace_s = state.rules.kill_grace_s if grace_s is None else grace_s
-        if why and trial.killed_because is None:
-            trial.killed_because, trial.hung = why, stacks
+        grace_s = state.rules.kill_grace_s if grace_s is None else grace_s
+        doom = trial.doom = trial.doom or Doom(state.now, grace_s)
+        doom.grace_s = grace_s
+        if why and not doom.why:
+            doom.why, doom.hung = why, stacks
             state.say(trial, why)
-        self.add(Kill(trial.id, trial.incarnation, trial.kill_grace_s, stacks))
+        self.add(Kill(trial.id, trial.incarnation, grace_s, stacks))
 
     # ------------------------------------------------------------ silence
 
@@ -315,20 +318,20 @@ class Transitions:
             # No trial was heard: the machine, or the daemon, was suspended.
             state.watched_since = state.now
         for trial in state.live.values():
-            if trial.has_processes and not trial.is_doomed and (why := _silence(state, trial)):
+            if trial.has_processes and not trial.doom and (why := _silence(state, trial)):
                 self.kill(trial, why=why, stacks=True)
         self.watch()
 
     # ------------------------------------------------------------ exit
 
-    def exited(self, trial: Trial, event: TrialExited) -> None:
+    def exited(self, trial: TrialRecord, event: TrialExited) -> None:
         """Move a trial to where it goes now that nothing of its incarnation is left."""
         state, told = self._state, trial.after
         after = self._go_back(trial, event) or self._outgrow(trial, event)
         after = after or _planned(state, trial, event)
         after = after or self._relaunch(trial, event)
         trial.after = None
-        trial.gone, trial.kill_grace_s = trial.incarnation, None
+        trial.gone, trial.doom = trial.incarnation, None
         if trial.atoms and trial.step_time_s is not None and after.is_resize:
             trial.step_time_before_s = (trial.atoms, trial.step_time_s)
         self._drain(trial, after.atoms if after.is_resize else 0)
@@ -345,10 +348,10 @@ class Transitions:
         state.move(trial, after.state, after.reason)
         self.launch_if_ready(trial)
 
-    def _go_back(self, trial: Trial, event: TrialExited) -> After | None:
+    def _go_back(self, trial: TrialRecord, event: TrialExited) -> After | None:
         """Return a trial that failed on more atoms than it has trained on, before a report from there, to those."""
         state, fewer = self._state, trial.trained_atoms
-        failed = event.outcome == "failed" and not trial.is_doomed and not event.barred
+        failed = event.outcome == "failed" and not trial.doom and not event.barred
         told_to_end = state.stopping or (trial.after is not None and not trial.after.is_resize)
         if state.rules.version < 3 or not failed or told_to_end:
             return None
@@ -358,14 +361,14 @@ class Transitions:
         why = f"failed on {trial.size_in_words}, goes back to {fewer} and grows no more: {event.error}"
         return After(S.STARTING, why, fewer)
 
-    def _outgrow(self, trial: Trial, event: TrialExited) -> After | None:
+    def _outgrow(self, trial: TrialRecord, event: TrialExited) -> After | None:
         """Send a trial that ran out of memory to the next larger size, where its batch is split over more atoms.
 
         With the free atoms at once if they do; else it gives its own up, and what comes free is kept for it.
         """
         state = self._state
         told_to_end = state.stopping or (trial.after is not None and not trial.after.is_resize)
-        if not (event.outgrew and state.rules.splits_batch) or trial.is_doomed or told_to_end:
+        if not (event.outgrew and state.rules.splits_batch) or trial.doom or told_to_end:
             return None
         most = min(state.devices.most, trial.most_atoms or state.devices.most)
         larger = state.rules.next_size(trial.atoms, most)
@@ -383,13 +386,14 @@ class Transitions:
             trial.reserved += reserved
         return After(S.STARTING, why, larger)
 
-    def _relaunch(self, trial: Trial, event: TrialExited) -> After:
+    def _relaunch(self, trial: TrialRecord, event: TrialExited) -> After:
         """Count a fault of the machine; the trial goes on from its checkpoint, a few times without progress."""
         state = self._state
         if not event.unbegun:
             trial.infrastructure_faults += 1
-        cause = trial.killed_because or event.error or _CAUSES[event.outcome]
-        if trial.hung and event.error:
+        why = trial.doom.why if trial.doom else ""
+        cause = why or event.error or _CAUSES[event.outcome]
+        if trial.doom and trial.doom.hung and event.error:
             cause = f"{cause}: {event.error}"
         if trial.infrastructure_faults > state.rules.max_infrastructure_faults:
             reason = f"{cause}; {trial.infrastructure_faults} times without progress"
@@ -400,7 +404,7 @@ class Transitions:
 
     # ------------------------------------------------------------ devices
 
-    def _drain(self, trial: Trial, keep: int) -> None:
+    def _drain(self, trial: TrialRecord, keep: int) -> None:
         """Let the devices of an incarnation that is gone drain; ``keep`` atoms come back to the trial when released.
 
         Devices reserved for a resize have not been used: they are clean, and stay with the trial or are free at once.
@@ -414,7 +418,7 @@ class Transitions:
         if used:
             self.add(ConfirmRelease(used))
 
-    def settle_for_less(self, trial: Trial) -> None:
+    def settle_for_less(self, trial: TrialRecord) -> None:
         """Keep an allowed size of what a waiting trial has left after losing a device; give back the rest."""
         slots, count = self._state.devices.slots, len(trial.devices)
         atoms = self._state.rules.fit(count)
@@ -433,7 +437,7 @@ class Transitions:
 
     # ------------------------------------------------------------ checkpoints
 
-    def save_if_better(self, trial: Trial, *, trains_on: bool = False) -> None:
+    def save_if_better(self, trial: TrialRecord, *, trains_on: bool = False) -> None:
         """Have a checkpoint saved if this step would be the new best, unless saving eats too much training time.
 
         A trial that leaves saves in any case; ``trains_on``: this one leaves later, and may end by itself before that.
@@ -460,7 +464,7 @@ class Transitions:
         if trial.best_step == trial.step:
             trial.why_unsaved = why
 
-    def save_if_due(self, trial: Trial) -> None:
+    def save_if_due(self, trial: TrialRecord) -> None:
         """Have a running trial saved that has trained for ``save_every_s`` without it: a machine may die.
 
         A trial that was asked and has committed nothing (its disk refused) is asked again, less and less often.
@@ -475,11 +479,11 @@ class Transitions:
         if rules.version < 7:
             patience_s = pause_s
         is_due = state.now >= max(due_at, asked_at + min(patience_s, pause_s))
-        if is_due and not trial.is_doomed:
+        if is_due and not trial.doom:
             trial.save_asked_at = state.now
             self.add(Save(trial.id, trial.incarnation))
 
-    def saved(self, trial: Trial, step: int) -> None:
+    def saved(self, trial: TrialRecord, step: int) -> None:
         """Note that a checkpoint of ``step`` is on disk: it may be the best model there is."""
         state = self._state
         if step != trial.saved_step:
@@ -496,7 +500,7 @@ class Transitions:
 # ---------------------------------------------------------------- questions
 
 
-def expected_launch(state: State, trial: Trial) -> Launch | None:
+def expected_launch(state: State, trial: TrialRecord) -> Launch | None:
     """Return the launch that ends the resize a trial is in, if nothing comes between; None if it is in none."""
     if state.stopping is not None:
         return None
@@ -512,7 +516,7 @@ def expected_launch(state: State, trial: Trial) -> Launch | None:
     return Launch(trial.id, trial.next_incarnation, devices, trial.hparams, trial.seed)
 
 
-def _kept(state: State, trial: Trial, keep: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _kept(state: State, trial: TrialRecord, keep: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return what a trial keeps of the devices it used and of those reserved, to go on with ``keep`` atoms.
 
     Where devices were lost: the largest allowed size that is left, or nothing.
@@ -526,7 +530,7 @@ def _kept(state: State, trial: Trial, keep: int) -> tuple[tuple[str, ...], tuple
     return used[: keep - len(clean)], clean
 
 
-def _planned(state: State, trial: Trial, event: TrialExited) -> After | None:
+def _planned(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
     """Return what follows an exit that is the trial's own doing or was wanted; None: it is to be relaunched.
 
     A script that fails has failed; what the machine did to a trial is made good by a relaunch. What was told to die was
@@ -535,7 +539,7 @@ def _planned(state: State, trial: Trial, event: TrialExited) -> After | None:
     told = trial.after
     is_final = told is not None and told.state.is_final
     told_to_end = told if is_final else After(S.STOPPED, state.stopping) if state.stopping else None
-    match "killed" if trial.is_doomed else event.outcome:
+    match "killed" if trial.doom else event.outcome:
         case "finished" if trial.step > 0:
             return After(S.COMPLETED, f"finished at step {trial.step}")
         case "finished":
@@ -548,7 +552,7 @@ def _planned(state: State, trial: Trial, event: TrialExited) -> After | None:
             return told if told is not None and not told.is_resize else told_to_end
 
 
-def _silence(state: State, trial: Trial) -> str:
+def _silence(state: State, trial: TrialRecord) -> str:
     """Say how long a trial has been silent, where that is too long; else return nothing."""
     rules = state.rules
     if trial.steps_of_incarnation == 0:

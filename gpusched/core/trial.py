@@ -86,10 +86,23 @@ class After:
         return self.state is S.STARTING
 
 
+@dataclass(slots=True)
+class Doom:
+    """Order to an incarnation to die, when it was first given. ``why``: reason if unplanned: the trial is relaunched.
+
+    ``hung``: killed because it hung; the exit event says where each rank was stuck.
+    """
+
+    at: float
+    grace_s: float
+    why: str = ""
+    hung: bool = False
+
+
 class InvalidTransition(Exception):
     """A transition that the table does not know. The message ends with the trial's story."""
 
-    def __init__(self, trial: Trial, to: TrialState) -> None:
+    def __init__(self, trial: TrialRecord, to: TrialState) -> None:
         story = "\n".join(f"  {at:10.3f}s  {text}" for at, text in trial.story)
         super().__init__(f"trial {trial.id}: {trial.state.value} -> {to.value} is illegal\n{story}")
 
@@ -144,7 +157,7 @@ class Curve(Sequence[tuple[int, float]]):
 
 
 @dataclass(slots=True)
-class Trial:
+class TrialRecord:
     """One hyperparameter configuration and all that is known of it.
 
     ``score`` is the latest metric turned so that more is better; a metric that was not finite scores ``-inf``.
@@ -217,14 +230,8 @@ class Trial:
     intervals_s: deque[float] = field(default_factory=lambda: deque(maxlen=9))
 
     infrastructure_faults: int = 0
-    #: Set once this incarnation has been told to die: the grace it was given.
-    kill_grace_s: float | None = None
-    #: When it was first told to, of all incarnations the latest.
-    told_to_die_at: float | None = None
-    #: Reason for an unplanned kill of this incarnation; None: there was none.
-    killed_because: str | None = None
-    #: Killed because it hung; the exit event says where each rank was stuck.
-    hung: bool = False
+    #: Set once this incarnation has been told to die, until it has.
+    doom: Doom | None = None
     held_by_user: bool = False
     #: Atoms it trained on when the end of the search stopped it, 0 if it was paused then; None: it was not stopped so.
     cut_atoms: int | None = None
@@ -263,11 +270,6 @@ class Trial:
     def is_resizing(self) -> bool:
         """Whether the trial leaves to go on at another size."""
         return self.after is not None and self.after.is_resize
-
-    @property
-    def is_doomed(self) -> bool:
-        """Whether the incarnation has been told to die and has not done so yet."""
-        return self.kill_grace_s is not None
 
     @property
     def is_final(self) -> bool:

@@ -95,8 +95,8 @@ def _end(hunt: Hunt, trial: int) -> int:
     killed, left = hunt.end(HUNT_S)
     if left:
         raise GpuschedError(
-            f"{left} of trial {trial} cannot be killed; the journal knows nothing of them, so the experiment cannot go on "
-            "beside them"
+            f"{left} of trial {trial} cannot be killed; the journal knows nothing of them, so the "
+            "experiment cannot go on beside them"
         )
     return killed
 

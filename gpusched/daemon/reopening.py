@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpusched.core.events import DeadlineMoved, Event, Reopened
-from gpusched.core.trial import Trial
+from gpusched.core.trial import TrialRecord
 from gpusched.daemon.storage import newest_step
 from gpusched.driver.assemble import Assembled
 from gpusched.driver.clock import Beginning
@@ -121,7 +121,7 @@ def _require_open_target(assembled: Assembled, target: float | None) -> None:
     )
 
 
-def _checkpoints(assembled: Assembled) -> Iterator[tuple[Trial, int]]:
+def _checkpoints(assembled: Assembled) -> Iterator[tuple[TrialRecord, int]]:
     """Yield each trial that only the end stopped, with the step of its newest checkpoint on disk (0: none)."""
     state, paths = assembled.experiment.state, assembled.paths
     for trial in state.trials.values():

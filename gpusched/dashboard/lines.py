@@ -29,7 +29,7 @@ from gpusched.core.events import (
 )
 from gpusched.core.experiment import DEADLINE
 from gpusched.core.state import State
-from gpusched.core.trial import Trial, TrialState
+from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.text import (
     clean,
     count,
@@ -107,7 +107,7 @@ def _quarantined(device: str, why: str) -> Record:
     return _record("quarantined", f"{label} is quarantined: {rest}", device=device, reason=reason)
 
 
-def _decided(trial: Trial) -> Iterator[Record]:
+def _decided(trial: TrialRecord) -> Iterator[Record]:
     if trial.after is None:
         return
     after, reason = trial.after, clean(trial.after.reason)
@@ -171,8 +171,8 @@ def _kills(event: Event, commands: Sequence[Command], state: State) -> Iterator[
         if isinstance(command, Kill):
             trial = state.trials[command.trial]
             is_late = isinstance(event, TimerFired) and event.timer != DEADLINE
-            why = trial.killed_because or ("did not leave in time" if is_late else state.stopping)
-            if trial.told_to_die_at == state.now:
+            if trial.doom is not None and trial.doom.at == state.now:
+                why = trial.doom.why or ("did not leave in time" if is_late else state.stopping)
                 by_reason.setdefault(why or "", {})[trial.id] = None
     for why, numbers in by_reason.items():
         because, told = f": {clean(why)}" if why else "", tuple(numbers)

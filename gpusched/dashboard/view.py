@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gpusched.core.allocation import DeviceSlot, DeviceState
 from gpusched.core.rung import Rung
 from gpusched.core.state import State
-from gpusched.core.trial import Trial, TrialState
+from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.dashboard.model import (
     AtomsView,
     BestView,
@@ -178,7 +178,7 @@ def _reason(slot: DeviceSlot, holders: str) -> str:
 # ---------------------------------------------------------------- trials
 
 
-def _relevant(state: State) -> list[Trial]:
+def _relevant(state: State) -> list[TrialRecord]:
     """Choose at most LIMIT trials, the best first: live ones, the best, the last failures, good others."""
     trials = state.trials
     if len(trials) <= LIMIT:
@@ -197,7 +197,7 @@ def _relevant(state: State) -> list[Trial]:
     return sorted(chosen.values(), key=_place)
 
 
-def _place(trial: Trial) -> tuple[float, bool, int]:
+def _place(trial: TrialRecord) -> tuple[float, bool, int]:
     """Sort key: the best latest score first; without one, failures last; then by age."""
     return -trial.score, trial.state is TrialState.FAILED, trial.id
 
@@ -207,7 +207,7 @@ def _counts(state: State) -> dict[str, int]:
     return {state.value: count for state, count in found.items()}
 
 
-def _trial(state: State, trial: Trial, now_s: float) -> TrialView:
+def _trial(state: State, trial: TrialRecord, now_s: float) -> TrialView:
     return TrialView(
         id=trial.id,
         state=trial.state.value,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from gpusched.driver import profiles
 from gpusched.driver.clock import Beginning
 from gpusched.driver.forecaster import PooledForecaster, make_forecaster
 from gpusched.driver.loop import replay
-from gpusched.driver.profiles import Profile
+from gpusched.driver.profiles import Measured
 from gpusched.driver.suggester import ChildSuggester, make_suggester
 from gpusched.errors import DamagedState, InputError
 from gpusched.folder.files import private_folder, write_durably
@@ -85,7 +85,7 @@ class Assembled:
         from gpusched.core.explain import explain
 
         explanation = explain(state, self.policy, trial, now)
-        return {"data": explanation.to_json(), "lines": explanation.lines()}
+        return {"data": asdict(explanation), "lines": explanation.lines()}
 
 
 def read_recipe(paths: ExperimentPaths) -> Recipe:
@@ -102,7 +102,7 @@ def read_recipe(paths: ExperimentPaths) -> Recipe:
         raise DamagedState(f"{paths.resolved}: {error}") from None
 
 
-def rules(recipe: Recipe, profile: Profile | None = None) -> Rules:
+def rules(recipe: Recipe, profile: Measured | None = None) -> Rules:
     """Return the core's part of a recipe; ``profile``: earlier measurements of it."""
     known = Rules(
         deadline_s=recipe.deadline_s,

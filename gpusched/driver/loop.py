@@ -28,7 +28,7 @@ from gpusched.core.decisions import (
 from gpusched.core.events import DaemonResumed, Event, Reopened, Reported, TimerFired
 from gpusched.core.experiment import Experiment
 from gpusched.core.transitions import expected_launch
-from gpusched.core.trial import InvalidTransition, Trial
+from gpusched.core.trial import InvalidTransition, TrialRecord
 from gpusched.errors import ReplayDiverged
 from gpusched.executors.base import FOREVER, Executor, LiveTrial
 from gpusched.journal.log import DiskFull, Entry, Journal
@@ -44,7 +44,7 @@ Observer = Callable[[Event, Sequence[Command]], None]
 class Helper(Protocol):
     """Carries out one kind of command beside the loop: slow or non-repeatable work. Answers are polled as events."""
 
-    def submit(self, command: Any, trials: Iterable[Trial]) -> None:
+    def submit(self, command: Any, trials: Iterable[TrialRecord]) -> None:
         """Begin to carry out a command; never waits. ``trials``: all there are now."""
         ...
 
@@ -299,8 +299,8 @@ def outstanding(experiment: Experiment) -> Iterator[Command]:
     for trial in state.live.values():
         if trial.after is not None:
             yield Yield(trial.id, trial.incarnation, trial.after.save)
-        if trial.kill_grace_s is not None:
-            yield Kill(trial.id, trial.incarnation, trial.kill_grace_s, trial.hung)
+        if trial.doom is not None:
+            yield Kill(trial.id, trial.incarnation, trial.doom.grace_s, trial.doom.hung)
     draining = tuple(
         name for name, slot in state.devices.slots.items() if slot.state.value == "draining"
     )

@@ -24,7 +24,7 @@ _SPEED_KEYS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class Measured:
     """``step_s`` and ``scaling``: by number of atoms; ``overhead_s``: To, the median of all launches and resizes."""
 
     step_s: dict[int, float]
@@ -39,7 +39,7 @@ class Profile:
         }
 
 
-def measure(told: Timeline) -> Profile:
+def measure(told: Timeline) -> Measured:
     """Measure a profiling run: the first step of every incarnation warms up and is not counted."""
     times: dict[int, list[float]] = {}
     overheads: list[float] = []
@@ -55,7 +55,7 @@ def measure(told: Timeline) -> Profile:
                     overheads.append(step.at - since - step_s)
                 before_at = step.at
     medians = {size: statistics.median(found) for size, found in sorted(times.items())}
-    return Profile(medians, statistics.median(overheads) if overheads else 0.0)
+    return Measured(medians, statistics.median(overheads) if overheads else 0.0)
 
 
 def recipe_hash(recipe: Recipe) -> str:
@@ -71,7 +71,7 @@ def _file(runs: Path, recipe: Recipe) -> Path:
     return runs / ".profiles" / f"{recipe_hash(recipe)}.json"
 
 
-def keep(runs: Path, recipe: Recipe, profile: Profile) -> Path:
+def keep(runs: Path, recipe: Recipe, profile: Measured) -> Path:
     """Store a profile for later runs of this recipe."""
     path = _file(runs, recipe)
     private_folder(path.parent)
@@ -79,21 +79,21 @@ def keep(runs: Path, recipe: Recipe, profile: Profile) -> Path:
     return path
 
 
-def find(runs: Path, recipe: Recipe) -> Profile | None:
+def find(runs: Path, recipe: Recipe) -> Measured | None:
     """Return the profile of exactly this recipe and script; None without a readable one."""
     return read(_file(runs, recipe))
 
 
-def read(path: Path) -> Profile | None:
+def read(path: Path) -> Measured | None:
     """Return the profile in a file; None without a readable one."""
     try:
         found = json.loads(path.read_bytes())
         times = {int(atoms): float(time_s) for atoms, time_s in found["step_s"].items()}
-        return Profile(times, float(found["overhead_s"])) if times else None
+        return Measured(times, float(found["overhead_s"])) if times else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def write(path: Path, profile: Profile) -> None:
+def write(path: Path, profile: Measured) -> None:
     """Write a profile durably."""
     write_durably(path, json.dumps(asdict(profile)).encode())

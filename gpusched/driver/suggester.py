@@ -18,7 +18,7 @@ from typing import Any
 
 from gpusched.core.decisions import Suggest
 from gpusched.core.events import Event, Suggested
-from gpusched.core.trial import Trial
+from gpusched.core.trial import TrialRecord
 from gpusched.driver.child import LOOK_EVERY_S, Answer, Child, serve
 from gpusched.executors.base import FOREVER
 from gpusched.policies import label
@@ -53,7 +53,7 @@ class ChildSuggester:
         #: Problems, for the daemon's log.
         self.complaints: deque[str] = deque(maxlen=20)
 
-    def submit(self, command: Suggest, trials: Iterable[Trial]) -> None:
+    def submit(self, command: Suggest, trials: Iterable[TrialRecord]) -> None:
         """Have configuration ``command.n`` suggested."""
         trials = list(trials)
         self._tried = {identity(trial.hparams) for trial in trials}
@@ -118,7 +118,7 @@ def make_suggester(recipe: Recipe, *, is_patient: bool = False) -> ChildSuggeste
     return ChildSuggester(recipe, is_patient=is_patient) if recipe.has_memory else None
 
 
-def _seen(trial: Trial, sign: float) -> dict[str, object]:
+def _seen(trial: TrialRecord, sign: float) -> dict[str, object]:
     points = [(step, metric * sign) for step, metric in trial.curve if metric == metric]
     if len(points) > _POINTS:
         best = max(points, key=lambda point: point[1])

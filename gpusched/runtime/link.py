@@ -20,7 +20,7 @@ from gpusched.protocol import (
     Greeting,
     Inbox,
     ShimHello,
-    Stop,
+    StopTree,
     encode,
     to_shim,
 )
@@ -81,11 +81,11 @@ class DaemonLink:
         self.close()
         return False
 
-    def read(self) -> list[Greeting | Stop | Counts]:
+    def read(self) -> list[Greeting | StopTree | Counts]:
         """Return the frames that have come. A line that ended, or whose frame is too long, is closed."""
         if self._socket is None:
             return []
-        frames: list[Greeting | Stop | Counts] = []
+        frames: list[Greeting | StopTree | Counts] = []
         try:
             data = self._socket.recv(_READ_BYTES)
             frames += self._inbox.feed(data)
@@ -201,7 +201,7 @@ class Orders:
         for frame in self._link.read():
             self._heard(frame)
 
-    def _heard(self, frame: Greeting | Stop | Counts) -> None:
+    def _heard(self, frame: Greeting | StopTree | Counts) -> None:
         if isinstance(frame, Greeting):
             if frame.epoch < self.epoch:
                 self._link.close()

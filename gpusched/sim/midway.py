@@ -9,7 +9,7 @@ from gpusched.core.decisions import Forecast, KeepBest
 from gpusched.core.experiment import Experiment
 from gpusched.core.state import State
 from gpusched.core.transitions import WATCH
-from gpusched.core.trial import Trial, TrialState
+from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.devices.base import Device
 from gpusched.driver.loop import Driver, Helper
 from gpusched.sim.executor import SimExecutor
@@ -36,7 +36,7 @@ class Midway(SimExecutor):
         for trial in state.trials.values():
             self._take_over(trial)
 
-    def _take_over(self, trial: Trial) -> None:
+    def _take_over(self, trial: TrialRecord) -> None:
         curve = self.workload.curve(trial.id, trial.hparams, self._seed)
         story = self.stories[trial.id] = Story(trial.id, curve, NEVER_STEP)
         story.seq, story.saved = trial.seq, (trial.saved_step,)

@@ -73,11 +73,13 @@ def test_a_trial_that_runs_on_a_lost_device_goes_on_elsewhere() -> None:
     script = grown(2, 3)
     script.quarantined("d1").expect(Kill(0, 1, 0.0))
     assert script.trial(0).devices == ("d0",)
-    assert script.trial(0).killed_because == "d1 was lost: Xid 79"
+    doom = script.trial(0).doom
+    assert doom is not None
+    assert doom.why == "d1 was lost: Xid 79"
     script.exited(0, "killed").expect(ConfirmRelease(("d0",)))
     script.released("d0").expect(launch(0, 2, "d0"))
     script.report(0, 0.6).drop()
-    assert script.trial(0).killed_because is None
+    assert script.trial(0).doom is None
 
 
 def test_a_trial_that_lost_its_only_device_waits_for_another() -> None:
@@ -137,7 +139,7 @@ def test_losing_an_awaited_device_launches_on_the_rest() -> None:
 
 def test_losing_a_clean_device_while_waiting_for_another() -> None:
     script = stages.waiting().quarantined("d1").expect_nothing()
-    assert not script.trial(0).is_doomed, "it has no processes to kill"
+    assert not script.trial(0).doom, "it has no processes to kill"
     script.released("d0").expect(launch(0, 2, "d0"))
 
 

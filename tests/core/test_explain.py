@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 
 import pytest
 
@@ -72,7 +73,7 @@ def test_a_failure_shows_its_error() -> None:
 
 def test_as_data_it_is_json() -> None:
     told = Play().report(1)
-    assert json.loads(json.dumps(told.to_json()))["trial"] == 0
+    assert json.loads(json.dumps(asdict(told)))["trial"] == 0
     assert told.lines()[0].startswith("trial 0 is running at step 1")
 
 
@@ -111,7 +112,7 @@ def test_every_stage_has_its_words(stage: str) -> None:
     assert (told.moves_when == "") == script.trial(0).is_final
     assert told.state == script.trial(0).state.value
     assert list(told.story) == sorted(told.story, key=lambda moment: moment.at)
-    assert json.loads(json.dumps(told.to_json()))["moves_when"] == told.moves_when
+    assert json.loads(json.dumps(asdict(told)))["moves_when"] == told.moves_when
     assert all(isinstance(line, str) for line in told.lines())
 
 
@@ -143,7 +144,7 @@ def test_standings_are_ranks_and_metrics_in_rungs() -> None:
         (Standing(1, 1, 3, 0.3),),
         (Standing(1, 3, 3, None),),
     ]
-    data = explain(script.state, policy, 0).to_json()
+    data = asdict(explain(script.state, policy, 0))
     assert data["standings"] == ({"milestone": 1, "rank": 2, "of": 3, "metric": 0.5},)
 
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from gpusched.core.trial import TRANSITIONS, After, InvalidTransition, Trial, TrialState
+from gpusched.core.trial import TRANSITIONS, After, InvalidTransition, TrialRecord, TrialState
 
 S = TrialState
 FINAL = {S.COMPLETED, S.STOPPED, S.FAILED}
@@ -40,7 +40,7 @@ LEGAL = {
 
 @pytest.mark.parametrize(("origin", "to"), list(itertools.product(S, S)), ids=lambda s: s.value)
 def test_every_pair_is_legal_or_raises(origin: TrialState, to: TrialState) -> None:
-    trial = Trial(7, {}, state=origin)
+    trial = TrialRecord(7, {}, state=origin)
     if (origin, to) in LEGAL:
         trial.go(to, 3.0, "because")
         assert trial.state is to
@@ -68,7 +68,7 @@ def test_from_every_state_a_final_one_can_be_reached() -> None:
 
 
 def test_an_illegal_transition_tells_the_story_of_the_trial() -> None:
-    trial = Trial(7, {})
+    trial = TrialRecord(7, {})
     trial.go(S.STARTING, 1.0, "first launch")
     trial.tell(1.5, "something happened")
     trial.go(S.PAUSED, 2.0, "no")
@@ -86,7 +86,7 @@ def test_an_illegal_transition_tells_the_story_of_the_trial() -> None:
 
 
 def test_training_time_is_counted_while_it_is_up() -> None:
-    trial = Trial(0, {})
+    trial = TrialRecord(0, {})
     assert trial.training_s(5.0) == 0.0
     trial.up_at = 5.0
     assert trial.training_s(7.5) == 2.5
@@ -95,7 +95,7 @@ def test_training_time_is_counted_while_it_is_up() -> None:
 
 
 def test_it_has_processes_from_a_launch_until_that_incarnation_is_gone() -> None:
-    trial = Trial(0, {})
+    trial = TrialRecord(0, {})
     assert not trial.has_processes
     trial.incarnation = 1
     assert trial.has_processes

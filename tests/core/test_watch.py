@@ -39,7 +39,9 @@ def test_the_limit_is_a_minute_for_quick_trials() -> None:
     script = with_intervals(1.0, 1.0, 1.0)
     assert silent_for(script, 59.0) == []
     assert silent_for(script, 21.0) == [Kill(0, 1, 5.0, stacks=True)]
-    assert "no report for" in (script.trial(0).killed_because or "")
+    doom = script.trial(0).doom
+    assert doom is not None
+    assert "no report for" in doom.why
 
 
 def test_the_limit_is_five_median_intervals_for_slow_ones() -> None:

@@ -65,11 +65,11 @@ def test_what_a_profiling_run_says() -> None:
 
 
 def test_nothing_measured() -> None:
-    assert profiles.measure(timeline([])) == profiles.Profile({}, 0.0)
+    assert profiles.measure(timeline([])) == profiles.Measured({}, 0.0)
 
 
 def test_a_profile_is_found_for_exactly_its_recipe_and_script(tmp_path: Path) -> None:
-    profile = profiles.Profile({1: 0.4, 2: 0.25}, 0.3)
+    profile = profiles.Measured({1: 0.4, 2: 0.25}, 0.3)
     profiles.keep(tmp_path / "runs", _recipe(tmp_path), profile)
     assert profiles.find(tmp_path / "runs", _recipe(tmp_path)) == profile
     assert profiles.find(tmp_path / "runs", _recipe(tmp_path, lr=0.2)) is None
@@ -80,7 +80,7 @@ def test_a_profile_is_found_for_exactly_its_recipe_and_script(tmp_path: Path) ->
 
 
 def test_a_damaged_profile_is_none(tmp_path: Path) -> None:
-    path = profiles.keep(tmp_path, _recipe(tmp_path), profiles.Profile({1: 0.4}, 0.3))
+    path = profiles.keep(tmp_path, _recipe(tmp_path), profiles.Measured({1: 0.4}, 0.3))
     path.write_text("{")
     assert profiles.find(tmp_path, _recipe(tmp_path)) is None
 
@@ -101,7 +101,7 @@ def test_a_profile_tells_hermes_before_it_starts_that_quanta_are_stretched(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], quantum_s: float, is_said: bool
 ) -> None:
     recipe, runs = _recipe(tmp_path), tmp_path / "runs"
-    profiles.keep(runs, recipe, profiles.Profile({1: 0.4}, 3.5))
+    profiles.keep(runs, recipe, profiles.Measured({1: 0.4}, 3.5))
     ask = ["validate", str(tmp_path / "t.yaml"), "--policy", "hermes", "--dir", str(runs)]
     assert main([*ask, "--set", f"policy.quantum_s={quantum_s}"]) == 0
     said = capsys.readouterr()

@@ -33,7 +33,7 @@ from gpusched.core.events import (
 )
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
-from gpusched.core.trial import Trial
+from gpusched.core.trial import TrialRecord
 from tests.events import reported
 
 
@@ -198,7 +198,7 @@ class Hand:
 
     # ------------------------------------------------------------ how it stands
 
-    def trial(self, trial: int) -> Trial:
+    def trial(self, trial: int) -> TrialRecord:
         return self.state.trials[trial]
 
     def where(self, trial: int) -> str:

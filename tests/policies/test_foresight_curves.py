@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from gpusched.core.policy import TrialView
-from gpusched.core.trial import NEVER, Trial
+from gpusched.core.trial import NEVER, TrialRecord
 from gpusched.policies.foresight_curves import Belief, Curves, expected_excess
 
 Score = Callable[[int], float]
@@ -23,7 +23,7 @@ class Trained:
         self.trials: dict[int, TrialView] = {}
 
     def train(self, trial_id: int, metric: Score, steps: int, every: int = 1) -> None:
-        trial = Trial(trial_id, {})
+        trial = TrialRecord(trial_id, {})
         self.trials[trial_id] = view = TrialView(trial)
         for step in range(every, steps + 1, every):
             value = metric(step)

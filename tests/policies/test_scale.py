@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gpusched.core.trial import Trial
+from gpusched.core.trial import TrialRecord
 from gpusched.policies.scale import MAX_CURVE, Scale, bounds_problems, curve_of
 
 
@@ -29,8 +29,8 @@ def test_what_lies_beyond_the_bounds_counts_as_the_bound() -> None:
     assert scale.of_score(-math.inf) == 0.0
 
 
-def trial(curve: list[tuple[int, float]]) -> Trial:
-    return Trial(0, {}, curve=curve)
+def trial(curve: list[tuple[int, float]]) -> TrialRecord:
+    return TrialRecord(0, {}, curve=curve)
 
 
 def test_a_curve_has_one_finite_value_a_step() -> None:

@@ -228,7 +228,7 @@ def test_a_daemon_that_dies_between_question_and_answer_asks_again(
     made, executor = recipe(of), machine(of)
     journal = Journal.create(tmp_path / "journal.db", {})
     suggester = ChildSuggester(made, is_patient=True)
-    driver = Driver(experiment(of, made), executor, journal, suggester=suggester)
+    driver = Driver(experiment(of, made), executor, journal, helpers={Suggest: suggester})
     start(driver, executor)
     while driver.experiment.state.asked_for != 5:
         driver.turn()
@@ -241,7 +241,7 @@ def test_a_daemon_that_dies_between_question_and_answer_asks_again(
     replay(again, journal.entries())
     assert again.state.asked_for == 5
     suggester = ChildSuggester(made, is_patient=True)
-    resumed = Driver(again, executor, journal, suggester=suggester, check=True)
+    resumed = Driver(again, executor, journal, helpers={Suggest: suggester}, check=True)
     resumed.resume(epoch=2)
     resumed.run()
     suggester.close()

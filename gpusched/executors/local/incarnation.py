@@ -20,7 +20,7 @@ from gpusched.folder.reports import reports_after
 from gpusched.processes.claim import Claim, make_claim, read_claim
 from gpusched.processes.identity import Identity, open_pidfd, send_signal
 from gpusched.processes.outcome import read_exit
-from gpusched.protocol import Answer, Counts, Exit, Go, LaunchSpec, Report, Stop
+from gpusched.protocol import Answer, Counts, Exit, Go, LaunchSpec, Report, StopTree
 
 if TYPE_CHECKING:
     from gpusched.executors.local.prestart import Prestart
@@ -42,7 +42,7 @@ class Incarnation:
     awaiting: int | None = None
     yields: Go | None = None
     saves: bool = False
-    #: Stop that was asked for: its grace, and whether the ranks first write down where they hang.
+    #: StopTree that was asked for: its grace, and whether the ranks first write down where they hang.
     stop_grace_s: float | None = None
     stacks: bool = False
     #: Reason why the trial fails, whatever its processes say.
@@ -128,7 +128,7 @@ class Incarnation:
         if self.shim_peer is None:
             return
         if self.stop_grace_s is not None:
-            self.shim_peer.send(Stop(self.stop_grace_s, self.stacks))
+            self.shim_peer.send(StopTree(self.stop_grace_s, self.stacks))
         if self.prestart is not None and self.prestart.is_due:
             self.shim_peer.send(Counts())
 
@@ -136,7 +136,7 @@ class Incarnation:
         return self.shim is not None and send_signal(self.shim, number)
 
     def hang_up(self, hub: Hub) -> None:
-        """Stop watching the shim and close both lines, without a call of ``on_end``."""
+        """StopTree watching the shim and close both lines, without a call of ``on_end``."""
         self.unwatch_shim(hub)
         for peer in (self.rank_peer, self.shim_peer):
             if peer is not None:

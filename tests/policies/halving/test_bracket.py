@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from gpusched.core.trial import Trial, TrialState
+from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.policies.halving.bracket import Bracket, Shape
 from tests.events import reported
 from tests.policies.hand import Hand
@@ -30,7 +30,7 @@ def test_any_trial_may_come_go_or_be_dropped_at_any_time(seed: int) -> None:
     bracket = Bracket(PLAN, 3.0)
     states = (TrialState.PAUSED, TrialState.RUNNING, TrialState.YIELDING, TrialState.FAILED)
     for number in range(9):
-        hand.state.trials[number] = Trial(number, {}, state=TrialState.RUNNING)
+        hand.state.trials[number] = TrialRecord(number, {}, state=TrialState.RUNNING)
         bracket.enter(number, 0.0)
     for now_s in range(300):
         trial = hand.state.trials[random.randrange(9)]
@@ -56,7 +56,7 @@ def test_any_trial_may_come_go_or_be_dropped_at_any_time(seed: int) -> None:
 def test_who_left_by_itself_comes_first_and_once() -> None:
     hand, bracket = Hand("fifo", start=False), Bracket(PLAN, 3.0)
     for number in range(3):
-        hand.state.trials[number] = Trial(number, {}, state=TrialState.PAUSED)
+        hand.state.trials[number] = TrialRecord(number, {}, state=TrialState.PAUSED)
         bracket.comes_first(number)
     bracket.comes_first(1)
     assert in_line(bracket, hand) == [1, 2, 0]
