@@ -34,11 +34,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from gpusched.core.decisions import Launch
 from gpusched.core.events import TrialExited
 from gpusched.devices.choose import CpuDevices
-from gpusched.executors.hub import Hub, Timers
+from gpusched.executors.base import Setting
+from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
-from gpusched.executors.local.incarnation import Shared
-from gpusched.executors.local.settings import LaunchSettings
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.recipe.recipe import Recipe
 
 SCRIPT = """
 import time
@@ -128,13 +128,18 @@ def warm_executor(folder: Path, script: Path) -> Iterator[TorchrunExecutor]:
     environment: Mapping[str, str] = {"BENCH_NOTES": str(folder / "warm")}
     began_s = time.monotonic()
     hub = Hub(ExperimentPaths(folder).socket)
-    shared = Shared(
-        paths=ExperimentPaths(folder),
-        settings=LaunchSettings(script=script, metric="none", cwd=folder, env=environment),
-        hub=hub,
-        timers=Timers(lambda: time.monotonic() - began_s),
+    recipe = Recipe(
+        name="bench",
+        script=script,
+        cwd=folder,
+        deadline_s=3600.0,
+        metric="none",
+        space={},
+        env=environment,
     )
-    executor = TorchrunExecutor(shared, CpuDevices(4))
+    paths = ExperimentPaths(folder)
+    setting = Setting(paths=paths, recipe=recipe, hub=hub, clock=lambda: time.monotonic() - began_s)
+    executor = TorchrunExecutor(setting, CpuDevices(4))
     try:
         yield executor
     finally:

@@ -116,13 +116,13 @@ class Setting:
     #: The experiment's time.
     clock: Callable[[], float]
     #: Of this daemon; 1 for the experiment's first.
-    epoch: int
+    epoch: int = 1
     #: Takes remarks for the log and the dashboard.
-    say: Callable[[str], None]
+    say: Callable[[str], None] = lambda _text: None
     #: The number of the last report of a trial that the search knows.
-    seq_of: Callable[[int], int]
+    seq_of: Callable[[int], int] = lambda _trial: 0
     #: Gives back reserved room on a full disk; False: there is none.
-    spare: Callable[[], bool]
+    spare: Callable[[], bool] = lambda: False
     #: The experiment's devices where it goes on; empty at its beginning.
     devices: tuple[str, ...] = ()
 

@@ -24,11 +24,11 @@ from gpusched.core.events import (
 )
 from gpusched.devices.base import Devices
 from gpusched.devices.choose import CpuDevices
-from gpusched.executors.hub import Hub, Timers
+from gpusched.executors.base import Setting
+from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
-from gpusched.executors.local.incarnation import Shared
-from gpusched.executors.local.settings import LaunchSettings
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.recipe.recipe import Recipe
 
 SCRIPT = Path(__file__).with_name("trial.py")
 PATIENCE_S = 120.0
@@ -58,12 +58,19 @@ class Box:
         )
         self.paths = ExperimentPaths(self.folder)
         self.hparams = dict(hparams)
-        settings = LaunchSettings(script=SCRIPT, metric="loss", cwd=self.folder, launch=launch)
+        recipe = Recipe(
+            name="check",
+            script=SCRIPT,
+            cwd=self.folder,
+            deadline_s=3600.0,
+            metric="loss",
+            space={},
+            launch=launch,
+        )
         devices = devices_of(self.folder, device)
         self.hub = Hub(self.paths.socket)
-        timers = Timers(time.monotonic)
-        shared = Shared(paths=self.paths, settings=settings, hub=self.hub, timers=timers)
-        self.executor = TorchrunExecutor(shared, devices)
+        setting = Setting(paths=self.paths, recipe=recipe, hub=self.hub, clock=time.monotonic)
+        self.executor = TorchrunExecutor(setting, devices)
         #: What the next launch gets.
         self.devices = tuple(device.id for device in self.executor.inventory() if device.usable)
         self._numbers = itertools.count()

@@ -19,13 +19,15 @@ import pytest
 from gpusched.core.decisions import Kill
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import GpuschedError
-from gpusched.executors.hub import Hub, Timers
+from gpusched.executors.base import Setting
+from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
-from gpusched.executors.local.incarnation import Roster, Shared
-from gpusched.executors.local.settings import LaunchSettings
+from gpusched.executors.local.incarnation import Roster
+from gpusched.executors.local.settings import Limits
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import MARK, all_pids, read_file
+from gpusched.recipe.recipe import Recipe
 from tests.executors.contract import PATIENCE_S, Rig, exit_of
 
 SCRIPT = Path(__file__).with_name("scenarios.py")
@@ -80,6 +82,12 @@ def wait_until(true: Callable[[], object], patience_s: float = PATIENCE_S) -> No
         time.sleep(0.005)
 
 
+def recipe(folder: Path, **keys: Any) -> Recipe:
+    """Of a script in a folder; ``keys`` replace the defaults."""
+    needed = {"name": "lab", "deadline_s": 3600.0, "space": {}, "metric": "accuracy"}
+    return Recipe(**{**needed, "script": SCRIPT, "cwd": folder, **keys})
+
+
 class Lab:
     """A folder and the executor on it; ``rebuild`` stands for a daemon that was killed and resumed."""
 
@@ -89,8 +97,8 @@ class Lab:
         (folder / "worker.json").write_text(
             json.dumps({"metric": "accuracy", "mode": "max", "seed": 0})
         )
-        given = {"script": SCRIPT, "metric": "accuracy", "cwd": folder, **settings}
-        self.settings = LaunchSettings(**given)
+        self.limits = settings.pop("limits", Limits())
+        self.recipe = recipe(folder, **settings)
         self.numbers = itertools.count()
         self.said: list[str] = []
         self.began_s = time.monotonic()
@@ -99,15 +107,15 @@ class Lab:
     def build(self, **more: Any) -> TorchrunExecutor:
         self.hub = Hub(self.paths.socket)
         try:
-            shared = Shared(
+            setting = Setting(
                 paths=self.paths,
-                settings=self.settings,
+                recipe=self.recipe,
                 hub=self.hub,
-                timers=Timers(lambda: time.monotonic() - self.began_s),
+                clock=lambda: time.monotonic() - self.began_s,
                 say=self.said.append,
                 **more,
             )
-            return TorchrunExecutor(shared, CpuDevices(4))
+            return TorchrunExecutor(setting, CpuDevices(4), self.limits)
         except GpuschedError:
             self.hub.close()
             raise
@@ -122,7 +130,7 @@ class Lab:
 
     @property
     def roster(self) -> Roster:
-        return self.executor.shared.roster
+        return self.executor.roster
 
     @property
     def rig(self) -> Rig:

@@ -28,7 +28,7 @@ def test_the_stuck_rank_is_named(lab: Lab, hparams: dict, expected: str) -> None
     lab.executor.execute(Kill(trial, 1, 1.0, stacks=True))
     ending = the_exit(lab.rig.run(trial), trial)
     assert ending.outcome == "killed"
-    source = (lab.settings.script).read_text().splitlines()
+    source = lab.recipe.script.read_text().splitlines()
     at = source.index("def wait_for_ever() -> None:")
     line = next(n for n, text in enumerate(source[at:], at + 1) if "sleep" in text)
     assert ending.error is not None

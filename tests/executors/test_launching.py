@@ -11,13 +11,15 @@ import pytest
 from gpusched.core.decisions import Launch
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import DeviceError
+from gpusched.executors.base import Setting
 from gpusched.executors.hub import Timers
 from gpusched.executors.local.endings import Ending
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.launching import Launcher
-from gpusched.executors.local.settings import LaunchSettings
+from gpusched.executors.local.settings import Limits
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.protocol import LaunchSpec, encode, to_server
+from tests.executors.conftest import recipe
 
 
 class Server:
@@ -41,18 +43,17 @@ class Bench:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.paths = ExperimentPaths(folder)
         self.server = Server()
-        settings = {"script": Path("train.py"), "metric": "m", "cwd": folder, **settings}
         nothing: Any = None  # no frame is read here
         self.seqs: dict[int, int] = {}
         self.ended: list[Ending] = []
-        shared = Shared(
+        setting = Setting(
             paths=self.paths,
-            settings=LaunchSettings(**settings),
+            recipe=recipe(folder, script=Path("train.py"), **settings),
             hub=nothing,
-            timers=Timers(lambda: 0.0),
-            say=print,
+            clock=lambda: 0.0,
             seq_of=lambda trial: self.seqs.get(trial, 0),
         )
+        shared = Shared(setting, Limits(), Timers(setting.clock))
         server: Any = self.server
         self.launcher = Launcher(
             shared, server, CpuDevices(4, cores=[0, 1]), lambda _, ending: self.ended.append(ending)

@@ -40,7 +40,7 @@ def light(tmp_path: Path) -> Iterator[Lab]:
     (tmp_path / "plain.py").write_text(PLAIN)
     lab = Lab(tmp_path)
     (tmp_path / "worker.json").write_text(json.dumps({"metric": "score", "mode": "max", "seed": 0}))
-    lab.settings = dataclasses.replace(lab.settings, script=tmp_path / "plain.py", metric="score")
+    lab.recipe = dataclasses.replace(lab.recipe, script=tmp_path / "plain.py", metric="score")
     lab.rebuild()
     yield lab
     lab.clean()

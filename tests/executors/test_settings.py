@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,12 +10,8 @@ import pytest
 from gpusched.devices.base import NoHost
 from gpusched.errors import DeviceError
 from gpusched.executors.local.launching import seed_of
-from gpusched.executors.local.settings import (
-    LaunchSettings,
-    devices_of,
-    environment_for_trials,
-    uses_torch,
-)
+from gpusched.executors.local.settings import devices_of, environment_for_trials, uses_torch
+from tests.executors.conftest import recipe
 
 
 def test_what_would_confuse_a_trial_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,10 +33,11 @@ def test_what_would_confuse_a_trial_is_left_out(monkeypatch: pytest.MonkeyPatch)
     )
     for name in (*unwanted, "HOME_SWEET_HOME", "RANKING", "GPUSCHED_DEBUG"):
         monkeypatch.setenv(name, "1")
-    settings = LaunchSettings(script=Path("s.py"), metric="m", env={"LR_NOTE": "x", "RANKING": "2"})
+    settings = recipe(Path(), env={"LR_NOTE": "x", "RANKING": "2", "NOT_GIVEN": None})
     environment = environment_for_trials(settings)
     assert not set(unwanted) & set(environment)
     assert environment["HOME_SWEET_HOME"] == environment["GPUSCHED_DEBUG"] == "1"
+    assert "NOT_GIVEN" not in environment
     assert (environment["LR_NOTE"], environment["RANKING"]) == ("x", "2")
 
 
@@ -85,20 +81,11 @@ def test_seeds_depend_on_experiment_and_trial_alone() -> None:
     assert seed_of(0, 7) == seed_of(0, 7)
 
 
-def test_relative_scripts_lie_in_the_working_directory(tmp_path: Path) -> None:
-    settings = LaunchSettings(script=Path("train.py"), metric="m", cwd=tmp_path)
-    assert settings.absolute_script == tmp_path / "train.py"
-
-
 # ---------------------------------------------------------------- devices
 
 
-def recipe(**keys: Any) -> Any:
-    return SimpleNamespace(**{"devices": "auto", "gpus_per_atom": 1, "gpu_ids": "uuid", **keys})
-
-
 def test_an_experiment_that_goes_on_has_as_many_slots_as_before(tmp_path: Path) -> None:
-    found = devices_of(recipe(devices="cpu"), tmp_path, [f"cpu:{n}" for n in range(7)])
+    found = devices_of(recipe(tmp_path, devices="cpu"), tmp_path, [f"cpu:{n}" for n in range(7)])
     assert [device.id for device in found.open(NoHost())] == [f"cpu:{n}" for n in range(7)]
 
 
@@ -114,7 +101,7 @@ def test_an_experiment_on_gpus_does_not_go_on_without_them(
 
     monkeypatch.setattr("gpusched.devices.cuda.CudaDevices", no_gpus)
     with pytest.raises(DeviceError, match="no NVIDIA driver"):
-        devices_of(recipe(), tmp_path, ["GPU-aa11", "GPU-aa22"])
+        devices_of(recipe(tmp_path), tmp_path, ["GPU-aa11", "GPU-aa22"])
     (call,) = asked
     assert (call["spec"], call["known"]) == ("cuda", ["GPU-aa11", "GPU-aa22"])
     assert call["experiment"] == tmp_path, "its processes are known by it"

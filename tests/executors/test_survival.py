@@ -294,7 +294,7 @@ def test_preload(tmp_path: Path) -> None:
     (tmp_path / "taints.py").write_text("import torch\ntorch.cuda._initialized = True\n")
     (tmp_path / "bad.py").write_text("1 / 0")
     lab = Lab(tmp_path, preload=("bad", "taints", "wanted", "absent_module"))
-    object.__setattr__(lab.settings, "script", tmp_path / "script.py")
+    object.__setattr__(lab.recipe, "script", tmp_path / "script.py")
     lab.close()
     lab.executor = lab.build()
     try:

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from gpusched.core.events import Event
+from gpusched.executors.base import Setting
 from gpusched.executors.hub import Hub, Timers
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.intake import Intake
 from gpusched.executors.local.prestart import Prestarts
-from gpusched.executors.local.settings import LaunchSettings
+from gpusched.executors.local.settings import Limits
 from gpusched.executors.local.stopping import Stopping
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.codec import event_body
@@ -31,6 +32,7 @@ from gpusched.protocol import (
     ShimHello,
     encode,
 )
+from tests.executors.conftest import recipe
 from tests.executors.test_hub import connect, is_closed
 
 HOSTILE = [
@@ -51,14 +53,15 @@ class Daemon:
         self.said: list[str] = []
         self.trial = Incarnation(3, 1, ("cpu:0",), ExperimentPaths(folder).trial(3))
         self.hub = Hub(folder / "daemon.sock")
-        settings = LaunchSettings(script=folder / "train.py", metric="accuracy")
-        shared = Shared(
-            paths=ExperimentPaths(folder),
-            settings=settings,
+        paths = ExperimentPaths(folder)
+        setting = Setting(
+            paths=paths,
+            recipe=recipe(folder),
             hub=self.hub,
-            timers=Timers(lambda: 9.0),
+            clock=lambda: 9.0,
             say=self.said.append,
         )
+        shared = Shared(setting, Limits(), Timers(setting.clock))
         shared.roster.current[3] = self.trial
         absent: Any = None  # what no frame of these tests needs
         stopping = Stopping(shared, absent, absent, absent, absent)

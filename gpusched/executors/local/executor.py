@@ -33,7 +33,7 @@ from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.prestart import Prestart, Prestarts
 from gpusched.executors.local.server import Server
-from gpusched.executors.local.settings import devices_of, launch_settings
+from gpusched.executors.local.settings import Limits, devices_of
 from gpusched.executors.local.stopping import Stopping
 from gpusched.processes.identity import Identity
 from gpusched.protocol import (
@@ -57,20 +57,20 @@ class TorchrunExecutor:
     The experiment's folder exists and its lock is held by the caller, as is the hub. Raises ``GpuschedError``.
     """
 
-    def __init__(self, shared: Shared, devices: Devices) -> None:
-        timers, settings, say = shared.timers, shared.settings, shared.say
-        self.shared = shared
-        self.now = timers.now
+    def __init__(self, setting: Setting, devices: Devices, limits: Limits | None = None) -> None:
+        limits, timers, say = limits or Limits(), Timers(setting.clock), setting.say
+        shared = Shared(setting, limits, timers)
+        self.roster = shared.roster
+        self.now = setting.clock
+        self._paths, self._hub, self._timers, self._say = setting.paths, setting.hub, timers, say
         self._devices = devices
         self._events: list[Event] = []
         emit = self._events.append
-        self._inventory = Inventory(devices, timers, emit, say, settings.release_limit_s)
+        self._inventory = Inventory(devices, timers, emit, say, limits.release_s)
         self._best = BestKeeper(
-            shared.paths, settings.metric, timers.after, say, self._atoms_of, shared.spare
+            setting.paths, setting.recipe.metric, timers.after, say, self._atoms_of, setting.spare
         )
-        self.server = Server(
-            shared.hub, shared.paths, settings, self._server_said, self._server_gone
-        )
+        self.server = Server(setting, self._server_said, self._server_gone)
         self._launcher = Launcher(shared, self.server, devices, self._end)
         self.stopping = Stopping(shared, self.server, self._launcher, self._inventory, self._end)
         self.prestarts = Prestarts(
@@ -91,9 +91,7 @@ class TorchrunExecutor:
             up=self._is_up,
             exited=self._shim_said,
         )
-        if (
-            shared.epoch > 1
-        ):  # trials wait for the daemon that comes back: serve first, then warm up
+        if setting.epoch > 1:  # trials wait for the daemon that comes back: serve first
             timers.after(_WARM_UP_AFTER_S, self.server.want)
         else:
             self.server.start()
@@ -108,13 +106,13 @@ class TorchrunExecutor:
             case Launch():
                 self._launch(command)
             case Yield(trial, number, save):
-                if (incarnation := self.shared.roster.find(trial, number)) is not None:
+                if (incarnation := self.roster.find(trial, number)) is not None:
                     incarnation.yields = "yield" if save else "leave"
             case Save(trial, number):
-                if (incarnation := self.shared.roster.find(trial, number)) is not None:
+                if (incarnation := self.roster.find(trial, number)) is not None:
                     incarnation.saves = True
             case Kill(trial, number, grace_s, stacks):
-                if (incarnation := self.shared.roster.find(trial, number)) is not None:
+                if (incarnation := self.roster.find(trial, number)) is not None:
                     self.stopping.kill(incarnation, grace_s, stacks=stacks)
             case ConfirmRelease():
                 self._inventory.confirm_release(command.devices)
@@ -124,17 +122,17 @@ class TorchrunExecutor:
                 pass  # timers, forecasts and the end are the driver's and the daemon's
 
     def acknowledge(self, report: Reported) -> None:
-        incarnation = self.shared.roster.find(report.trial, report.incarnation)
+        incarnation = self.roster.find(report.trial, report.incarnation)
         if incarnation is not None:
             incarnation.answer(report.seq)
 
     def poll(self, until: float) -> Sequence[Event]:
         """Also returns when somebody rang at the hub."""
-        timers, hub = self.shared.timers, self.shared.hub
+        timers = self._timers
         timers.run_due()
         while not self._events:
             next_at = min(until, timers.next_at)
-            rung = hub.turn(min(max(0.0, next_at - self.now()), 3600.0))
+            rung = self._hub.turn(min(max(0.0, next_at - self.now()), 3600.0))
             timers.run_due()
             if rung or self.now() >= until:
                 break
@@ -153,9 +151,9 @@ class TorchrunExecutor:
 
     def close(self) -> None:
         """Let go: trials, shims and (until the last is gone) the warm server live on, and prestarts end themselves."""
-        left = list(self.shared.roster.all())
+        left = list(self.roster.all())
         for incarnation in left:
-            incarnation.hang_up(self.shared.hub)
+            incarnation.hang_up(self._hub)
         self.server.close(idle=not left)
         self._devices.close()
 
@@ -174,18 +172,18 @@ class TorchrunExecutor:
     # ------------------------------------------------------------------ launches
 
     def _launch(self, command: Launch) -> None:
-        known = self.shared.roster.current.get(command.trial)
+        known = self.roster.current.get(command.trial)
         if known is not None and known.number >= command.incarnation:
             return
         if self.prestarts.take(command):
             return
-        paths = self.shared.paths.trial(command.trial)
+        paths = self._paths.trial(command.trial)
         incarnation = Incarnation(command.trial, command.incarnation, command.devices, paths)
-        self.shared.roster.current[command.trial] = incarnation
+        self.roster.current[command.trial] = incarnation
         self._launcher.launch(incarnation, command)
 
     def _atoms_of(self, trial: int) -> int | None:
-        incarnation = self.shared.roster.current.get(trial)
+        incarnation = self.roster.current.get(trial)
         return len(incarnation.devices) if incarnation is not None else None
 
     def _is_up(self, incarnation: Incarnation) -> None:
@@ -202,12 +200,12 @@ class TorchrunExecutor:
     # ------------------------------------------------------------------ ends
 
     def _shim_said(self, incarnation: Incarnation, frame: Exited) -> None:
-        if self.shared.roster.has(incarnation):
+        if self.roster.has(incarnation):
             self._end(incarnation, how_it_ended(incarnation, frame.record))
 
     def _end(self, incarnation: Incarnation, ending: Ending) -> None:
         """The one place where an incarnation ends: now, or when its GPUs have been examined."""
-        if self.shared.roster.is_prestart(incarnation):
+        if self.roster.is_prestart(incarnation):
             self.prestarts.ended(incarnation, ending)
             return
         if not incarnation.is_due:
@@ -224,14 +222,14 @@ class TorchrunExecutor:
 
     def _tell_end(self, incarnation: Incarnation, ending: Ending) -> None:
         """Tell all that the incarnation has said, then its end."""
-        if not self.shared.roster.has(incarnation):
+        if not self.roster.has(incarnation):
             return
         if incarnation.rank_peer is not None:
             incarnation.rank_peer.drain()
         self._intake.catch_up(incarnation)
         self._intake.catch_up_saved(incarnation, ending.saved_step)
-        incarnation.hang_up(self.shared.hub)
-        del self.shared.roster.current[incarnation.trial]
+        incarnation.hang_up(self._hub)
+        del self.roster.current[incarnation.trial]
         self.prestarts.left(incarnation, ending.saved_step)
         if incarnation.fault is not None:
             ending = Ending("failed", step=ending.step, error=incarnation.fault)
@@ -247,7 +245,7 @@ class TorchrunExecutor:
     # ------------------------------------------------------------------ the server
 
     def _server_said(self, frame: FromServer) -> None:
-        named = self.shared.roster.named
+        named = self.roster.named
         match frame:
             case Ready():
                 self._launcher.flush()
@@ -269,36 +267,36 @@ class TorchrunExecutor:
                 if (incarnation := named(frame.trial, frame.incarnation)) is not None:
                     self._end(incarnation, lost(f"it could not be launched: {frame.message}"))
             case PreloadFailed():
-                self.shared.say(f"preload: {frame.module} is not preloaded: {frame.message}")
+                self._say(f"preload: {frame.module} is not preloaded: {frame.message}")
                 self.server.never_again(frame.module, tainted=frame.tainted)
             case _:
                 pass
 
     def _shim_gone_soon(self, incarnation: Incarnation) -> None:
-        self.shared.timers.after(0.0, partial(self.stopping.shim_gone, incarnation))
+        self._timers.after(0.0, partial(self.stopping.shim_gone, incarnation))
 
     def _server_gone(self) -> None:
         """Start another. A launch that no shim has claimed is asked for again."""
-        self.shared.say("the warm server ended; starting another")
+        self._say("the warm server ended; starting another")
         self.prestarts.server_gone()
-        for incarnation in self.shared.roster.current.values():
+        for incarnation in self.roster.current.values():
             incarnation.launched_by = None
             if incarnation.shim is None and incarnation.spec is not None:
                 if incarnation.claim() is None:
                     self._launcher.send(incarnation)
                 elif not self._adopt(incarnation):
                     self._shim_gone_soon(incarnation)
-        self.shared.timers.after(self.server.pause_s, self.server.want_again)
+        self._timers.after(self.server.pause_s, self.server.want_again)
 
     # ------------------------------------------------------------------ after a restart of the daemon
 
     def _reconcile(self, one: LiveTrial, *, is_due: bool) -> None:
         """Find out what became of an incarnation. ``is_due``: false for a prestart whose shim was not told it was."""
-        paths = self.shared.paths.trial(one.trial)
+        paths = self._paths.trial(one.trial)
         incarnation = Incarnation(one.trial, one.incarnation, one.devices, paths)
         incarnation.last_seq, incarnation.saved_step = one.last_seq, one.saved_step
         incarnation.prestart = None if is_due else Prestart()
-        self.shared.roster.current[one.trial] = incarnation
+        self.roster.current[one.trial] = incarnation
         if not incarnation.claim_or_forbid():
             self._end(incarnation, Ending("lost", error=_UNBEGUN, unbegun=True))
         elif not is_due:
@@ -321,14 +319,5 @@ class TorchrunExecutor:
 
 def make(setting: Setting) -> TorchrunExecutor:
     """The local executor, on the devices that the recipe names. Raises DeviceError, InputError."""
-    shared = Shared(
-        paths=setting.paths,
-        settings=launch_settings(setting.recipe),
-        hub=setting.hub,
-        timers=Timers(setting.clock),
-        epoch=setting.epoch,
-        say=setting.say,
-        seq_of=setting.seq_of,
-        spare=setting.spare,
-    )
-    return TorchrunExecutor(shared, devices_of(setting.recipe, setting.paths.root, setting.devices))
+    devices = devices_of(setting.recipe, setting.paths.root, setting.devices)
+    return TorchrunExecutor(setting, devices)

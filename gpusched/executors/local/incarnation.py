@@ -2,20 +2,21 @@
 
 ``Roster`` has those of which processes may be left; ``Shared`` is what every part of the executor works with.
 
-Not to be confused with ``core.trial.Trial`` (what the search knows of a trial) or the shim (which owns the processes).
+Not to be confused with ``core.trial.TrialRecord`` (the search's) or the shim (which owns the processes).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpusched.executors.base import Setting
 from gpusched.executors.hub import Hub, Timers
-from gpusched.executors.local.settings import LaunchSettings
+from gpusched.executors.local.settings import Limits
 from gpusched.executors.peer import Peer
-from gpusched.folder.paths import ExperimentPaths, TrialPaths
+from gpusched.folder.paths import TrialPaths
 from gpusched.folder.reports import reports_after
 from gpusched.processes.claim import Claim, make_claim, read_claim
 from gpusched.processes.identity import Identity, open_pidfd, send_signal
@@ -181,16 +182,11 @@ class Roster:
         yield from self.dropped
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Shared:
-    """The daemon's ``Setting``, as far as each part of the executor works with it, and every incarnation."""
+    """All that every part of the executor works with."""
 
-    paths: ExperimentPaths
-    settings: LaunchSettings
-    hub: Hub
+    setting: Setting
+    limits: Limits
     timers: Timers
-    epoch: int = 1
-    say: Callable[[str], None] = lambda _text: None
-    seq_of: Callable[[int], int] = lambda _trial: 0
-    spare: Callable[[], bool] = lambda: False
     roster: Roster = field(default_factory=Roster)

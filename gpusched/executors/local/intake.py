@@ -53,7 +53,9 @@ class Intake:
         up: Callable[[Incarnation], None],
         exited: Callable[[Incarnation, Exited], None],
     ) -> None:
-        self._shared = shared
+        setting = shared.setting
+        self._roster, self._say = shared.roster, setting.say
+        self._metric = setting.recipe.metric
         self._now = shared.timers.now
         self._prestarts = prestarts
         self._stopping = stopping
@@ -61,16 +63,16 @@ class Intake:
         self._fail = fail
         self._up = up
         self._exited = exited
-        self._greeting = Greeting(shared.epoch)
+        self._greeting = Greeting(setting.epoch)
         #: Remarks, and incarnations with a bad frame, that have been told of.
         self._told: set[object] = set()
-        shared.hub.register(RankHello, self._take_rank)
-        shared.hub.register(ShimHello, self._take_shim)
+        setting.hub.register(RankHello, self._take_rank)
+        setting.hub.register(ShimHello, self._take_shim)
 
     # ------------------------------------------------------------------ connections
 
     def _take_rank(self, hello: RankHello, peer: Peer) -> bool:
-        incarnation = self._shared.roster.named(hello.trial, hello.incarnation)
+        incarnation = self._roster.named(hello.trial, hello.incarnation)
         if incarnation is None:
             return False
         if incarnation.rank_peer is not None:
@@ -85,7 +87,7 @@ class Intake:
         return True
 
     def _take_shim(self, hello: ShimHello, peer: Peer) -> bool:
-        incarnation = self._shared.roster.named(hello.trial, hello.incarnation)
+        incarnation = self._roster.named(hello.trial, hello.incarnation)
         shim = Identity(hello.pid, hello.start_time)
         if incarnation is None or (incarnation.shim is not None and incarnation.shim != shim):
             return False
@@ -108,7 +110,7 @@ class Intake:
     def _say_once(self, about: object, said: str) -> None:
         if about not in self._told:
             self._told.add(about)
-            self._shared.say(said)
+            self._say(said)
 
     # ------------------------------------------------------------------ frames of rank 0
 
@@ -140,7 +142,7 @@ class Intake:
     def _say_lost(self, incarnation: Incarnation, before: int) -> None:
         lost = range(incarnation.last_seq + 1, before)
         which = f"report {lost[0]}" if len(lost) == 1 else f"reports {lost[0]} to {lost[-1]}"
-        self._shared.say(
+        self._say(
             f"trial {incarnation.trial}: {which} did not come in and cannot be read in {incarnation.paths.reports}"
         )
 
@@ -178,7 +180,7 @@ class Intake:
         """False where the report cannot stand; the trial fails then."""
         if incarnation.fault is not None:
             return False
-        wanted = self._shared.settings.metric
+        wanted = self._metric
         try:
             metric = report.metric(wanted)
         except KeyError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from gpusched.errors import GpuschedError
 from gpusched.executors.local.endings import Ending, lost
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.server import Server
+from gpusched.executors.local.settings import given_env
 from gpusched.folder.files import private_folder, write_aside
 from gpusched.folder.reports import last_seq
 from gpusched.protocol import LaunchSpec
@@ -43,14 +45,13 @@ class Launcher:
         devices: Devices,
         end: Callable[[Incarnation, Ending], None],
     ) -> None:
-        self._paths = shared.paths
-        self._settings = shared.settings
+        self._setting = shared.setting
+        self._recipe = shared.setting.recipe
+        self._tether_s = shared.limits.tether_s
         self._roster = shared.roster
-        self._seq_of = shared.seq_of
         self._server = server
         self._devices = devices
         self._end = end
-        self._epoch = shared.epoch
         self._held: list[tuple[Incarnation, Launch]] = []
         self._unsent: dict[int, Incarnation] = {}
 
@@ -85,12 +86,12 @@ class Launcher:
         incarnation.last_seq = last_seq(incarnation.paths.reports)
         incarnation.saved_step = incarnation.paths.newest_checkpoint()
         content = self._hparams(command)
-        known_seq = self._seq_of(incarnation.trial)
+        known_seq = self._setting.seq_of(incarnation.trial)
         if known_seq > incarnation.last_seq:  # the disk refused to keep some
             incarnation.last_seq = content["seq"] = known_seq
         _write_hparams(incarnation.paths.hparams, json.dumps(content).encode() + b"\n")
         placement = self._devices.take(command.devices)
-        args = arguments.fill(self._settings.args, command.hparams)
+        args = arguments.fill(self._recipe.args, command.hparams)
         incarnation.spec = self._spec(incarnation, placement, args)
 
     def send(self, incarnation: Incarnation) -> None:
@@ -118,7 +119,7 @@ class Launcher:
     def _hparams(self, command: Launch) -> dict[str, Any]:
         seed = command.seed
         if seed is None:
-            seed = seed_of(self._settings.seed, command.trial)
+            seed = seed_of(self._recipe.seed, command.trial)
         return {
             "trial": command.trial,
             "seed": seed,
@@ -126,33 +127,35 @@ class Launcher:
         }
 
     def _spec(self, incarnation: Incarnation, placement: Placement, args: list[str]) -> LaunchSpec:
-        settings, cpus = self._settings, placement.rank_cpus
+        recipe, cpus = self._recipe, placement.rank_cpus
         return LaunchSpec(
             trial=incarnation.trial,
             incarnation=incarnation.number,
             ranks=placement.ranks,
             dir=str(incarnation.paths.root),
-            experiment_dir=str(self._paths.root),
-            script=str(settings.absolute_script),
+            experiment_dir=str(self._setting.paths.root),
+            script=str(recipe.cwd / recipe.script),
             args=args,
             cwd=str(self._working_directory(incarnation)),
             env=self._environment(incarnation, placement),
             rank_env=[self._of_rank(one) for one in placement.rank_env],
             rank_cpus=None if cpus is None else [list(one) for one in cpus],
-            python=settings.interpreter,
-            epoch=self._epoch,
-            tether_s=settings.tether_s,
+            python=str(recipe.python or sys.executable),
+            epoch=self._setting.epoch,
+            tether_s=self._tether_s,
         )
 
     def _working_directory(self, incarnation: Incarnation) -> Path:
-        if not self._settings.has_private_cwd:
-            return self._settings.cwd
+        if self._recipe.cwd != Path("private"):
+            return self._recipe.cwd
         private_folder(incarnation.paths.own)
         return incarnation.paths.own
 
     def _of_rank(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Let the recipe outrank our defaults, but not choose which devices a rank has."""
-        theirs = {name: value for name, value in self._settings.env.items() if name in environment}
+        theirs = {
+            name: value for name, value in given_env(self._recipe).items() if name in environment
+        }
         return {
             **environment,
             **{name: theirs[name] for name in theirs if not _DEVICES.match(name)},
@@ -163,8 +166,8 @@ class Launcher:
             "NCCL_SOCKET_IFNAME": "lo",
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": str(placement.threads_per_rank),
-            **self._settings.env,
-            "GPUSCHED_DIR": str(self._paths.root),
+            **given_env(self._recipe),
+            "GPUSCHED_DIR": str(self._setting.paths.root),
             "GPUSCHED_TRIAL": str(incarnation.trial),
             "GPUSCHED_TRIAL_DIR": str(incarnation.paths.own),
             "GPUSCHED_INCARNATION": str(incarnation.number),

@@ -81,14 +81,14 @@ class Prestarts:
         *,
         enabled: bool,
     ) -> None:
-        self._shared = shared
+        self._setting = shared.setting
         self._roster = shared.roster
         self._timers = shared.timers
         self._server = server
         self._launcher = launcher
         self._stopping = stopping
         self._up = up
-        self._enabled = enabled and shared.settings.prestart
+        self._enabled = enabled and shared.setting.recipe.prestart
         self._setup_s = SETUP_GUESS_S
         #: Prestarts that failed by themselves.
         self.failures = 0
@@ -149,7 +149,7 @@ class Prestarts:
         incarnation = self._roster.prestarted.get(command.trial)
         if incarnation is None:
             return False
-        known_seq = self._shared.seq_of(command.trial)
+        known_seq = self._setting.seq_of(command.trial)
         if not (_fits(incarnation, command) and known_seq <= incarnation.last_seq):
             self._drop(incarnation)
             return False
@@ -237,7 +237,7 @@ class Prestarts:
         self.failures += by_itself
         last = self.failures >= FAILURES_MAX
         then = "from now on resizes wait for it" if last else "this resize waits for it"
-        self._shared.say(
+        self._setting.say(
             f"trial {incarnation.trial}: its next ranks cannot be set up beside those that train ({why}); {then}"
         )
 
@@ -261,7 +261,7 @@ class Prestarts:
             self._forget(incarnation)
         else:
             self._roster.dropped.remove(incarnation)
-        incarnation.hang_up(self._shared.hub)
+        incarnation.hang_up(self._setting.hub)
         self._put_aside(incarnation)
         self._launcher.release_held()
 
@@ -294,8 +294,8 @@ class Prestarts:
     def find_abandoned(self, live: set[tuple[int, int]]) -> set[tuple[int, int]]:
         """End the prestarts of another daemon; return those of ``live`` (trial, number) that were not due yet."""
         found = set()
-        for trial in self._shared.paths.trial_numbers:
-            paths = self._shared.paths.trial(trial)
+        for trial in self._setting.paths.trial_numbers:
+            paths = self._setting.paths.trial(trial)
             if not paths.waits.exists():
                 continue
             about = read_json(paths.waits) or {}

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import gpusched
 from gpusched.errors import InputError
-from gpusched.executors.hub import Hub
-from gpusched.executors.local.settings import LaunchSettings, environment_for_trials, uses_torch
+from gpusched.executors.base import Setting
+from gpusched.executors.local.settings import environment_for_trials, uses_torch
 from gpusched.executors.peer import Peer
-from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
 from gpusched.processes.outcome import last_line
 from gpusched.protocol import (
@@ -45,16 +44,14 @@ class Server:
 
     def __init__(
         self,
-        hub: Hub,
-        paths: ExperimentPaths,
-        settings: LaunchSettings,
+        setting: Setting,
         on_frame: Callable[[FromServer], None],
         on_gone: Callable[[], None],
     ) -> None:
-        self._hub = hub
-        self._log = paths.root / "warm.log"
-        self._root = paths.root
-        self._settings = settings
+        self._hub = setting.hub
+        self._log = setting.paths.root / "warm.log"
+        self._root = setting.paths.root
+        self._recipe = setting.recipe
         self._on_frame = on_frame
         self._on_gone = on_gone
         self._without: set[str] = set()
@@ -99,18 +96,19 @@ class Server:
         self.want()
 
     def _spawn(self, line: socket.socket) -> subprocess.Popen[bytes]:
-        settings = self._settings
+        recipe = self._recipe
+        script = recipe.cwd / recipe.script
         root = str(Path(gpusched.__file__).parent.parent)
         words = [sys.executable, "-P", "-c", _START.format(root=root), str(line.fileno())]
-        if settings.launch == "cold":
+        if recipe.launch == "cold":
             words.append("--cold")
-        elif not uses_torch(settings.absolute_script):
+        elif not uses_torch(script):
             words.append("--light")
-        words += ["--path", str(settings.absolute_script.parent)]
-        preload = [name for name in settings.preload if name not in self._without]
+        words += ["--path", str(script.parent)]
+        preload = [name for name in recipe.preload if name not in self._without]
         if preload:
             words += ["--preload", ",".join(preload)]
-        environment = environment_for_trials(settings)
+        environment = environment_for_trials(recipe)
         environment[MARK] = " " * MARK_WIDTH_BYTES
         environment["GPUSCHED_DIR"] = str(self._root)
         log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

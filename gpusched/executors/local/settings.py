@@ -1,4 +1,4 @@
-"""Settings of the executor, from the recipe: how trials are launched and on which devices."""
+"""What the executor reads off the recipe: devices, environment, whether the script needs torch; and its limits."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from gpusched.devices.base import Devices
 from gpusched.devices.choose import parse_devices
@@ -44,63 +44,24 @@ TETHER_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchSettings:
-    """``metric``: the name that every report must have. ``env``: variables that the recipe sets, for the ranks as well.
+class Limits:
+    """Times that the executor allows. ``birth_s``: from the fork of a shim to its ranks, whose imports do not count."""
 
-    ``launch: cold`` runs plain ``torchrun`` with ``python`` (None: this interpreter); ``preload`` is for warm only.
-    Times in seconds.
-    """
-
-    script: Path
-    metric: str
-    args: tuple[str, ...] = ()
-    cwd: Path = field(default_factory=Path.cwd)
-    env: Mapping[str, str] = field(default_factory=dict)
-    launch: Literal["warm", "cold"] = "warm"
-    python: str | None = None
-    preload: tuple[str, ...] = ()
-    #: Whether the next ranks of a resize are set up beside those that train.
-    prestart: bool = True
-    seed: int = 0
-    #: How long a shim may take until it has forked its ranks; the imports of the ranks are not counted.
-    birth_limit_s: float = 60.0
-    release_limit_s: float = 60.0
+    birth_s: float = 60.0
+    release_s: float = 60.0
     kill_margin_s: float = 15.0
     unkillable_after_s: float = 60.0
     #: This machine's name in a cluster; empty: the daemon is on this machine.
     node: str = ""
     #: How long a trial goes on without a daemon before it is asked to save and leave.
-    tether_s: float = TETHER_S
-
-    @property
-    def has_private_cwd(self) -> bool:
-        """Whether each trial runs in the folder of its own files (the recipe's ``cwd: private``)."""
-        return self.cwd == Path("private")
-
-    @property
-    def absolute_script(self) -> Path:
-        return self.cwd / self.script
-
-    @property
-    def interpreter(self) -> str:
-        return self.python or sys.executable
-
-
-def launch_settings(recipe: Recipe) -> LaunchSettings:
-    """Read the executor's settings from a recipe."""
-    return LaunchSettings(
-        script=recipe.script,
-        metric=recipe.metric,
-        args=recipe.args,
-        cwd=recipe.cwd,
-        env={name: value for name, value in recipe.env.items() if value is not None},
-        launch=recipe.launch,
-        python=str(recipe.python) if recipe.python else None,
-        preload=recipe.preload,
-        prestart=recipe.prestart,
-        seed=recipe.seed,
-        tether_s=float(os.environ.get("GPUSCHED_TETHER_S", TETHER_S)),
+    tether_s: float = field(
+        default_factory=lambda: float(os.environ.get("GPUSCHED_TETHER_S", TETHER_S))
     )
+
+
+def given_env(recipe: Recipe) -> dict[str, str]:
+    """Return the variables that the recipe sets and that have a value."""
+    return {name: value for name, value in recipe.env.items() if value is not None}
 
 
 def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Devices:
@@ -132,10 +93,10 @@ def why_no_gpu(recipe: Recipe) -> str:
     return machine.why_no_gpu() if ours else ""
 
 
-def environment_for_trials(settings: LaunchSettings) -> dict[str, str]:
+def environment_for_trials(recipe: Recipe) -> dict[str, str]:
     """Ours without what would confuse a trial, with what the recipe sets."""
     ours = {name: value for name, value in os.environ.items() if not _FOREIGN.fullmatch(name)}
-    return {**ours, **settings.env}
+    return {**ours, **given_env(recipe)}
 
 
 def uses_torch(script: Path) -> bool:

@@ -40,10 +40,10 @@ class Stopping:
         inventory: Inventory,
         end: Callable[[Incarnation, Ending], None],
     ) -> None:
-        self._hub = shared.hub
+        self._hub = shared.setting.hub
         self._roster = shared.roster
-        self._paths = shared.paths
-        self._settings = shared.settings
+        self._paths = shared.setting.paths
+        self._limits = shared.limits
         self._timers = shared.timers
         self._server = server
         self._launcher = launcher
@@ -63,10 +63,10 @@ class Stopping:
             self._end(incarnation, Ending("killed"))
             return
         incarnation.tell_shim()
-        patience_s = grace_s + self._settings.kill_margin_s
+        patience_s = grace_s + self._limits.kill_margin_s
         self._timers.after(patience_s, partial(self.kill_shim, incarnation))
         self._timers.after(
-            patience_s + self._settings.unkillable_after_s, partial(self._give_up, incarnation)
+            patience_s + self._limits.unkillable_after_s, partial(self._give_up, incarnation)
         )
 
     def limit_birth(self, incarnation: Incarnation) -> None:
@@ -75,7 +75,7 @@ class Stopping:
         One that sleeps (stopped, say) must not hold devices until a start is overdue, which takes minutes as ranks may
         import and load for long.
         """
-        self._timers.after(self._settings.birth_limit_s, partial(self.expect_ranks, incarnation))
+        self._timers.after(self._limits.birth_s, partial(self.expect_ranks, incarnation))
 
     def expect_ranks(self, incarnation: Incarnation) -> None:
         """Kill a shim that has forked no rank by now."""
@@ -107,7 +107,7 @@ class Stopping:
             return
         if not hunt.round():
             self._end(incarnation, how_it_ended(incarnation, None))
-        elif hunt.since_s > self._settings.unkillable_after_s:
+        elif hunt.since_s > self._limits.unkillable_after_s:
             self._give_up(incarnation)
         else:
             self._timers.after(_HUNT_EVERY_S, partial(self._round, incarnation, hunt))

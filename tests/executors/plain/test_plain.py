@@ -45,10 +45,7 @@ def setting_in(folder: Path) -> Setting:
         recipe=recipe,
         hub=Hub(paths.socket),
         clock=lambda: time.monotonic() - began_s,
-        epoch=1,
         say=print,
-        seq_of=lambda trial: 0,
-        spare=lambda: False,
     )
 
 
