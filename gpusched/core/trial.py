@@ -1,12 +1,7 @@
 """A trial and its states. The transition table is the law; anything not in it raises with the trial's story.
 
-    PENDING ──▶ STARTING ──▶ RUNNING ──▶ YIELDING ──▶ PAUSED ──▶ STARTING ...
-                    ▲                        │
-                    └────── resize ──────────┘            final: COMPLETED, STOPPED, FAILED
-
-A trial that only the end of the search has stopped (``cut_atoms``) is PAUSED again where the search goes on.
-
-What follows a yield (grow to n, pause, stop, complete) is the explicit field ``after``, set when the yield is decided.
+The picture is in the package's own text. A trial that only the end of the search has stopped (``cut_atoms``) is PAUSED
+again where the search goes on.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from gpusched.errors import GpuschedError
 from gpusched.executors.best import keep_best
 from gpusched.folder.files import sync, write_durably
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.processes.hunt import Hunt
+from gpusched.processes.claim import Hunt
 
 #: How long process trees that nobody knows may take to die of SIGKILL.
 HUNT_S = 30.0

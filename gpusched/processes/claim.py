@@ -1,4 +1,4 @@
-"""``shim.json``: the claim to be *the* process tree of an incarnation.
+"""``shim.json``: the claim to be *the* process tree of an incarnation; and the hunt for what that tree left behind.
 
 It is made with ``link``, so exactly one can ever be made: by the shim, first thing, or by a resumed daemon that found
 none and thereby forbids a late shim to start. Later the shim adds who its ranks are.
@@ -7,13 +7,24 @@ none and thereby forbids a late shim to start. Later the shim adds who its ranks
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec import Struct
 
 from gpusched.folder.files import read_record, write_aside
-from gpusched.processes.identity import Identity, boot_id, is_alive
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.processes.identity import (
+    Identity,
+    boot_id,
+    command_of,
+    is_alive,
+    kill_each,
+    mark_of,
+    of_incarnation,
+)
+from gpusched.processes.segments import Segments
 from gpusched.protocol import Number, decoder, encode
 
 
@@ -42,6 +53,7 @@ class Claim(Struct, frozen=True):
         return (self.shim, *self.ranks)
 
 
+_ROUND_S = 0.02
 _decode = decoder(Claim)
 
 
@@ -70,3 +82,65 @@ def add_ranks(path: Path, shim: Identity, ranks: Iterable[Identity]) -> None:
 def read_claim(path: Path) -> Claim | None:
     """Read a claim; None if there is none (or nothing that could be one)."""
     return read_record(path, _decode)
+
+
+# ---------------------------------------------------------------- the hunt
+
+
+class Hunt:
+    """The processes that an incarnation left behind, known even after the incarnation is forgotten elsewhere."""
+
+    def __init__(self, paths: ExperimentPaths, trial: int, incarnation: int) -> None:
+        shim = paths.trial(trial).shim(incarnation)
+        claim = read_claim(shim)
+        self._mark = mark_of(paths.root, trial, incarnation)
+        self._leaders = claim.leaders if claim is not None else ()
+        self._left: list[Identity] = []
+        self._began_s = time.monotonic()
+        self._segments = Segments(began_s=_changed_at(shim))
+        for leader in self._leaders:
+            self._segments.reaped(leader.pid)
+
+    @property
+    def since_s(self) -> float:
+        """Seconds since the hunt began."""
+        return time.monotonic() - self._began_s
+
+    def round(self) -> int:
+        """Kill every process that is left and return their number; 0: none is left."""
+        self._left = of_incarnation(self._mark, self._leaders)
+        if self._left:
+            self._segments.note_all(lambda: [who.pid for who in self._left])
+            for who in self._left:
+                self._segments.reaped(who.pid)
+            kill_each(self._left)
+        else:
+            self._segments.remove()
+        return len(self._left)
+
+    def end(self, limit_s: float) -> tuple[int, str]:
+        """Kill until nothing is left, at most for ``limit_s``; return the number of processes, and what is left."""
+        killed = 0
+        while left := self.round():
+            killed = max(killed, left)
+            if self.since_s > limit_s:
+                return killed, self.describe()
+            time.sleep(_ROUND_S)
+        return killed, ""
+
+    def describe(self) -> str:
+        """Name the processes that are left."""
+        left = self._left or of_incarnation(self._mark, self._leaders)
+        names = ", ".join(
+            f"{who.pid} ({command_of(who.pid)[:60] or 'no name'})" for who in left[:5]
+        )
+        more = f" and {len(left) - 5} more" if len(left) > 5 else ""
+        return f"process{'es' * (len(left) > 1)} {names}{more}" if left else "its process tree"
+
+
+def _changed_at(path: Path) -> float | None:
+    """Return when a file was last changed, by the wall clock; None where there is none."""
+    try:
+        return path.stat().st_ctime
+    except OSError:
+        return None

@@ -34,7 +34,7 @@ from gpusched.executors.local.settings import devices_of, launch_settings
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import Epoch, Lock, read_fence
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.processes.hunt import Hunt
+from gpusched.processes.claim import Hunt
 from gpusched.processes.identity import incarnations_left
 from gpusched.protocol import Report
 from gpusched.recipe.recipe import Recipe

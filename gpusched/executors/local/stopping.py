@@ -19,7 +19,7 @@ from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.server import Server
-from gpusched.processes.hunt import Hunt
+from gpusched.processes.claim import Hunt
 from gpusched.processes.identity import Identity
 
 _SERVER_PATIENCE_S = 5.0
