@@ -123,6 +123,8 @@ class Setting:
     seq_of: Callable[[int], int] = lambda _trial: 0
     #: Gives back reserved room on a full disk; False: there is none.
     spare: Callable[[], bool] = lambda: False
+    #: This machine's name in a cluster; empty: the daemon is on this machine.
+    node: str = ""
     #: The experiment's devices where it goes on; empty at its beginning.
     devices: tuple[str, ...] = ()
 

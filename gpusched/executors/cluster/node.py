@@ -26,11 +26,12 @@ from typing import Any
 from gpusched.core.decisions import Launch
 from gpusched.core.events import Reported
 from gpusched.errors import GpuschedError, InputError
+from gpusched.executors.base import Setting
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.line import Keys, dial, home_of
 from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
-from gpusched.executors.local.settings import devices_of, launch_settings
+from gpusched.executors.local.settings import devices_of
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import Epoch, Lock, read_fence
 from gpusched.folder.paths import ExperimentPaths
@@ -90,7 +91,7 @@ class Node:
     def recipe_here(self, resolved: dict[str, Any]) -> Recipe:
         """Return the recipe with the devices of this node. Raises GpuschedError where it cannot run here."""
         recipe = Recipe.from_resolved(resolved)
-        if not (script := launch_settings(recipe).absolute_script).is_file():
+        if not (script := recipe.cwd / recipe.script).is_file():
             raise InputError(
                 f"{script} is not there: put the script into a folder that all nodes share"
             )
@@ -201,16 +202,17 @@ class Session:
         node = self._node
         recipe = node.recipe_here(welcome.recipe)
         proof = self._prove()
-        self._executor = TorchrunExecutor(
-            node.paths,
-            devices_of(recipe, node.paths.root, ()),
-            replace(launch_settings(recipe), node=node.name),
-            self._hub,
+        setting = Setting(
+            paths=node.paths,
+            recipe=recipe,
+            hub=self._hub,
             clock=self.now,
             epoch=Epoch(node.paths.root, 0).number,
             say=self._say,
             seq_of=lambda trial: self._seqs.get(trial, 0),
+            node=node.name,
         )
+        self._executor = TorchrunExecutor(setting, devices_of(recipe, node.paths.root, ()))
         self._peer.send(frames.Joined(list(self._executor.inventory()), proof))
 
     def _prove(self) -> str:

@@ -173,7 +173,7 @@ class Launcher:
             "GPUSCHED_INCARNATION": str(incarnation.number),
             "GPUSCHED_ATOMS": str(len(incarnation.devices)),
             "GPUSCHED_DEVICE": placement.kind,
-            **({"GPUSCHED_NODE": self._settings.node} if self._settings.node else {}),
+            **({"GPUSCHED_NODE": self._setting.node} if self._setting.node else {}),
         }
 
 

@@ -137,7 +137,7 @@ class Prestarts:
         incarnation.spec.waits = True
         incarnation.spec.env["GPUSCHED_WAITS"] = "1"
         mark = {"incarnation": incarnation.number, "devices": list(incarnation.devices)}
-        mark["node"] = self._shared.settings.node
+        mark["node"] = self._setting.node
         incarnation.paths.waits.write_text(json.dumps(mark))
         self._roster.prestarted[incarnation.trial] = incarnation
         self._launcher.send(incarnation)
@@ -299,7 +299,7 @@ class Prestarts:
             if not paths.waits.exists():
                 continue
             about = read_json(paths.waits) or {}
-            if about.get("node", "") != self._shared.settings.node:
+            if about.get("node", "") != self._setting.node:
                 continue  # its node sees to it
             number, devices = about.get("incarnation"), about.get("devices")
             if type(number) is not int:
