@@ -49,6 +49,8 @@ class TrialPaths:
     own = Entry("files")
     #: Number and devices of an incarnation that waits for the one before it to leave; absent otherwise.
     waits = Entry("waits")
+    #: Number of the newest incarnation that must not write (``lock.py``); there on a cluster alone.
+    fence = Entry("fence")
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:08d}"
@@ -61,11 +63,6 @@ class TrialPaths:
             return 0
         steps = (name.removeprefix("step-") for name in names if name.startswith("step-"))
         return max((int(step) for step in steps if step.isdigit()), default=0)
-
-    @property
-    def fence(self) -> Path:
-        """Number of the newest incarnation that must not write (``lock.py``); there on a cluster alone."""
-        return self.root / "fence"
 
     @property
     def incarnations(self) -> list[int]:
