@@ -178,7 +178,7 @@ class State:
         return 0 if self.wanted and self.kept_for is not None else free
 
     @property
-    def kept_for(self) -> Trial | None:
+    def kept_for(self) -> TrialRecord | None:
         """The wanted trial for which free atoms are kept until there are enough; None: there is none."""
         room, most = self.devices.room(), self.devices.most
         wanted = (self.trials[number] for number in self.wanted)
