@@ -12,6 +12,7 @@ epoch does not begin. The older daemon notices and leaves without touching anyth
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -126,6 +127,27 @@ class Epoch:
 
 
 _FENCE_BYTES = 20
+
+
+class Fence:
+    """The end of one incarnation's right to write, which another machine may have taken over.
+
+    ``path``: the trial's fence; None on one machine, where the incarnation before is known to be gone.
+    """
+
+    def __init__(self, path: Path | None, incarnation: int) -> None:
+        self._path = path
+        self._incarnation = incarnation
+
+    @property
+    def is_raised(self) -> bool:
+        """Whether this incarnation must write nothing any more."""
+        return self._path is not None and read_fence(self._path) >= self._incarnation
+
+    def check(self) -> None:
+        """Raises OSError where the fence is raised."""
+        if self.is_raised:
+            raise OSError(errno.ESTALE, "another node has taken this trial over")
 
 
 def read_fence(fence: Path) -> int:

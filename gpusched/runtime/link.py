@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from gpusched.folder.lock import read_epoch
+from gpusched.folder.lock import Fence, read_epoch
 from gpusched.folder.paths import socket_address
 from gpusched.protocol import (
     BadFrame,
@@ -142,12 +142,20 @@ class Orders:
     """Wishes of the daemon, and what follows from its silence.
 
     A shim keeps a line to the newest daemon. A prestarted incarnation that does not count yet is ended as soon as its
-    line is gone; ``waits`` is its mark, None for any other.
+    line is gone; ``waits`` is its mark, None for any other. One whose ``fence`` is raised is ended at once.
     """
 
     def __init__(
-        self, experiment: Path, epoch: int, link: DaemonLink, tether: Tether, waits: Path | None
+        self,
+        experiment: Path,
+        epoch: int,
+        link: DaemonLink,
+        tether: Tether,
+        waits: Path | None,
+        fence: Fence,
     ) -> None:
+        self._fence = fence
+        self._next_fence_s = 0.0
         self._experiment = experiment
         self._link = link
         self._tether = tether
@@ -180,6 +188,10 @@ class Orders:
     def mind_the_daemon(self) -> None:
         """Keep a line to the newest daemon there is; without one for too long, the trial is to leave."""
         now = time.monotonic()
+        if now >= self._next_fence_s:
+            self._next_fence_s = now + _LOOK_S
+            if self._fence.is_raised:
+                self.stop(0.0)
         if self._link.connected and now >= self._next_connect_s:
             self._next_connect_s = now + _LOOK_S
             newest = read_epoch(self._experiment)

@@ -28,7 +28,7 @@ from typing import Literal
 
 from gpusched import failpoints
 from gpusched.folder.files import sync, write_aside
-from gpusched.folder.lock import read_epoch
+from gpusched.folder.lock import Fence, read_epoch
 from gpusched.folder.logcap import LogCap
 from gpusched.folder.paths import TrialPaths
 from gpusched.processes import outcome, stacks
@@ -83,12 +83,15 @@ class Shim:
         self._oom_kills = 0
         hello = ShimHello(self.trial, self.incarnation, self.me.pid, self.me.start_time)
         experiment = Path(spec.experiment_dir)
+        on_cluster = "GPUSCHED_NODE" in spec.env
+        self._fence = Fence(self.paths.fence if on_cluster else None, self.incarnation)
         self._orders = Orders(
             experiment,
             spec.epoch,
             DaemonLink(experiment, hello),
             Tether(self.paths.leave(self.incarnation), spec.tether_s),
             self.paths.waits if spec.waits else None,
+            self._fence,
         )
         self._bell, self._wake = socket.socketpair()
         self._segments = Segments()
@@ -110,6 +113,8 @@ class Shim:
             os.setsid()
         if read_epoch(self.spec.experiment_dir) > self._orders.epoch:
             return False  # the daemon that asked for it is not the one any more
+        if self._fence.is_raised:
+            return False  # its node was given up meanwhile
         failpoints.reach("claim.before")
         if not make_claim(self.paths.shim(self.incarnation), self.me):
             return False

@@ -27,6 +27,7 @@ from typing import Any, Protocol
 from gpusched import failpoints
 from gpusched.errors import DamagedState
 from gpusched.folder.files import private_folder, sync
+from gpusched.folder.lock import Fence
 from gpusched.processes.identity import boot_id
 from gpusched.worker.errorfile import say
 from gpusched.worker.sealing import Source, replace_links, seal_folder, write_all, write_file
@@ -94,7 +95,9 @@ class Checkpoint:
 class CheckpointStore:
     """The checkpoints of one trial."""
 
-    def __init__(self, folder: Path, keep: int = 2) -> None:
+    def __init__(self, folder: Path, keep: int = 2, fence: Fence | None = None) -> None:
+        """``fence``: of the incarnation that writes; raised, it commits nothing and touches nothing."""
+        self._fence = fence or Fence(None, 0)
         self.folder = folder
         self._keep = max(1, keep)
 
@@ -128,7 +131,8 @@ class CheckpointStore:
         Raises:
             OSError: It could not be written (disk full, not writable); what was there before is untouched.
         """
-        staged = self.folder / f".staged-{step:08d}"
+        self._fence.check()
+        staged = self.folder / f".staged-{step:08d}-{os.getpid()}"
         try:
             self._make_folder()
             self._put_back()
@@ -147,11 +151,13 @@ class CheckpointStore:
             write_file(staged / MANIFEST, lambda file: write_all(file, text))
             sync(staged)
             failpoints.reach("checkpoint.staged")
+            self._fence.check()
             self._swap_in(staged, self.folder / f"step-{step:08d}")
         except OSError:
             shutil.rmtree(staged, ignore_errors=True)
             raise
-        self._prune(step)
+        if not self._fence.is_raised:
+            self._prune(step)
         return sum(int(entry["bytes"]) for entry in entries.values()) + len(text)
 
     def newest(self) -> Checkpoint | None:

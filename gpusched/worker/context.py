@@ -57,6 +57,8 @@ class Context:
     settings: Settings
     #: Of the last report that the daemon has, where the trial's own file has fewer.
     known_seq: int = 0
+    #: On a node of a cluster: the trial's fence (``folder/lock.py``).
+    fence: Path | None = None
     #: The incarnation before this one still trains: the file that is there until this one counts.
     waits: Path | None = None
     #: Where a plain run (``python``, ``torchrun``) saves, and goes on from: ``GPUSCHED_CHECKPOINTS``.
@@ -118,6 +120,7 @@ def _scheduled(environment: Mapping[str, str], defaults: Mapping[str, object] | 
         seed=settings.seed if is_rehearsal else int(drawn.get("seed", settings.seed)),
         settings=settings,
         known_seq=int(drawn.get("seq", 0)),
+        fence=paths.fence if environment.get("GPUSCHED_NODE") else None,
         waits=paths.waits if environment.get("GPUSCHED_WAITS") else None,
         is_rehearsal=is_rehearsal,
     )

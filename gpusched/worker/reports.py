@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpusched import failpoints
+from gpusched.folder.lock import Fence
 from gpusched.folder.reports import ReportLog
 from gpusched.protocol import Go, Metric, Report, as_metric
 from gpusched.text import nearest
@@ -25,8 +26,13 @@ class Reporter:
     """Reports of one incarnation. ``open_log`` opens the trial's own file once no other process writes to it."""
 
     def __init__(
-        self, open_log: Callable[[], ReportLog], channel: Channel, successor: Successor | None
+        self,
+        open_log: Callable[[], ReportLog],
+        channel: Channel,
+        successor: Successor | None,
+        fence: Fence,
     ) -> None:
+        self._fence = fence
         self._open_log = open_log
         self._log: ReportLog | None = None if successor is not None else open_log()
         self._channel = channel
@@ -57,6 +63,8 @@ class Reporter:
         return next((go for go in ("leave", "yield", "save") if go in told), "continue")
 
     def _send(self, report: Report) -> Go:
+        if self._fence.is_raised:
+            return "leave"
         if self._log is None:
             self._log = self._open_log()
         self._log.append(report)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from gpusched import failpoints
+from gpusched.folder.lock import Fence
 from gpusched.worker import rng
 from gpusched.worker.channel import Channel
 from gpusched.worker.checkpoint import (
@@ -54,10 +55,11 @@ class Saver:
         channel: Channel | None,
         seed: int,
         trial: int = 0,
+        fence: Fence | None = None,
     ) -> None:
         self._group = group
         self._folder = folder
-        self._store = CheckpointStore(folder, keep) if group.rank == 0 else None
+        self._store = CheckpointStore(folder, keep, fence) if group.rank == 0 else None
         self._channel = channel
         self._seed = seed
         self._trial = trial

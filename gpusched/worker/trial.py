@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpusched.folder.lock import Fence
 from gpusched.folder.reports import ReportLog
 from gpusched.protocol import GO, Go, Metric, Report
 from gpusched.worker import lastword, rng
@@ -50,6 +51,7 @@ class Trial(Setup):
         word = None
         if context.paths is not None and context.experiment is not None:
             paths, number = context.paths, context.incarnation
+            fence = Fence(context.fence, number)
             if context.rank == 0:
                 root, leave = context.experiment.root, paths.leave(number)
                 self._channel = Channel(root, context.trial, number, leave)
@@ -68,10 +70,10 @@ class Trial(Setup):
                 self._successor = Successor(context.waits, group, self._channel, context.trial)
             if self._channel is not None:
                 log = partial(ReportLog, paths.reports, number, context.known_seq, say)
-                self._reporter = Reporter(log, self._channel, self._successor)
+                self._reporter = Reporter(log, self._channel, self._successor, fence)
             keep, seed = context.settings.keep_checkpoints, context.seed
             folder = paths.checkpoints
-            self._saver = Saver(group, folder, keep, self._channel, seed, context.trial)
+            self._saver = Saver(group, folder, keep, self._channel, seed, context.trial, fence)
         elif context.checkpoints is not None:
             keep, folder = context.settings.keep_checkpoints, context.checkpoints
             self._saver = Saver(group, folder, keep, None, context.seed)

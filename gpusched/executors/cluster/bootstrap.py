@@ -89,7 +89,7 @@ class LocalBootstrap:
             NodeOffer(f"node{number}", "127.0.0.1", cpus=cpus) for number in range(nodes)
         ]
         self._logs = shared / "cluster"
-        self._started: dict[str, subprocess.Popen[bytes]] = {}
+        self._started: list[tuple[str, subprocess.Popen[bytes]]] = []
 
     def nodes(self) -> list[NodeOffer]:
         return self._offers
@@ -100,8 +100,9 @@ class LocalBootstrap:
             os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
             0o600,
         )
+        self._started = [one for one in self._started if one[1].poll() is None]
         try:
-            self._started[name] = subprocess.Popen(
+            process = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -112,12 +113,13 @@ class LocalBootstrap:
             )
         finally:
             os.close(log)
+        self._started.append((name, process))
 
     def lost(self) -> set[str]:
-        return {name for name, process in self._started.items() if process.poll() is not None}
+        return set()
 
     def close(self) -> None:
-        for process in self._started.values():
+        for _, process in self._started:
             try:
                 process.wait(_PATIENCE_S)
             except subprocess.TimeoutExpired:

@@ -36,7 +36,7 @@ from gpusched.executors.base import LiveTrial, Setting
 from gpusched.executors.best import BestKeeper
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import Bootstrap, NodeOffer, bootstrap_for
-from gpusched.executors.cluster.line import Keys, Line, Listener, interface_towards
+from gpusched.executors.cluster.line import Keys, Line, Listener, interface_towards, say_over
 from gpusched.executors.cluster.nodes import Node, node_of, on_node
 from gpusched.executors.hub import Timers
 from gpusched.executors.peer import Peer
@@ -51,6 +51,8 @@ JOIN_LIMIT_S = 60.0
 """Time that nodes have to join at the beginning, and one that said hello to open its devices."""
 RETURN_LIMIT_S = 15.0
 """Time that nodes have to come back to a daemon that takes over."""
+LOOK_EVERY_S = 5.0
+"""Time between two questions to the bootstrap: which nodes are there now?"""
 HELLO_LIMIT_S = 10.0
 STRANGERS_MAX = 64
 
@@ -59,9 +61,14 @@ class ClusterExecutor:
     """See ``LiveExecutor``. ``bootstrap``: the way to the nodes; it is closed with the executor."""
 
     def __init__(
-        self, setting: Setting, bootstrap: Bootstrap, lost_after_s: float = LOST_AFTER_S
+        self,
+        setting: Setting,
+        bootstrap: Bootstrap,
+        lost_after_s: float = LOST_AFTER_S,
+        look_every_s: float = LOOK_EVERY_S,
     ) -> None:
         self._lost_after_s = lost_after_s
+        self._look_every_s = look_every_s
         self._setting = setting
         self._paths = setting.paths
         self._hub = setting.hub
@@ -128,6 +135,7 @@ class ClusterExecutor:
             lambda: all((node.devices and node.state == joined) or node.why_not for node in wanted),
         )
         self._timers.after(BEAT_S, self._beat)
+        self._timers.after(self._look_every_s, self._look)
         late = f"it has not joined within {limit_s:.0f} s; its log is in {self._keys.folder}"
         for node in wanted:
             if not node.devices:
@@ -150,6 +158,17 @@ class ClusterExecutor:
         words += ["--name", name, "--cpus", str(offer.cpus), "--gpus", ",".join(offer.gpus)]
         environment = {"PYTHONPATH": str(Path(gpusched.__file__).parent.parent)}
         self._aside(partial(self._bootstrap.start, name, words, environment), lambda _nothing: None)
+
+    def _look(self) -> None:
+        """Ask which nodes there are, and have those started that have no line: they are new, or they are back."""
+        self._aside(self._bootstrap.nodes, self._offered)
+        self._timers.after(self._look_every_s, self._look)
+
+    def _offered(self, offers: list[NodeOffer]) -> None:
+        self._offers = {offer.name: offer for offer in offers}
+        for name in self._offers:
+            if self._node(name).peer is None:
+                self._start(name)
 
     def _aside(self, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
         """Call the bootstrap in its thread, and ``then`` with the result in this one."""
@@ -258,6 +277,7 @@ class ClusterExecutor:
         for stranger in list(self._strangers):
             stranger.close()
         self.stop_listening()
+        say_over(self._keys)
         self._helper.shutdown(wait=True, cancel_futures=True)
         self._bootstrap.close()
 

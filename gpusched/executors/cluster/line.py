@@ -33,7 +33,7 @@ class Keys:
 
     @property
     def address(self) -> Path:
-        """Where the newest daemon listens: ``{"host", "port", "epoch"}``."""
+        """Where the newest daemon listens: ``{"host", "port", "epoch"}``; ``{"over": true}`` after the search."""
         return self.folder / "cluster.json"
 
     def proof(self, node: str) -> Path:
@@ -158,6 +158,17 @@ class Listener:
 
     def close(self) -> None:
         self._socket.close()
+
+
+def say_over(keys: Keys) -> None:
+    """Tell nodes that have no line just now that the search is over."""
+    with suppress(OSError):
+        write_durably(keys.address, b'{"over": true}')
+
+
+def is_over(keys: Keys) -> bool:
+    """Whether the search is over, or its folder is gone."""
+    return bool((read_json(keys.address) or {"over": not keys.folder.exists()}).get("over"))
 
 
 def dial(keys: Keys) -> ssl.SSLSocket | None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import secrets
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from gpusched.core.events import Reported
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.base import Setting
 from gpusched.executors.cluster import frames
-from gpusched.executors.cluster.line import Keys, dial, home_of
+from gpusched.executors.cluster.line import Keys, dial, home_of, is_over
 from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.settings import devices_of
@@ -44,8 +45,8 @@ BEAT_S = 1.0
 SILENT_S = float(os.environ.get("GPUSCHED_NODE_LOST_S", "3")) * 3
 """Silence after which a line is given up. Longer than the daemon's limit: a new line costs a new warm server."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
-LEAVE_AFTER_S = 3600.0
-"""Time without any daemon after which a node's process ends; its trials left long before."""
+LEAVE_AFTER_S = 900.0
+"""Time without any daemon after which a node's process ends; its trials have left before."""
 HUNT_S = 30.0
 LINKS = ("trials", "worker.json", "written")
 
@@ -76,8 +77,9 @@ class Node:
         while not self.is_over and time.monotonic() - heard_s < LEAVE_AFTER_S:
             line = dial(self.keys)
             if line is None:
-                if self.shared.final_view.exists() or not self.shared.trials.exists():
-                    return
+                if is_over(self.keys):
+                    self.is_over = True
+                    break
                 time.sleep(pause_s)
                 pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
                 continue
@@ -87,6 +89,8 @@ class Node:
             if session.why_not:
                 print(session.why_not, flush=True)
                 time.sleep(LONGEST_PAUSE_S)
+        if self.is_over and not incarnations_left(self.paths.root):
+            shutil.rmtree(self.paths.root, ignore_errors=True)
 
     def recipe_here(self, resolved: dict[str, Any]) -> Recipe:
         """Return the recipe with the devices of this node. Raises GpuschedError where it cannot run here."""

@@ -134,6 +134,8 @@ class Intake:
     def catch_up(self, incarnation: Incarnation, before: int | None = None) -> None:
         """Take from the trial's own file the reports that did not come in."""
         for report in incarnation.missed_reports(before):
+            if report.incarnation < incarnation.number:
+                continue  # of a node that was given up, and wrote when it woke up
             if report.seq > incarnation.last_seq + 1:
                 self._say_lost(incarnation, report.seq)
             if not self._report(incarnation, report):

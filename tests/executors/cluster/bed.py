@@ -21,8 +21,10 @@ from gpusched.executors.base import LiveTrial, Setting
 from gpusched.executors.cluster.bootstrap import bootstrap_for
 from gpusched.executors.cluster.executor import ClusterExecutor
 from gpusched.executors.cluster.line import home_of
+from gpusched.executors.cluster.nodes import Node
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import private_folder
+from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
 from gpusched.recipe.load import load_recipe
@@ -64,9 +66,11 @@ class Bed:
         self.said: list[str] = []
         self.numbers = itertools.count()
         self.epoch = 0
+        self._crashed: list[ClusterExecutor] = []
         self._began_s = time.monotonic()
         self._seqs: dict[int, int] = {}
         self.executor = self.build()
+        self.executor.inventory()
 
     def build(self, devices: tuple[str, ...] = ()) -> ClusterExecutor:
         self.epoch += 1
@@ -84,12 +88,32 @@ class Bed:
         )
         self.rig = Rig(
             made := ClusterExecutor(
-                setting, bootstrap_for(self.address, self.paths.root), self.lost_s
+                setting, bootstrap_for(self.address, self.paths.root), self.lost_s, 0.5
             ),
             lambda: next(self.numbers),
             train,
         )
         return made
+
+    def node(self, name: str) -> Node:
+        return next(node for node in self.executor.nodes if node.name == name)
+
+    def state(self, name: str) -> str:
+        return self.node(name).state
+
+    def cut(self, name: str) -> None:
+        """Break the line of a node, as a network does: neither side has said anything."""
+        peer = self.node(name).peer
+        assert peer is not None
+        peer.close()
+
+    def hold_back(self, node: str) -> None:
+        """Let no process of this node be started: its machine is gone."""
+        self._lock = Lock.take(ExperimentPaths(self.home(node)).lock)
+
+    def let_start(self) -> None:
+        """The machine is back, and so is the process of its node."""
+        self._lock.release()
 
     def home(self, node: str) -> Path:
         return home_of(self.paths.root, node)
@@ -137,6 +161,7 @@ class Bed:
                 node.peer.close()
         self.executor.stop_listening()
         self.hub.close()
+        self._crashed.append(self.executor)
 
     def resume(self, *live: LiveTrial) -> list[Any]:
         """A daemon that takes over."""
@@ -146,13 +171,13 @@ class Bed:
         return list(self.executor.reconcile(live))
 
     def close(self) -> None:
-        with suppress(Exception):
-            self.executor.close()
-        with suppress(Exception):
-            self.hub.close()
+        self.executor.close()
+        self.hub.close()
         for node in ("node0", "node1"):
             self.signal(self.all_pids(node), signal.SIGKILL)
             shutil.rmtree(self.home(node), ignore_errors=True)
+        for executor in self._crashed:
+            executor.close()
 
 
 def wait_until(true: Callable[[], object], patience_s: float = 20.0) -> None:

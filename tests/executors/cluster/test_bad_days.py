@@ -1,0 +1,160 @@
+"""Nodes that die, sleep, or lose their line: what is kept, and what writes no more."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpusched.core.decisions import ConfirmRelease, Kill, Launch, Yield
+from gpusched.core.events import (
+    CheckpointSaved,
+    DeviceQuarantined,
+    DeviceReadmitted,
+    DevicesReleased,
+    Event,
+    Reported,
+    TrialExited,
+)
+from gpusched.executors.base import LiveTrial
+from tests.executors.cluster.bed import Bed, train
+from tests.executors.contract import exit_of, report_of, steps_of, the_exit
+
+SLOW = train(10_000, pause_s=0.02)
+
+
+@pytest.fixture
+def bed(tmp_path: Path) -> Iterator[Bed]:
+    bed = Bed(tmp_path)
+    yield bed
+    bed.close()
+
+
+def start(bed: Bed, *devices: str, incarnation: int = 1) -> list[int]:
+    """Launch an endless trial on each of these, and wait for its first report."""
+    trials = []
+    for device in devices:
+        trial = bed.rig.new_trial()
+        bed.rig.executor.execute(Launch(trial, incarnation, (device,), SLOW))
+        trials.append(trial)
+    for trial in trials:
+        if not steps_of(bed.rig.seen, trial):
+            bed.rig.watch(lambda event, trial=trial: _of(event, Reported, trial))
+    return trials
+
+
+def _of(event: Event, kind: type, trial: int) -> bool:
+    return isinstance(event, kind) and getattr(event, "trial", None) == trial
+
+
+def reports_of(bed: Bed, trial: int) -> list[tuple[int, int]]:
+    return [(e.incarnation, e.step) for e in bed.rig.seen if _of(e, Reported, trial)]
+
+
+def test_a_node_s_process_is_killed_and_its_trials_are_adopted(bed: Bed) -> None:
+    here, there = start(bed, "node0/cpu:0", "node1/cpu:0")
+    bed.signal(bed.node_pids("node0"), signal.SIGKILL)
+    last = reports_of(bed, here)[-1][1]
+    bed.rig.watch(report_of(here, last + 20))
+    steps = [step for _, step in reports_of(bed, here)]
+    assert steps == list(range(1, len(steps) + 1)), "each once"
+    bed.rig.watch(report_of(here, len(steps) + 5))
+    assert not [event for event in bed.rig.seen if isinstance(event, TrialExited)]
+    for trial in (here, there):
+        assert the_exit(bed.rig.stop(trial), trial).outcome == "killed"
+
+
+def test_a_node_dies_with_its_trials_which_go_on_elsewhere(bed: Bed) -> None:
+    """And comes back: its devices are used again. Who was on the other node never notices."""
+    here, there = start(bed, "node0/cpu:0", "node1/cpu:0")
+    died_s = time.monotonic()
+    bed.signal(bed.all_pids("node0"), signal.SIGKILL)
+    bed.hold_back("node0")
+    events = bed.rig.watch(exit_of(here))
+    kinds = [type(e) for e in events if not isinstance(e, Reported | CheckpointSaved)]
+    assert kinds == [DeviceQuarantined, DeviceQuarantined, TrialExited], "devices first"
+    assert the_exit(events, here).outcome == "lost"
+    bed.rig.executor.execute(Launch(here, 2, ("node1/cpu:1",), SLOW))
+    bed.rig.watch(lambda event: _of(event, Reported, here) and event.incarnation == 2)
+    assert time.monotonic() - died_s < bed.lost_s + 5.0
+    bed.let_start()
+    back: set[str] = set()
+    bed.rig.watch(
+        lambda event: (
+            isinstance(event, DeviceReadmitted)
+            and (back.add(event.device) or back == {"node0/cpu:0", "node0/cpu:1"})
+        )
+    )
+    (third,) = start(bed, "node0/cpu:0")
+    assert len({seq for seq, _ in reports_of(bed, there)}) == 1
+    assert third not in (here, there)
+
+
+def test_a_node_that_slept_writes_nothing_after_its_fence(bed: Bed) -> None:
+    (trial,) = start(bed, "node0/cpu:0")
+    asleep = bed.all_pids("node0")
+    bed.signal(asleep, signal.SIGSTOP)
+    bed.rig.watch(exit_of(trial))
+    bed.rig.executor.execute(Launch(trial, 2, ("node1/cpu:0",), SLOW))
+    bed.rig.watch(lambda event: _of(event, Reported, trial) and event.incarnation == 2)
+    lines = len(bed.lines(trial))
+    bed.signal(asleep, signal.SIGCONT)
+    bed.rig.watch(lambda event: isinstance(event, DeviceReadmitted))
+    last = reports_of(bed, trial)[-1][1]
+    bed.rig.watch(report_of(trial, last + 20))
+    assert {number for number, _ in bed.lines(trial)[lines:]} == {2}
+    numbers = [number for number, _ in bed.lines(trial)]
+    assert numbers == sorted(numbers), "no line of the first launch after one of the second"
+    assert not bed.shim_is_alive(trial, 1)
+    reports = [event for event in bed.rig.seen if _of(event, Reported, trial)]
+    assert [event.seq for event in reports] == list(range(1, len(reports) + 1))
+
+
+def test_a_daemon_is_killed_and_another_adopts_the_trials_of_all_nodes(bed: Bed) -> None:
+    here, there = start(bed, "node0/cpu:0", "node1/cpu:1")
+    live = [
+        LiveTrial(trial, 1, (device,), reports_of(bed, trial)[-1][1])
+        for trial, device in ((here, "node0/cpu:0"), (there, "node1/cpu:1"))
+    ]
+    gone = replace(live[0], trial=bed.rig.new_trial(), incarnation=3)
+    bed.crash()
+    time.sleep(0.3)
+    events = bed.resume(*live, gone)
+    for event in events:
+        if isinstance(event, Reported):
+            bed.executor.acknowledge(event)
+    bed.rig.seen += events
+    assert the_exit(events, gone.trial).unbegun
+    for one in live:
+        known = one.last_seq
+        bed.rig.watch(report_of(one.trial, known + 30))
+        steps = steps_of(bed.rig.seen, one.trial)
+        assert steps == list(range(known + 1, len(steps) + known + 1)), "none is missed"
+
+
+@pytest.mark.parametrize("asked", ["launch", "yield", "kill", "release"])
+def test_a_line_that_is_cut_loses_no_command(bed: Bed, asked: str) -> None:
+    """The command is on its way into a line that is gone, and none is carried out twice."""
+    (trial,) = start(bed, "node0/cpu:0") if asked != "launch" else (bed.rig.new_trial(),)
+    if asked == "release":
+        bed.rig.stop(trial)
+    command = {
+        "launch": Launch(trial, 1, ("node0/cpu:0",), SLOW),
+        "yield": Yield(trial, 1, save=True),
+        "kill": Kill(trial, 1, 1.0),
+        "release": ConfirmRelease(("node0/cpu:0",)),
+    }[asked]
+    bed.cut("node0")
+    bed.rig.executor.execute(command)
+    if asked == "launch":
+        bed.rig.watch(report_of(trial, 1))
+    elif asked == "release":
+        bed.rig.watch(lambda event: isinstance(event, DevicesReleased))
+    else:
+        ending = the_exit(bed.rig.run(trial), trial)
+        assert ending.outcome == ("yielded" if asked == "yield" else "killed")
+        assert asked == "kill" or ending.saved_step == ending.step

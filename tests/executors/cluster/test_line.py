@@ -1,0 +1,195 @@
+"""Who may speak on the line between daemon and node, and what becomes of whoever may not."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from gpusched.core.decisions import Launch
+from gpusched.executors.cluster import frames
+from gpusched.executors.cluster.line import Keys, dial
+from gpusched.folder.files import read_json
+from gpusched.protocol import BadFrame, encode
+from tests.executors.cluster.bed import Bed, train, wait_until
+from tests.executors.conftest import listening_addresses
+from tests.executors.contract import exit_of, the_exit
+
+
+@pytest.fixture(scope="module")
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
+    bed = Bed(tmp_path_factory.mktemp("cluster"))
+    yield bed
+    bed.close()
+
+
+@pytest.fixture
+def address(bed: Bed) -> tuple[str, int]:
+    where = read_json(Keys(bed.paths.root).address)
+    assert where is not None
+    return where["host"], where["port"]
+
+
+def is_hung_up_on(bed: Bed, line: socket.socket) -> bool:
+    """Whether the daemon closes this line; the loop turns meanwhile."""
+    line.settimeout(0.01)
+    for _ in range(200):
+        bed.executor.poll(bed.executor.now() + 0.01)
+        with suppress(TimeoutError, ssl.SSLWantReadError):
+            try:
+                if not line.recv(4096):
+                    return True
+            except OSError as error:
+                if not isinstance(error, TimeoutError | ssl.SSLWantReadError):
+                    return True
+    return False
+
+
+def is_well(bed: Bed) -> bool:
+    """Whether the nodes of the bed still train."""
+    trial = bed.rig.new_trial()
+    bed.executor.execute(Launch(trial, 1, ("node1/cpu:0",), train(2)))
+    return the_exit(bed.rig.watch(exit_of(trial)), trial).outcome == "finished"
+
+
+def test_keys_are_the_users_alone(bed: Bed) -> None:
+    keys = Keys(bed.paths.root)
+    assert stat.S_IMODE(keys.folder.stat().st_mode) == 0o700
+    for file in keys.folder.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+    assert stat.S_IMODE(bed.home("node0").stat().st_mode) == 0o700
+
+
+def test_one_port_is_open_and_on_the_clusters_interface_alone(bed: Bed) -> None:
+    assert listening_addresses([os.getpid()]) == {"0100007F"}
+    assert not listening_addresses(
+        [pid for node in ("node0", "node1") for pid in bed.all_pids(node)]
+    )
+
+
+def test_noise_is_hung_up_on(bed: Bed, address: tuple[str, int]) -> None:
+    rng = random.Random(5)
+    for noise in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        encode(frames.NodeHello("node0")),
+        rng.randbytes(4000),
+    ):
+        with socket.create_connection(address) as line:
+            line.sendall(noise)
+            assert is_hung_up_on(bed, line)
+    assert is_well(bed)
+
+
+def test_a_certificate_of_another_experiment_is_refused(
+    bed: Bed, address: tuple[str, int], tmp_path: Path
+) -> None:
+    theirs = Keys(tmp_path)
+    theirs.make()
+    shutil.copy(Keys(bed.paths.root).certificate("daemon"), theirs.certificate("daemon"))
+    for with_certificate in (True, False):
+        rules = theirs.context("node", "daemon", ssl.PROTOCOL_TLS_CLIENT)
+        if not with_certificate:
+            rules = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            rules.check_hostname, rules.verify_mode = False, ssl.CERT_NONE
+        with socket.create_connection(address) as plain, suppress(OSError):
+            plain.setblocking(False)
+            with rules.wrap_socket(plain, do_handshake_on_connect=False) as line:
+                for _ in range(50):
+                    bed.executor.poll(bed.executor.now() + 0.01)
+                    with suppress(ssl.SSLWantReadError):
+                        line.do_handshake()
+                with suppress(ssl.SSLWantReadError):
+                    line.send(encode(frames.NodeHello("node0")))
+                assert is_hung_up_on(bed, line)
+    assert is_well(bed)
+
+
+def test_a_node_speaks_to_no_other_daemon(bed: Bed, tmp_path: Path) -> None:
+    """Whoever listens where the daemon did, without its key, is not told anything."""
+    ours, theirs = Keys(tmp_path / "ours"), Keys(tmp_path / "theirs")
+    ours.make()
+    theirs.make()
+    rules = theirs.context("daemon", "node", ssl.PROTOCOL_TLS_SERVER)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        ours.address.write_text(f'{{"host": "127.0.0.1", "port": {port}}}')
+
+        def answer() -> None:
+            line, _ = listener.accept()
+            with suppress(OSError), rules.wrap_socket(line, server_side=True):
+                pass
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        assert dial(ours) is None
+        thread.join()
+
+
+def test_a_recorded_line_played_again_is_refused(bed: Bed, address: tuple[str, int]) -> None:
+    """The bytes of a node's own conversation, taken down between it and the daemon."""
+    taken = bytearray()
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        keys = Keys(bed.paths.root)
+        where = keys.address.read_text()
+        host, port = proxy.getsockname()
+        keys.address.write_text(f'{{"host": "{host}", "port": {port}}}')
+        bed.cut("node0")
+        client, _ = proxy.accept()
+        keys.address.write_text(where)
+        server = socket.create_connection(address)
+        client.settimeout(0.01)
+        server.settimeout(0.01)
+        while bed.state("node0") != "up":
+            bed.executor.poll(bed.executor.now() + 0.01)
+            with suppress(TimeoutError):
+                data = client.recv(1 << 16)
+                taken += data
+                server.sendall(data)
+            with suppress(TimeoutError):
+                client.sendall(server.recv(1 << 16))
+        client.close()
+        server.close()
+    assert len(taken) > 1000
+    with socket.create_connection(address) as line:
+        line.sendall(bytes(taken))
+        assert is_hung_up_on(bed, line)
+    wait_until(lambda: bed.executor.poll(bed.executor.now()) or bed.state("node0") == "up")
+    assert is_well(bed)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"kind":"happened","events":[["Reported",{"at":0}]]}',
+        b'{"kind":"happened","events":[["Nonsense",{}]]}',
+        b'{"kind":"happened","events":[["TrialExited",{"at":0,"trial":0,"incarnation":1,"outcome":"won"}]]}',
+        b'{"kind":"joined"}',
+        b"null",
+    ],
+)
+def test_a_frame_that_is_none_is_refused(line: bytes) -> None:
+    with pytest.raises(BadFrame):
+        frames.from_node(line).read()
+
+
+def test_one_machine_never_imports_any_of_this() -> None:
+    program = (
+        "import sys, gpusched.cli, gpusched.daemon.main, gpusched.executors.local.executor\n"
+        "found = [name for name in sys.modules if 'cluster' in name or name in ('cryptography', 'ssl', 'ray')]\n"
+        "sys.exit(' '.join(found) or 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert not done.returncode, done.stderr
