@@ -1,11 +1,11 @@
 """Checkpoints on disk: whole or not there.
 
-Written into a staged folder file by file (each synced), the manifest last, then one rename commits it and the folder
-above is synced. The manifest holds size and SHA-256 of every file and of itself; nothing is used that does not match.
-A damaged generation is set aside, said on stderr, and the one before it is used. After a commit the newest ``keep``
-generations stay. A file that was committed within ``FRESH_S`` on this boot and has not been written since (inode and
-time of its last change) is in the page cache as it was hashed: a resize does not hash it again. Nothing is ever
-unpickled: ``torch.load`` runs with ``weights_only=True`` and no second try without.
+Written into a staged folder file by file (each hashed, synced and stamped, so that a later write shows), the manifest
+last, then one rename commits it and the folder above is synced. The manifest holds size and SHA-256 of every file and
+of itself; nothing is used that does not match. A damaged generation is set aside, said on stderr, and the one before it
+is used. After a commit the newest ``keep`` generations stay. A file that was committed within ``FRESH_S`` on this boot
+and has not been written since (inode and time of its last change) is in the page cache as it was hashed: a resize does
+not hash it again. Nothing is ever unpickled: ``torch.load`` runs with ``weights_only=True`` and no second try without.
 
 One rank writes; what the files hold is not this file's business.
 """
@@ -17,12 +17,13 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 from gpusched import failpoints
 from gpusched.errors import DamagedState
@@ -30,7 +31,6 @@ from gpusched.folder.files import private_folder, sync
 from gpusched.folder.lock import Fence
 from gpusched.processes.identity import boot_id
 from gpusched.worker.errorfile import say
-from gpusched.worker.sealing import Source, replace_links, seal_folder, write_all, write_file
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -40,7 +40,11 @@ FOLDER = "files"
 _COMMITTED = re.compile(r"step-(\d{8,})$")
 _FILE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*$")
 OPEN_FOLDER = ".open-folder"
+_PIECE_BYTES = 8 << 20
 _STALE = (".staged-", ".trash-", ".replaced-", ".damaged-", OPEN_FOLDER)
+
+Source = Callable[[BinaryIO], object] | memoryview | bytes
+"""Content of a file: bytes, which are hashed while they are written, or a function that writes it."""
 
 
 class Damaged(Exception):
@@ -138,17 +142,17 @@ class CheckpointStore:
             self._put_back()
             self._remove_stale(but=script_folder)
             staged.mkdir(mode=0o700)
-            entries = {name: write_file(staged / name, source) for name, source in files.items()}
+            entries = {name: _write_file(staged / name, source) for name, source in files.items()}
             if script_folder is not None:
                 facts = {**facts, "folder": True}
-                replace_links(script_folder)
+                _replace_links(script_folder)
                 script_folder.rename(staged / FOLDER)
-                entries.update(seal_folder(staged, FOLDER))
+                entries.update(_seal_folder(staged, FOLDER))
             manifest = {"format": FORMAT, "step": step, **facts, "files": entries}
             manifest["boot"] = boot_id()
             manifest["check"] = _manifest_hash(manifest)
             text = json.dumps(manifest, indent=1).encode()
-            write_file(staged / MANIFEST, lambda file: write_all(file, text))
+            _write_file(staged / MANIFEST, text)
             sync(staged)
             failpoints.reach("checkpoint.staged")
             self._fence.check()
@@ -282,3 +286,77 @@ def _is_of_folder(name: str) -> bool:
     """Whether a name in a manifest is of a file below the script's folder."""
     parts = name.split("/")
     return parts[0] == FOLDER and len(parts) > 1 and not {"", ".", ".."} & set(parts)
+
+
+def _write_file(path: Path, source: Source) -> dict[str, Any]:
+    """Write a file; return its manifest entry."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb", buffering=1 << 20) as file:
+        if callable(source):
+            try:
+                source(file)
+            except RuntimeError as error:  # torch.save, where the disk refuses
+                refused = error.__context__
+                raise refused if isinstance(refused, OSError) else error from None
+            file.flush()
+            with path.open("rb") as written:
+                sha256 = hashlib.file_digest(written, "sha256").hexdigest()
+        else:
+            sha256 = _write_buffer(descriptor, memoryview(source))
+        return {"sha256": sha256, **_stamped(descriptor)}
+
+
+def _write_buffer(descriptor: int, data: memoryview) -> str:
+    """Write ``data`` while another thread hashes it: both leave the interpreter's lock alone. Its SHA-256."""
+    found: list[str] = []
+    hashing = threading.Thread(
+        target=lambda: found.append(hashlib.sha256(data).hexdigest()), name="gpusched-hash"
+    )
+    hashing.start()
+    try:
+        written = 0
+        while written < data.nbytes:
+            written += os.write(descriptor, data[written : written + _PIECE_BYTES])
+    finally:
+        hashing.join()
+    return found[0]
+
+
+def _replace_links(folder: Path) -> None:
+    """Put what it points to in the place of every link below ``folder``; a link to nothing goes."""
+    for path in [path for path in folder.rglob("*") if path.is_symlink()]:
+        target = path.resolve()
+        path.unlink()
+        if target.exists():
+            (shutil.copytree if target.is_dir() else shutil.copyfile)(target, path)
+
+
+def _seal_folder(checkpoint: Path, name: str) -> dict[str, dict[str, Any]]:
+    """Sync and hash every file below the folder ``name``; their manifest entries."""
+    entries: dict[str, dict[str, Any]] = {}
+    for path in sorted((checkpoint / name).iterdir()):
+        inside = f"{name}/{path.name}"
+        if path.is_dir():
+            entries.update(_seal_folder(checkpoint, inside))
+        elif path.is_file():
+            entries[inside] = _seal_file(path)
+        else:
+            path.unlink()  # a socket or a pipe holds nothing
+    sync(checkpoint / name)
+    return entries
+
+
+def _seal_file(path: Path) -> dict[str, Any]:
+    """Sync and hash a file that the script has written; its manifest entry."""
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"sha256": sha256, **_stamped(file.fileno())}
+
+
+def _stamped(descriptor: int) -> dict[str, Any]:
+    """Sync a file and give it a time that no later write can set (file times are as coarse as 4 ms); size and stamp."""
+    then_ns = time.time_ns() - 1_000_000_000
+    os.utime(descriptor, ns=(then_ns, then_ns))
+    os.fsync(descriptor)
+    found = os.fstat(descriptor)
+    return {"bytes": found.st_size, "stamp": [found.st_ino, found.st_mtime_ns]}

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from gpusched import failpoints
 from gpusched.folder.lock import Fence
@@ -31,11 +31,11 @@ from gpusched.worker.checkpoint import (
     Checkpoint,
     CheckpointStore,
     Restorable,
+    Source,
 )
 from gpusched.worker.errorfile import say
 from gpusched.worker.group import Call, Group
 from gpusched.worker.handover import Outbox, Snapshot, memory_name
-from gpusched.worker.sealing import HashingFile, Source, Writer
 
 _ROOM_WORTH_MAKING_BYTES = 8 << 20
 _NICE = 10
@@ -236,7 +236,9 @@ class Saver:
             return self._snapshot.take(state)
         except MemoryError:
             self._snapshot = Snapshot(memory_name(self._trial))
-            return _tensors(state)
+            import torch
+
+            return partial(torch.save, state)
 
     def _hand_over(self, step: int, iteration: int, files: Mapping[str, Source]) -> None:
         """Tell of the copy in memory, where there is one."""
@@ -294,12 +296,3 @@ def _pack(state: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
-
-
-def _tensors(state: dict[str, Any]) -> Writer:
-    def write(file: HashingFile) -> None:
-        import torch
-
-        torch.save(state, cast(BinaryIO, file))  # all it needs is write and flush
-
-    return write

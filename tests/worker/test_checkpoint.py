@@ -10,7 +10,7 @@ import signal
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 import torch
@@ -18,19 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusched.errors import DamagedState
-from gpusched.worker.checkpoint import CheckpointStore, Damaged, verify
-from gpusched.worker.sealing import HashingFile, Writer
+from gpusched.worker.checkpoint import CheckpointStore, Damaged, Source, verify
 from tests.worker.fakes import Bench, run_rank
 
 
-def bytes_of(data: bytes) -> Writer:
-    def write(file: HashingFile) -> None:
-        file.write(data)
-
-    return write
-
-
-def tensor_file(value: Any) -> Writer:
+def tensor_file(value: Any) -> Source:
     return lambda file: torch.save(value, file)
 
 
@@ -38,7 +30,7 @@ FACTS = {"iteration": 1, "world_size": 1}
 
 
 def commit(store: CheckpointStore, step: int, size: int = 100) -> int:
-    files = {"state.pt": bytes_of(bytes([step]) * size), "rank-0.pt": bytes_of(b"rng")}
+    files = {"state.pt": bytes([step]) * size, "rank-0.pt": b"rng"}
     return store.write(step, files, FACTS)
 
 
@@ -204,8 +196,8 @@ def test_one_that_was_being_replaced_outlives_a_write_that_fails(store: Checkpoi
     assert names(store.folder) == ["step-00000005"]
 
 
-def failing(code: int) -> Writer:
-    def write(file: HashingFile) -> None:
+def failing(code: int) -> Source:
+    def write(file: BinaryIO) -> None:
         file.write(b"some")
         raise OSError(code, os.strerror(code))
 
@@ -216,7 +208,7 @@ def failing(code: int) -> Writer:
 def test_a_disk_that_refuses_leaves_what_was_there(store: CheckpointStore, code: int) -> None:
     commit(store, 1)
     with pytest.raises(OSError, match=os.strerror(code)):
-        store.write(2, {"state.pt": bytes_of(b"x" * 10), "rank-0.pt": failing(code)}, FACTS)
+        store.write(2, {"state.pt": b"x" * 10, "rank-0.pt": failing(code)}, FACTS)
     assert names(store.folder) == ["step-00000001"]
     commit(store, 2)
     assert names(store.folder) == ["step-00000001", "step-00000002"]
