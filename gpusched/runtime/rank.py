@@ -20,8 +20,8 @@ from types import ModuleType
 
 from gpusched.processes import stacks
 from gpusched.protocol import LaunchSpec
-from gpusched.worker import lastword
-from gpusched.worker.errorfile import headline, trace_of, write_error_file
+from gpusched.worker import endings
+from gpusched.worker.endings import headline, trace_of, write_error_file
 
 _FAILED = 1
 
@@ -55,7 +55,7 @@ def run_file(script: str, arguments: Sequence[str], folder: str | None = None) -
     except SystemExit as leaving:
         _leave(leaving, path)
     except KeyboardInterrupt:
-        lastword.mark_failed()
+        endings.mark_failed()
         raise SystemExit(130) from None
     except BaseException as error:
         _fail(error, path)
@@ -74,7 +74,7 @@ def _leave(leaving: SystemExit, path: str) -> None:
     """``sys.exit``: well with 0 or nothing; with another code or a text, a failure that says so."""
     if leaving.code in (None, 0):
         return
-    lastword.mark_failed()
+    endings.mark_failed()
     if isinstance(leaving.code, int):
         code, what = (
             leaving.code & 0xFF or _FAILED,
@@ -88,7 +88,7 @@ def _leave(leaving: SystemExit, path: str) -> None:
 
 
 def _fail(error: BaseException, path: str) -> None:
-    lastword.mark_failed()
+    endings.mark_failed()
     trace = trace_of(error, path)
     _print(trace.rstrip())
     write_error_file(headline(error, path), trace)

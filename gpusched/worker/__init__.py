@@ -2,15 +2,13 @@
 
 * where this rank stands: ``start`` (what ``init`` does), ``context``, ``hparams``, ``group`` (the ranks of this
   trial); ``trial`` is made of ``setup`` and what a script calls while it trains
-* what a rank says: ``reports``, over ``channel`` to the daemon; ``leaving``, ``lastword``;
-  to the user: ``errorfile`` (in which line it failed), ``usage`` (which call is wrong or missing), ``forgotten`` (state
-  that nothing saves),
+* what a rank says: ``reports``, over ``channel`` to the daemon; ``leaving`` (with or without a save), ``endings`` (the
+  last word, or in which line it failed)
+* what is wrong with a script: ``usage`` (which call is wrong or missing), ``forgotten`` (state that nothing saves),
   ``files`` (which path two trials write)
 * what a trial trains on: ``data`` (who gets which sample), ``loader``, ``stream``, ``shard``; ``weights``,
   ``learning_rate`` and ``schedule`` keep gradients, rates and schedules right whatever the number of ranks
 * what survives a launch: ``training`` (what was set up), ``state``, ``sharded`` and ``rng`` (what a checkpoint holds),
-  ``checkpoint`` and ``sealing`` (how it lies on disk), ``saving``
+  ``checkpoint`` (how it lies on disk), ``saving``, ``handover`` (from memory to memory, for a prestart that waits)
 * what a rehearsal looks at: ``witness``
-* how a trial goes on at another size without a pause: ``successor`` (waits until it may), ``handover`` (memory
-  that holds the state)
 """

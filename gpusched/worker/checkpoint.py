@@ -30,7 +30,7 @@ from gpusched.errors import DamagedState
 from gpusched.folder.files import private_folder, sync
 from gpusched.folder.lock import Fence
 from gpusched.processes.identity import boot_id
-from gpusched.worker.errorfile import say
+from gpusched.worker.endings import say
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpusched.processes import stacks
 from gpusched.worker.context import require_cuda
+from gpusched.worker.endings import PACKAGE
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,6 @@ END_PATIENCE_S = 10.0
 _LONG = timedelta(days=30)
 _JOIN_PATIENCE = timedelta(minutes=30)
 _PAYLOAD = 5
-_PACKAGE = f"{Path(__file__).parent.parent}/"
 
 
 class Call(IntEnum):
@@ -264,7 +264,7 @@ class Group:
 def script_line() -> tuple[str, int]:
     """File and line of the script's code that called into this package."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back
     return Path(frame.f_code.co_filename).name, frame.f_lineno
 

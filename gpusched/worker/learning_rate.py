@@ -27,7 +27,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpusched.worker.errorfile import say
+from gpusched.worker.endings import say
 
 TEN_PERCENT = 1.1
 AUTO_POWER = -1.0

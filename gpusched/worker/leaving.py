@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gpusched.protocol import Go
-from gpusched.worker import lastword
-from gpusched.worker.errorfile import say, write_error_file
+from gpusched.worker import endings
+from gpusched.worker.endings import Why, leave_word, say, watch_endings, write_error_file
 from gpusched.worker.group import Call, Group, RanksDisagree
 from gpusched.worker.reports import Reporter
 from gpusched.worker.saving import Saver
@@ -32,7 +32,7 @@ class Leaving:
         group: Group,
         training: Training,
         where: Where,
-        word: lastword.LastWord,
+        word: Path | None,
         saver: Saver | None,
         reporter: Reporter | None,
         in_loop: Callable[[], bool] = lambda: False,
@@ -41,6 +41,10 @@ class Leaving:
         self._training = training
         self._where = where
         self._word = word
+        self._said: Why | None = None
+        #: The step reported last, None before the first; and what the end of the interpreter means.
+        self.reported_step: int | None = None
+        self._at_exit: Why = "finished"
         self._saver = saver
         self._reporter = reporter
         #: Whether the script iterates over ``trial.steps()``.
@@ -61,19 +65,19 @@ class Leaving:
         self._files_step = self._refused_step = -1
         #: ``should_yield`` was answered "yes" before the script has saved.
         self._is_promised = False
-        if reporter is not None:
-            word.before = reporter.settle
+        if word is not None:
+            watch_endings()
         if saver is not None:
-            saver.on_committed = word.has_saved
             atexit.register(self._end)
 
     @property
     def has_left(self) -> bool:
         """Whether the last word is said."""
-        return self._word.said is not None
+        return self._said is not None
 
     def scored(self, score: float) -> None:
-        """Remember whether the step just reported is the best of this incarnation. Rank 0 calls it; more is better."""
+        """Remember the step just reported, and whether it is the best of this incarnation; more is better."""
+        self.reported_step = self._where()[0]
         if score > self._best:
             self._best, self._best_step = score, self._where()[0]
             self._best_version = self._training.version
@@ -126,7 +130,7 @@ class Leaving:
                 return self._leave_with_files()
             if self._refused_step != step:
                 self._is_promised = True
-                self._word.at_exit = "yielded"
+                self._at_exit = "yielded"
             return self._is_promised
         if self._asked == "leave" or (self._asked == "yield" and self._save_to_leave()):
             self._say_goodbye()
@@ -219,16 +223,33 @@ class Leaving:
         if self._saver is not None:
             self._saver.wait()  # what is being written may be the best model there is
         saved = self._saver is not None and self._saver.saved_step == self._where()[0]
-        return self._word.say("yielded", self._where()[0] if saved else None)
+        return self.say("yielded", self._where()[0] if saved else None)
+
+    def say(self, why: Why, saved_step: int | None) -> bool:
+        """Say the last word, once. False if the disk refuses."""
+        if self._said is None and self._word is not None:
+            self._count()
+            if not leave_word(self._word, why, self.reported_step, saved_step):
+                return False
+        self._said = self._said or why
+        return True
 
     def _end(self) -> None:
+        saver = self._saver
+        if saver is None or os.getpid() != self._pid or endings.has_failed():
+            return
+        try:
+            if not self.has_left:
+                self._save_at_the_end(saver)
+        finally:
+            if not endings.has_failed():
+                self.say(self._at_exit, saver.saved_step)
+
+    def _save_at_the_end(self, saver: Saver) -> None:
         """Save the last state of a script that is over by itself, if it is the best and no checkpoint has it yet.
 
         The script must be over on all ranks, or this one has made fewer calls than they.
         """
-        saver = self._saver
-        if saver is None or os.getpid() != self._pid or lastword.has_failed() or self.has_left:
-            return
         self._count()
         save = self._has_unsaved_best(saver)
         try:
@@ -236,7 +257,7 @@ class Leaving:
         except RanksDisagree as disagreement:
             if disagreement.calls:
                 why = f"RanksDisagree: {disagreement}"
-                lastword.mark_failed()
+                endings.mark_failed()
                 write_error_file(why, why)
                 say(why)
             return

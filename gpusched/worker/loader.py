@@ -20,9 +20,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from gpusched.worker.data import EpochOrder, EpochShares, Layout, derive_seed
-from gpusched.worker.rng import capture as capture_rng
-from gpusched.worker.rng import restore as restore_rng
-from gpusched.worker.rng import seed_everything
+from gpusched.worker.rng import OwnGenerators
 from gpusched.worker.state import Stateful, portable, unportable
 from gpusched.worker.weights import BatchWeight, tagged
 
@@ -330,17 +328,13 @@ def draw(sampler: Any, seed: int, epoch: int) -> list[int]:
 
     Python's, numpy's and torch's global generators are seeded for the drawing and put back.
     """
-    before = capture_rng()
-    try:
-        seed_everything(derive_seed(seed, epoch))
+    with OwnGenerators(derive_seed(seed, epoch)):
         generator = getattr(sampler, "generator", None)
         if isinstance(generator, torch.Generator):
             generator.manual_seed(derive_seed(seed, epoch))
         if callable(set_epoch := getattr(sampler, "set_epoch", None)):
             set_epoch(epoch)
         return [int(index) for index in sampler]
-    finally:
-        restore_rng(before)
 
 
 def refuse_foreign_options(dataset: Any, options: dict[str, Any]) -> None:

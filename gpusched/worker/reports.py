@@ -1,6 +1,6 @@
 """Reports on rank 0: what may stand in one, and its way into the trial's own file, to the daemon, and back.
 
-A prestarted incarnation that does not count yet (``successor.py``) keeps its reports back: no file may hold what was
+A prestarted incarnation that does not count yet (``handover.py``) keeps its reports back: no file may hold what was
 trained from a checkpoint that was never committed.
 """
 
@@ -17,7 +17,7 @@ from gpusched.folder.reports import ReportLog
 from gpusched.protocol import Go, Metric, Report, as_metric
 from gpusched.text import nearest
 from gpusched.worker.channel import Channel
-from gpusched.worker.successor import Successor
+from gpusched.worker.handover import Successor
 
 KEPT_BACK_MAX = 10_000
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import sys
-from types import TracebackType
 from typing import Any
 
 from gpusched.worker.data import derive_seed
@@ -34,30 +33,27 @@ def diverge(seed: int, rank: int, step: int) -> None:
 
 def capture() -> dict[str, Any]:
     """The state of every generator, as values that ``torch.load(weights_only=True)`` takes."""
-    version, internal, gauss = random.getstate()
+    (version, internal, gauss), numpy_state, torch_state, cuda_state = _states()
     state: dict[str, Any] = {"python": [version, list(internal), gauss]}
-    if (numpy := sys.modules.get("numpy")) is not None:
-        name, keys, position, has_gauss, cached = numpy.random.get_state()
+    if numpy_state is not None:
+        name, keys, position, has_gauss, cached = numpy_state
         state["numpy"] = [name, keys.tolist(), int(position), int(has_gauss), float(cached)]
-    if (torch := sys.modules.get("torch")) is not None:
-        state["torch"] = torch.get_rng_state()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            state["cuda"] = torch.cuda.get_rng_state()
+    if torch_state is not None:
+        state["torch"] = torch_state
+    if cuda_state is not None:
+        state["cuda"] = cuda_state
     return state
 
 
 def restore(state: dict[str, Any]) -> None:
     """Put the generators back to what ``capture`` saw."""
     version, internal, gauss = state["python"]
-    random.setstate((version, tuple(internal), gauss))
-    if "numpy" in state and (numpy := sys.modules.get("numpy")) is not None:
-        name, keys, position, has_gauss, cached = state["numpy"]
-        words = numpy.array(keys, dtype=numpy.uint32)
-        numpy.random.set_state((name, words, position, has_gauss, cached))
-    if "torch" in state and (torch := sys.modules.get("torch")) is not None:
-        torch.set_rng_state(state["torch"])
-        if "cuda" in state and torch.cuda.is_available():
-            torch.cuda.set_rng_state(state["cuda"])
+    numpy_state = state.get("numpy")
+    if numpy_state is not None and (numpy := sys.modules.get("numpy")) is not None:
+        name, keys, *rest = numpy_state
+        numpy_state = (name, numpy.array(keys, dtype=numpy.uint32), *rest)
+    python = (version, tuple(internal), gauss)
+    _put_back((python, numpy_state, state.get("torch"), state.get("cuda")))
 
 
 class OwnGenerators:
@@ -65,8 +61,8 @@ class OwnGenerators:
 
     def __init__(self, seed: int) -> None:
         self._seed: int | None = seed
-        self._inside: list[Any] = []
-        self._outside: list[Any] = []
+        self._inside: tuple[Any, ...] = ()
+        self._outside: tuple[Any, ...] = ()
 
     def __enter__(self) -> None:
         self._outside = _states()
@@ -76,29 +72,30 @@ class OwnGenerators:
         else:
             _put_back(self._inside)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._inside = _states()
         _put_back(self._outside)
 
 
-def _states() -> list[Any]:
-    """States of the generators of the CPU, as their libraries give them: cheaper than ``capture``."""
+def _states() -> tuple[Any, ...]:
+    """States of the generators of Python, numpy, torch and this rank's GPU, as these give them; None: not in use."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    return [
+    uses_gpu = torch is not None and torch.cuda.is_initialized()
+    return (
         random.getstate(),
         numpy.random.get_state() if numpy is not None else None,
         torch.get_rng_state() if torch is not None else None,
-    ]
+        torch.cuda.get_rng_state() if torch is not None and uses_gpu else None,
+    )
 
 
-def _put_back(states: list[Any]) -> None:
-    random.setstate(states[0])
-    if states[1] is not None:
-        sys.modules["numpy"].random.set_state(states[1])
-    if states[2] is not None:
-        sys.modules["torch"].set_rng_state(states[2])
+def _put_back(states: tuple[Any, ...]) -> None:
+    python, numpy_state, torch_state, cuda_state = states
+    random.setstate(python)
+    if numpy_state is not None and (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.set_state(numpy_state)
+    if (torch := sys.modules.get("torch")) is not None:
+        if torch_state is not None:
+            torch.set_rng_state(torch_state)
+        if cuda_state is not None and torch.cuda.is_available():
+            torch.cuda.set_rng_state(cuda_state)

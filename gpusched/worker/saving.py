@@ -11,7 +11,6 @@ waits, and one answer, yes or no, comes back to all ranks.
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 import threading
@@ -33,7 +32,7 @@ from gpusched.worker.checkpoint import (
     Restorable,
     Source,
 )
-from gpusched.worker.errorfile import say
+from gpusched.worker.endings import say
 from gpusched.worker.group import Call, Group
 from gpusched.worker.handover import Outbox, Snapshot, memory_name
 
@@ -72,8 +71,6 @@ class Saver:
         self.saved_step: int | None = None
         #: The last step of which a save was begun, the same on all ranks.
         self.begun_step: int | None = None
-        #: Called with every step that is committed, perhaps by another thread.
-        self.on_committed: Callable[[int], None] = lambda step: None
 
     def newest(self) -> Checkpoint | None:
         """The checkpoint to go on from; rank 0 looks it up and verifies it, the others follow."""
@@ -218,8 +215,12 @@ class Saver:
         self.begun_step = step
         self._began_s = time.monotonic()
         torch = sys.modules.get("torch")
-        state = capture() if torch is not None else {}
-        parts = self._group.gather_bytes(Call.SAVE, _pack(rng.capture()) if torch else b"")
+        state, mine = {}, b""
+        if torch is not None:
+            from gpusched.worker.state import packed
+
+            state, mine = capture(), packed(rng.capture())
+        parts = self._group.gather_bytes(Call.SAVE, mine)
         files: dict[str, Source] = {}
         if self._store is not None and torch is not None:
             contents = (self._copy(state), *(memoryview(part) for part in parts))
@@ -255,7 +256,6 @@ class Saver:
     def _committed(self, step: int, began: float, size: int) -> None:
         self.saved_step = step
         self._last_save_s = time.monotonic() - began
-        self.on_committed(step)
         if self._channel is not None:
             self._channel.saved(step, self._last_save_s, size)
 
@@ -288,11 +288,3 @@ def _let_training_go_first() -> None:
 
 def _file_names(ranks: int) -> tuple[str, ...]:
     return ("state.pt", *(f"rank-{rank}.pt" for rank in range(ranks)))
-
-
-def _pack(state: dict[str, Any]) -> bytes:
-    import torch
-
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return buffer.getvalue()

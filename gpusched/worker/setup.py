@@ -93,28 +93,31 @@ class Setup(ABC):
         Raises:
             ValueError: Several ranks on CPU slots cannot train this model.
         """
+        import torch
+
         from gpusched.worker import sharded, weights
 
         self._usage.made("wrap")
-        self._group.make_default_group()
-        model = model.to(self.device)
-        if self.world_size == 1 or not any(p.requires_grad for p in model.parameters()):
-            return model
-        if shard:
-            sharded.shard(model, self.device, self.world_size)
-            weights.weigh_outputs(model, self._batch_weight())
-            return model
-        import torch
-        from torch.nn.parallel import DistributedDataParallel
-
-        if self.device.type == "cuda":
-            ddp_options.setdefault("device_ids", [self.device.index])
-        elif any(isinstance(part, torch.nn.SyncBatchNorm) for part in model.modules()):
+        is_alone = self.world_size == 1
+        shares_norm = any(isinstance(part, torch.nn.SyncBatchNorm) for part in model.modules())
+        if shares_norm and not is_alone and self.device.type == "cpu":
             raise ValueError(
                 "trial.wrap: SyncBatchNorm shares its statistics between GPUs alone (torch), and this trial is on CPU "
                 "slots: leave SyncBatchNorm.convert_sync_batchnorm out there (each rank then has the statistics of its "
                 "share), or let trials have one rank: `sizes: [1]` in the recipe"
             )
+        self._group.make_default_group()
+        model = model.to(self.device)
+        if is_alone or not any(p.requires_grad for p in model.parameters()):
+            return model
+        if shard:
+            sharded.shard(model, self.device, self.world_size)
+            weights.weigh_outputs(model, self._batch_weight())
+            return model
+        from torch.nn.parallel import DistributedDataParallel
+
+        if self.device.type == "cuda":
+            ddp_options.setdefault("device_ids", [self.device.index])
         wrapped = DistributedDataParallel(model, **ddp_options)
         weights.weigh_outputs(wrapped, self._batch_weight())
         return wrapped

@@ -13,9 +13,9 @@ from typing import Literal
 
 from gpusched.errors import GpuschedError
 from gpusched.processes import stacks
-from gpusched.worker import lastword, rng
+from gpusched.worker import endings, rng
 from gpusched.worker.context import Context, read_context
-from gpusched.worker.errorfile import say
+from gpusched.worker.endings import say
 from gpusched.worker.group import Group
 from gpusched.worker.hparams import usage
 from gpusched.worker.trial import Trial
@@ -45,7 +45,7 @@ def _start(defaults: Mapping[str, object] | None) -> Trial:
         context = read_context(sys.argv[1:], os.environ, defaults)
     except GpuschedError as error:
         say(f"{error}")
-        lastword.mark_failed()
+        endings.mark_failed()
         raise SystemExit(error.exit_code) from None
     if context.launcher == "nobody" and defaults is not None and "--help" in sys.argv[1:]:
         print(usage(sys.argv[0], defaults))

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -112,6 +113,13 @@ def load_object(
             f"launch of a trial must build the same objects: let their shape depend on "
             f"trial.hparams alone, not on the number of ranks or on chance"
         ) from error
+
+
+def packed(state: Any) -> bytes:
+    """A portable state as ``torch.save`` writes it."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
 
 
 def portable(value: Any, path: str) -> Any:

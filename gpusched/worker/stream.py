@@ -25,6 +25,7 @@ from gpusched.worker.data import Layout, derive_seed
 from gpusched.worker.group import Call, Group
 from gpusched.worker.loader import BaseLoader, Position, place_batch, refuse_foreign_options
 from gpusched.worker.shard import Place, Shard
+from gpusched.worker.state import packed
 from gpusched.worker.weights import BatchWeight, tagged
 
 
@@ -238,7 +239,7 @@ class StreamLoader(BaseLoader):
         where = self._kept()
         places = {number: tuple(place) for number, place in where.places.items()}
         if self._shards > 1 and self.mid_epoch:
-            for data in self._group.gather_bytes(Call.SAVE, _packed(places)):
+            for data in self._group.gather_bytes(Call.SAVE, packed(places)):
                 for number, place in torch.load(io.BytesIO(data), weights_only=True).items():
                     # Of a shard that another rank reads, this rank knows where the launch began.
                     places[number] = max(place, places.get(number, place), key=lambda one: one[:2])
@@ -268,12 +269,6 @@ class StreamLoader(BaseLoader):
 
 def _as_it_is(piece: Piece) -> Piece:
     return piece
-
-
-def _packed(places: dict[int, Any]) -> bytes:
-    buffer = io.BytesIO()
-    torch.save(places, buffer)
-    return buffer.getvalue()
 
 
 def _digest(sample: Any) -> int:

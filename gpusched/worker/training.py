@@ -7,15 +7,15 @@ A loader made anew in every iteration of the loop takes the place of its forerun
 
 from __future__ import annotations
 
+import copy
 import pickle
 from collections import Counter
 from typing import Any
 
-from gpusched.worker import handover
 from gpusched.worker.checkpoint import Restorable
 from gpusched.worker.context import Context
 from gpusched.worker.data import Layout
-from gpusched.worker.errorfile import say
+from gpusched.worker.endings import say
 from gpusched.worker.group import script_line
 from gpusched.worker.learning_rate import Clock, RateScaler, bare_optimizer
 from gpusched.worker.schedule import counts_atoms
@@ -263,7 +263,7 @@ class Training:
 
         if self._checkpoint is None or self._checkpoint.lasting or isinstance(value, nn.Module):
             return saved
-        return handover.own(saved)
+        return copy.deepcopy(saved)
 
     def _saved(self, part: str) -> Any:
         """Return the checkpoint's content for this part; None without one."""

@@ -22,18 +22,18 @@ from typing import Any
 from gpusched.folder.lock import Fence
 from gpusched.folder.reports import ReportLog
 from gpusched.protocol import GO, Go, Metric, Report
-from gpusched.worker import lastword, rng
+from gpusched.worker import rng
 from gpusched.worker.channel import Channel
 from gpusched.worker.checkpoint import Checkpoint, Restorable
 from gpusched.worker.context import Context
-from gpusched.worker.errorfile import say
+from gpusched.worker.endings import say
 from gpusched.worker.files import Files
 from gpusched.worker.group import Call, Group
+from gpusched.worker.handover import Successor
 from gpusched.worker.leaving import NEVER, Leaving
 from gpusched.worker.reports import Reporter, clean_metrics, shown
 from gpusched.worker.saving import Saver
 from gpusched.worker.setup import Setup
-from gpusched.worker.successor import Successor
 from gpusched.worker.training import STATE_NAME, PlainState
 from gpusched.worker.witness import Witness
 
@@ -77,7 +77,6 @@ class Trial(Setup):
         elif context.checkpoints is not None:
             keep, folder = context.settings.keep_checkpoints, context.checkpoints
             self._saver = Saver(group, folder, keep, None, context.seed)
-        self._last_word = lastword.LastWord(word)
         self._witness: Witness | None = None
         if context.is_rehearsal and context.paths is not None:
             seen = context.paths.seen(context.incarnation, context.rank)
@@ -87,7 +86,7 @@ class Trial(Setup):
             group,
             self._training,
             self._where,
-            self._last_word,
+            word,
             self._saver,
             self._reporter,
             lambda: self._looping,
@@ -383,8 +382,8 @@ class Trial(Setup):
                 f"they wrote it for the last time. Keep that state in trial.track, trial.state or "
                 f"trial.checkpoint_dir, or say `prestart: false` in the recipe"
             )
-        step = self._last_word.step = found.step if found is not None else None
-        self._last_word.say("yielded", step)
+        step = self._leaving.reported_step = found.step if found is not None else None
+        self._leaving.say("yielded", step)
         raise SystemExit(0)
 
     def _where(self) -> tuple[int, int]:
@@ -422,7 +421,7 @@ class Trial(Setup):
                         "leave" if self._saver is None else "yield"
                     )  # as R ends a trial of a search
         code, said = self._group.share(Call.REPORT, GO.index(go), step)
-        self._step = self._last_word.step = int(said)
+        self._step = int(said)
         self._training.reported(self._step)
         self._leaving.scored(self._score(clean))
         if self._channel is not None and self._channel.leaves_soon and self._saver is not None:

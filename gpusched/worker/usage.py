@@ -3,7 +3,7 @@
 A model that trains wrongly must not be ranked in silence. ``Usage`` remembers the calls of a script; at its first
 report, when it is set up, the calls that are missing are found, and the ranks' parameters are compared; at later ones
 the steps of schedulers are counted, and state that no checkpoint holds is looked for (``forgotten.py``). Ranks that
-make different calls are found by ``group.py``, wrong arguments by the function that is called; ``errorfile.py`` adds
+make different calls are found by ``group.py``, wrong arguments by the function that is called; ``endings.py`` adds
 the script's line to an error.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpusched.worker.context import Context
-from gpusched.worker.errorfile import say
+from gpusched.worker.endings import say
 from gpusched.worker.forgotten import AtWork, live, owned
 from gpusched.worker.group import Call, Group, script_line
 from gpusched.worker.learning_rate import bare_optimizer

@@ -29,7 +29,7 @@ from gpusched.processes.claim import add_ranks, make_claim, read_claim
 from gpusched.processes.identity import Identity
 from gpusched.protocol import Report
 from gpusched.worker.checkpoint import CheckpointStore
-from gpusched.worker.lastword import LastWord
+from gpusched.worker.endings import leave_word
 
 CALLS = (
     "open",
@@ -162,10 +162,7 @@ def _make_claim(scene: Scene) -> bool:
 
 
 def _say(scene: Scene) -> bool:
-    word = LastWord(None)
-    word._path = scene.trial.last_word(1)
-    word.step = 2
-    return word.say("yielded", 2)
+    return leave_word(scene.trial.last_word(1), "yielded", 2, 2)
 
 
 def _leave(scene: Scene) -> None:

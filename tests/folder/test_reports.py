@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpusched.folder.files import is_sound
 from gpusched.folder.reports import REPORT_LIMIT_BYTES, ReportLog, last_seq, reports_after
 from gpusched.protocol import Report
-from gpusched.worker.errorfile import say
+from gpusched.worker.endings import say
 from tests.worker.fakes import Bench, run_rank
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.protocol import Answer, Report, Saved, encode, from_rank, from_stranger
-from gpusched.worker import lastword, start
+from gpusched.worker import endings, start
 
 Reply = Callable[[Report], "str | bytes | None"]
 PATIENCE_S = 60
@@ -271,7 +271,7 @@ def _rank(
     except SystemExit as leaving:
         ended.code = leaving.code if isinstance(leaving.code, int) else 0
     except BaseException:
-        lastword.mark_failed()
+        endings.mark_failed()
         ended.error = traceback.format_exc()
     atexit._run_exitfuncs()
     sys.stderr.flush()

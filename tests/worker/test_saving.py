@@ -9,14 +9,17 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from gpusched.worker import checkpoint, lastword
+from gpusched.worker import checkpoint
+from gpusched.worker.channel import Channel
 from gpusched.worker.checkpoint import CheckpointStore
+from gpusched.worker.endings import leave_word
 from gpusched.worker.group import Group
 from gpusched.worker.handover import Snapshot
 from gpusched.worker.saving import Saver
@@ -24,8 +27,19 @@ from gpusched.worker.saving import Saver
 PATIENCE_S = 30
 
 
-def make(folder: Path) -> Saver:
-    return Saver(Group(0, 1), folder, 2, None, 0)
+class Listens(Channel):
+    """Hear of every step that is committed, perhaps from another thread, in the place of a daemon."""
+
+    def __init__(self, folder: Path, heard: Callable[[int], object]) -> None:
+        super().__init__(folder, 0, 1)
+        self.heard = heard
+
+    def saved(self, step: int, save_s: float, size_bytes: int) -> None:
+        self.heard(step)
+
+
+def make(folder: Path, heard: Callable[[int], object] = lambda step: None) -> Saver:
+    return Saver(Group(0, 1), folder, 2, Listens(folder, heard), 0)
 
 
 def test_a_save_behind_holds_the_state_of_its_step_and_waits_for_no_disk(
@@ -53,9 +67,8 @@ def test_a_save_behind_holds_the_state_of_its_step_and_waits_for_no_disk(
 
 
 def test_the_next_save_waits_for_the_one_before_it(tmp_path: Path) -> None:
-    saver = make(tmp_path)
     told: list[int] = []
-    saver.on_committed = told.append
+    saver = make(tmp_path, told.append)
     weights = torch.zeros(100_000)
     for step in range(1, 6):
         weights.fill_(step)
@@ -155,8 +168,7 @@ def test_what_may_have_left_the_page_cache_is_hashed(
 
 def _train(folder: Path, line: int) -> None:
     """Train and save behind for ever; tell of every step that is committed."""
-    saver = make(folder)
-    saver.on_committed = lambda step: os.write(line, b"%d\n" % step) and None
+    saver = make(folder, lambda step: os.write(line, b"%d\n" % step))
     weights = torch.zeros(200_000)
     step = saver.newest().step if saver.newest() else 0  # type: ignore[union-attr]
     while True:
@@ -170,12 +182,10 @@ def _train(folder: Path, line: int) -> None:
 def _yield(folder: Path, step: int, line: int) -> None:
     """Save, say the last word, linger: what a trial does that leaves for a resize."""
     saver = make(folder)
-    word = lastword.LastWord(folder / f"{step}" / "last-word.json")
-    word.step = step
     weights = torch.full((500_000,), float(step))
     os.write(line, b"saving\n")
     assert saver.save(step, step, lambda: {"weights": weights})
-    word.say("yielded", step)
+    assert leave_word(folder / f"{step}" / "last-word.json", "yielded", step, step)
     os.write(line, b"said\n")
     time.sleep(PATIENCE_S)
 

@@ -16,7 +16,7 @@ from torch.utils.data import TensorDataset
 
 import gpusched
 from gpusched.protocol import Answer, Handed, Report, Restore, encode, from_rank, from_stranger
-from gpusched.worker import successor
+from gpusched.worker import handover
 from gpusched.worker.handover import Outbox, Received, Snapshot, memory_name
 from tests.worker.fakes import PATIENCE_S, Bench, Ended, FakeDaemon, run_rank, run_ranks
 
@@ -164,7 +164,7 @@ def test_what_trains_before_it_can_wait_fails(bench: Bench) -> None:
 
 
 def test_without_a_daemon_it_never_begins(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(successor, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(handover, "_PATIENCE_S", 0.1)
     bench.paths.waits.write_text("{}")
     (ended,) = run_ranks(waiting(train), 1, bench, 2)
     assert ended.code == 1

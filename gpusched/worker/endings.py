@@ -1,7 +1,10 @@
-"""Failures of a script in its own frames: for stderr and for torchrun's error file.
+"""Endings of a script: a last word where it leaves in good order, else its error in its own frames.
 
-The error file is what torch's ``@record`` writes, plus ``extraInfo.at_s``: of several ranks that fail within one
-second, the first is the one to show.
+The last word of an incarnation is ``yielded`` when the scheduler's answer made the script leave, after its checkpoint
+(if one was asked for) is committed; ``finished`` when the interpreter ends by itself, without an uncaught exception or
+a failing exit code. Once it is written, how the processes end is of no interest; without one, the trial failed or was
+killed. The error file is what torch's ``@record`` writes, plus ``extraInfo.at_s``: of several ranks that fail within
+one second, the first is the one to show.
 """
 
 from __future__ import annotations
@@ -14,10 +17,19 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any, Literal, NoReturn
+
+from gpusched import failpoints
+from gpusched.folder.files import private_folder, write_durably
+
+Why = Literal["yielded", "finished"]
 
 _MESSAGE_LIMIT = 4_000
 _TRACE_LIMIT = 32_000
-_PACKAGE = f"{Path(__file__).parent.parent}/"
+PACKAGE = f"{Path(__file__).parent.parent}/"
+
+_failed = False
+_watching = False
 
 
 def say(text: str) -> None:
@@ -45,7 +57,7 @@ def trace_of(error: BaseException, script: str) -> str:
 
 
 def _is_ours(file: str) -> bool:
-    return file.startswith(_PACKAGE)
+    return file.startswith(PACKAGE)
 
 
 def headline(error: BaseException, script: str) -> str:
@@ -107,3 +119,58 @@ def write_error_file(message: str, trace: str) -> None:
         Path(path).write_text(json.dumps(content))
     except OSError as error:
         say(f"{path} cannot be written: {error}")
+
+
+def mark_failed() -> None:
+    """Note that this process ends badly: no ``finished`` may be written for it."""
+    global _failed
+    _failed = True
+
+
+def has_failed() -> bool:
+    """Whether this process ends badly."""
+    return _failed
+
+
+def watch_endings() -> None:
+    """Notice a bad ending in an interpreter that runs the script itself, and leave torchrun's error file.
+
+    ``rank.py`` notices by its own means.
+    """
+    global _watching
+    if _watching:
+        return
+    _watching = True
+    show, leave = sys.excepthook, sys.exit
+
+    def excepthook(
+        kind: type[BaseException], value: BaseException, trace: TracebackType | None
+    ) -> None:
+        mark_failed()
+        script = str(getattr(sys.modules.get("__main__"), "__file__", ""))
+        write_error_file(headline(value, script), trace_of(value.with_traceback(trace), script))
+        show(kind, value, trace)
+
+    def exit(status: Any = None, /) -> NoReturn:
+        if status not in (None, 0):
+            mark_failed()
+        leave(status)
+
+    sys.excepthook = excepthook
+    sys.exit = exit
+
+
+def leave_word(path: Path, why: Why, step: int | None, saved_step: int | None) -> bool:
+    """Write the last word durably. False, said on stderr, if the disk refuses: the trial has then not left."""
+    failpoints.reach("lastword.before")
+    word = {"why": why, "step": step, "saved_step": saved_step}
+    try:
+        private_folder(path.parent)
+        write_durably(path, json.dumps(word).encode() + b"\n")
+    except OSError as error:
+        say(f"{path} cannot be written: {error}")
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        return False
+    failpoints.reach("lastword.after")
+    return True
