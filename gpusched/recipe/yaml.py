@@ -172,9 +172,8 @@ def read_yaml(text: str, origin: str) -> Document:
     if sum(map(text.count, _MARKS)) > MAX_MARKS:
         marks = "lines, commas, colons and brackets"
         raise Unreadable(1, f"more than {MAX_MARKS} {marks}; is this a recipe?")
-    builder = _Builder(origin)
-    for event in _events(text):
-        builder.take(event)
+    builder = _Builder(_events(text), origin)
+    builder.build()
     return builder.document
 
 
@@ -203,110 +202,92 @@ def _events(text: str) -> Iterator[Any]:
         raise Unreadable(1, f"not YAML: {str(error)[:200]}") from None
 
 
-@dataclass(slots=True)
-class _Frame:
-    """A map or list that is being filled. ``dropped``: under a key that was there already."""
-
-    value: dict[str, Any] | list[Any]
-    path: Path
-    dropped: bool
-    key: str | None = None
-    key_line: int = 0
-
-    @property
-    def wants_key(self) -> bool:
-        return isinstance(self.value, dict) and self.key is None
+def _require_plain(event: Any) -> None:
+    line = event.start_mark.line + 1
+    if type(event).__name__ == "AliasEvent":
+        raise Unreadable(line, "an alias (*name); write the value out")
+    if event.tag is not None:
+        raise Unreadable(line, f"a tag ({str(event.tag)[:40]!r}); leave it out")
 
 
 class _Builder:
-    """Builds plain values from the parser's events, one at a time."""
+    """Builds plain values from the parser's events, and notes the place of each."""
 
-    def __init__(self, origin: str) -> None:
+    def __init__(self, events: Iterator[Any], origin: str) -> None:
         self.document = Document(None, {(): SourcePlace(origin, 1)})
+        self._events = events
         self._origin = origin
-        self._stack: list[_Frame] = []
-        self._documents = 0
 
-    def take(self, event: Any) -> None:
-        line = event.start_mark.line + 1
-        match type(event).__name__:
-            case "DocumentStartEvent":
-                self._documents += 1
-                if self._documents > 1:
+    def build(self) -> None:
+        documents = 0
+        for event in self._events:
+            line, kind = event.start_mark.line + 1, type(event).__name__
+            if kind == "DocumentStartEvent":
+                documents += 1
+                if documents > 1:
                     raise Unreadable(line, "a second document (---); a recipe is one")
                 if event.version not in (None, (1, 2)):
                     raise Unreadable(line, "recipes are YAML 1.2")
-            case "AliasEvent":
-                raise Unreadable(line, "an alias (*name); write the value out")
-            case "ScalarEvent":
-                self._check_tag(event, line)
-                if self._stack and self._stack[-1].wants_key:
-                    self._take_key(self._stack[-1], event.value, line)
-                else:
-                    self._take_scalar(event, line)
-            case "MappingStartEvent":
-                self._check_tag(event, line)
-                self._open({}, line)
-            case "SequenceStartEvent":
-                self._check_tag(event, line)
-                self._open([], line)
-            case "MappingEndEvent" | "SequenceEndEvent":
-                self._stack.pop()
-            case _:
-                pass  # the stream's and the document's ends
+            elif kind not in ("StreamStartEvent", "StreamEndEvent", "DocumentEndEvent"):
+                self.document.data = self._value(event, (), is_kept=True)
 
-    def _check_tag(self, event: Any, line: int) -> None:
-        if event.tag is not None:
-            raise Unreadable(line, f"a tag ({str(event.tag)[:40]!r}); leave it out")
+    def _value(self, event: Any, path: Path, *, is_kept: bool) -> Any:
+        """Return the value that begins with this event. ``is_kept``: False under a key that was there already."""
+        line, kind = event.start_mark.line + 1, type(event).__name__
+        _require_plain(event)
+        if is_kept:
+            self.document.places.setdefault(path, SourcePlace(self._origin, line))
+        if kind == "ScalarEvent":
+            return self._scalar(event, path, line)
+        if len(path) >= MAX_DEPTH:
+            raise Unreadable(line, f"nested more than {MAX_DEPTH} levels deep")
+        if kind == "MappingStartEvent":
+            return self._mapping(path, is_kept)
+        items: list[Any] = []
+        while type(event := next(self._events)).__name__ != "SequenceEndEvent":
+            items.append(self._value(event, (*path, len(items)), is_kept=is_kept))
+        return items
 
-    def _take_key(self, frame: _Frame, text: str, line: int) -> None:
+    def _mapping(self, path: Path, is_kept: bool) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        while type(event := next(self._events)).__name__ != "MappingEndEvent":
+            line, key = event.start_mark.line + 1, self._key(event)
+            here = (*path, key)
+            is_new = key not in found
+            if is_kept and is_new:
+                self.document.places[here] = SourcePlace(self._origin, line)
+            elif is_kept:
+                earlier = self.document.places[here].line
+                self._complain(here, line, f"twice; it is in line {earlier} already")
+            value = self._value(next(self._events), here, is_kept=is_kept and is_new)
+            found.setdefault(key, value)
+        return found
+
+    def _key(self, event: Any) -> str:
+        line, kind = event.start_mark.line + 1, type(event).__name__
+        _require_plain(event)
+        if kind != "ScalarEvent":
+            raise Unreadable(line, "a list or map as a key; a key is plain text")
+        text: str = event.value
         if text == "<<":
             raise Unreadable(line, "a merge key (<<); write the keys out")
         if not _is_unicode(text):
             raise Unreadable(line, "half of a surrogate pair in a key")
         if len(text) > MAX_KEY:
             raise Unreadable(line, f"a key of more than {MAX_KEY} characters")
-        assert isinstance(frame.value, dict)
-        frame.key, frame.key_line = text, line
-        if text in frame.value and not frame.dropped:
-            path = (*frame.path, text)
-            message = f"twice; it is in line {self.document.places[path].line} already"
-            self.document.problems.append(Problem(SourcePlace(self._origin, line), path, message))
+        return text
 
-    def _take_scalar(self, event: Any, line: int) -> None:
+    def _scalar(self, event: Any, path: Path, line: int) -> Any:
         value, problem = resolve(event.value) if not event.style else (event.value, "")
         if isinstance(value, str) and not _is_unicode(value):
             value, problem = "", "half of a surrogate pair is not a character"
-        path, _ = self._put(value, line)
         if problem:
-            self.document.problems.append(Problem(SourcePlace(self._origin, line), path, problem))
+            self._complain(path, line, problem)
             self.document.unusable.add(path)
+        return value
 
-    def _open(self, value: dict[str, Any] | list[Any], line: int) -> None:
-        if self._stack and self._stack[-1].wants_key:
-            raise Unreadable(line, "a list or map as a key; a key is plain text")
-        path, dropped = self._put(value, line)
-        self._stack.append(_Frame(value, path, dropped))
-        if len(self._stack) > MAX_DEPTH:
-            raise Unreadable(line, f"nested more than {MAX_DEPTH} levels deep")
-
-    def _put(self, value: Any, line: int) -> tuple[Path, bool]:
-        """Put a value where it belongs; return its path, and whether it was dropped."""
-        if not self._stack:
-            self.document.data = value
-            return (), False
-        frame = self._stack[-1]
-        if isinstance(frame.value, list):
-            path, dropped = (*frame.path, len(frame.value)), frame.dropped
-            frame.value.append(value)
-        else:
-            assert frame.key is not None
-            path, dropped = (*frame.path, frame.key), frame.dropped or frame.key in frame.value
-            frame.value.setdefault(frame.key, value)
-            frame.key, line = None, frame.key_line
-        if not dropped:
-            self.document.places[path] = SourcePlace(self._origin, line)
-        return path, dropped
+    def _complain(self, path: Path, line: int, message: str) -> None:
+        self.document.problems.append(Problem(SourcePlace(self._origin, line), path, message))
 
 
 def resolve(text: str) -> tuple[str | int | float | bool | None, str]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Protocol
 
-from gpusched.space.forms import Const, LogUniform, Uniform, identity
+from gpusched.space.forms import Const, Range, identity
 from gpusched.space.reader import MAX_GRID
 from gpusched.space.space import Space, flat
 
@@ -25,20 +25,26 @@ _MISSES, _MISSES_MAX = 100, 100_000
 Configuration = dict[str, object]
 
 
-class Sampler(Protocol):
+class Sampler(ABC):
     """A sequence of configurations."""
 
     @property
+    @abstractmethod
     def size(self) -> int | None:
         """Number of configurations; None if it is not known."""
-        ...
+
+    @abstractmethod
+    def _nth(self, n: int) -> Configuration | None:
+        """Return the n-th configuration, one of the caller's own; None behind the last."""
 
     def sample(self, n: int) -> Configuration | None:
         """Return the n-th configuration, counting from 0; None behind the last. Raises ValueError if n is negative."""
-        ...
+        if n < 0:
+            raise ValueError(f"configurations count from 0, not {n}")
+        return self._nth(n)
 
 
-class Independent:
+class Independent(Sampler):
     """Draws each configuration from (seed, n) alone, so that a small space repeats itself.
 
     Keys that are a ``grid`` are enumerated, the others are drawn beside them. This is what experiments of versions
@@ -57,8 +63,7 @@ class Independent:
         is_fixed = all(isinstance(leaf.form, Const) for leaf in self._space.leaves.values())
         return len(self._first) + 1 if is_fixed else None
 
-    def sample(self, n: int) -> Configuration | None:
-        _require_count(n)
+    def _nth(self, n: int) -> Configuration | None:
         if self.size is not None and n >= self.size:
             return None
         if n < len(self._first):
@@ -68,7 +73,7 @@ class Independent:
         return self._space.draw(self._seed, str(n), {} if grid is None else grid[n])
 
 
-class Random:
+class Random(Sampler):
     """Draws like ``Independent``, but passes over configurations that came before; the likely ones tend to come early.
 
     A space whose configurations can be listed ends when all of them have come.
@@ -81,8 +86,7 @@ class Random:
         self._first_count = len(first)
         #: A range that every configuration draws from repeats none, so nothing need be remembered.
         self._never_repeats = space.grid is None and any(
-            isinstance(leaf.form, Uniform | LogUniform) and not leaf.conditions
-            for leaf in space.leaves.values()
+            isinstance(leaf.form, Range) and not leaf.conditions for leaf in space.leaves.values()
         )
         self._drawn = 0
         self._found: list[Configuration] = []
@@ -100,8 +104,7 @@ class Random:
         first = map(self._draws.sample, range(self._first_count))
         return len({identity(values) for values in (*first, *everything)})
 
-    def sample(self, n: int) -> Configuration | None:
-        _require_count(n)
+    def _nth(self, n: int) -> Configuration | None:
         if self._never_repeats:
             return self._draws.sample(n)
         self._find(n + 1)
@@ -140,7 +143,7 @@ class Random:
             self._has_ended = True
 
 
-class Listed:
+class Listed(Sampler):
     """Lists every configuration of a finite space, in order of the keys' names, the last one fastest."""
 
     def __init__(self, space: Space, seed: int, first: Sequence[Mapping[str, object]] = ()) -> None:
@@ -153,21 +156,23 @@ class Listed:
     def size(self) -> int:
         return len(self._found)
 
-    def sample(self, n: int) -> Configuration | None:
-        _require_count(n)
+    def _nth(self, n: int) -> Configuration | None:
         return copy.deepcopy(self._found[n]) if n < len(self._found) else None
 
 
-class Repeated:
+class Repeated(Sampler):
     """All configurations of a finite sampler, ``times`` over. Every trial has a seed of its own."""
 
     def __init__(self, sampler: Sampler, times: int) -> None:
         self._sampler = sampler
         self._once = sampler.size or 0
-        self.size = self._once * times
+        self._times = times
 
-    def sample(self, n: int) -> Configuration | None:
-        _require_count(n)
+    @property
+    def size(self) -> int:
+        return self._once * self._times
+
+    def _nth(self, n: int) -> Configuration | None:
         return self._sampler.sample(n % self._once) if n < self.size else None
 
 
@@ -205,11 +210,6 @@ _SAMPLERS: dict[str, type[Independent | Random | Listed]] = {
     "grid": Listed,
     "independent": Independent,
 }
-
-
-def _require_count(n: int) -> None:
-    if n < 0:
-        raise ValueError(f"configurations count from 0, not {n}")
 
 
 def _digest(seed: int, values: Configuration) -> str:

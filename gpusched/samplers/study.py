@@ -19,7 +19,7 @@ from optuna.distributions import (
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from gpusched.errors import InputError
-from gpusched.space.forms import Choice, Const, Form, LogUniform, Steps, Uniform, same
+from gpusched.space.forms import Choice, Const, Form, Range, Steps, same
 from gpusched.space.space import Space, flat
 from gpusched.text import show
 
@@ -115,9 +115,8 @@ def _param(form: Form, value: Any) -> tuple[Any, BaseDistribution]:
         place = next(n for n, option in enumerate(form.values) if same(option, value))
         options = _options(form.values)
         return options[place], CategoricalDistribution(options)
-    if isinstance(form, Uniform | LogUniform):
-        log = isinstance(form, LogUniform)
-        return float(value), FloatDistribution(form.low, form.high, log=log)
+    if isinstance(form, Range):
+        return float(value), FloatDistribution(form.low, form.high, log=form.logarithmic)
     assert isinstance(form, Steps)
     low, high = form.first * form.step, form.last * form.step
     if form.whole:

@@ -14,7 +14,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Protocol
 
 from gpusched.text import show
 
@@ -26,24 +25,20 @@ MAX_OPTIONS = 10_000
 _EXACT = decimal.Context(prec=40, Emin=-999_999, Emax=999_999)
 
 
-class Form(Protocol):
-    """A way to draw a value."""
+class Form:
+    """A way to draw a value; ``str`` words it for people."""
 
     def draw(self, bits: int) -> object:
         """Return the value for this uniformly random number of 128 bits."""
-        ...
+        raise NotImplementedError
 
     def may_be(self, value: object) -> bool | None:
         """Tell whether the value can be drawn; None for a continuous range, from which no single value is."""
-        ...
+        return None
 
     def options(self, limit: int) -> list[object] | None:
         """Return every value, each once; None if there are more than ``limit``."""
-        ...
-
-    def __str__(self) -> str:
-        """Word the form for people."""
-        ...
+        return None
 
 
 def same(left: object, right: object) -> bool:
@@ -72,7 +67,7 @@ def _shown(options: Sequence[object]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Const:
+class Const(Form):
     value: object
 
     def draw(self, bits: int) -> object:
@@ -89,7 +84,7 @@ class Const:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Form):
     """One of the values, each equally likely; a value named twice is twice as likely."""
 
     values: tuple[object, ...]
@@ -117,46 +112,27 @@ class Grid(Choice):
 
 
 @dataclass(frozen=True, slots=True)
-class Uniform:
+class Range(Form):
+    """Any number between the bounds; ``logarithmic``: even in the logarithm."""
+
     low: float
     high: float
+    logarithmic: bool = False
 
     def draw(self, bits: int) -> float:
-        unit = (bits >> (BITS - 53)) / 2**53
-        value = self.low * (1.0 - unit) + self.high * unit
+        if self.logarithmic:
+            value = float(_log_between(Decimal(self.low), Decimal(self.high), bits))
+        else:
+            unit = (bits >> (BITS - 53)) / 2**53
+            value = self.low * (1.0 - unit) + self.high * unit
         return min(max(value, self.low), self.high)
 
-    def may_be(self, value: object) -> None:
-        return None
-
-    def options(self, limit: int) -> None:
-        return None
-
     def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g}"
+        return f"{self.low:g} to {self.high:g}" + (", logarithmic" if self.logarithmic else "")
 
 
 @dataclass(frozen=True, slots=True)
-class LogUniform:
-    low: float
-    high: float
-
-    def draw(self, bits: int) -> float:
-        value = float(_log_between(Decimal(self.low), Decimal(self.high), bits))
-        return min(max(value, self.low), self.high)
-
-    def may_be(self, value: object) -> None:
-        return None
-
-    def options(self, limit: int) -> None:
-        return None
-
-    def __str__(self) -> str:
-        return f"{self.low:g} to {self.high:g}, logarithmic"
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
+class Steps(Form):
     """A multiple of ``step`` between ``first * step`` and ``last * step``: ``int`` and quantised forms.
 
     ``logarithmic``: a value is drawn log-uniformly, then rounded to the nearest multiple.
@@ -283,7 +259,7 @@ def _read_range(name: str, argument: object, quantum: object) -> Form:
     if quantum is not None or whole:
         step = 1 if quantum is None else _number(quantum, whole)
         return _read_steps(low, high, step, whole, name.startswith("log"))
-    return (LogUniform if name == "loguniform" else Uniform)(float(low), float(high))
+    return Range(float(low), float(high), name == "loguniform")
 
 
 def _read_steps(low: float, high: float, quantum: float, whole: bool, logarithmic: bool) -> Steps:
@@ -303,18 +279,13 @@ def _read_steps(low: float, high: float, quantum: float, whole: bool, logarithmi
 def _number(value: object, whole: bool) -> float:
     """Read a finite number, an int if ``whole`` (1e3 is one)."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        hint = ""
-        if isinstance(value, str) and any(character.isdigit() for character in value):
-            hint = " (quoted or misspelt?)"
+        is_near = isinstance(value, str) and any(character.isdigit() for character in value)
+        hint = " (quoted or misspelt?)" if is_near else ""
         raise FormError(f"{show(value)} is not a number{hint}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise FormError(f"{value} is not finite")
-    if abs(value) > INT_LIMIT and isinstance(value, int):
-        raise FormError("a whole number of more than 64 bits")
-    if whole:
-        if value != int(value):
-            raise FormError(f"{show(value)} is not a whole number; use uniform for fractions")
-        if abs(value) > INT_LIMIT:
-            raise FormError("a whole number of more than 64 bits")
-        return int(value)
-    return value
+    plain(value)
+    if not whole:
+        return value
+    if value != int(value):
+        raise FormError(f"{show(value)} is not a whole number; use uniform for fractions")
+    plain(int(value))
+    return int(value)

@@ -13,7 +13,7 @@ from decimal import Decimal
 
 from gpusched.errors import InputError
 from gpusched.space import forms
-from gpusched.space.forms import Const, Form, Grid, LogUniform, Steps, Uniform, same
+from gpusched.space.forms import Const, Form, Grid, Range, Steps, same
 from gpusched.space.reader import MAX_GRID, Leaf, Path, Reader, SpaceProblem
 from gpusched.text import nearest, show
 
@@ -163,16 +163,8 @@ def check_first(
 ) -> Iterator[Finding]:
     """Yield the problems of ``first``."""
     for place, values in enumerate(first):
-        found = list(_first_problems(values, space.leaves))
-        for path, message in found:
+        for path, message in _completed(space, seed, f"first {place}", values)[1]:
             yield (place, *path), message
-        if found:
-            continue
-        given = flat(values, space.leaves)
-        drawn = flat(space.draw(seed, f"first {place}", given), space.leaves)
-        for path in given:
-            if path not in drawn:
-                yield (place, *path), "is absent with these values: its 'when' does not hold"
 
 
 def fill_in(
@@ -190,21 +182,30 @@ def fill_in(
             inner = branch.setdefault(part, {})
             branch = inner if isinstance(inner, dict) else {}
         branch[last] = value
-    found = list(_first_problems(nested, space.leaves, may_be_outside=may_be_outside))
-    given = flat(nested, space.leaves)
-    if not found:
-        drawn = space.draw(0, name, given)
-        there = flat(drawn, space.leaves)
-        found = [
-            (p, "is absent with these values: its 'when' does not hold")
-            for p in given
-            if p not in there
-        ]
+    drawn, found = _completed(space, 0, name, nested, may_be_outside=may_be_outside)
     if found:
-        raise InputError(
-            "\n".join(f"{'.'.join(path)} {message}".strip() for path, message in found)
-        )
+        told = (f"{'.'.join(where)} {message}".strip() for where, message in found)
+        raise InputError("\n".join(told))
     return drawn
+
+
+def _completed(
+    space: Space,
+    seed: int,
+    name: str,
+    values: Mapping[str, object],
+    *,
+    may_be_outside: bool = False,
+) -> tuple[dict[str, object], list[tuple[Path, str]]]:
+    """Return a configuration with these values and the rest drawn, and what is wrong with the values."""
+    found = list(_first_problems(values, space.leaves, may_be_outside=may_be_outside))
+    if found:
+        return {}, found
+    given = flat(values, space.leaves)
+    drawn = space.draw(seed, name, given)
+    absent = given.keys() - flat(drawn, space.leaves).keys()
+    why = "is absent with these values: its 'when' does not hold"
+    return drawn, [(path, why) for path in given if path in absent]
 
 
 def _first_problems(
@@ -226,12 +227,12 @@ def _first_problems(
 
 def _lies_in(form: Form, value: object) -> bool:
     """Tell whether the value could be drawn; of a quantised range any number within the bounds will do."""
-    if isinstance(form, Uniform | LogUniform | Steps):
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return False
-        if not isinstance(form, Steps):
-            return form.low <= value <= form.high
-        exact = Decimal(repr(value))
-        fits = form.first * form.step <= exact <= form.last * form.step
-        return fits and (not form.whole or exact == exact.to_integral_value())
-    return form.may_be(value) is True
+    if not isinstance(form, Range | Steps):
+        return form.may_be(value) is True
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    if isinstance(form, Range):
+        return form.low <= value <= form.high
+    exact = Decimal(repr(value))
+    fits = form.first * form.step <= exact <= form.last * form.step
+    return fits and (not form.whole or exact == exact.to_integral_value())
