@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pynvml
 
@@ -48,8 +48,17 @@ class Check:
     detail: str
     advice: str = ""
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+
+def ok(name: str, detail: str) -> Check:
+    return Check(name, "ok", detail)
+
+
+def warn(name: str, detail: str, advice: str) -> Check:
+    return Check(name, "warn", detail, advice)
+
+
+def fail(name: str, detail: str, advice: str) -> Check:
+    return Check(name, "fail", detail, advice)
 
 
 def driver_checks(
@@ -70,9 +79,9 @@ def driver_checks(
         yield driver_check(machine, torch_cuda)
         names = ", ".join(entry.gpu.name for entry in machine.entries)
         count = len(machine.entries)
-        yield Check("NVML", "ok", f"{count} {'GPU' if count == 1 else 'GPUs'}: {names}")
+        yield ok("NVML", f"{count} {'GPU' if count == 1 else 'GPUs'}: {names}")
         for note in machine.notes:
-            yield Check("NVML", "warn", note, "look at `nvidia-smi` and `dmesg`; reset or reboot")
+            yield warn("NVML", note, "look at `nvidia-smi` and `dmesg`; reset or reboot")
         yield from _asked_once(machine, world, processes)
     finally:
         machine.close()
@@ -95,15 +104,12 @@ def nvidia_cards(folder: Path = PCI_DEVICES) -> int:
 def absent_check(why: str, cards: int) -> Check:
     if cards:
         plural = "card is" if cards == 1 else "cards are"
-        return Check(
+        return fail(
             "driver",
-            "fail",
             f"{cards} NVIDIA {plural} on the bus, but {why}",
             "install or reload the NVIDIA driver",
         )
-    return Check(
-        "driver", "warn", f"{why}. Trials run on CPU slots", "nothing to do if CPU slots are meant"
-    )
+    return warn("driver", f"{why}. Trials run on CPU slots", "nothing to do if CPU slots are meant")
 
 
 def driver_check(machine: Machine, torch_cuda: tuple[str, str] | None) -> Check:
@@ -113,13 +119,12 @@ def driver_check(machine: Machine, torch_cuda: tuple[str, str] | None) -> Check:
     built_for = (torch_cuda or ("", ""))[1]
     wanted = built_for.partition(".")[0]
     if wanted.isdecimal() and int(wanted) > major:
-        return Check(
+        return fail(
             "driver",
-            "fail",
             f"{detail}, but torch was built for CUDA {built_for}",
             "update the driver, or install a torch built for an older CUDA",
         )
-    return Check("driver", "ok", detail)
+    return ok("driver", detail)
 
 
 # ---------------------------------------------------------------- asked once
@@ -135,12 +140,7 @@ def _asked_once(machine: Machine, world: World, processes: Processes) -> list[Ch
         answers = ask_once(world, helper, Numbers((*modes, *peers)), ASK_TIMEOUT_S).numbers
     except (TimeoutError, NvmlError):
         return [
-            Check(
-                "NVML",
-                "fail",
-                "a call to the driver hangs",
-                "look at `nvidia-smi` and `dmesg`; reboot",
-            )
+            fail("NVML", "a call to the driver hangs", "look at `nvidia-smi` and `dmesg`; reboot")
         ]
     finally:
         helper.kill()
@@ -150,9 +150,8 @@ def _asked_once(machine: Machine, world: World, processes: Processes) -> list[Ch
     slices = sum(len(entry.units) for entry in machine.entries if entry.gpu.mig)
     if slices or any(gpu.mig for gpu in gpus):
         checks.append(
-            Check(
+            warn(
                 "MIG",
-                "warn",
                 f"{slices} slices: each serves trials of one atom only",
                 "`sudo nvidia-smi -mig 0` switches it off",
             )
@@ -163,10 +162,9 @@ def _asked_once(machine: Machine, world: World, processes: Processes) -> list[Ch
 def _persistence(gpus: Sequence[Gpu], modes: Sequence[int | None]) -> Check:
     off = [gpu for gpu, mode in zip(gpus, modes, strict=True) if mode == 0]
     if not off:
-        return Check("persistence mode", "ok", "on")
-    return Check(
+        return ok("persistence mode", "on")
+    return warn(
         "persistence mode",
-        "warn",
         f"off on {', '.join(gpu.label for gpu in off)}: the driver lets go of an idle GPU, and setting it up again "
         f"takes seconds at each start",
         "run nvidia-persistenced, or `sudo nvidia-smi -pm 1`",
@@ -181,11 +179,10 @@ def _peers(pairs: Sequence[tuple[Gpu, Gpu]], statuses: Sequence[int | None]) -> 
             why = _PEER_STATUS.get(known, f"status {known}")
             denied.append(f"{a.label} and {b.label}: {why}")
     if not denied:
-        return Check("peer access", "ok", "between all GPUs")
+        return ok("peer access", "between all GPUs")
     more = f"; and {len(denied) - 3} more pairs" if len(denied) > 3 else ""
-    return Check(
+    return warn(
         "peer access",
-        "warn",
         f"{'; '.join(denied[:3])}{more}. nccl goes through host memory there",
         "check ACS and IOMMU in the firmware's settings; `nvidia-smi topo -p2p r` shows all pairs",
     )
@@ -203,7 +200,7 @@ def _state_checks(
     try:
         states, _ = gpu_states(environ, world, processes)
     except DeviceError as error:
-        yield Check("GPUs", "fail", str(error), "look at `nvidia-smi`")
+        yield fail("GPUs", str(error), "look at `nvidia-smi`")
         return
     for state in states:
         yield gpu_check(state)
@@ -218,10 +215,9 @@ def cuda_check(witness: Testimony, world: World, count: int) -> Check:
         world.wait([], WITNESS_POLL_S)
     wrong = sorted({text for text in said.values() if text})
     if not wrong:
-        return Check("CUDA", "ok", f"torch computes on the {count} free GPUs")
-    return Check(
+        return ok("CUDA", f"torch computes on the {count} free GPUs")
+    return fail(
         "CUDA",
-        "fail",
         "; ".join(wrong),
         "compare driver, torch's CUDA build and the card; on HGX and DGX start nvidia-fabricmanager; a container that "
         "has lost its devices is made anew",
@@ -233,11 +229,11 @@ def gpu_check(state: GpuState) -> Check:
     label = state.reading.label
     notes = [note for note in state.reading.notes if note != state.busy]
     if state.leased_by:
-        return Check(label, "ok", f"in use by {state.leased_by}")
+        return ok(label, f"in use by {state.leased_by}")
     if state.busy:
         held = state.busy.startswith("held by")
         advice = "wait, or ask its owner" if held else "see `nvidia-smi -q`"
         return Check(label, "warn" if held else "fail", state.busy, advice)
     if notes:
-        return Check(label, "warn", "; ".join(notes), "see `nvidia-smi -q -d PERFORMANCE,ECC`")
-    return Check(label, "ok", "free")
+        return warn(label, "; ".join(notes), "see `nvidia-smi -q -d PERFORMANCE,ECC`")
+    return ok(label, "free")

@@ -17,7 +17,7 @@ from pathlib import Path
 from gpusched.devices.helper import World
 from gpusched.devices.holders import Processes, in_initial_pid_namespace
 from gpusched.devices.leases import lease_folder
-from gpusched.doctor.gpus import Check, driver_checks
+from gpusched.doctor.gpus import Check, driver_checks, fail, ok, warn
 from gpusched.errors import DeviceError
 from gpusched.text import show_bytes
 
@@ -63,16 +63,15 @@ def doctor_checks(
 
 def torch_check(torch_cuda: tuple[str, str] | None, *, has_gpus: bool) -> Check:
     if torch_cuda is None:
-        return Check("torch", "fail", "not installed", "pip install torch")
+        return fail("torch", "not installed", "pip install torch")
     version, cuda = torch_cuda
     if has_gpus and not cuda:
-        return Check(
+        return fail(
             "torch",
-            "fail",
             f"{version} is built for CPUs only: it cannot use the GPUs that are here",
             "install the CUDA build (see https://pytorch.org/get-started/locally), or use devices: cpu",
         )
-    return Check("torch", "ok", f"{version}, built for {'CUDA ' + cuda if cuda else 'CPUs'}")
+    return ok("torch", f"{version}, built for {'CUDA ' + cuda if cuda else 'CPUs'}")
 
 
 def nccl_check() -> Check:
@@ -83,21 +82,18 @@ def nccl_check() -> Check:
             files = [f for f in found.files or () if f.name.startswith("libnccl.so")]
             where = [Path(str(found.locate_file(f))) for f in files]
             if where and not any(path.exists() for path in where):
-                return Check(
-                    "nccl", "fail", f"{name} {found.version} has lost its library", "reinstall it"
-                )
-            return Check("nccl", "ok", f"{found.version} ({name})")
+                return fail("nccl", f"{name} {found.version} has lost its library", "reinstall it")
+            return ok("nccl", f"{found.version} ({name})")
     for folder in _library_folders():
         for path in sorted(folder.glob("libnccl.so*")):
-            return Check("nccl", "ok", str(path))
+            return ok("nccl", str(path))
     torch = util.find_spec("torch")
     if torch is not None and torch.submodule_search_locations:
         library = Path(torch.submodule_search_locations[0]) / "lib" / "libtorch_cuda.so"
         if library.exists():
-            return Check("nccl", "ok", "part of torch's own libraries")
-    return Check(
+            return ok("nccl", "part of torch's own libraries")
+    return warn(
         "nccl",
-        "warn",
         "not found: a trial on more than one GPU would fail or fall back to gloo",
         "install torch's CUDA build, which brings it, or libnccl2 from the system's packages",
     )
@@ -117,10 +113,9 @@ def _library_folders() -> Iterator[Path]:
 
 def namespace_check(initial: bool) -> Check:
     if initial:
-        return Check("pid namespace", "ok", "the machine's own: NVML's pids mean the same here")
-    return Check(
+        return ok("pid namespace", "the machine's own: NVML's pids mean the same here")
+    return warn(
         "pid namespace",
-        "warn",
         "inside a container: NVML may name processes by other pids, or this container's alone (newer "
         "drivers). It is tested at the start of an experiment; releases are confirmed by the process tree and "
         "memory, and a stranger shows by the memory that no process of ours explains",
@@ -133,16 +128,14 @@ def shm_check(path: Path = Path("/dev/shm")) -> Check:
     try:
         total, free = _space(path)
     except OSError as error:
-        return Check("/dev/shm", "fail", f"cannot be used: {error.strerror}", "mount a tmpfs there")
+        return fail("/dev/shm", f"cannot be used: {error.strerror}", "mount a tmpfs there")
     detail = f"{show_bytes(free)} free of {show_bytes(total)}"
     advice = "in a container start it with --shm-size=8g or --ipc=host; else remount it larger"
     if free < SHM_NEEDED_BYTES:
-        return Check(
-            "/dev/shm", "fail", f"{detail}: data loaders die with a bus error in it", advice
-        )
+        return fail("/dev/shm", f"{detail}: data loaders die with a bus error in it", advice)
     if free < SHM_WANTED_BYTES:
-        return Check("/dev/shm", "warn", f"{detail}: little for data loaders and nccl", advice)
-    return Check("/dev/shm", "ok", detail)
+        return warn("/dev/shm", f"{detail}: little for data loaders and nccl", advice)
+    return ok("/dev/shm", detail)
 
 
 def disk_check(folder: Path) -> Check:
@@ -151,16 +144,16 @@ def disk_check(folder: Path) -> Check:
     try:
         total, free = _space(place)
     except OSError as error:
-        return Check("disk", "fail", f"{place}: {error.strerror}", "choose another --dir")
+        return fail("disk", f"{place}: {error.strerror}", "choose another --dir")
     detail = f"{show_bytes(free)} free of {show_bytes(total)} at {place}"
     advice = "free some, run `gpusched gc`, or choose another --dir"
     if not os.access(place, os.W_OK):
-        return Check("disk", "fail", f"{place} cannot be written", "choose another --dir")
+        return fail("disk", f"{place} cannot be written", "choose another --dir")
     if free < DISK_NEEDED_BYTES:
-        return Check("disk", "fail", f"{detail}: checkpoints will not fit", advice)
+        return fail("disk", f"{detail}: checkpoints will not fit", advice)
     if free < DISK_WANTED_BYTES:
-        return Check("disk", "warn", detail, advice)
-    return Check("disk", "ok", detail)
+        return warn("disk", detail, advice)
+    return ok("disk", detail)
 
 
 def _space(path: Path) -> tuple[int, int]:
@@ -182,9 +175,9 @@ def limit_checks(
 
 def _limit(name: str, soft: int, needed: int, wanted: int, command: str) -> Check:
     if soft == resource.RLIM_INFINITY:
-        return Check(name, "ok", "unlimited")
+        return ok(name, "unlimited")
     if soft >= wanted:
-        return Check(name, "ok", str(soft))
+        return ok(name, str(soft))
     detail = f"{soft}: data loaders of several trials may run out of them"
     return Check(name, "warn" if soft >= needed else "fail", detail, f"run `{command}` first")
 
@@ -194,15 +187,14 @@ def lease_check(environ: Mapping[str, str] | None = None) -> Check:
     try:
         folder = lease_folder(environ)
         if not in_initial_pid_namespace():
-            return Check(
+            return warn(
                 "GPU leases",
-                "warn",
                 f"in {folder} of this container: another container with the same GPUs does not see them",
                 f"mount one folder there in all that share GPUs (-v ~/.local/state/gpusched:{folder.parent})",
             )
-        return Check("GPU leases", "ok", f"in {folder}")
+        return ok("GPU leases", f"in {folder}")
     except DeviceError as error:
-        return Check("GPU leases", "fail", str(error), "set XDG_STATE_HOME to a folder of your own")
+        return fail("GPU leases", str(error), "set XDG_STATE_HOME to a folder of your own")
 
 
 # ---------------------------------------------------------------- torch, without importing it

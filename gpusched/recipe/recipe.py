@@ -124,9 +124,7 @@ class Recipe:
         example="10m",
     )
     metric: str = key(
-        "Which of the reported numbers is searched for.",
-        example="accuracy",
-        reader=values.metric,
+        "Which of the reported numbers is searched for.", example="accuracy", reader=values.metric
     )
     mode: Literal["max", "min"] = key("Whether more or less of the metric is better.", "max")
     space: Mapping[str, Any] = key(
@@ -200,9 +198,7 @@ class Recipe:
         "Another Python interpreter for the script; needs launch: cold.", None, reader=values.path
     )
     preload: tuple[str, ...] = key(
-        "Modules that the warm interpreter imports once.",
-        (),
-        reader=values.modules,
+        "Modules that the warm interpreter imports once.", (), reader=values.modules
     )
     prestart: bool = key(
         "Whether a resize sets its new ranks up beside those that train; CPU slots only.",
@@ -246,9 +242,7 @@ class Recipe:
         "Most configurations to draw; by default no limit.", None, limits=(1, 1_000_000)
     )
     max_failures: int = key(
-        "Failed trials, before any succeeded, that end the search.",
-        3,
-        limits=(1, 1_000_000),
+        "Failed trials, before any succeeded, that end the search.", 3, limits=(1, 1_000_000)
     )
     grace_s: float = key("From SIGTERM to SIGKILL.", 5.0, path="grace", reader=values.duration)
     keep_checkpoints: int = key("Checkpoints kept for each trial.", 2, limits=(1, 1000))

@@ -177,11 +177,7 @@ class Repeated(Sampler):
 
 
 def make(
-    name: str,
-    space: Space,
-    seed: int,
-    first: Sequence[Mapping[str, object]] = (),
-    repeats: int = 1,
+    name: str, space: Space, seed: int, first: Sequence[Mapping[str, object]] = (), repeats: int = 1
 ) -> Sampler:
     """Make the sampler of this name, for a space of which ``problems`` yields nothing."""
     sampler: Sampler = _SAMPLERS[name](space, seed, first)

@@ -127,7 +127,7 @@ def test_the_schema_needs_no_recipe(capsys: pytest.CaptureFixture[str]) -> None:
         main(["validate", "--schema"])
     assert ended.value.code == 0
     assert set(json.loads(capsys.readouterr().out)["required"]) == {
-        *("script", "deadline", "metric", "space"),
+        *("script", "deadline", "metric", "space")
     }
 
 

@@ -93,11 +93,7 @@ def test_no_powers(written: object) -> None:
 
 
 def test_a_scaling_table_is_sorted_and_of_floats() -> None:
-    assert list(values.scaling({"4": 3, "1": 1, "2": 1.9}).items()) == [
-        (1, 1),
-        (2, 1.9),
-        (4, 3),
-    ]
+    assert list(values.scaling({"4": 3, "1": 1, "2": 1.9}).items()) == [(1, 1), (2, 1.9), (4, 3)]
 
 
 @pytest.mark.parametrize(

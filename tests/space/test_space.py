@@ -298,18 +298,12 @@ REFUSED = [
         {"opt": {"choice": ["a"]}, "x": {"const": 1, "when": {"opt": "b"}}},
         "x.when.opt: opt is never 'b'; it is one of 'a'",
     ),
-    (
-        {"opt": {"choice": ["a"]}, "x": {"const": 1, "when": {"opt": []}}},
-        "x.when.opt: no value",
-    ),
+    ({"opt": {"choice": ["a"]}, "x": {"const": 1, "when": {"opt": []}}}, "x.when.opt: no value"),
     (
         {"p": {"uniform": [0, 1]}, "x": {"const": 1, "when": {"p": 0.5}}},
         "x.when.p: p is drawn from 0 to 1; a condition needs single values",
     ),
-    (
-        {"g": {"h": 1}, "x": {"const": 1, "when": {"g": 1}}},
-        "x.when.g: g is a group of keys",
-    ),
+    ({"g": {"h": 1}, "x": {"const": 1, "when": {"g": 1}}}, "x.when.g: g is a group of keys"),
     (
         {"opt": {"choice": ["a"]}, "x": {"grid": [1, 2], "when": {"opt": "a"}}},
         "x.when: a grid cannot depend on opt, which is drawn; make that a grid too",
