@@ -42,6 +42,9 @@ DAEMON = (
 )
 """Points that a daemon passes."""
 
+SUGGESTING = ("Suggest.before", "Suggest.after")
+"""Points that a daemon passes whose sampler has a memory."""
+
 SALVAGE = ("salvage.built", "salvage.aside", "salvage.after")
 
 WORKER = (
@@ -60,7 +63,7 @@ WORKER = (
 )
 """Points that a shim or a rank passes."""
 
-NAMES = (*DAEMON, *SALVAGE, *WORKER)
+NAMES = (*DAEMON, *SUGGESTING, *SALVAGE, *WORKER)
 _ACTIONS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pynvml
 import pytest
 from conftest import Box, gpu, with_slices
 from fake_driver import GIB
 
+from gpusched.cli.machine import Device
 from gpusched.devices.gpus import gpu_states
 from gpusched.doctor import gpus as doctor_gpus
 from gpusched.doctor import machine as doctor
@@ -245,7 +247,9 @@ def test_all_gpus_at_a_glance(make_box: MakeBox) -> None:
     assert hers.leased_by == ""
     assert hers.busy == "held by pid 99 (alice: python hers.py, 1.00 GiB)"
     assert (slice_.uuid, slice_.busy) == ("MIG-0c-GPU-2a00-beef", "")
-    assert json.loads(json.dumps(ours.to_json()))["memory_used_bytes"] == GIB + (4 << 20)
+    told = json.loads(json.dumps(ours.to_json()))
+    assert told["memory_used_bytes"] == GIB + (4 << 20)
+    msgspec.convert({**told, "standing": None}, Device)  # as `gpusched gpus --json` declares it
     assert "runs/digits" in look(box)[0].leased_by, "looking takes no lease away"
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.events import CheckpointSaved
+from gpusched.core.events import CheckpointSaved, Suggested
 from gpusched.daemon.storage import checksums
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
@@ -219,3 +219,26 @@ def test_a_damaged_journal_is_refused_and_can_be_salvaged(sandbox: Sandbox) -> N
     sandbox.wait_for(lambda view: all(t["step"] > before for t in view["trials"]))
     assert sandbox.gpusched("stop").code == 0
     assert {t["id"]: t["step"] for t in sandbox.view()["trials"]}[0] == len(_reports(sandbox, 0))
+
+
+def test_a_daemon_that_dies_around_a_suggestion_asks_again(sandbox: Sandbox) -> None:
+    """At each failpoint around ``Suggest``: every configuration is suggested once, and trained once."""
+    mine = sandbox.root / "mine.py"
+    mine.write_text(
+        "from gpusched.samplers.memory import Suggester\n\n"
+        "class Next(Suggester):\n"
+        "    def suggest(self, n, seen, random):\n"
+        "        return {'x': n / 100}\n"
+    )
+    recipe = sandbox.recipe("counted.py", sampler="mine.py:Next", max_trials=5)
+    deaths = ("Suggest.before:2", "Suggest.after:1", "Suggest.after:2")
+    for words, point in zip((["run", str(recipe)], ["resume"], ["resume"]), deaths, strict=True):
+        sandbox.gpusched(*words, "--detach", GPUSCHED_FAILPOINT=point)
+        wait_until(lambda: "interrupted" in sandbox.gpusched("ls").out, f"the death at {point}")
+    assert sandbox.gpusched("resume").code == 0
+    journal = Journal.open(ExperimentPaths(sandbox.experiment).journal)
+    suggested = [entry.event for entry in journal.entries() if isinstance(entry.event, Suggested)]
+    journal.close()
+    assert [event.n for event in suggested] == list(range(len(suggested)))
+    trained = {trial["id"]: trial["hparams"]["x"] for trial in sandbox.view()["trials"]}
+    assert trained == {n: n / 100 for n in range(5)}

@@ -1,0 +1,109 @@
+"""What every command prints with ``--json`` in real searches, held to the records that the command declares."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gpusched import cli
+from gpusched.cli.attach import Happened, Over, Started
+from gpusched.cli.steering import Ended, OfTrial
+from tests.e2e.sandbox import Sandbox
+
+Printed = dict[str, list[str]]
+
+
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Printed]:
+    """The lines that each command printed in the course of one search that is steered, ended and gone on with."""
+    box = Sandbox(tmp_path_factory.mktemp("json"))
+    told: Printed = {}
+    handler = signal.getsignal(signal.SIGINT)
+
+    def call(*words: str | Path, code: int = 0) -> None:
+        """Call a command; in this process, which is a second quicker, if it starts no daemon."""
+        out = io.StringIO()
+        if words[0] in ("run", "resume", "rerun", "profile"):
+            result = box.gpusched(*words, "--json")
+            found, lines = result.code, result.out.splitlines()
+        else:
+            with contextlib.chdir(box.root), contextlib.redirect_stdout(out):
+                found = cli.main([*map(str, words), "--json"])
+            lines = out.getvalue().splitlines()
+        assert found == code or words == ("doctor",), lines
+        told.setdefault(str(words[0]), []).extend(lines)
+
+    recipe = box.recipe("good.py", policy={"name": "fifo", "R": 100_000}, max_trials=2)
+    call("validate", recipe)
+    call("validate", "missing.yaml", code=2)
+    call("run", recipe, "--detach")
+    box.wait_for(
+        lambda view: len(view["trials"]) == 2 and all(t["step"] > 2 for t in view["trials"])
+    )
+    call("pause", "0")
+    call("try", "x=0.5")
+    call("unpause", "0")
+    call("rerun", "1")
+    for words in (
+        ["status"],
+        ["ls"],
+        ["best"],
+        ["explain", "0"],
+        ["logs", "1"],
+        ["deadline", "+1m"],
+    ):
+        call(*words)
+    call("stop", "--trial", "1")
+    call("stop")
+    call("resume", "--detach")
+    box.wait_for(lambda view: view["state"] == "running")
+    call("cancel")
+    for words in (["export"], ["export", "--trials"], ["report"], ["gc"], ["watch"]):
+        call(*words)
+    short = box.recipe("counted.py", max_trials=1, policy={"name": "fifo", "R": 2})
+    call("run", short, "--dir", "short")
+    call("rerun", "0", "--alone", "--dir", "short")
+    call("profile", short, "--sizes", "1", "--steps", "1", "--dir", "short")
+    call("simulate", "--seeds", "1", "--deadline", "20", "--journal", "simulated")
+    (simulated,) = (box.root / "simulated").iterdir()
+    call("whatif", simulated, "--futures", "50")
+    call("doctor")
+    signal.signal(signal.SIGINT, handler)
+    yield told
+    assert box.processes() == []
+
+
+#: ``gpus`` prints nothing on a machine without any; ``tests/devices/test_doctor.py`` has it on a scripted driver.
+@pytest.mark.parametrize("command", [name for name in cli.COMMANDS if name != "gpus"])
+def test_a_command_prints_what_it_declares(command: str, printed: Printed) -> None:
+    kinds = cli.command(command).prints
+    lines = printed[command]
+    assert lines
+    for line in lines:
+        assert any(is_a(kind, json.loads(line)) for kind in kinds), (line[:300], kinds)
+
+
+def is_a(kind: type, value: object) -> bool:
+    try:
+        msgspec.convert(value, kind, str_keys=True)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("command", "kinds"),
+    [("run", [Started, Happened, Over]), ("stop", [OfTrial, Ended])],
+)
+def test_each_of_several_records_is_printed(
+    command: str, kinds: list[type], printed: Printed
+) -> None:
+    for kind in kinds:
+        assert any(is_a(kind, json.loads(line)) for line in printed[command])
