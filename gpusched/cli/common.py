@@ -84,7 +84,7 @@ _RECIPE_OPTIONS = {
         "how long the search may take, or until when: 90s, 10m, 1h30m, 18:30",
     ),
     "devices": ("--devices X", "auto, cpu, cpu:N, cuda, cuda:0,2, or GPU UUIDs"),
-    "cluster": ("--cluster ADDRESS", "the nodes of a cluster: auto, ray://HOST:PORT, or local:2"),
+    "cluster": ("--cluster ADDRESS", "the nodes of a cluster: auto or HOST:PORT (Ray), or local:2"),
     "policy": ("--policy P", "another policy than the recipe's"),
     "seed": ("--seed N", "seed of the configurations and of training"),
 }
@@ -95,6 +95,8 @@ def add_recipe(parser: argparse.ArgumentParser, *options: str) -> None:
     add(parser, "RECIPE", "YAML file that describes the search (- for standard input)", type=Path)
     for name in options or _RECIPE_OPTIONS:
         add(parser, *_RECIPE_OPTIONS[name])
+    if not options:
+        add(parser, "--insecure-cluster", "accept a Ray cluster that has no token")
     add_set(parser, "a key of the recipe, as in --set policy.R=27")
     add_dir(parser)
 
@@ -109,7 +111,8 @@ def load_recipe(args: argparse.Namespace) -> Recipe:
     from gpusched.recipe.load import load_recipe
 
     flags = {name: getattr(args, name, None) for name in _RECIPE_OPTIONS}
-    return load_recipe(args.recipe, args.overrides, **flags)
+    accepted = ["insecure_cluster=true"] if getattr(args, "insecure_cluster", False) else []
+    return load_recipe(args.recipe, [*args.overrides, *accepted], **flags)
 
 
 _EXPERIMENT = "the experiment: a folder, a name, or 'last' (the default)"

@@ -151,10 +151,15 @@ class Recipe:
         reader=values.devices,
     )
     cluster: str | None = key(
-        "The cluster whose nodes the trials run on: auto or ray://HOST:PORT (Ray), local:2 (nodes of this machine); by "
+        "The cluster whose nodes the trials run on: auto or HOST:PORT (Ray), local:2 (nodes of this machine); by "
         "default this machine alone.",
         None,
         older=None,
+    )
+    insecure_cluster: bool = key(
+        "Whether a Ray cluster without a token may be used: whoever reaches it can run code on every node.",
+        False,
+        older=False,
     )
     gpus_per_atom: int = key("GPUs in one atom.", 1, limits=(1, 64))
     gpu_ids: Literal["uuid", "index"] = key(

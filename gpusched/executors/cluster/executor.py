@@ -539,6 +539,7 @@ def _exit(now: float, trial: int, incarnation: int, node: Node, unbegun: bool) -
 
 def make(setting: Setting) -> ClusterExecutor:
     """The cluster's executor, at the address that the recipe names. Raises GpuschedError."""
-    assert setting.recipe.cluster is not None
-    bootstrap = bootstrap_for(setting.recipe.cluster, setting.paths.root)
+    recipe = setting.recipe
+    assert recipe.cluster is not None
+    bootstrap = bootstrap_for(recipe.cluster, setting.paths.root, insecure=recipe.insecure_cluster)
     return ClusterExecutor(setting, bootstrap)

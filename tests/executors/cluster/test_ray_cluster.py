@@ -226,6 +226,94 @@ def test_a_wrong_token_and_none_are_answered_with_what_to_do(
             RayBootstrap(guarded.address, tmp_path, insecure=True)
 
 
+@pytest.fixture
+def _notice_losses_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in QUICK.items():
+        monkeypatch.setenv(name, value)
+
+
+# ---------------------------------------------------------------- a search on nodes without GPUs
+
+TRAIN = """
+import time
+import gpusched
+
+trial = gpusched.init()
+trial.track()
+for step in trial.steps():
+    time.sleep(0.2)
+    trial.report(score=trial.hparams.x * step)
+"""
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[RayCluster]:
+    made = RayCluster("2:0", "2:0", RAY_AUTH_MODE="token", **QUICK)
+    yield made
+    made.end()
+
+
+def search(folder: Path, address: str, steps: int, trials: int) -> subprocess.Popen[str]:
+    """Begin a search of trials of ``steps`` steps, as many at a time as there are slots."""
+    (folder / "train.py").write_text(TRAIN)
+    recipe = {"script": "train.py", "metric": "score", "deadline": "3m", "max_trials": trials}
+    recipe["policy"] = {"name": "fifo", "R": steps}
+    recipe["space"] = {"x": {"uniform": [0, 1]}}
+    (folder / "search.yaml").write_text(json.dumps(recipe))
+    words = ["run", "search.yaml", "--dir", "runs", "--cluster", address]
+    return subprocess.Popen(
+        [sys.executable, "-m", "gpusched", *words],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def steps_of(folder: Path) -> dict[str, list[tuple[int, int]]]:
+    """Return (incarnation, step) of each trial's reports, in the order of its file."""
+    return {
+        path.parent.name: [
+            (row["i"], row["k"]) for row in map(json.loads, path.read_text().splitlines())
+        ]
+        for path in folder.glob("runs/*/trials/*/reports.jsonl")
+    }
+
+
+@pytest.mark.usefixtures("token", "_notice_losses_soon")
+def test_a_search_uses_both_nodes_and_gives_them_back(pair: RayCluster, tmp_path: Path) -> None:
+    running = search(tmp_path, pair.address, 5, 6)
+    said, _ = running.communicate(timeout=PATIENCE_S)
+    assert running.returncode == 0, said
+    assert "the search begins on 4 atoms" in said
+    assert steps_of(tmp_path) == {f"{n:04}": [(1, k) for k in range(1, 6)] for n in range(6)}
+    environ = {**os.environ, "RAY_AUTH_MODE": "token"}
+    code = (
+        f"import ray; ray.init({pair.address!r}); print('free', ray.available_resources()['CPU'])"
+    )
+    words = [sys.executable, "-c", code]
+    told = subprocess.run(words, env=environ, capture_output=True, text=True, check=True).stdout
+    assert "free 4.0" in told
+
+
+@pytest.mark.usefixtures("token", "_notice_losses_soon")
+def test_a_search_goes_on_while_ray_dies_around_it(pair: RayCluster, tmp_path: Path) -> None:
+    """Anchors, a raylet and the GCS are killed: no trial is lost, no step is taken twice."""
+    running = search(tmp_path, pair.address, 60, 4)
+    until(lambda: len(found := steps_of(tmp_path)) == 4 and all(found.values()))
+    for anchor in pair.anchors():
+        anchor.kill()
+    time.sleep(1.0)
+    pair.kill(1, "raylet")
+    time.sleep(2.0)
+    pair.kill(0, "gcs_server")
+    said, _ = running.communicate(timeout=2 * PATIENCE_S)
+    assert running.returncode == 0, said
+    assert steps_of(tmp_path) == {f"{n:04}": [(1, k) for k in range(1, 61)] for n in range(4)}
+
+
 # ---------------------------------------------------------------- no GPUs, no token; nodes join and are lost
 
 
@@ -234,12 +322,6 @@ def unguarded() -> Iterator[RayCluster]:
     made = RayCluster("2:0", RAY_AUTH_MODE="disabled", **QUICK)
     yield made
     made.end()
-
-
-@pytest.fixture
-def _notice_losses_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in QUICK.items():
-        monkeypatch.setenv(name, value)
 
 
 def test_a_cluster_without_a_token_is_refused_until_that_is_accepted(
