@@ -136,7 +136,9 @@ class Handed(Frame, tag="handed"):
 
 
 class Waits(Frame, tag="waits"):
-    """All ranks of a prestarted incarnation are set up, and wait for ``Restore``."""
+    """All ranks of a prestarted incarnation are set up, and wait for ``Restore``; ``at_gpu``: until they are due."""
+
+    at_gpu: bool = False
 
 
 class Greeting(Frame, tag="daemon"):

@@ -154,8 +154,12 @@ class Devices(Protocol):
         """
         ...
 
-    def take(self, devices: Sequence[str]) -> Placement:
-        """Give exactly these devices to one trial and return how its ranks use them. Raises DeviceError."""
+    def place(self, devices: Sequence[str]) -> Placement:
+        """Return how a trial's ranks would use exactly these devices, whoever has them now. Raises DeviceError."""
+        ...
+
+    def take(self, devices: Sequence[str]) -> None:
+        """Give exactly these devices to one trial. Raises DeviceError."""
         ...
 
     def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:

@@ -69,7 +69,10 @@ class CpuDevices:
         core = self._core_of[slot]
         return f"core {core}" if self._sharers[core] == 1 else f"core {core} (shared)"
 
-    def take(self, devices: Sequence[str]) -> Placement:
+    def take(self, devices: Sequence[str]) -> None:
+        """Do nothing: a slot is a trial's by the core's word alone."""
+
+    def place(self, devices: Sequence[str]) -> Placement:
         """Give each slot one rank, pinned to the slot's core, with one thread."""
         unknown = [device for device in devices if device not in self._core_of]
         if unknown or not devices:

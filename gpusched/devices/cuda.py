@@ -173,17 +173,19 @@ class CudaDevices:
 
     # ---------------------------------------------------------------- requests
 
-    def take(self, devices: Sequence[str]) -> Placement:
-        """Hold the devices and return environment and cores of each rank, one rank a GPU."""
+    def place(self, devices: Sequence[str]) -> Placement:
+        """Return environment and cores of each rank, one rank a GPU."""
         units = self._units_of(devices)
         if len(units) > 1 and any(unit.gpu.parent for unit in units):
             raise DeviceError(
                 "a process sees one MIG slice only: a trial on MIG slices has one atom"
             )
-        for unit in units:
+        return place(units, self._machine, self._gpu_ids)
+
+    def take(self, devices: Sequence[str]) -> None:
+        for unit in self._units_of(devices):
             unit.hold()
         self._tell_strangers(devices)
-        return place(units, self._machine, self._gpu_ids)
 
     def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:
         self._units_of(devices)

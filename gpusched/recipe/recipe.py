@@ -206,7 +206,7 @@ class Recipe:
         "Modules that the warm interpreter imports once.", (), reader=values.modules
     )
     prestart: bool = key(
-        "Whether a resize sets its new ranks up beside those that train; CPU slots only.",
+        "Whether a resize sets its new ranks up beside those that train; on GPUs up to the first use of CUDA.",
         True,
         older=True,
     )

@@ -11,7 +11,6 @@ import ctypes
 import gc
 import importlib
 import os
-import sys
 import threading
 import weakref
 from collections import deque
@@ -20,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpusched.protocol import PreloadFailed
+from gpusched.worker.context import uses_cuda
 
 _MADV_COLLAPSE = 25
 _HUGE = 2 << 20
@@ -83,7 +83,7 @@ class Imports:
         except BaseException as problem:
             why = f"{type(problem).__name__}: {problem}"
             return PreloadFailed(module, why) if wanted else None
-        if _uses_cuda():
+        if uses_cuda():
             why = "importing it initialises CUDA, which forked ranks could then not use"
             if (
                 not wanted
@@ -131,18 +131,6 @@ def _threads_since(before: set[int]) -> list[str]:
             if task in python or name != own:
                 names.append(python.get(task) or name.strip())
     return names
-
-
-def _uses_cuda() -> bool:
-    """True if torch, or any module that maps the driver's memory manager, has touched CUDA."""
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        return True
-    for entry in Path("/proc/self/fd").iterdir():
-        with suppress(OSError):
-            if str(entry.readlink()).startswith("/dev/nvidia-uvm"):
-                return True
-    return False
 
 
 # ---------------------------------------------------------------------- memory

@@ -151,6 +151,12 @@ class Channel:
                     return frame
         return None
 
+    def wait_at_gpu(self) -> None:
+        """Say that the ranks can do no more without their GPUs."""
+        with self._lock:
+            if self.connect():
+                self._send(encode(Waits(at_gpu=True)))
+
     def close(self) -> None:
         """Close this process's copy of the line."""
         with self._lock:

@@ -8,7 +8,9 @@ torchrun), neither (alone).
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, MutableSequence, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -216,6 +218,18 @@ def require_cuda() -> None:
         )
 
 
+def uses_cuda() -> bool:
+    """Tell whether torch has touched CUDA, or any module has mapped the driver's memory manager."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return True
+    for entry in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if str(entry.readlink()).startswith("/dev/nvidia-uvm"):
+                return True
+    return False
+
+
 def take_gpu(local_rank: int) -> torch.device:
     """The GPU of this rank, made the current one: from here on the process has a context on it.
 
@@ -224,6 +238,7 @@ def take_gpu(local_rank: int) -> torch.device:
     import torch
 
     require_cuda()
+    torch.cuda.init()  # before anything is asked: a prestart waits here for its GPU
     device = torch.device("cuda", local_rank % max(1, torch.cuda.device_count()))
     torch.cuda.set_device(device)
     return device

@@ -23,6 +23,9 @@ The prestarted incarnation (``Successor``), while the one before still trains:
    the mark ``waits`` away. Until then reports are kept back and nothing is saved: if the one before dies without a
    checkpoint, this incarnation is ended and has never been.
 
+On GPUs the first touch of CUDA, wherever in the script that is, waits until the incarnation is confirmed: the launch is
+in the journal then, and so its GPUs have been proven empty. What touches CUDA without torch is found at ``track``.
+
 A successor lives by its line to the daemon: where that ends before it is confirmed, its shim ends it.
 """
 
@@ -33,7 +36,7 @@ import json
 import mmap
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -41,6 +44,7 @@ from typing import Any, BinaryIO, cast
 from gpusched.protocol import Handed
 from gpusched.worker import endings
 from gpusched.worker.channel import Channel
+from gpusched.worker.context import uses_cuda
 from gpusched.worker.group import Call, Group
 
 _LOOK_S = 0.005
@@ -212,12 +216,40 @@ class Successor:
         self._channel = channel
         self._trial = trial
         self._confirmed = False
+        self._guards_gpu = False
+
+    def guard_gpu(self, select: Callable[[], object]) -> None:
+        """Have torch's first touch of CUDA wait until this incarnation counts; ``select`` then takes the rank's GPU."""
+        import torch
+
+        self._guards_gpu = True
+        touch = torch.cuda._lazy_init
+
+        def wait_and_touch() -> None:
+            self._refuse_early_touch()
+            if self._channel is not None and not self.is_confirmed:
+                self._channel.wait_at_gpu()
+            self.confirm()
+            torch.cuda._lazy_init = touch
+            touch()
+            select()
+
+        torch.cuda._lazy_init = wait_and_touch
+
+    def _refuse_early_touch(self) -> None:
+        """Raise RuntimeError where this process has been on its GPU before it may, which nothing can undo."""
+        if self._guards_gpu and uses_cuda() and not self.is_confirmed:
+            raise RuntimeError(
+                "the script used CUDA, and not through torch, before the ranks before it had left: say "
+                "`prestart: false` in the recipe"
+            )
 
     def wait(self) -> Received | None:
         """Until the trial may go on from here; what was handed over, None for the newest checkpoint on disk.
 
         All ranks call it. Raises SystemExit where it will never go on.
         """
+        self._refuse_early_touch()
         self._group.exchange(Call.RESTORE)
         handed = self._hear() if self._channel is not None else None
         said = (

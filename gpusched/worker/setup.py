@@ -106,8 +106,9 @@ class Setup(ABC):
                 "slots: leave SyncBatchNorm.convert_sync_batchnorm out there (each rank then has the statistics of its "
                 "share), or let trials have one rank: `sizes: [1]` in the recipe"
             )
+        device = self.device  # first: a prestart waits for its GPU here
         self._group.make_default_group()
-        model = model.to(self.device)
+        model = model.to(device)
         if is_alone or not any(p.requires_grad for p in model.parameters()):
             return model
         if shard:

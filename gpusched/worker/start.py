@@ -69,12 +69,16 @@ def _start(defaults: Mapping[str, object] | None) -> Trial:
 
 
 def select_gpu(trial: Trial, context: Context) -> None:
-    """Make the rank's GPU the current one, so that a script's bare "cuda" is its own.
+    """Make the rank's GPU the current one, so that a script's bare "cuda" is its own; a prestart does so when it may.
 
     Not by ``device_id=`` of ``init_process_group``: groups split off later would hang (NVIDIA-NeMo/RL#3189).
     """
     torch = sys.modules.get("torch")
-    if context.device_kind == "cuda" and torch is not None and torch.backends.cuda.is_built():
+    if context.device_kind != "cuda":
+        return
+    if context.waits is not None:
+        trial.guard_gpu()
+    elif torch is not None and torch.backends.cuda.is_built():
         _ = trial.device
 
 

@@ -103,6 +103,11 @@ class Trial(Setup):
         """Leave it to the script to ask ``should_yield``: from now on ``report`` always returns."""
         self._leaving.in_charge = True
 
+    def guard_gpu(self) -> None:
+        """Have the first touch of CUDA wait until the ranks before this prestart have left their GPUs."""
+        if self._successor is not None:
+            self._successor.guard_gpu(lambda: self.device)
+
     def connect(self) -> None:
         """Tell the daemon that all ranks have joined."""
         if self._channel is not None:

@@ -169,6 +169,26 @@ def test_a_lost_gpu_costs_its_trial_a_move_and_comes_back_when_asked_for(boxed: 
     assert {row["standing"]["state"] for row in shown} == {"held", "free"}
 
 
+def test_a_resize_is_prepared_beside_the_ranks_that_have_the_gpu(boxed: MakeBoxed) -> None:
+    """Nobody meets another on a GPU (a rank would say ``collision``), and the time of the imports is not paid."""
+    box = boxed({}, {})
+    policy = {"name": "hypersched", "R": 100000, "cooldown": 2}
+    keys = {"space": {"imports_s": {"choice": [2.0]}}, "max_trials": 1, "policy": policy}
+    box.begin("grows", **keys)
+
+    def rows(atoms: int) -> list[float]:
+        """When a step was reported, by trials of so many atoms."""
+        found = [
+            json.loads(line) for line in box.asks("export", "grows", "--json").out.splitlines()
+        ]
+        return [row["at_s"] for row in found if row["atoms"] == atoms]
+
+    box.until("grows", lambda view: rows(2))
+    assert not (box.box / "collision").exists()
+    assert [rank["waited"] for rank in box.ranks()].count(True) == 2, "both were prestarted"
+    assert rows(2)[0] - rows(1)[-1] < 2.0, "saved, released and launched, and nothing imported"
+
+
 def test_out_of_memory_is_said_with_its_size_and_not_tried_again(boxed: MakeBoxed) -> None:
     box = boxed({}, {})
     view = box.runs_to_its_end(

@@ -55,7 +55,7 @@ def test_slots_share_cores_where_there_are_more_of_them() -> None:
     devices = CpuDevices(5, cores=[4, 6])
     listed, told = opened(devices)
     assert told == [Remark("5 CPU slots share 2 cores: steps take longer the more run")]
-    placement = devices.take(["cpu:0", "cpu:3", "cpu:4"])
+    placement = devices.place(["cpu:0", "cpu:3", "cpu:4"])
     assert placement.rank_cpus == ((4,), (6,), (4,))
     assert placement.threads_per_rank == 1
     assert [device.label for device in listed][:2] == ["core 4 (shared)", "core 6 (shared)"]
@@ -67,7 +67,7 @@ def test_one_core_in_words() -> None:
 
 
 def test_every_rank_has_its_own_environment() -> None:
-    placement = CpuDevices(2, cores=[0, 1]).take(["cpu:1", "cpu:0"])
+    placement = CpuDevices(2, cores=[0, 1]).place(["cpu:1", "cpu:0"])
     assert (placement.kind, placement.ranks) == ("cpu", 2)
     assert placement.rank_cpus == ((1,), (0,))
     for environment in placement.rank_env:
@@ -82,7 +82,7 @@ def test_every_rank_has_its_own_environment() -> None:
 @pytest.mark.parametrize("wanted", [["cpu:2"], ["cpu:0", "cuda:0"], []])
 def test_slots_that_are_not_there(wanted: list[str]) -> None:
     with pytest.raises(DeviceError):
-        CpuDevices(2, cores=[0]).take(wanted)
+        CpuDevices(2, cores=[0]).place(wanted)
 
 
 @pytest.mark.parametrize("slots", [0, -1, 5000])

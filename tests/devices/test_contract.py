@@ -46,13 +46,13 @@ def test_a_trial_gets_a_rank_at_least_for_each_device(made: Made) -> None:
     devices, _ = made
     listed = devices.open()
     chosen = [device.id for device in (listed[:1] if listed[0].alone else listed[:2])]
-    placement = devices.take(chosen)
+    placement = devices.place(chosen)
     assert placement.kind == devices.kind
     assert placement.ranks == len(placement.rank_env) >= len(chosen)
     assert all(environment["GPUSCHED_DEVICE"] for environment in placement.rank_env)
     assert placement.rank_cpus is None or len(placement.rank_cpus) == placement.ranks
     with pytest.raises(DeviceError):
-        devices.take(["no such device"])
+        devices.place(["no such device"])
 
 
 def test_each_release_is_told_once(made: Made) -> None:

@@ -57,8 +57,8 @@ def test_a_release_waits_for_the_slowest_gpu_of_a_bundle(make_box: MakeBox) -> N
     box = make_box(gpu(0), gpu(1))
     devices, (name,) = begin(box, gpus_per_atom=2)
     assert name == "GPU-0a00-beef+GPU-1a00-beef"
-    placement = devices.take([name])
-    assert placement.ranks == 2
+    devices.take([name])
+    assert devices.place([name]).ranks == 2
     for place, board in enumerate(box.gpus):
         box.driver.start(board, 20 + place, GIB)
     box.clock.advance(1.0)

@@ -186,7 +186,7 @@ def test_placement(make_box: Callable[..., Box]) -> None:
     box = make_box(gpu(0, cpus=0b01), gpu(1, cpus=0b10))
     devices = box.devices()
     names = [device.id for device in devices.open()]
-    placement = devices.take(names)
+    placement = devices.place(names)
     assert placement.kind == "cuda"
     assert placement.ranks == 2
     for env in placement.rank_env:
@@ -206,7 +206,7 @@ def test_indices_for_scripts_that_parse_the_variable(make_box: Callable[..., Box
     devices = box.devices("cuda:0,1", environ={"CUDA_VISIBLE_DEVICES": "2,0"}, gpu_ids="index")
     names = [device.id for device in devices.open()]
     assert names == ["GPU-0a00-beef", "GPU-2a00-beef"]
-    assert devices.take(names).rank_env[0]["CUDA_VISIBLE_DEVICES"] == "0,2"
+    assert devices.place(names).rank_env[0]["CUDA_VISIBLE_DEVICES"] == "0,2"
 
 
 def test_pci_order_counts_when_nvml_counts_otherwise(make_box: Callable[..., Box]) -> None:
@@ -214,6 +214,6 @@ def test_pci_order_counts_when_nvml_counts_otherwise(make_box: Callable[..., Box
     box = make_box(first, second)
     devices = box.devices(gpu_ids="index")
     devices.open()
-    placement = devices.take([second.uuid])
+    placement = devices.place([second.uuid])
     assert placement.rank_env[0]["CUDA_VISIBLE_DEVICES"] == "0"
     assert box.gpus[0].total == 80 * GIB

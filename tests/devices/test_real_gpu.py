@@ -136,7 +136,8 @@ def test_the_box_is_seen_whole(devices: CudaDevices) -> None:
 def test_a_job_is_seen_and_holds_the_gpu_until_it_ends(devices: CudaDevices) -> None:
     loop, name = first_usable(devices)
     idle = used_bytes(devices, name)
-    job = Job(dict(devices.take([name]).rank_env[0]), share=0.2)
+    devices.take([name])
+    job = Job(dict(devices.place([name]).rank_env[0]), share=0.2)
     try:
         job.wait_for("allocated")
         devices.confirm_release([name], LIMIT_S)
@@ -159,7 +160,8 @@ def test_release_after_killing(devices: CudaDevices, ending: signal.Signals, mom
     loop, name = first_usable(devices)
     waits = []
     for _ in range(KILLS):
-        job = Job(dict(devices.take([name]).rank_env[0]), share=0.5)
+        devices.take([name])
+        job = Job(dict(devices.place([name]).rank_env[0]), share=0.5)
         job.wait_for(moment)
         job.end(ending)
         waits.append(wait_released(devices, loop, name))
@@ -177,7 +179,8 @@ def test_release_after_killing(devices: CudaDevices, ending: signal.Signals, mom
 def test_nobody_runs_out_of_memory_because_of_a_predecessor(devices: CudaDevices) -> None:
     loop, name = first_usable(devices)
     for _ in range(KILLS):
-        job = Job(dict(devices.take([name]).rank_env[0]), share=0.85)
+        devices.take([name])
+        job = Job(dict(devices.place([name]).rank_env[0]), share=0.85)
         job.wait_for("allocated")
         job.end(signal.SIGKILL)
         wait_released(devices, loop, name)
@@ -194,7 +197,8 @@ def test_a_torch_job_killed_in_the_middle_of_its_steps(devices: CudaDevices) -> 
     )
     loop, name = first_usable(devices)
     for _ in range(3):
-        environment = {**os.environ, **devices.take([name]).rank_env[0]}
+        devices.take([name])
+        environment = {**os.environ, **devices.place([name]).rank_env[0]}
         process = subprocess.Popen(
             [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment
         )

@@ -91,8 +91,9 @@ def recipe(folder: Path, **keys: Any) -> Recipe:
 class Lab:
     """A folder and the executor on it; ``rebuild`` stands for a daemon that was killed and resumed."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, devices: CpuDevices | None = None, **settings: Any) -> None:
         self.folder = folder
+        self.devices = devices or CpuDevices(4)
         self.paths = ExperimentPaths(folder)
         (folder / "worker.json").write_text(
             json.dumps({"metric": "accuracy", "mode": "max", "seed": 0})
@@ -115,7 +116,7 @@ class Lab:
                 say=self.said.append,
                 **more,
             )
-            return TorchrunExecutor(setting, CpuDevices(4), self.limits)
+            return TorchrunExecutor(setting, self.devices, self.limits)
         except GpuschedError:
             self.hub.close()
             raise

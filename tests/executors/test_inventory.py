@@ -39,7 +39,10 @@ class Scripted:
         self.asked.append(("open",))
         return (Device("a", "A"), Device("b", "B"))
 
-    def take(self, devices: Sequence[str]) -> Placement:
+    def place(self, devices: Sequence[str]) -> Placement:
+        raise NotImplementedError
+
+    def take(self, devices: Sequence[str]) -> None:
         raise NotImplementedError
 
     def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:

@@ -65,7 +65,7 @@ class Daemon:
         shared.roster.current[3] = self.trial
         absent: Any = None  # what no frame of these tests needs
         stopping = Stopping(shared, absent, absent, absent, absent)
-        prestarts = Prestarts(shared, absent, absent, stopping, lambda _: None, enabled=False)
+        prestarts = Prestarts(shared, absent, absent, stopping, lambda _: None, absent)
         Intake(
             shared,
             prestarts,

@@ -40,7 +40,7 @@ def test_any_module_may_touch_cuda(
     modules: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool
 ) -> None:
     """Only those of ``preload`` were looked at; a server cannot be replaced for one of torch's own."""
-    monkeypatch.setattr(imports, "_uses_cuda", lambda: True)
+    monkeypatch.setattr(imports, "uses_cuda", lambda: True)
     left = Imports(["quiet_module"], ["quiet_module"] if wanted else [])
     failed = left.next()
     assert failed is not None

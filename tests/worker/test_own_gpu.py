@@ -19,6 +19,7 @@ def test_a_bare_cuda_is_this_ranks_gpu(
 ) -> None:
     selected: list[torch.device] = []
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: built)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", selected.append)
     context = replace(read_context([], {}, None), device_kind=kind, local_rank=1)

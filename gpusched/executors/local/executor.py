@@ -79,7 +79,7 @@ class TorchrunExecutor:
             self._launcher,
             self.stopping,
             self._is_up,
-            enabled=devices.kind == "cpu",
+            devices,
         )
         self.expect = self.prestarts.expect
         self._intake = Intake(

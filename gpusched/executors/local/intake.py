@@ -128,6 +128,8 @@ class Intake:
                 self._say_once(said, said)  # each launch of a trial may say it
             case Handed():
                 self._prestarts.handed(incarnation, frame)
+            case Waits(at_gpu=True):
+                self._prestarts.at_gpu(incarnation)
             case Waits():
                 self._prestarts.ready(incarnation)
 

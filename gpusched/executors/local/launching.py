@@ -68,6 +68,7 @@ class Launcher:
             return
         try:
             self.prepare(incarnation, command)
+            self._devices.take(command.devices)
         except (OSError, GpuschedError) as problem:
             self._end(incarnation, lost(f"it could not be launched: {problem}"))
             return
@@ -90,7 +91,7 @@ class Launcher:
         if known_seq > incarnation.last_seq:  # the disk refused to keep some
             incarnation.last_seq = content["seq"] = known_seq
         _write_hparams(incarnation.paths.hparams, json.dumps(content).encode() + b"\n")
-        placement = self._devices.take(command.devices)
+        placement = self._devices.place(command.devices)
         args = arguments.fill(self._recipe.args, command.hparams)
         incarnation.spec = self._spec(incarnation, placement, args)
 

@@ -11,8 +11,8 @@ Nothing of a prestart is in the journal: it is a guess about a launch, and may a
   left, no launch gets its devices or its number (``Roster.dropped``). Its folder of logs is then put aside.
 * A state restored from memory counts only if the incarnation before has committed that step to disk.
 * The file ``waits`` of a trial names its prestart. A daemon that finds the file ends what it names.
-* CPU slots only. On a GPU the new ranks would need memory that the old ones hold, and a reserved GPU that was given
-  back would have to be proven clean first.
+* On GPUs the new ranks wait at their first touch of CUDA until they are due (``worker/handover.py``), so that their
+  GPUs are proven empty as for any launch. Where a release is late with a prestart beside it, the prestart is dropped.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from enum import Enum, auto
 from functools import partial
 
 from gpusched.core.decisions import Launch
+from gpusched.devices.base import Devices
 from gpusched.errors import GpuschedError
 from gpusched.executors.local.endings import Ending
 from gpusched.executors.local.incarnation import Incarnation, Shared
@@ -40,6 +41,7 @@ FAILURES_MAX = 2
 """After so many prestarts that failed no other is tried: the script is not made for them."""
 SETUP_GUESS_S = 0.5
 SETUP_LIMIT_S = 60.0
+RELEASE_PATIENCE_S = 10.0
 MEMORY_FACTOR = 2.0
 
 
@@ -47,6 +49,8 @@ class Stage(Enum):
     """Progress of the ranks of a prestart."""
 
     SETTING_UP = auto()
+    AT_GPU = auto()
+    """The ranks wait for their GPUs, before they have come to what they go on from."""
     READY = auto()
     """The ranks wait for what to go on from."""
     TRAINING = auto()
@@ -69,7 +73,7 @@ class Prestart:
 
 
 class Prestarts:
-    """``up`` is called with a prestart that is due and ready; ``enabled``: whether these devices allow prestarts."""
+    """``up`` is called with a prestart that is due and ready."""
 
     def __init__(
         self,
@@ -78,8 +82,7 @@ class Prestarts:
         launcher: Launcher,
         stopping: Stopping,
         up: Callable[[Incarnation], None],
-        *,
-        enabled: bool,
+        devices: Devices,
     ) -> None:
         self._setting = shared.setting
         self._roster = shared.roster
@@ -88,7 +91,7 @@ class Prestarts:
         self._launcher = launcher
         self._stopping = stopping
         self._up = up
-        self._enabled = enabled and shared.setting.recipe.prestart
+        self._devices = devices
         self._setup_s = SETUP_GUESS_S
         #: Prestarts that failed by themselves.
         self.failures = 0
@@ -120,7 +123,8 @@ class Prestarts:
 
     def _may_begin(self, before: Incarnation, launch: Launch) -> bool:
         return (
-            self._enabled
+            self._setting.recipe.prestart
+            and not launch.devices[0].startswith("MIG-")  # torch asks CUDA itself about those
             and self._server.ready
             and self.failures < FAILURES_MAX
             and len(self._roster.prestarted) < MOST_AT_ONCE
@@ -158,6 +162,7 @@ class Prestarts:
         del self._roster.prestarted[command.trial]
         self._roster.current[command.trial] = incarnation
         prestart.is_due = True
+        self._devices.take(command.devices)
         incarnation.tell_shim()
         if prestart.stage is not Stage.SETTING_UP:
             self._up(incarnation)
@@ -189,6 +194,14 @@ class Prestarts:
             prestart.handed = handed
             self._hand_over(incarnation, prestart)
 
+    def at_gpu(self, incarnation: Incarnation) -> None:
+        """Let the incarnation before leave: the ranks of this prestart can do no more without their GPUs."""
+        prestart = incarnation.prestart
+        if prestart is None or prestart.is_due or prestart.stage is not Stage.SETTING_UP:
+            return
+        prestart.stage, prestart.delays_yield = Stage.AT_GPU, False
+        self._setup_s = 0.5 * (self._setup_s + self._timers.now() - prestart.sent_at)
+
     def _hand_over(self, incarnation: Incarnation, prestart: Prestart) -> None:
         if prestart.stage is not Stage.READY or prestart.handed is None:
             return
@@ -216,6 +229,8 @@ class Prestarts:
             return
         assert incarnation.prestart is not None
         incarnation.last_seq, incarnation.saved_step = before.last_seq, before.saved_step
+        if self._devices.kind == "cuda":
+            self._timers.after(RELEASE_PATIENCE_S, partial(self._in_the_way, incarnation))
         restored = incarnation.prestart.restored_step
         if restored is not None and restored not in (saved_step, before.saved_step):
             self._drop(incarnation)
@@ -231,6 +246,13 @@ class Prestarts:
         ):
             waited_s = self._timers.now() - prestart.sent_at
             self._failed(incarnation, f"they are not set up after {waited_s:.0f} s")
+            self._drop(incarnation)
+
+    def _in_the_way(self, incarnation: Incarnation) -> None:
+        """Drop a prestart whose GPUs are not released: something of it may be on them."""
+        if self._roster.prestarted.get(incarnation.trial) is incarnation:
+            late = f"their GPUs are not released after {RELEASE_PATIENCE_S:.0f} s"
+            self._failed(incarnation, late)
             self._drop(incarnation)
 
     def _failed(self, incarnation: Incarnation, why: str, *, by_itself: bool = True) -> None:
