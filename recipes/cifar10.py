@@ -11,6 +11,7 @@ As in the paper, the search goes by the accuracy on the 10,000 test images. For 
 training images back and search by those.
 """
 
+import fcntl
 import io
 import pickle
 from pathlib import Path
@@ -20,7 +21,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
-from vision_ops import models
+from vision_ops import datasets, models
 
 import gpusched
 
@@ -35,6 +36,29 @@ TRAINING = [f"data_batch_{number}" for number in range(1, 6)]
 TESTING = ["test_batch"]
 SIDE, BORDER, CLASSES = 32, 4, 10
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # of the training images
+
+
+def fetch(folder):
+    """Download and unpack the archive into ``folder``, once for all trials; without a network, end with what to do."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".fetching").open("w") as lock:
+        fcntl.flock(
+            lock, fcntl.LOCK_EX
+        )  # trials and ranks that begin together wait for the first of them
+        if (folder / "cifar-10-batches-py").exists():
+            return
+        about = datasets.CIFAR10
+        print(f"downloading CIFAR-10 (170 MB) from {about.url} to {folder}", flush=True)
+        try:
+            datasets.utils.download_and_extract_archive(
+                about.url, str(folder), filename=about.filename, md5=about.tgz_md5
+            )
+        except (OSError, RuntimeError) as error:
+            raise SystemExit(
+                f"There is no CIFAR-10 in {folder}, and it could not be downloaded ({error}). On a machine with a "
+                f"network, get its python version, {about.url}, and unpack it in {folder}. Or name the folder that has "
+                "cifar-10-batches-py: with gpusched run, --set space.data=FOLDER; with the script alone, --data FOLDER."
+            ) from None
 
 
 class PlainArrays(pickle.Unpickler):
@@ -65,9 +89,7 @@ def read_images(folder, names):
             parts.append(read_file(path))
         except FileNotFoundError:
             raise SystemExit(
-                f"There is no {path}: get CIFAR-10's python version from https://www.cs.toronto.edu/~kriz/cifar.html "
-                f"and unpack it in {folder.parent}. Or say which folder has {folder.name}: "
-                "with gpusched run, --set space.data=FOLDER; with the script alone, --data FOLDER."
+                f"{path} is missing. Remove {folder}, and the whole archive is downloaded."
             ) from None
         except Exception as error:
             raise SystemExit(
@@ -166,6 +188,8 @@ def main():
     trial = gpusched.init(DEFAULTS)
     hp = trial.hparams
     folder = (Path(__file__).parent / Path(hp.data).expanduser()).resolve() / "cifar-10-batches-py"
+    if not folder.exists():
+        fetch(folder.parent)
     training = Images(*read_images(folder, TRAINING), trial.device)
     testing = Images(*read_images(folder, TESTING), trial.device)
 
