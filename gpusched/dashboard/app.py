@@ -49,7 +49,7 @@ class Dashboard(App[Why]):
     Question, Prompt { background: transparent; align: center middle; }
     Question Static { width: auto; max-width: 90%; border: round $primary; padding: 0 2; }
     Prompt { align: left bottom; }
-    Prompt Input { border-top: solid $primary; }
+    Prompt Input { height: 2; border-top: solid $primary; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", priority=True),

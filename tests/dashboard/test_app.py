@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from gpusched.dashboard.app import Dashboard, Why
 from gpusched.dashboard.model import DecisionView, View
@@ -123,6 +124,18 @@ def test_a_filter_of_states_and_words() -> None:
     assert "paused  " not in screen
     assert "no trial is like this" in shown(EXPLORING, "f", *"zzz", "enter")
     assert "▪    0" in shown(EXPLORING, "f", *"zzz", "escape")
+
+
+@pytest.mark.parametrize("size", [(40, 16), (80, 24)])
+def test_what_is_typed_is_seen(size: tuple[int, int]) -> None:
+    async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
+        await pressing("f", *"running")(pilot, app)
+        field = app.screen.query_one(Input)
+        assert field.content_region.height == 1
+        assert app.screen.region.contains_region(field.content_region)
+        assert "running" in field.render_line(0).text
+
+    drive(EXPLORING, steps, size=size)
 
 
 # ---------------------------------------------------------------- the mouse
