@@ -29,6 +29,7 @@ _TOOLS = {
     "tensorboard": ("dir", "event files under DIR"),
     "mlflow": ("uri", "to a server or sqlite:///FILE"),
     "wandb": ("dir", "offline runs under DIR, for 'wandb sync'"),
+    "trackio": ("dir", "in the folder DIR, for 'TRACKIO_DIR=DIR trackio show'"),
 }
 
 

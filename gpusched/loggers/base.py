@@ -23,6 +23,7 @@ _OWN = {
     "tensorboard": ("gpusched.loggers.files", "TensorBoard", "tensorboard"),
     "mlflow": ("gpusched.loggers.services", "Mlflow", "mlflow"),
     "wandb": ("gpusched.loggers.services", "Wandb", "wandb"),
+    "trackio": ("gpusched.loggers.services", "Trackio", "trackio"),
 }
 
 

@@ -1,11 +1,13 @@
-"""Loggers that hand runs to MLflow or Weights & Biases; a run is found again by a name made from the experiment's."""
+"""Loggers that hand runs to MLflow, Weights & Biases or Trackio; a run is found again by its name."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +153,50 @@ class Wandb(Logger):
     def close(self) -> None:
         for run in self._runs.values():
             run.finish()
+
+
+class Trackio(Logger):
+    """Runs of a Trackio project that is called as the recipe, on this machine alone.
+
+    Written by Trackio's store, as its own importers do: the client's thread drops what it had not written when killed.
+    """
+
+    def __init__(self, search: Search, *, project: str = "", dir: str = "") -> None:
+        super().__init__(search)
+        root = Path(dir).expanduser() if dir else search.folder / "trackio"
+        root.mkdir(parents=True, exist_ok=True)
+        os.environ["TRACKIO_DIR"] = str(root)  # read when Trackio is imported
+        from trackio.sqlite_storage import SQLiteStorage
+
+        self._store, self._project = SQLiteStorage, project or search.name
+        self._hparams: dict[int, Mapping[str, object]] = {}
+
+    def begin(self, trial: int, hparams: Mapping[str, object]) -> Callable[[str], int]:
+        self._hparams[trial] = hparams
+        last = self._store.get_last_step(self._project, self.search.run_name(trial))
+        return lambda name: -1 if last is None else last
+
+    def write(self, trial: int, points: Sequence[Point]) -> None:
+        self._log(trial, points)
+
+    def _log(self, trial: int, points: Sequence[Point], **about: object) -> None:
+        """Add points, whose identity lets none be there twice, and replace what is told about the run."""
+        name = self.search.run_name(trial)
+        self._store.bulk_log(
+            self._project,
+            name,
+            metrics_list=[dict(point.values) for point in points],
+            steps=[point.step for point in points],
+            timestamps=[datetime.fromtimestamp(point.at_s, UTC).isoformat() for point in points],
+            log_ids=[f"{name}/{point.step}" for point in points],
+            config={**self._hparams[trial], **about, "_Group": self.search.folder.name},
+        )
+
+    def flush(self) -> None:
+        pass  # a call of the store is one transaction
+
+    def end(self, trial: int, state: str, score: float | None) -> None:
+        last = self._store.get_last_step(self._project, self.search.run_name(trial))
+        if last is not None:  # this point is there; the state is new
+            about = {"gpusched.state": state, "gpusched.best": score}
+            self._log(trial, [Point(last, self.search.began_s, {})], **about)

@@ -1,14 +1,18 @@
-"""Loggers against the tools themselves: TensorBoard, MLflow on SQLite, an offline W&B run; each point there once.
+"""Loggers against the tools themselves (TensorBoard, MLflow on SQLite, offline W&B, Trackio): each point there once.
 
 What a tool has is read back with the tool's own reader.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
+import os
 import random
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -115,11 +119,35 @@ def in_wandb(folder: Path) -> Iterator[tuple[int, int, float]]:
                 yield int(run.name.rpartition("-")[2]), items["_step"], items[key]
 
 
+def in_trackio(folder: Path) -> Iterator[tuple[int, int, float]]:
+    """Read by Trackio in a process of its own: it takes its folder from the environment when it is imported."""
+    program = (
+        "import json; from trackio.sqlite_storage import SQLiteStorage as store\n"
+        "(project,) = store.get_projects()\n"
+        "for run in store.get_runs(project):\n"
+        "    print(json.dumps([run, store.get_logs(project, run)], default=str))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "TRACKIO_DIR": str(folder / "trackio")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for run, points in map(json.loads, done.stdout.splitlines()):
+        for point in points:
+            step = point.pop("step")
+            del point["timestamp"]
+            (key,) = (k for k in point if not k.startswith("gpusched/"))
+            yield int(run.rpartition("/")[2]), step, point[key]
+
+
 READERS: dict[str, Callable[[Path], Iterator[tuple[int, int, float]]]] = {
     "csv": in_csv,
     "tensorboard": in_tensorboard,
     "mlflow": in_mlflow,
     "wandb": in_wandb,
+    "trackio": in_trackio,
 }
 TOOLS = [
     pytest.param(name, marks=[] if name == "csv" else pytest.mark.integrations) for name in READERS
@@ -133,25 +161,41 @@ def assert_complete(name: str, folder: Path, expected: Curves) -> None:
         assert value == pytest.approx(expected[trial, step], rel=1e-6)
 
 
-def place(search: ExperimentPaths, tmp_path: Path) -> ExperimentPaths:
-    """Return a copy of the search, whose tools' files are its own."""
-    subprocess.run(["cp", "-r", str(search.root), str(tmp_path / "grid")], check=True)
-    return ExperimentPaths(tmp_path / "grid")
+def grows(search: ExperimentPaths, root: Path, shares: int) -> Iterator[ExperimentPaths]:
+    """Yield a copy of the search, whose journal has one more of so many shares of the events each time."""
+    root.mkdir()
+    for file in (search.resolved, search.began, search.final_view):
+        shutil.copy(file, root / file.relative_to(search.root))
+    paths = ExperimentPaths(root)
+    with contextlib.closing(sqlite3.connect(search.journal)) as whole:
+        whole.backup(part := sqlite3.connect(paths.journal))
+        events = whole.execute("SELECT * FROM events ORDER BY seq").fetchall()
+    with contextlib.closing(part):
+        part.execute("DELETE FROM events")
+        for share in range(shares):
+            more = events[share * len(events) // shares : (share + 1) * len(events) // shares]
+            part.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", more)
+            part.commit()
+            yield paths
 
 
 # ---------------------------------------------------------------- tests
 
 
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", TOOLS)
 def test_a_tool_gets_every_point_once_although_its_process_is_killed(
-    name: str, search: ExperimentPaths, tmp_path: Path
+    name: str, kills: int, search: ExperimentPaths, tmp_path: Path
 ) -> None:
-    paths = place(search, tmp_path)
+    """Killed at random instants, from its start on, while the journal grows between one process and the next."""
+    if kills > 5 and name != "csv":
+        pytest.importorskip(name)
     clock = random.Random(name)
-    command = [sys.executable, "-m", "gpusched.loggers.follow", str(paths.root), name, "{}"]
-    for _ in range(3):
+    for paths in grows(search, tmp_path / "grid", kills):
+        command = [sys.executable, "-m", "gpusched.loggers.follow", str(paths.root), name, "{}"]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
-        time.sleep(clock.uniform(0.1, 1.0 if name == "csv" else 3.0))
+        time.sleep(clock.uniform(0.1, 0.8 if name == "csv" else 3.0))
         child.send_signal(signal.SIGKILL)
         child.communicate()
     loggers = Loggers(paths, {name: {}}, tmp_path)
