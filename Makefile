@@ -11,7 +11,7 @@ BESIDE := -n 3 --dist worksteal
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs bench torture clean test-integrations
+.PHONY: help demo test check docs bench pictures torture clean test-integrations
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,12 +31,16 @@ docs: $(VENV)/.docs ## Build the documentation site in build/site; a broken link
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "build/site/index.html"
 
 test-integrations: $(LIBRARIES)/.installed ## Run searches with Lightning, transformers, Optuna, MLflow, Ray and others (minutes)
-	@$(LIBRARIES)/bin/python -m pytest -q $(BESIDE) -m integrations \
+	@$(LIBRARIES)/bin/python -m pytest -q $(BESIDE) -m "integrations and not slow" \
 		tests/integrations tests/samplers tests/loggers tests/executors/cluster
 
 bench: $(STAMP) ## Measure launch time and the cost of reports
 	@$(BIN)/python scripts/bench_launch.py
 	@$(BIN)/python scripts/bench_reports.py --trials 32 --step 0.1 --seconds 30
+
+pictures: $(STAMP) ## Draw the dashboard's pictures in the documentation again, from a simulated search
+	@$(BIN)/python scripts/export_screen.py --simulate --at 16 --columns 160 --rows 38
+	@$(BIN)/python scripts/export_screen.py --simulate --at 16 --columns 80 --rows 24 --out docs/dashboard-80.svg
 
 torture: $(STAMP) ## Run the long tests: kills, fuzzing, soak (ONLY=sockets: those with this in their name)
 	@$(BIN)/python -m pytest -q -s -m slow --timeout 3600 $(if $(ONLY),-k "$(ONLY)")
@@ -64,11 +68,12 @@ $(VENV)/.docs: $(STAMP)
 	@touch $@
 
 $(LIBRARIES)/.installed: $(STAMP)
-	@echo "[libraries] Lightning, transformers, Optuna, MLflow, TensorBoard, W&B, gymnasium and Ray in $(LIBRARIES)"
+	@echo "[libraries] Lightning, transformers, Optuna, MLflow, TensorBoard, W&B, Trackio, gymnasium and Ray in $(LIBRARIES)"
 	@test -x $(LIBRARIES)/bin/python || $(BIN)/python -m venv $(LIBRARIES)
 	@$(BIN)/python -c "import site; print('$(CURDIR)', *site.getsitepackages(), sep='\n')" > \
 		"$$($(LIBRARIES)/bin/python -c 'import site; print(site.getsitepackages()[0])')/first.pth"
 	@$(LIBRARIES)/bin/python -m pip --disable-pip-version-check install -qq -c constraints.txt \
 		lightning "transformers[torch]" optuna cmaes mlflow-skinny sqlalchemy alembic tensorboard wandb gymnasium \
 		ray cryptography
+	@$(LIBRARIES)/bin/python -m pip --disable-pip-version-check install -qq trackio==0.43.0 # wants an older pillow
 	@touch $@

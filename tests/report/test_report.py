@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -254,13 +255,19 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed to look at a page with")
-def test_a_browser_draws_every_plot_without_an_error(runs: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("look", ["light", "dark"])
+def test_a_browser_draws_every_plot_without_an_error(runs: Path, tmp_path: Path, look: str) -> None:
+    """A picture of the page is kept in the folder ``$ARTEFACTS``, where that is set."""
     name = folder_of(runs, "hypersched").name
     target = tmp_path / "report.html"
     assert cli.main(["report", name, "--dir", str(runs), "-o", str(target)]) == 0
     plots = target.read_text().count("class='plot'")
+    picture = Path(os.environ.get("ARTEFACTS", tmp_path)).resolve() / f"report-{look}.png"
+    picture.parent.mkdir(parents=True, exist_ok=True)
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-unsafe-swiftshader"]
     options += ["--enable-logging=stderr", "--virtual-time-budget=20000", "--dump-dom"]
+    options += [f"--screenshot={picture}", "--window-size=1200,5600", "--hide-scrollbars"]
+    options += ["--blink-settings=preferredColorScheme=0"] if look == "dark" else []
     done = subprocess.run(
         [str(CHROMIUM), *options, f"--user-data-dir={tmp_path}/profile", target.as_uri()],
         capture_output=True,
@@ -274,3 +281,4 @@ def test_a_browser_draws_every_plot_without_an_error(runs: Path, tmp_path: Path)
     assert said == []
     assert 'data-drawn="' in done.stdout, "the script came to its end"
     assert done.stdout.count('class="plot js-plotly-plot"') == plots >= 9
+    assert picture.read_bytes().startswith(b"\x89PNG")
