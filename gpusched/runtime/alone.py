@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from gpusched.protocol import LaunchSpec
 from gpusched.runtime.birth import Body, Unborn, fork_ranks
-from gpusched.runtime.shim import FAILURE_GRACE_S, LEFTOVER_GRACE_S, Shim, run_shim
+from gpusched.runtime.shim import Shim, run_shim
 
 _LOOPBACK = "127.0.0.1"
 
@@ -31,13 +31,7 @@ def run_alone(shim: Shim, unborn: Sequence[Unborn]) -> None:
     streams = (str(paths.log(incarnation, 0, "out")), str(paths.log(incarnation, 0, "err")))
     rank.begin({**shim.environment, **contract, **shim.spec.rank_env[0]}, streams)
     shim.started({0: rank.pid})
-    news = shim.watch()
-    if news == "stop":
-        shim.end(shim.stop_grace_s or 0.0)
-    elif news == "overdue":
-        shim.end(0.0)
-    else:
-        shim.end(LEFTOVER_GRACE_S if news == "left" else FAILURE_GRACE_S)
+    shim.watch_to_the_end()
 
 
 def torchrun_environment(trial: int, incarnation: int) -> dict[str, str]:

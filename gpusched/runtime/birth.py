@@ -112,13 +112,20 @@ def _enter(begin: Begin) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    for path, descriptor in ((begin.out, 1), (begin.err, 2)):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(file, descriptor)
-        os.close(file)
+    redirect(begin.out, 1)
+    redirect(begin.err, 2)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
+
+
+def redirect(path: Path | str, *descriptors: int) -> None:
+    """Have these descriptors append to ``path``."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    for descriptor in descriptors:
+        os.dup2(file, descriptor)
+    if file not in descriptors:
+        os.close(file)
 
 
 @functools.cache

@@ -21,7 +21,7 @@ import gpusched
 from gpusched.folder import files
 from gpusched.processes import outcome
 from gpusched.protocol import LaunchSpec
-from gpusched.runtime.shim import LEFTOVER_GRACE_S, Shim, run_shim
+from gpusched.runtime.shim import Shim, run_shim
 
 RANKS, CODES = "GPUSCHED_RANKS", "GPUSCHED_CODES"
 TORCHRUN = -1
@@ -39,13 +39,7 @@ def run_torchrun(shim: Shim) -> None:
         _words(shim), env=_environment(shim, codes), cwd=shim.spec.cwd, start_new_session=True
     )
     shim.started({TORCHRUN: process.pid})
-    news = shim.watch()
-    if news == "stop":
-        shim.end(shim.stop_grace_s or 0.0)
-    elif news == "overdue":
-        shim.end(0.0)
-    else:
-        shim.end(LEFTOVER_GRACE_S)
+    news = shim.watch_to_the_end()
     process.returncode = shim.codes.get(TORCHRUN, 0)  # the shim has reaped it
     code = shim.codes.get(TORCHRUN, 0)
     if code < 0 and news == "left" and shim.word is None:

@@ -48,7 +48,7 @@ from gpusched.processes.identity import (
 )
 from gpusched.processes.segments import Segments
 from gpusched.protocol import Exited, LaunchSpec, RankError, ShimHello, Word, encode
-from gpusched.runtime.birth import put_mark, put_title
+from gpusched.runtime.birth import put_mark, put_title, redirect
 from gpusched.runtime.link import DaemonLink, Orders, Tether
 
 Launcher = Callable[["Shim"], None]
@@ -125,8 +125,7 @@ class Shim:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
-        log = self.paths.logs(self.incarnation) / "shim.log"
-        redirect(log, 1, 2)
+        redirect(self.paths.logs(self.incarnation) / "shim.log", 1, 2)
         os.environ.update(self.environment)
         self._bell.setblocking(False)
         self._wake.setblocking(False)
@@ -156,6 +155,17 @@ class Shim:
                 return news
             now = time.monotonic()
             self._pass(min(TICK_S, self._leave_by_s - now, self._abort_by_s - now))
+
+    def watch_to_the_end(self) -> News:
+        """Watch the ranks of a launcher without an agent until they are over, and end them; return how it came."""
+        news = self.watch()
+        grace_s = {
+            "stop": self.stop_grace_s or 0.0,
+            "overdue": 0.0,
+            "left": LEFTOVER_GRACE_S,
+        }
+        self.end(grace_s.get(news, FAILURE_GRACE_S))
+        return news
 
     def _news(self) -> News:
         if self.stop_grace_s is not None:
@@ -329,15 +339,6 @@ def _oom_kills() -> int:
         if line.startswith(b"oom_kill "):
             return int(line.split()[1])
     return 0
-
-
-def redirect(path: Path | str, *descriptors: int) -> None:
-    """Have these descriptors append to ``path``."""
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    for descriptor in descriptors:
-        os.dup2(file, descriptor)
-    if file not in descriptors:
-        os.close(file)
 
 
 def run_shim(spec: LaunchSpec, launcher: Launcher) -> int:

@@ -66,35 +66,12 @@ def derive_seed(*parts: int) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
 
 
-class EpochOrder:
-    """The order in which one epoch visits the samples."""
+def epoch_order(length: int, seed: int, epoch: int) -> torch.Tensor:
+    """The order in which one epoch visits the samples of a shuffled data set."""
+    import torch
 
-    def __init__(
-        self,
-        length: int,
-        seed: int,
-        epoch: int,
-        *,
-        shuffle: bool,
-        samples: list[int] | None = None,
-    ) -> None:
-        """Fix the order of ``length`` samples; ``samples``: the order itself, where a sampler has drawn it."""
-        self._given = samples
-        self._shuffled: torch.Tensor | None = None
-        if shuffle:
-            import torch
-
-            generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
-            self._shuffled = torch.randperm(length, generator=generator)
-
-    def samples(self, begin: int, stop: int) -> list[int]:
-        """The samples at these places of the order."""
-        if self._given is not None:
-            return self._given[begin:stop]
-        if self._shuffled is None:
-            return list(range(begin, stop))
-        samples: list[int] = self._shuffled[begin:stop].tolist()
-        return samples
+    generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
+    return torch.randperm(length, generator=generator)
 
 
 def stretches(

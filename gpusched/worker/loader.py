@@ -19,10 +19,10 @@ from typing import Any, cast
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from gpusched.worker.data import EpochOrder, EpochShares, Layout, derive_seed
+from gpusched.worker.data import EpochShares, Layout, derive_seed, epoch_order
 from gpusched.worker.rng import OwnGenerators
 from gpusched.worker.state import Stateful, portable, unportable
-from gpusched.worker.weights import BatchWeight, tagged
+from gpusched.worker.weights import BatchWeight, each_part, tagged
 
 _OURS = {
     "batch_sampler": "gpusched shards and shuffles by itself",
@@ -40,18 +40,15 @@ class Position:
 
 
 def place_batch(batch: Any, device: torch.device) -> Any:
-    """``batch`` with every tensor in it on ``device``."""
-    if isinstance(batch, torch.Tensor):
-        return batch.to(device, non_blocking=True)
-    if isinstance(batch, tuple):
-        parts = [place_batch(part, device) for part in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
-    if isinstance(batch, list):
-        return [place_batch(part, device) for part in batch]
-    if isinstance(batch, dict):
-        return {name: place_batch(part, device) for name, part in batch.items()}
-    moved = getattr(batch, "to", None)
-    return moved(device) if callable(moved) else batch
+    """``batch`` with every tensor in it on ``device``, and every other object that can be moved."""
+
+    def moved(part: Any) -> Any:
+        if isinstance(part, torch.Tensor):
+            return part.to(device, non_blocking=True)
+        move = getattr(part, "to", None)
+        return move(device) if callable(move) else part
+
+    return each_part(batch, moved)
 
 
 class BaseLoader(ABC):
@@ -197,7 +194,7 @@ class TrainingLoader(BaseLoader):
                 f"trial.loader: {self.length} samples do not fill one global batch of {self.global_batch}, and "
                 f"drop_last=True leaves none: use drop_last=False, a smaller batch_size, or `batch: global`"
             )
-        self._batches = [order.samples(part.begin, part.stop) for part in shares]
+        self._batches = [order[part.begin : part.stop].tolist() for part in shares]
         try:
             for part, batch in zip(shares, self._loader, strict=True):
                 if self._position.epoch != where.epoch:
@@ -247,15 +244,17 @@ class TrainingLoader(BaseLoader):
         if self._asks_dataset and "dataset" in state:
             self.dataset.load_state_dict(unportable(state["dataset"]))
 
-    def _order(self, epoch: int) -> EpochOrder:
+    def _order(self, epoch: int) -> torch.Tensor:
         if self._sampler is None:
-            return EpochOrder(self.length, self._seed, epoch, shuffle=self._shuffle)
+            if not self._shuffle:
+                return torch.arange(self.length)
+            return epoch_order(self.length, self._seed, epoch)
         drawn = draw(self._sampler, self._seed, epoch)
         if len(drawn) != self.length:
             raise ValueError(
                 f"trial.loader: the sampler has {self.length} indices by its len(), but yields {len(drawn)}"
             )
-        return EpochOrder(self.length, self._seed, epoch, shuffle=False, samples=drawn)
+        return torch.tensor(drawn)
 
     def _shares(self, consumed: int) -> EpochShares:
         return EpochShares(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -25,6 +25,21 @@ class BatchWeight:
 
     def __init__(self) -> None:
         self.value = 1.0
+
+
+def each_part(value: Any, change: Callable[[Any], Any]) -> Any:
+    """``value`` with what ``change`` makes of everything in it, down lists, tuples and maps."""
+    if isinstance(value, tuple):
+        parts = [each_part(part, change) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, list):
+        return [each_part(part, change) for part in value]
+    if isinstance(value, dict):
+        changed = copy.copy(value)
+        for name, part in value.items():
+            changed[name] = each_part(part, change)
+        return changed
+    return change(value)
 
 
 def tagged(batch: Any, weight: float) -> Any:
@@ -62,29 +77,20 @@ class _ScaleGradient(torch.autograd.Function):
 
 
 def scale_gradient(output: Any, factor: float) -> Any:
-    """``output`` with the gradient of every tensor in it (down lists, tuples, maps, dataclasses) times ``factor``."""
-    if isinstance(output, torch.Tensor):
-        if output.requires_grad:
-            return _ScaleGradient.apply(output, factor)
-        return output
-    if isinstance(output, tuple):
-        parts = [scale_gradient(part, factor) for part in output]
-        return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
-    if isinstance(output, list):
-        return [scale_gradient(part, factor) for part in output]
-    if isinstance(output, dict):
-        scaled = copy.copy(output)
-        for name, part in output.items():
-            scaled[name] = scale_gradient(part, factor)
-        return scaled
-    if dataclasses.is_dataclass(output) and not isinstance(output, type):
-        changes = {
-            field.name: scale_gradient(getattr(output, field.name), factor)
-            for field in dataclasses.fields(output)
-            if field.init
-        }
-        return dataclasses.replace(output, **changes)
-    return output
+    """``output`` with the gradient of every tensor in it (in dataclasses too) times ``factor``."""
+
+    def scaled(part: Any) -> Any:
+        if dataclasses.is_dataclass(part) and not isinstance(part, type):
+            changes = {
+                field.name: scale_gradient(getattr(part, field.name), factor)
+                for field in dataclasses.fields(part)
+                if field.init
+            }
+            return dataclasses.replace(part, **changes)
+        is_trained = isinstance(part, torch.Tensor) and part.requires_grad
+        return _ScaleGradient.apply(part, factor) if is_trained else part
+
+    return each_part(output, scaled)
 
 
 def weigh_outputs(model: nn.Module, weight: BatchWeight) -> None:
