@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-import gpusched
+from gpusched.integrations import Owner
 
 if TYPE_CHECKING:
     from gpusched.worker.trial import Trial
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CHECKPOINT = "lightning.ckpt"
 
 
-class Search(Callback):
+class Search(Owner, Callback):
     """The callback that makes a ``Trainer`` a trial; see the top of this file.
 
     Args:
@@ -36,17 +36,9 @@ class Search(Callback):
     """
 
     def __init__(self, trial: Trial | None = None, *, scale_lr: bool = True) -> None:
-        self._trial = trial or gpusched.init()
-        self._trial.take_charge()
+        super().__init__(trial)
         self._scale_lr = scale_lr
-        self._is_asked = self._is_wanted = self._has_options = False
-        #: Whether the search has this trial leave: end the script after ``fit``, without a test or an export.
-        self.is_leaving = False
-
-    @property
-    def trial(self) -> Trial:
-        """The trial: ``hparams``, ``local_batch``, ``folder``."""
-        return self._trial
+        self._is_wanted = self._has_options = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -65,9 +57,7 @@ class Search(Callback):
     @property
     def ckpt_path(self) -> Path | None:
         """The checkpoint to go on from, for ``Trainer.fit``; None for a new trial."""
-        self._is_asked = True
-        folder = self._trial.restored_dir
-        return None if folder is None else folder / CHECKPOINT
+        return self._restored(CHECKPOINT)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Check that the trainer is set up as ``options`` and ``ckpt_path`` say; scale rates and schedules.

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-import gpusched
+from gpusched.integrations import Owner
 
 if TYPE_CHECKING:
     from gpusched.worker.trial import Trial
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 CHECKPOINT = "trainer"
 
 
-class Search(TrainerCallback):
+class Search(Owner, TrainerCallback):
     """The callback that makes a ``Trainer`` a trial; see the top of this file.
 
     Args:
@@ -38,25 +38,15 @@ class Search(TrainerCallback):
     """
 
     def __init__(self, trial: Trial | None = None, *, keep_global_batch: bool = True) -> None:
-        self._trial = trial or gpusched.init()
-        self._trial.take_charge()
+        super().__init__(trial)
         self._keep_global_batch = keep_global_batch
         self._options: TrainingArguments | None = None
-        self._is_asked = False
-        #: Whether the search has this trial leave: end the script after ``train``, without a test or an export.
-        self.is_leaving = False
-
-    @property
-    def trial(self) -> Trial:
-        """The trial: ``hparams``, ``folder``."""
-        return self._trial
 
     @property
     def checkpoint(self) -> str | None:
         """The folder to go on from, for ``Trainer.train(resume_from_checkpoint=..)``; None for a new trial."""
-        self._is_asked = True
-        folder = self._trial.restored_dir
-        return None if folder is None else str(folder / CHECKPOINT)
+        folder = self._restored(CHECKPOINT)
+        return None if folder is None else str(folder)
 
     def arguments(self, options: TrainingArguments) -> TrainingArguments:
         """Fit the options to the trial: its folder, each rank's share of the batch, no saves of the trainer's own.

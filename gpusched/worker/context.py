@@ -40,23 +40,23 @@ class Settings:
     keep_checkpoints: int = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
     """Identity of this rank. ``paths`` is None where no experiment stands behind it."""
 
     launcher: Launcher
-    trial: int
-    incarnation: int
     rank: int
     local_rank: int
     world_size: int
     atoms: int
-    device_kind: str | None
-    experiment: ExperimentPaths | None
-    paths: TrialPaths | None
     hparams: HParams
     seed: int
     settings: Settings
+    trial: int = 0
+    incarnation: int = 0
+    device_kind: str | None = None
+    experiment: ExperimentPaths | None = None
+    paths: TrialPaths | None = None
     #: Of the last report that the daemon has, where the trial's own file has fewer.
     known_seq: int = 0
     #: On a node of a cluster: the trial's fence (``folder/lock.py``).
@@ -143,15 +143,10 @@ def _unscheduled(
     checkpoints = environment.get("GPUSCHED_CHECKPOINTS")
     return Context(
         launcher="torchrun" if environment.get("RANK") else "nobody",
-        trial=0,
-        incarnation=0,
         rank=_number(environment, "RANK", 0),
         local_rank=_number(environment, "LOCAL_RANK", 0),
         world_size=world_size,
         atoms=world_size,
-        device_kind=None,
-        experiment=None,
-        paths=None,
         hparams=HParams(merged(known, hparams)),
         seed=own.get("seed", int(drawn.get("seed", 0))),
         settings=Settings(max_steps=most),

@@ -30,7 +30,7 @@ _OPAQUE = ("torch.", "gpusched.worker.trial")
 """Origins of objects that are not looked into."""
 
 _NESTED_MAX = 10_000
-_COMPARED = 8
+_COMPARED = 32
 _STILL_MAX = 3
 """Reports over which a copy is looked at that does not change: a frozen teacher costs nothing for long."""
 
@@ -208,8 +208,8 @@ def _is_apart(model: Any, known: set[int]) -> bool:
 
 def _values(model: Any) -> list[float]:
     """Return a few numbers that tell models of one shape apart."""
-    torch = sys.modules["torch"]
+    from gpusched.worker.state import sampled
+
     parameters = _parameters(model)
-    some = [each.detach().reshape(-1)[:_COMPARED] for each in (*parameters[:2], *parameters[-2:])]
-    found = torch.nan_to_num(torch.cat([each.to("cpu", torch.float64) for each in some]))
-    return [float(value) for value in found]
+    found = sampled([*parameters[:2], *parameters[-2:]], _COMPARED)
+    return [float(value) for value in found.nan_to_num()]

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from gpusched.processes import stacks
 from gpusched.worker.context import require_cuda
@@ -45,31 +45,25 @@ _PAYLOAD = 5
 
 
 class Call(IntEnum):
-    """Call that a rank can be in when it talks to the others; its text is shown to users."""
+    """Call that a rank can be in when it talks to the others; ``shown`` to users."""
 
-    REPORT = 1
-    SAVE = 2
-    MEAN = 3
-    RESTORE = 4
-    YIELD = 5
-    END = 6
-    STEPS = 7
-    FILES = 8
-    BATCH = 9
+    shown: str
 
-    @property
-    def shown(self) -> str:
-        return {
-            Call.REPORT: "trial.report()",
-            Call.SAVE: "the saving of a checkpoint",
-            Call.MEAN: "trial.mean()",
-            Call.RESTORE: "gpusched.init()",
-            Call.YIELD: "trial.should_yield()",
-            Call.END: "its end",
-            Call.STEPS: "the next of trial.steps()",
-            Call.FILES: "trial.checkpoint_dir()",
-            Call.BATCH: "the next batch of a stream",
-        }[self]
+    REPORT = 1, "trial.report()"
+    SAVE = 2, "the saving of a checkpoint"
+    MEAN = 3, "trial.mean()"
+    RESTORE = 4, "gpusched.init()"
+    YIELD = 5, "trial.should_yield()"
+    END = 6, "its end"
+    STEPS = 7, "the next of trial.steps()"
+    FILES = 8, "trial.checkpoint_dir()"
+    BATCH = 9, "the next batch of a stream"
+
+    def __new__(cls, number: int, shown: str) -> Self:
+        """Make a number that knows its words."""
+        call = int.__new__(cls, number)
+        call._value_, call.shown = number, shown
+        return call
 
 
 class RanksDisagree(RuntimeError):
@@ -272,7 +266,7 @@ def script_line() -> tuple[str, int]:
 def _disagreement(everyone: Sequence[Sequence[float]], place: str) -> str:
     told = []
     for rank, row in enumerate(everyone):
-        call = Call(int(row[0]))
+        call = Call(int(row[0]))  # type: ignore[call-arg]
         where = (
             "has come to its end"
             if call is Call.END

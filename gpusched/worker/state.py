@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -113,6 +113,14 @@ def load_object(
             f"launch of a trial must build the same objects: let their shape depend on "
             f"trial.hparams alone, not on the number of ranks or on chance"
         ) from error
+
+
+def sampled(tensors: Sequence[torch.Tensor], most: int, least: int = 1) -> torch.Tensor:
+    """``most`` values of these tensors in all, ``least`` of each, in float64 on the CPU: the same places every time."""
+    each = max(least, most // max(1, len(tensors)))
+    flat = (tensor.detach().reshape(-1) for tensor in tensors)
+    parts = [part[:: max(1, part.numel() // each)][:each].to("cpu", torch.float64) for part in flat]
+    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
 
 
 def packed(state: Any) -> bytes:

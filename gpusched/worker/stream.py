@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -42,51 +43,46 @@ class Piece(NamedTuple):
     digest: int
 
 
+@dataclass(eq=False)
 class _Reader(IterableDataset[Piece]):
     """Reads one rank's pieces of what is left of an epoch, in the rank or in its worker processes."""
 
-    def __init__(
-        self,
-        dataset: Any,
-        shards: int,
-        places: Mapping[int, Place],
-        seed: int,
-        layout: Layout,
-        global_batch: int,
-        drop_last: bool,
-        collate: Callable[[list[Any]], Any],
-    ) -> None:
-        self._dataset, self._shards, self._places, self._seed = dataset, shards, places, seed
-        self._layout, self._drop_last, self._collate = layout, drop_last, collate
-        self._global_batch = global_batch
+    dataset: Any
+    shards: int
+    places: Mapping[int, Place]
+    seed: int
+    layout: Layout
+    global_batch: int
+    drop_last: bool
+    collate: Callable[[list[Any]], Any]
 
     def __iter__(self) -> Iterator[Piece]:
         info = torch.utils.data.get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        return self._shares(worker, workers) if self._shards == 1 else self._own(worker, workers)
+        return self._shares(worker, workers) if self.shards == 1 else self._own(worker, workers)
 
     def _open(self, number: int) -> Shard:
-        place = self._places.get(number, Place())
-        return Shard(self._dataset, number, self._shards, self._seed, place)
+        place = self.places.get(number, Place())
+        return Shard(self.dataset, number, self.shards, self.seed, place)
 
     def _shares(self, worker: int, workers: int) -> Iterator[Piece]:
         """Read the whole stream; yield this rank's share of each global batch (of every ``workers``-th one)."""
         shard, number = self._open(0), 0
-        while samples := shard.take(self._global_batch):
-            if self._drop_last and len(samples) < self._global_batch:
+        while samples := shard.take(self.global_batch):
+            if self.drop_last and len(samples) < self.global_batch:
                 return
             if number % workers == worker:
-                mine = samples[self._layout.rank :: self._layout.world_size]
-                batch = self._collate(mine or samples[:1])
+                mine = samples[self.layout.rank :: self.layout.world_size]
+                batch = self.collate(mine or samples[:1])
                 places = {0: shard.place}
                 yield Piece(batch, len(mine), len(samples), places, _digest(samples[0]))
             number += 1
 
     def _own(self, worker: int, workers: int) -> Iterator[Piece]:
         """Read the shards of this rank (of every ``workers``-th one); a batch is as mixed as there are shards left."""
-        rank, ranks = self._layout.rank, self._layout.world_size
-        size = self._global_batch * (rank + 1) // ranks - self._global_batch * rank // ranks
-        left = [n for n in range(self._shards) if not self._places.get(n, Place()).has_ended]
+        rank, ranks = self.layout.rank, self.layout.world_size
+        size = self.global_batch * (rank + 1) // ranks - self.global_batch * rank // ranks
+        left = [n for n in range(self.shards) if not self.places.get(n, Place()).has_ended]
         live = [self._open(number) for number in left[rank::ranks][worker::workers]]
         is_idle = worker == 0
         while live:
@@ -98,16 +94,16 @@ class _Reader(IterableDataset[Piece]):
                 read.append(shard)
             places = {shard.number: shard.place for shard in read}
             live = [shard for shard in live[1:] + live[:1] if not places[shard.number].has_ended]
-            if samples and not (self._drop_last and len(samples) < size):
+            if samples and not (self.drop_last and len(samples) < size):
                 is_idle = False
-                yield Piece(self._collate(samples), len(samples), 0, places, 0)
+                yield Piece(self.collate(samples), len(samples), 0, places, 0)
         if (
             is_idle
         ):  # what is left is another rank's: a sample to take part with, which counts for nothing
-            for number in range(self._shards):
-                shard = Shard(self._dataset, number, self._shards, self._seed, Place())
+            for number in range(self.shards):
+                shard = Shard(self.dataset, number, self.shards, self.seed, Place())
                 if samples := shard.take(1):
-                    yield Piece(self._collate(samples), 0, 0, {}, 0)
+                    yield Piece(self.collate(samples), 0, 0, {}, 0)
                     return
 
 

@@ -225,19 +225,12 @@ def _distance(torch: Any, first: bytes, other: bytes) -> float:
 
 
 def _samples(torch: Any, tracked: Iterable[Any]) -> Any:
-    from gpusched.worker import sharded
+    from gpusched.worker import sharded, state
 
-    found = []
-    for value in tracked:
-        if not isinstance(value, torch.nn.Module) or sharded.is_sharded(value):
-            continue
-        found += [each.detach() for each in value.parameters() if each.requires_grad]
-    each = max(8, _SAMPLES // max(1, len(found)))
-    parts = [
-        flat[:: max(1, flat.numel() // each)][:each].to("cpu", torch.float64)
-        for flat in (parameter.reshape(-1) for parameter in found)
-    ]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
+    models = [each for each in tracked if isinstance(each, torch.nn.Module)]
+    whole = [model for model in models if not sharded.is_sharded(model)]
+    trained = [each for model in whole for each in model.parameters() if each.requires_grad]
+    return state.sampled(trained, _SAMPLES, 8)
 
 
 def _optimizer_at_work() -> Any:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpusched.worker.forgotten import owned
 from gpusched.worker.learning_rate import bare_optimizer, power_for
 from gpusched.worker.training import Training
 
@@ -105,7 +106,7 @@ class Witness:
                 if not any(optimizer is value for value in tracked)
             ],
             "loose": sum(
-                id(each) not in kept for optimizer in optimizers for each in _own(optimizer)
+                id(each) not in kept for optimizer in optimizers for each in owned(optimizer)
             ),
             "shared": shared,
         }
@@ -170,19 +171,13 @@ class Witness:
 
     def _sampled(self) -> list[float]:
         """A few values of all parameters that optimizers move, the same ones on every rank and in every launch."""
-        torch = sys.modules.get("torch")
-        found = [
-            each.detach().reshape(-1)
-            for optimizer in self._optimizers.values()
-            for each in _own(optimizer)
-            if not hasattr(each, "to_local") and each.numel()
-        ]
-        if torch is None or not found:
+        if not self._optimizers:
             return []
-        share = max(1, SAMPLED // len(found))
-        parts = [flat[:: max(1, flat.numel() // share)][:share] for flat in found]
-        values = torch.cat([part.to("cpu", torch.float64) for part in parts])
-        return [float(value) for value in torch.nan_to_num(values)]
+        from gpusched.worker.state import sampled
+
+        moved = (each for optimizer in self._optimizers.values() for each in owned(optimizer))
+        whole = [each for each in moved if not hasattr(each, "to_local") and each.numel()]
+        return [float(value) for value in sampled(whole, SAMPLED).nan_to_num()]
 
 
 def _is_optimizer(value: Any) -> bool:
@@ -191,10 +186,6 @@ def _is_optimizer(value: Any) -> bool:
 
 def _bare(value: Any) -> Any:
     return bare_optimizer(value) if _is_optimizer(value) else value
-
-
-def _own(optimizer: Any) -> list[Any]:
-    return [each for group in optimizer.param_groups for each in group["params"]]
 
 
 def _parameters_of(values: list[Any]) -> set[int]:
