@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,26 +20,22 @@ from gpusched.worker.reports import Reporter
 from gpusched.worker.saving import Saver
 from gpusched.worker.training import Training
 
-Where = Callable[[], tuple[int, int]]
 NEVER = float("-inf")
 
 
 class Leaving:
-    """``where``: the step and the iteration of the loop. ``saver`` and ``reporter`` are None where nobody listens."""
+    """Ways out of a script. ``saver`` and ``reporter`` are None where nobody listens."""
 
     def __init__(
         self,
         group: Group,
         training: Training,
-        where: Where,
         word: Path | None,
         saver: Saver | None,
         reporter: Reporter | None,
-        in_loop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._group = group
         self._training = training
-        self._where = where
         self._word = word
         self._said: Why | None = None
         #: The step reported last, None before the first; and what the end of the interpreter means.
@@ -47,8 +43,6 @@ class Leaving:
         self._at_exit: Why = "finished"
         self._saver = saver
         self._reporter = reporter
-        #: Whether the script iterates over ``trial.steps()``.
-        self.in_loop = in_loop
         self._pid = os.getpid()
         self._asked: Go = "continue"
         #: The best score of this incarnation, the step it was reported at, and what its model was then.
@@ -77,20 +71,20 @@ class Leaving:
 
     def scored(self, score: float) -> None:
         """Remember the step just reported, and whether it is the best of this incarnation; more is better."""
-        self.reported_step = self._where()[0]
+        self.reported_step = self._training.step
         if score > self._best:
-            self._best, self._best_step = score, self._where()[0]
+            self._best, self._best_step = score, self._training.step
             self._best_version = self._training.version
 
-    def act(self, go: Go, *, in_loop: bool) -> None:
-        """Do what the scheduler says, now or (``in_loop``) at the end of the loop's body. May raise SystemExit."""
+    def act(self, go: Go) -> None:
+        """Do what the scheduler says, now or (inside ``steps()``) at the end of the body. May raise SystemExit."""
         if go == "continue" or (self._asked == "yield" and go == "save"):
             return
         script_saves = self.writes_files or (self.in_charge and not self._training.tracked)
         if script_saves and go in ("save", "yield"):
             self._asked = go
             return
-        at_boundary = in_loop and not self._training.mid_epoch
+        at_boundary = self._training.is_looping and not self._training.mid_epoch
         if at_boundary or (self.in_charge and go != "save"):
             self._asked = go
         elif go == "save":
@@ -116,7 +110,7 @@ class Leaving:
     def should_save(self) -> bool:
         """Whether a checkpoint of this step is wanted that the script has not written yet."""
         self.writes_files = True
-        return self._asked in ("save", "yield") and self._files_step != self._where()[0]
+        return self._asked in ("save", "yield") and self._files_step != self._training.step
 
     def when_asked(self) -> bool:
         """Answer whether to leave; save first, unless the script does that itself."""
@@ -125,7 +119,7 @@ class Leaving:
             return True
         script_saves = self.writes_files or not self._training.tracked
         if script_saves and self._asked == "yield" and self._saver is not None:
-            step = self._where()[0]
+            step = self._training.step
             if self._files_step == step:
                 return self._leave_with_files()
             if self._refused_step != step:
@@ -149,12 +143,12 @@ class Leaving:
         if saver is None or folder is None:
             with TemporaryDirectory(prefix="gpusched-") as aside:
                 yield Path(aside)
-            self._refused_step = self._where()[0]
+            self._refused_step = self._training.step
             return
         yield folder
         self._group.exchange(Call.FILES)  # every rank has written its files
-        step, iteration = self._where()
-        iteration += self.in_loop() and not self._training.mid_epoch
+        step, iteration = self._training.where
+        iteration += self._training.is_looping and not self._training.mid_epoch
         capture = self._training.capture
         if self._asked != "yield":
             saver.save_behind(step, iteration, capture, folder)
@@ -162,7 +156,7 @@ class Leaving:
             self._asked = "continue" if self._asked == "save" else self._asked
         elif saver.save(step, iteration, capture, script_folder=folder):
             self._files_step = step
-            if self._is_promised or not (self.in_charge or self.in_loop()):
+            if self._is_promised or not (self.in_charge or self._training.is_looping):
                 left = self._leave_with_files()
                 if left and not self.in_charge:
                     raise SystemExit(0)
@@ -177,8 +171,8 @@ class Leaving:
         if saver is None or not self._training.tracked or self.writes_files:
             return
         self._count()
-        if saver.begun_step != self._where()[0] or not saver.settle():
-            saver.save(*self._where(), self._training.capture)
+        if saver.begun_step != self._training.step or not saver.settle():
+            saver.save(*self._training.where, self._training.capture)
 
     # ------------------------------------------------------------------ inside
 
@@ -190,20 +184,20 @@ class Leaving:
     def _warn_once(self) -> None:
         """Say, before the first checkpoint with nothing in it, that there is nothing to go on from."""
         if not self.has_state and self._group.rank == 0:
-            say(self._training.usage.stateless(self._where()[0], resumed=False))
+            say(self._training.usage.stateless(self._training.step, resumed=False))
         self.has_state = True
 
     def _save_behind(self) -> None:
         self._warn_once()
         if self._saver is not None:
-            self._saver.save_behind(*self._where(), self._training.capture)
+            self._saver.save_behind(*self._training.where, self._training.capture)
 
     def _save_to_leave(self) -> bool:
         """Save, twice if need be, and say so. False: the disk refuses one of them, so the trial goes on."""
         saver = self._saver
         self._warn_once()
         if saver is not None:
-            where, capture = self._where(), self._training.capture
+            where, capture = self._training.where, self._training.capture
             is_saved = saver.save(*where, capture, hand_over=True) or saver.save(*where, capture)
             if is_saved and self._group.share(Call.YIELD, self._say_goodbye())[0]:
                 return True
@@ -213,7 +207,9 @@ class Leaving:
     def _leave_with_files(self) -> bool:
         """Leave if the files of this step are committed; until then the trial goes on, and is still asked to leave."""
         saver = self._saver
-        is_committed = self._files_step == self._where()[0] and saver is not None and saver.settle()
+        is_committed = (
+            self._files_step == self._training.step and saver is not None and saver.settle()
+        )
         if is_committed and self._group.share(Call.YIELD, self._say_goodbye())[0]:
             return True
         self._asked = "yield"
@@ -222,8 +218,8 @@ class Leaving:
     def _say_goodbye(self) -> bool:
         if self._saver is not None:
             self._saver.wait()  # what is being written may be the best model there is
-        saved = self._saver is not None and self._saver.saved_step == self._where()[0]
-        return self.say("yielded", self._where()[0] if saved else None)
+        saved = self._saver is not None and self._saver.saved_step == self._training.step
+        return self.say("yielded", self._training.step if saved else None)
 
     def say(self, why: Why, saved_step: int | None) -> bool:
         """Say the last word, once. False if the disk refuses."""
@@ -267,13 +263,13 @@ class Leaving:
             saver.work_alone()
         if save:
             try:
-                saver.save(*self._where(), self._training.capture)
+                saver.save(*self._training.where, self._training.capture)
             except Exception as error:  # sharded parameters, say, whose process group is gone
-                say(f"the last state (step {self._where()[0]}) cannot be saved: {error}")
+                say(f"the last state (step {self._training.step}) cannot be saved: {error}")
 
     def _has_unsaved_best(self, saver: Saver) -> bool:
         """Whether the script's last report is its best, of the model as it is now, and has no checkpoint."""
-        step = self._where()[0]
+        step = self._training.step
         if self._best_step != step:
             return False
         saver.wait()

@@ -31,6 +31,9 @@ class Training:
     def __init__(self, context: Context, usage: Usage) -> None:
         settings = context.settings
         self.usage = usage
+        #: Steps reported, iterations of ``trial.steps()`` finished, and whether the script is inside that loop.
+        self.step = self.iteration = 0
+        self.is_looping = False
         self._checkpoint: Restorable | None = None
         self._loaded: dict[str, Any] | None = None
         self.layout = Layout(
@@ -56,6 +59,11 @@ class Training:
         self._made: Counter[tuple[str, int]] = Counter()
         self._optimizers = 0
         self._has_stepped = False
+
+    @property
+    def where(self) -> tuple[int, int]:
+        """Steps reported and iterations finished."""
+        return self.step, self.iteration
 
     @property
     def keeps_global_batch(self) -> bool:
@@ -124,7 +132,7 @@ class Training:
 
         return sum(state.size_bytes(value) for value in self.tracked.values())
 
-    def track(self, objects: dict[str, Any], step: int) -> None:
+    def track(self, objects: dict[str, Any]) -> None:
         """Remember these, and put them back to where the checkpoint has them.
 
         Raises:
@@ -160,12 +168,12 @@ class Training:
         for name, value in objects.items():
             if name in saved:
                 state.load_object(
-                    name, value, self._kept(value, saved[name]), step, self.tracked.values()
+                    name, value, self._kept(value, saved[name]), self.step, self.tracked.values()
                 )
             else:
                 known = ", ".join(saved) or "nothing"
                 say(
-                    f"trial.track({name}=...): not in the checkpoint of step {step} "
+                    f"trial.track({name}=...): not in the checkpoint of step {self.step} "
                     f"(which holds {known}); it starts afresh"
                 )
         self.clock.frozen = False
@@ -224,6 +232,7 @@ class Training:
 
     def reported(self, step: int) -> None:
         """Note a report: the script is set up, and the checkpoint it was restored from is not needed any more."""
+        self.step = step
         self.clock.reported(step)
         if self._checkpoint is not None:
             self._checkpoint.close()

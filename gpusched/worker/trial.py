@@ -48,7 +48,7 @@ class Trial(Setup):
         self._reporter: Reporter | None = None
         self._saver: Saver | None = None
         self._successor: Successor | None = None
-        word = None
+        word, keep = None, context.settings.keep_checkpoints
         if context.paths is not None and context.experiment is not None:
             paths, number = context.paths, context.incarnation
             fence = Fence(context.fence, number)
@@ -71,30 +71,20 @@ class Trial(Setup):
             if self._channel is not None:
                 log = partial(ReportLog, paths.reports, number, context.known_seq, say)
                 self._reporter = Reporter(log, self._channel, self._successor, fence)
-            keep, seed = context.settings.keep_checkpoints, context.seed
             folder = paths.checkpoints
-            self._saver = Saver(group, folder, keep, self._channel, seed, context.trial, fence)
+            self._saver = Saver(group, folder, keep, self._channel, self.seed, context.trial, fence)
         elif context.checkpoints is not None:
-            keep, folder = context.settings.keep_checkpoints, context.checkpoints
-            self._saver = Saver(group, folder, keep, None, context.seed)
+            self._saver = Saver(group, context.checkpoints, keep, None, self.seed)
         self._witness: Witness | None = None
         if context.is_rehearsal and context.paths is not None:
             seen = context.paths.seen(context.incarnation, context.rank)
             power = context.settings.lr_power
             self._witness = Witness(seen, self._training, context.world_size, power)
-        self._leaving = Leaving(
-            group,
-            self._training,
-            self._where,
-            word,
-            self._saver,
-            self._reporter,
-            lambda: self._looping,
-        )
+        self._leaving = Leaving(group, self._training, word, self._saver, self._reporter)
         self._checkpoint: Restorable | None = None
-        self._step = self._iteration = self._step_before = 0
+        self._step_before = 0
         self._state: PlainState | None = None
-        self._looping = self._diverged = self._reported = self._arrived = False
+        self._diverged = self._reported = self._arrived = False
         self._step_began_s = time.monotonic()
         if self._successor is None:
             self._arrive()
@@ -117,7 +107,7 @@ class Trial(Setup):
     def step(self) -> int:
         """Steps finished so far, which is the last one reported; 0 before the first."""
         self._arrive()
-        return self._step
+        return self._training.step
 
     @property
     def state(self) -> PlainState:
@@ -134,7 +124,7 @@ class Trial(Setup):
                 )
             self._arrive()
             self._state = PlainState()
-            self._training.track({STATE_NAME: self._state}, self._step)
+            self._training.track({STATE_NAME: self._state})
         return self._state
 
     @property
@@ -170,11 +160,11 @@ class Trial(Setup):
         if self._witness is not None:
             self._witness.attach()
         if objects:
-            self._training.track(objects, self._step)
+            self._training.track(objects)
         self._training.restore_clock()
         self._set_generators()
         self._step_began_s = time.monotonic()
-        return self._step
+        return self._training.step
 
     # ------------------------------------------------------------------ training
 
@@ -190,15 +180,15 @@ class Trial(Setup):
             self.track(**objects)
         self._arrive()
         self._set_generators()
-        self._looping = True
+        self._training.is_looping = True
         try:
             while not self._done(limit):
                 self._training.begin_round()
                 self._step_began_s = time.monotonic()
-                before = self._step_before = self._step
-                yield self._iteration
-                self._iteration += 1
-                if self._step == before and not self._leaving.has_left:
+                before = self._step_before = self._training.step
+                yield self._training.iteration
+                self._training.iteration += 1
+                if self._training.step == before and not self._leaving.has_left:
                     self._group.exchange(
                         Call.STEPS
                     )  # no rank may have reported where this one did not
@@ -207,7 +197,7 @@ class Trial(Setup):
             if self._reported:
                 self._leaving.save_final()
         finally:
-            self._looping = False
+            self._training.is_looping = False
 
     def report(self, step: int | None = None, **metrics: Any) -> None:
         """Tell how the trial does after one more step, and do what the scheduler says. Every rank calls it.
@@ -242,7 +232,7 @@ class Trial(Setup):
             if not self._leaving.in_charge:
                 raise SystemExit(0)
             return
-        if step == self._step and not self._reported:
+        if step == self._training.step and not self._reported:
             return  # a loop that evaluates before it trains: this step was reported by the launch before, or is step 0
         if (
             step is None
@@ -251,9 +241,9 @@ class Trial(Setup):
             and self.rank == 0
         ):
             say(
-                f"this trial.report(...) counts as step {self._step + 1}, but the optimizer has not stepped in this "
-                f"launch: a loop that evaluates before it trains skips as much training at every resume. Report after "
-                f"training, or say where training stands: trial.report(step=iteration, ...)"
+                f"this trial.report(...) counts as step {self._training.step + 1}, but the optimizer has not stepped "
+                f"in this launch: a loop that evaluates before it trains skips as much training at every resume. "
+                f"Report after training, or say where training stands: trial.report(step=iteration, ...)"
             )
         step = self._next_step(step)
         if not self._reported:
@@ -261,7 +251,9 @@ class Trial(Setup):
             if self._files is not None:
                 self._files.watch_torch()
             writes_files = self._leaving.writes_files
-            self._usage.at_first_report(self._training, self._step, writes_files=writes_files)
+            self._usage.at_first_report(
+                self._training, self._training.step, writes_files=writes_files
+            )
             self._leaving.has_state = (
                 bool(self._training.tracked) or writes_files or self._usage.tracks
             )
@@ -272,7 +264,7 @@ class Trial(Setup):
         if self._witness is not None:
             self._witness.reported(step, metrics, shared)
         go = self._speak(step, round(now_s - began_s, 6), metrics)
-        self._leaving.act(go, in_loop=self._looping)
+        self._leaving.act(go)
         self._step_began_s = time.monotonic()
 
     def mean(self, correct: Any, total: Any) -> float:
@@ -334,7 +326,7 @@ class Trial(Setup):
             RuntimeError: Nothing has been reported yet: a checkpoint is of a reported step.
             OSError: The disk refuses, and the script has been told to leave already.
         """
-        if self._step == (self._step_before if self._looping else 0):
+        if self._training.step == (self._step_before if self._training.is_looping else 0):
             raise RuntimeError(
                 "trial.checkpoint_dir() before trial.report(...): a checkpoint is of a reported step, so report "
                 "first, then save"
@@ -371,7 +363,7 @@ class Trial(Setup):
             found = self._saver.newest()
         self._checkpoint = found
         if found is not None:
-            self._step, self._iteration = found.step, found.facts["iteration"]
+            self._training.step, self._training.iteration = found.step, found.facts["iteration"]
         self._training.goes_on_from(found)
         self._step_began_s = time.monotonic()
 
@@ -391,16 +383,13 @@ class Trial(Setup):
         self._leaving.say("yielded", step)
         raise SystemExit(0)
 
-    def _where(self) -> tuple[int, int]:
-        return self._step, self._iteration
-
     def _next_step(self, step: int | None) -> int:
         if step is None:
-            return self._step + 1
-        if step <= self._step:
+            return self._training.step + 1
+        if step <= self._training.step:
             hint = "it counts finished steps, so the first is 1" if step == 0 else "it must go up"
             raise ValueError(
-                f"trial.report(step={step}) after step {self._step}: {hint}; leave it out, or pass "
+                f"trial.report(step={step}) after step {self._training.step}: {hint}; leave it out, or pass "
                 f"epoch + 1"
             )
         return int(step)
@@ -421,13 +410,12 @@ class Trial(Setup):
                 if self._saver is not None and self._saver.is_worth_saving():
                     go = "save"
                 most = self._context.settings.max_steps
-                if most is not None and step >= most and not self._looping:
+                if most is not None and step >= most and not self._training.is_looping:
                     go = (
                         "leave" if self._saver is None else "yield"
                     )  # as R ends a trial of a search
         code, said = self._group.share(Call.REPORT, GO.index(go), step)
-        self._step = int(said)
-        self._training.reported(self._step)
+        self._training.reported(int(said))
         self._leaving.scored(self._score(clean))
         if self._channel is not None and self._channel.leaves_soon and self._saver is not None:
             self._saver.make_room(lambda: self._training.size_bytes)
@@ -456,8 +444,8 @@ class Trial(Setup):
 
     def _done(self, limit: int | None) -> bool:
         most = self._context.settings.max_steps
-        return (limit is not None and self._iteration >= limit) or (
-            most is not None and self._step >= most
+        return (limit is not None and self._training.iteration >= limit) or (
+            most is not None and self._training.step >= most
         )
 
     def _set_generators(self) -> None:
