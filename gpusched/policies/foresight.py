@@ -1,7 +1,7 @@
 """``foresight``: every atom-second goes to whatever promises most for the deadline.
 
     forecast   the level of each trial at the deadline, had it all atoms from now on           ``foresight_beliefs``
-    incumbent  the trial with the best forecast M; ``_price``: what one more atom is worth to it a second
+    incumbent  the trial with the best forecast M; ``_price``: what an atom more brings it at the deadline, a second
     bids       a trial: E[(X - M)+] / what finding out costs                                   ``_bid_of``
                a new configuration: the same, for a launch and a first look                    ``_bid_of_new``
     rule       at a report a trial keeps its atoms while no bid elsewhere is higher; free atoms go to the highest
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from gpusched.core.decisions import Decision, Pause, Resize, Resume, Start, Stop
 from gpusched.core.policy import NO_STEP_FITS, TrialView, View
@@ -28,7 +29,7 @@ REFRESH = 0.01
 #: With more live trials than this, forecasts of all wait for more than one report that calls for them.
 AT_ONCE = 32
 #: A newcomer is judged after it has trained this share of what its launch took.
-LOOK = 0.5
+LOOK = 0.25
 #: Steps after a launch before the incumbent is resized: its speed is known by then.
 COOLDOWN = 3
 
@@ -85,7 +86,7 @@ class Foresight(base.Policy):
         self._asked = 0
         self._refreshed_at, self._trials_then, self._is_stale = view.now, len(view.trials), False
         beliefs = self.beliefs
-        beliefs.refresh(view, self._look_s(view))
+        beliefs.refresh(view)
         for i, belief in beliefs.of.items():
             belief.bid = self._bid_of(view, view.trials[i], belief)
         self._queue = [i for i in beliefs.of if i in view.paused and i != beliefs.incumbent]
@@ -111,9 +112,10 @@ class Foresight(base.Policy):
     def _bid(self, view: View, belief: Belief, unpaid: float, launch_s: float) -> float:
         """Return the most that training on for some more looks, or all of the way, may bring an atom-second."""
         step_s, to_beat = self.beliefs.step_s(view), self.beliefs.to_beat
+        deviation = self.beliefs.curves.apart * belief.deviation
 
         def bid(share: float, steps: float) -> float:
-            excess = expected_excess(belief.mean, share * belief.deviation, to_beat)
+            excess = expected_excess(belief.mean, share * deviation, to_beat)
             return excess / ((unpaid + max(1.0, min(steps, belief.steps))) * step_s + launch_s)
 
         looks = (
@@ -137,38 +139,32 @@ class Foresight(base.Policy):
         return sum(bids) / len(bids)
 
     def _price(self, view: View, atoms: int) -> float:
-        """Return what one more atom is worth to the incumbent that has so many, a second."""
-        top = view.rules.fit(view.atoms_total)
-        sizes = view.rules.sizes or (atoms + 1,)
-        larger = min((size for size in sizes if atoms < size <= top), default=None)
-        if self.beliefs.incumbent is None or self.beliefs.slope <= 0 or larger is None:
-            return 0.0
-        more = view.speedup(larger) - (view.speedup(atoms) if atoms else 0.0)
-        step_s = self.beliefs.step_s(view, view.trials[self.beliefs.incumbent])
-        return more / (larger - atoms) * self.beliefs.slope / step_s
+        """Return the most that some more atoms would bring the incumbent that has so many, an atom-second."""
+        at, now = self.beliefs.at, self._score_on(atoms)
+        gains = ((at[size] - now) / (size - atoms) for size in at if size > atoms)
+        return max(0.0, *gains, 0.0) / view.time_left_s
 
     def _wanted(self, view: View, against: float) -> int:
         """Return the atoms the incumbent should have if an atom-second is worth ``against`` elsewhere."""
-        if self.beliefs.incumbent is None or self.beliefs.slope <= 0:
-            return 0
-        trial, high = view.trials[self.beliefs.incumbent], view.rules.fit(view.atoms_total)
-        low = held = trial.atoms if trial.is_live else 0
-        if high <= held or (held and not pays(view, held, high)):
+        best = self.beliefs.best(view)
+        held = best.atoms if best is not None and best.is_live else 0
+        if not math.isfinite(against):
             return held
-        while low < high:
-            middle = (low + high) // 2
-            if self._price(view, middle) > against:
-                low = middle + 1
-            else:
-                high = middle
-        return max(held, view.rules.fit(low)) if low else held
+        worth = max(0.0, against) * view.time_left_s
+        larger = (size for size in self.beliefs.at if size > held)
+        return max((held, *larger), key=lambda size: (self._score_on(size) - worth * size, -size))
 
-    def _waiting(self, view: View) -> tuple[float, int | None]:
-        """Return the highest bid of a paused trial."""
-        for i in self._queue:
-            if i in self.beliefs.of and may_resume(view, view.trials[i]):
-                return self.beliefs.of[i].bid, i
-        return -1.0, None
+    def _score_on(self, atoms: int) -> float:
+        """Return the incumbent's forecast on so many atoms from now on, or on the next size that is known."""
+        at = self.beliefs.at
+        known = max((size for size in at if size <= atoms), default=min(at, default=0))
+        return at.get(known, NEVER)
+
+    def _waiting(self, view: View, served: int = 0) -> tuple[float, int | None]:
+        """Return the highest bid of a paused trial, but for so many that have atoms coming."""
+        able = (i for i in self._queue if i in self.beliefs.of and may_resume(view, view.trials[i]))
+        waiting = next(islice(able, served, None), None)
+        return (-1.0, None) if waiting is None else (self.beliefs.of[waiting].bid, waiting)
 
     def _elsewhere(self, view: View) -> float:
         return max(self._new, self._waiting(view)[0])
@@ -223,7 +219,7 @@ class Foresight(base.Policy):
 
     def _leave(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """Pause the trial if its atoms are worth more elsewhere."""
-        waiting, who = self._waiting(view)
+        waiting, who = self._waiting(view, self._spare(view))
         other, why = self._new, "a new configuration promises more"
         if waiting > other:
             other, why = waiting, f"trial {who} promises more"
@@ -236,39 +232,47 @@ class Foresight(base.Policy):
             self._judged[1] += 1
         return (Pause(trial.id, f"pauses: {why}"),)
 
+    def _spare(self, view: View) -> int:
+        """Return the atoms, free or coming, that the incumbent leaves to others."""
+        best, spare = self.beliefs.best(view), view.atoms_free + view.atoms_coming
+        if best is not None and best.is_live and self._may_grow(best):
+            spare -= self._wanted(view, self._elsewhere(view)) - best.atoms
+        return max(0, spare)
+
     def _needs_atoms(self, view: View, against: float) -> bool:
         """Tell whether the incumbent waits for an atom, or is to have more than are free or coming."""
         best = self.beliefs.best(view)
-        if best is None or best.is_resizing:
+        if best is None or (best.is_live and not self._may_grow(best)):
             return False
         if not best.is_live:
             return not self._rests(view)
         has = best.atoms + view.atoms_free + view.atoms_coming
-        is_worth_it = self._price(view, best.atoms) > against
-        return is_worth_it and self._wanted(view, against) > has
+        return self._price(view, best.atoms) > against and self._wanted(view, against) > has
+
+    def _may_grow(self, incumbent: TrialView) -> bool:
+        is_running = incumbent.state is TrialState.RUNNING and not incumbent.is_resizing
+        return is_running and incumbent.steps_since_resize >= COOLDOWN
 
     def _grow(self, view: View, trial: TrialView) -> Sequence[Decision]:
-        free = view.atoms_free
-        if trial.steps_since_resize <= COOLDOWN or not free:
+        """Take free atoms as far as that pays; let some reports pass while more are coming."""
+        if not view.atoms_free or not self._may_grow(trial):
+            self._waited = 0
             return base.NOTHING
-        elsewhere = self._elsewhere(view)
-        atoms = self._grown(view, trial, elsewhere)
-        if atoms <= trial.atoms:
+        self._waited += 1
+        wanted = self._wanted(view, self._elsewhere(view))
+        most = trial.atoms + view.atoms_free
+        atoms = view.rules.fit(min(wanted, most))
+        more = view.rules.fit(min(wanted, most + self._coming(view, trial)))
+        grows = trial.atoms < atoms <= most and pays(view, trial.atoms, atoms)
+        # One resize instead of two: the dearer a resize, the longer it may wait for the rest.
+        if not grows or (more > atoms and self._waits(view, trial)):
             return base.NOTHING
-        wanted = self._wanted(view, elsewhere)
-        if view.rules.fit(min(wanted, trial.atoms + free + self._coming(view, trial))) > atoms:
-            # One resize instead of two: the dearer a resize, the longer it may wait for the rest.
-            self._waited += 1
-            if self._waited <= max(1.0, 0.5 * view.overhead_s / (trial.step_time_s or 1.0)):
-                return base.NOTHING
         self._waited = 0
         return (Resize(trial.id, atoms, f"grows {trial.atoms} -> {atoms}: the best forecast"),)
 
-    def _grown(self, view: View, trial: TrialView, elsewhere: float) -> int:
-        """Return the atoms that the incumbent would have if it took free ones, as far as it pays."""
-        most = trial.atoms + view.atoms_free
-        atoms = view.rules.fit(min(self._wanted(view, elsewhere), most))
-        return atoms if atoms <= most and pays(view, trial.atoms, atoms) else trial.atoms
+    def _waits(self, view: View, incumbent: TrialView) -> bool:
+        """Tell whether the incumbent may let another report pass: atoms are kept free for it so long."""
+        return self._waited <= max(1.0, 0.5 * view.overhead_s / (incumbent.step_time_s or 1.0))
 
     def _coming(self, view: View, incumbent: TrialView) -> int:
         """Return the atoms on their way, and those of trials that will make room at their next report."""
@@ -314,10 +318,9 @@ class Foresight(base.Policy):
         if best is not None and is_ready and not self._rests(view):
             atoms = min(max(1, self._wanted(view, elsewhere)), view.atoms_free)
             return (Resume(best.id, atoms, "the best forecast goes on"),)
-        if best is not None and best.is_live and not best.is_resizing:
-            takes_them = best.steps_since_resize >= COOLDOWN
-            if takes_them and self._grown(view, best, elsewhere) > best.atoms:
-                return base.NOTHING
+        may_grow = best is not None and self._may_grow(best) and self._waits(view, best)
+        if best is not None and may_grow and self._wanted(view, elsewhere) > best.atoms:
+            return base.NOTHING
         if who is not None and (waiting > self._new or not view.can_draw):
             return (Resume(who, 1, "the most promising of those that wait"),)
         if view.can_draw:

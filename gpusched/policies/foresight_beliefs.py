@@ -13,8 +13,6 @@ from gpusched.policies.foresight_curves import VOTERS, Belief, Curves
 MARGIN = 0.05
 #: Paused trials that are forecast each time: the best ones.
 CONSIDERED = 128
-#: Share of what it still gains that a step is worth to an incumbent with time to spare: growing may fail.
-HURRY = 0.05
 
 
 class Beliefs:
@@ -23,10 +21,11 @@ class Beliefs:
     def __init__(self, most_steps: int | None) -> None:
         self.curves = Curves()
         self.of: dict[int, Belief] = {}
-        #: The trial with the best forecast, that forecast, and what a step more would bring it at the deadline.
+        #: The trial with the best forecast, and that forecast.
         self.incumbent: int | None = None
         self.to_beat = NEVER
-        self.slope = 0.0
+        #: The incumbent's forecast by the atoms that it has from now on.
+        self.at: dict[int, float] = {}
         #: The best score of a trial that is over.
         self.over = NEVER
         #: The forecast of each trial when it was last made.
@@ -40,17 +39,23 @@ class Beliefs:
             return trial.step_time_s * view.speedup(trial.atoms)
         return view.step_on_one_atom_s or 1.0
 
-    def horizon(self, view: View, trial: TrialView | None = None, spent_s: float = 0.0) -> float:
-        """Return the steps a trial, or a new one, would have if all atoms were its own from now on.
+    def horizon(
+        self,
+        view: View,
+        trial: TrialView | None = None,
+        spent_s: float = 0.0,
+        atoms: int | None = None,
+    ) -> float:
+        """Return the steps a trial, or a new one, would have if so many atoms (None: all) were its own from now on.
 
         Some time is kept back: a growth takes effect some reports later.
         """
         left_s = max(0.0, view.time_left_s * (1 - MARGIN) - 3 * self.step_s(view)) - spent_s
-        top, steps = view.rules.fit(view.atoms_total), 0
-        seconds = view.speedup(top) * max(0.0, left_s - view.overhead_s)
-        if trial is not None:
-            steps = trial.step
-            seconds = max(seconds, view.speedup(trial.atoms) * left_s if trial.atoms else 0.0)
+        held, steps = (0, 0) if trial is None else (trial.atoms, trial.step)
+        size = view.rules.fit(view.atoms_total) if atoms is None else atoms
+        seconds = view.speedup(size) * max(0.0, left_s - view.overhead_s)
+        if held and (atoms is None or atoms == held):
+            seconds = max(seconds, view.speedup(held) * left_s)
         return min(steps + seconds / self.step_s(view, trial), self._most_steps)
 
     def believe(self, view: View, trial: TrialView) -> Belief | None:
@@ -59,8 +64,8 @@ class Beliefs:
         self.of.update(found)
         return found.get(trial.id)
 
-    def refresh(self, view: View, look_s: float) -> None:
-        """Forecast every trial anew. ``look_s``: time that a newcomer has before it is judged."""
+    def refresh(self, view: View) -> None:
+        """Forecast every trial anew."""
         self.curves.rescale(view.trials)
         seen = self.curves.seen
         paused = [i for i in view.paused if i in seen and not view.trials[i].held_by_user]
@@ -71,28 +76,33 @@ class Beliefs:
         among = (*view.live, *paused[:CONSIDERED])
         self.of = self.curves.believe({i: self.horizon(view, view.trials[i]) for i in among})
         self._last.update((i, belief.mean) for i, belief in self.of.items())
-        self._choose_incumbent(view, look_s)
+        self._choose_incumbent(view)
 
-    def _choose_incumbent(self, view: View, look_s: float) -> None:
-        """Take the best forecast, less half its deviation; in doubt the incumbent stays."""
-        before = self.incumbent
+    def _choose_incumbent(self, view: View) -> None:
+        """Take the best forecast, less half its deviation; in doubt the incumbent stays, longer if trials are alike."""
+        before, doubt = self.incumbent, 0.5 / self.curves.unlike
 
         def merit(i: int) -> tuple[float, int]:
             belief = self.of[i]
-            return belief.mean - (0.0 if i == before else 0.5 * belief.deviation), -i
+            return belief.mean - (0.0 if i == before else doubt * belief.deviation), -i
 
         self.incumbent = max(self.of, key=merit, default=None)
-        over = self.over
-        self.to_beat, self.slope = over, 0.0
-        if self.incumbent is None:
-            return
-        belief = self.of[self.incumbent]
-        if belief.mean <= over:
-            return
-        self.to_beat, self.slope = belief.mean, belief.gain
-        later = self.horizon(view, view.trials[self.incumbent], view.overhead_s + look_s)
-        if later >= self._most_steps:
-            self.slope = HURRY * belief.rise / belief.steps
+        self.to_beat, self.at = self.over, {}
+        if self.incumbent is not None and self.of[self.incumbent].mean > self.over:
+            self.to_beat = self.of[self.incumbent].mean
+            self.at = self._by_atoms(view, self.incumbent)
+
+    def _by_atoms(self, view: View, number: int) -> dict[int, float]:
+        """Return a trial's forecast by the atoms that it has from now on: what it has, and the larger sizes."""
+        trial, belief, top = view.trials[number], self.of[number], view.rules.fit(view.atoms_total)
+        held = trial.atoms if trial.is_live else 0
+        doubled = (2**power for power in range(top.bit_length()))
+        sizes = sorted({top, *(a for a in view.rules.sizes or doubled if held < a <= top)} - {held})
+        ends = [self.horizon(view, trial, atoms=atoms) for atoms in (held, *sizes) if atoms]
+        scores = [one.mean for one in self.curves.believe_at(number, ends)]
+        if not held:
+            scores.insert(0, belief.mean - belief.rise)
+        return dict(zip((held, *sizes), scores, strict=True))
 
     def best(self, view: View) -> TrialView | None:
         """Return the incumbent."""

@@ -15,13 +15,14 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import digamma
 
 from gpusched.core.policy import TrialView
 from gpusched.core.speed import RunningMedian
@@ -54,6 +55,8 @@ JUDGED = 8
 AHEAD = (1.5, 2.0, 4.0)
 #: Trials that vote on shapes, and newcomers that the promise of another one is taken from: the latest.
 VOTERS, FRESH = 256, 64
+#: Rises that differ by less than this share of themselves count as alike; looks at unlike ones, before any was seen.
+ALIKE, UNLIKE = 0.25, 0.05
 #: Points of an octave at which shapes are tabulated.
 FINE = 16
 
@@ -82,6 +85,14 @@ def _at(steps: Array) -> Array:
     return found
 
 
+def shape_at(shape: int, step: int) -> float:
+    """Return one shape at a step, between the points at which it is tabulated."""
+    place = min(math.log2(max(1, step)) * FINE, len(TABLE) - 1.001)
+    below = int(place)
+    low, high = float(TABLE[below, shape]), float(TABLE[below + 1, shape])
+    return low + (place - below) * (high - low)
+
+
 @cache
 def _between(low: int, high: int) -> Array:
     """Return the mean of each shape over the steps after ``low``, up to ``high``."""
@@ -97,6 +108,8 @@ class Seen:
     bin: int = -1
     step: int = 0
     level: float = NEVER
+    #: The score at the first look, and its variance.
+    start: tuple[float, float] | None = None
     #: By shape: start, amplitude, their variances and covariance; and the logarithm of how well it explains the curve.
     fit: Array = field(default_factory=lambda: np.zeros((6, 0)))
     #: Fading sums over looks, by shape: of s, s*s, s*y; and of 1, y.
@@ -113,11 +126,10 @@ class Seen:
 
 @dataclass(slots=True)
 class Belief:
-    """A trial at the deadline: its score, give or take, and its gain a step there."""
+    """A trial at the deadline: its score, give or take."""
 
     mean: float
     deviation: float
-    gain: float
     #: How far it is from there, in score; the step of its last look; and the steps from there.
     rise: float
     step: float
@@ -143,6 +155,9 @@ class Curves:
         self.ceiling, self.usual, self.range = math.inf, 0.0, 1.0
         #: How much wider errors of forecasts a look ahead are than forecast.
         self.doubt = 1.0
+        #: How much trials differ (0: they are alike; 1: as much as usual), and the share of its deviation by which a
+        #: forecast may differ from those of other trials.
+        self.unlike = self.apart = 1.0
         self._errors, self._count = 2.0, 2.0
         self._given: float | None = None
         self._low, self._high = math.inf, -math.inf
@@ -151,9 +166,13 @@ class Curves:
         self._forget()
 
     def _forget(self) -> None:
-        #: Logarithm of how likely each shape is here; weight, sum and sum of squares of known amplitudes.
+        #: Belief in each shape, in trials; logarithm of how likely it is here; weight, sum and sum of squares of
+        #: known amplitudes.
+        self.counts: Array = SHAPES_PRIOR * USUAL
         self._likely: Array = np.log(USUAL)
         self._amplitudes: Array = np.zeros(3)
+        #: By look: trials, and sums of their rises since their first look, of the squares, and of the noise in them.
+        self._rises: Array = np.zeros((4, len(LOOKS)))
         self.first.clear()
 
     # ------------------------------------------------------------ looking
@@ -195,14 +214,34 @@ class Curves:
         self._guess()
         self._forget()
         for trial in self.seen:
-            self.seen[trial] = seen = Seen()
-            window: list[float] = []
-            for step, metric in trials[trial].curve:
-                window.append(metric * self.sign)
-                at = bisect_right(LOOKS, step) - 1
-                if at > seen.bin:
-                    self._look(seen, at, step, window)
-                    window = []
+            self._read(trial, ((step, metric * self.sign) for step, metric in trials[trial].curve))
+
+    def read(self, curves: Mapping[int, Sequence[tuple[int, float]]], best: float | None) -> None:
+        """Look at whole curves of steps and scores, to their last steps. ``best``: the best possible score."""
+        self._given = best
+        for curve in curves.values():
+            scores = [score for _, score in curve if math.isfinite(score)]
+            self._low, self._high = min([self._low, *scores]), max([self._high, *scores])
+            self._first_scores += scores[:1]
+        self._guess()
+        for trial, curve in curves.items():
+            self._read(trial, curve)
+            seen, (last, _) = self.seen[trial], curve[-1] if curve else (0, 0.0)
+            if last > seen.step:
+                late = [score for step, score in curve if step > seen.step]
+                self._look(seen, seen.bin, last, late)
+        self.learn(list(curves))
+
+    def _read(self, trial: int, curve: Iterable[tuple[int, float]]) -> None:
+        """Look at a curve of steps and scores from its beginning."""
+        self.seen[trial] = seen = Seen()
+        window: list[float] = []
+        for step, score in curve:
+            window.append(score)
+            at = bisect_right(LOOKS, step) - 1
+            if at > seen.bin:
+                self._look(seen, at, step, window)
+                window = []
 
     def _look(self, seen: Seen, at: int, step: int, window: Sequence[float]) -> None:
         """Add the mean of the reports since the last look to the trial's sums, and fit all shapes."""
@@ -218,12 +257,23 @@ class Curves:
         variance = self._noise_var / len(values) + (MISFIT * self.range) ** 2
         if seen.is_fitted:
             self._compare(seen.fit, shape, y, variance)
+        noise = self._noise_var / len(values)
+        if seen.start is None:
+            seen.start = y, noise
+        else:
+            rise = y - seen.start[0]
+            self._rises[:, at] += (1.0, rise, rise * rise, noise + seen.start[1])
         seen.level, weight = y, 1.0 / variance
         seen.by_shape *= DECAY
         seen.by_shape += weight * np.stack((shape, shape * shape, shape * y))
         seen.weight = DECAY * seen.weight + weight
         seen.y = DECAY * seen.y + weight * y
         self._fit(seen)
+
+    @property
+    def noise(self) -> float:
+        """The deviation of a report's noise."""
+        return math.sqrt(self._noise_var)
 
     @property
     def _noise_var(self) -> float:
@@ -262,7 +312,7 @@ class Curves:
         is_first = not seen.is_fitted
         seen.fit = np.stack((start, height, c / det, a / det, -b / det, explained))
         if is_first:
-            self.first.append(Seen(seen.bin, seen.step, seen.level, seen.fit))
+            self.first.append(Seen(seen.bin, seen.step, seen.level, seen.start, seen.fit))
         weight = _weights(explained + self._likely)
         mean = float(weight @ height)
         spread = float(weight @ (a / det + (height - mean) ** 2))
@@ -272,16 +322,29 @@ class Curves:
         self._amplitudes += seen.tally
 
     def learn(self, voters: Sequence[int]) -> None:
-        """Learn which shapes are likely here: those that explain the curves of these trials."""
+        """Learn which shapes are likely here, those that explain the curves of these trials, and how trials differ."""
+        self.unlike = min(1.0, self._difference() / ALIKE)
+        self.apart = self.unlike * min(1.0, self._errors / self._count) ** 0.25 / self.doubt
         known = [seen for seen in map(self.seen.__getitem__, voters) if seen.is_fitted]
         if not known:
             return
         explained = np.stack([seen.fit[5] for seen in known])
         votes = np.array([min(1.0, seen.bin / JUDGED) for seen in known])
         for _ in range(3):
-            counts = votes @ _weights(explained + self._likely)
-            self._likely = _expected_log(SHAPES_PRIOR * USUAL + counts)
+            self.counts = SHAPES_PRIOR * USUAL + votes @ _weights(explained + self._likely)
+            self._likely = digamma(self.counts)
             self._likely -= self._likely.max()
+
+    def _difference(self) -> float:
+        """Return by how much trials differ in their rise until the same look, as a share of that rise."""
+        count, total, squares, noise = self._rises[:, self._rises[0] > 1]
+        mean = total / count
+        rose = mean * mean
+        if not rose.any():
+            return 1.0
+        spread = np.maximum(0.0, squares - count * rose - noise * (count - 1) / count)
+        unknown = UNLIKE * rose.max()
+        return float(np.sqrt((unknown + spread.sum()) / (unknown + (count - 1) @ rose)))
 
     # ------------------------------------------------------------ forecasting
 
@@ -303,7 +366,6 @@ class Curves:
         shape = _at(ends)
         score = np.minimum(start + height * shape, self.ceiling)
         mean = mixed(score)
-        before = mixed(np.minimum(start + height * _at(0.8 * ends), self.ceiling))
         off = score - mean[:, None]
         own = mixed(start_var + shape * (2 * cov + shape * height_var) + off * off)
         variance = np.maximum(1e-18, own)
@@ -322,7 +384,6 @@ class Curves:
         columns = (
             best,
             np.where(ends > steps, self.doubt * np.sqrt(variance), 0.0),
-            np.maximum(0.0, mean - before) / (0.2 * ends),
             best - level,
             steps,
             np.maximum(1.0, ends - steps),
@@ -337,6 +398,11 @@ class Curves:
         ends = [max(horizons[i], seen.step) for i, seen in known.items()]
         return dict(zip(known, self.forecast(list(known.values()), ends), strict=True))
 
+    def believe_at(self, trial: int, horizons: Sequence[float]) -> list[Belief]:
+        """Return what is believed of one trial at several steps."""
+        seen = self.seen[trial]
+        return self.forecast([seen] * len(horizons), [max(end, seen.step) for end in horizons])
+
     def newcomers(self, horizon: float) -> list[Belief]:
         """Return what is believed of the latest newcomers as of their first look; none before there are three."""
         if len(self.first) < 3:
@@ -349,13 +415,6 @@ def _weights(logs: Array) -> Array:
     weight: Array = np.exp(logs - logs.max(axis=-1, keepdims=True))
     weight /= weight.sum(axis=-1, keepdims=True)
     return weight
-
-
-def _expected_log(counts: Array) -> Array:
-    """Return the digamma function of counts."""
-    x = counts + 2.0
-    found: Array = np.log(x) - 0.5 / x - 1 / (12 * x * x) - 1 / counts - 1 / (counts + 1.0)
-    return found
 
 
 def expected_excess(mean: float, deviation: float, over: float) -> float:

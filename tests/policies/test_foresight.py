@@ -122,6 +122,23 @@ def test_the_incumbent_gets_all_atoms_towards_the_deadline() -> None:
     assert result.top_steps > 2 * alone, "never grew"
 
 
+def test_trials_that_are_alike_give_way_to_one_and_are_not_launched_again_and_again() -> None:
+    """Launches are dear here: atoms that a trial has left for the incumbent are kept for it."""
+    setup = Setup(
+        policy="foresight",
+        workload=f"{HARD}:equal",
+        options={"R": 500, "metric_max": 1.0},
+        atoms=16,
+        deadline_s=15.0,
+        scaling="sqrt",
+        delays=Delays(launch_s=0.75, resize_s=0.75),
+        seed=5101,
+    )
+    result = simulate(setup)
+    assert result.top_steps > 250, "143 on one atom"
+    assert result.launches < 80
+
+
 def test_no_growth_where_training_does_not_scale() -> None:
     setup = Setup(policy="foresight", atoms=8, deadline_s=40.0, scaling="none")
     assert simulate(setup).top_steps <= 40.0 / 0.1

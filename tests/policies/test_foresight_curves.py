@@ -93,6 +93,19 @@ def test_forecasts_that_fail_widen_deviations() -> None:
     assert trained.curves.doubt > 1.0
 
 
+@pytest.mark.parametrize(("ends", "alike"), [((0.9, 0.9, 0.9), True), ((0.9, 0.5, 0.3), False)])
+def test_trials_that_rise_alike_are_not_expected_to_part(
+    ends: tuple[float, ...], alike: bool
+) -> None:
+    random = Random(2)
+    trained = Trained()
+    for trial, end in enumerate(ends):
+        trained.train(
+            trial, lambda step, end=end: saturating(end, 60)(step) + random.gauss(0, 0.003), 32
+        )
+    assert (trained.curves.apart < 0.5) == alike
+
+
 def test_noise_is_not_taken_for_a_rise() -> None:
     random = Random(1)
     trained = Trained()
@@ -113,7 +126,7 @@ def test_reports_that_skip_steps_are_looked_at() -> None:
     trained = Trained()
     trained.train(0, power(0.3), 25, every=5)
     assert trained.curves.seen[0].step == 25
-    assert trained.belief(0, 100).gain > 0
+    assert trained.belief(0, 100).rise > 0
 
 
 @pytest.mark.parametrize(
