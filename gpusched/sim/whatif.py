@@ -14,14 +14,14 @@ import functools
 import gc
 import json
 import math
+import multiprocessing
 import os
-import select
 import signal
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from multiprocessing.connection import Connection
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +35,8 @@ from gpusched.sim.midway import go_on
 from gpusched.sim.recorded import NO_CHANGE, Question, Recorded
 from gpusched.sim.workload import Workload
 
+#: A future is a copy of this process, with all that has been read and replayed.
+FORK = multiprocessing.get_context("fork")
 #: Futures of one question, and the seconds after which no more are begun.
 FUTURES, LIMIT_S = 200, 60.0
 #: Fewer curves than this, or fewer reports on the longest, say nothing about the rest.
@@ -44,7 +46,7 @@ LEAST_CURVES, LEAST_STEPS, LEAST_FUTURES = 3, 4, 10
 LOOKS_BACK, FUTURES_BACK, BACK_S = (0.4, 0.6, 0.8), 20, 5.0
 #: Logarithms of a gain that came over the one forecast: their deviation between searches, and within one to begin with.
 BETWEEN, SCATTER = 1.0, 0.6
-#: Gains in level below this count as none; no gain is taken for more than e to this times the one forecast.
+#: Gains below this share of the range of scores count as none; the most that a gain is multiplied by, a logarithm.
 LEAST, MOST = 0.003, 1.5
 #: Times that a suggestion names.
 ROUND_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 86_400)
@@ -103,9 +105,7 @@ class Search:
             )
         options, sign = self.recipe.policy_options, self.state.rules.sign
         best = options.get("metric_max" if sign > 0 else "metric_min")
-        curves = Curves(seen, None if best is None else float(best) * sign)
-        curves.widen(self.recipe.seed)
-        return curves
+        return Curves(seen, None if best is None else float(best) * sign)
 
     # ------------------------------------------------------------ futures
 
@@ -154,13 +154,12 @@ class Search:
         if self.state.best is None:
             return found
         mean, deviation = next_miss(self.misses)
-        sign, level, score = self.state.rules.sign, self.curves.scale.level, self.curves.scale.score
-        now = level(self.state.best.score)
+        sign, now, least = self.state.rules.sign, self.state.best.score, LEAST * self.curves.range
         for n, metric in enumerate(found):
             z = float(np.random.default_rng([self.recipe.seed, n, 1]).standard_normal())
-            rise = max(LEAST, level(metric * sign) - now)
-            rise *= math.exp(min(MOST, mean + deviation * z))
-            found[n] = self.state.best.metric if rise <= LEAST else score(now + rise) * sign
+            rise = max(least, metric * sign - now) * math.exp(min(MOST, mean + deviation * z))
+            score = min(self.curves.ceiling, now + rise) if rise > least else now
+            found[n] = score * sign
         return found
 
     @property
@@ -178,12 +177,13 @@ class Search:
             return None
         if past.state.best is None or self.state.best is None:
             return None
-        level, sign = self.curves.scale.level, self.state.rules.sign
-        then, now = level(past.state.best.score), level(self.state.best.score)
         until = time.monotonic() + BACK_S
         found = past._raw(past.recorded.experiment(), FUTURES_BACK, until, end_s=self.state.now)
-        forecast = float(np.median([level(metric * sign) for metric in found])) - then
-        return miss(now - then, forecast)
+        then, sign = past.state.best.score, self.state.rules.sign
+        forecast = float(np.median(found)) * sign - then
+        return miss(
+            (self.state.best.score - then) / self.curves.range, forecast / self.curves.range
+        )
 
     def _raw(
         self, search: Experiment, most: int, until: float, end_s: float = math.inf
@@ -331,40 +331,30 @@ def _forked(work: Callable[[], Any], patience_s: float | None = None) -> Any:
 
     Raises GpuschedError where the copy fails, or is not done in time.
     """
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        _be_forked(work, reader, writer, leads=patience_s is not None)
-    os.close(writer)
-    if patience_s is not None:
+    reader, writer = FORK.Pipe(duplex=False)
+    leads = patience_s is not None
+    copy = FORK.Process(target=_tell, args=(writer, work, leads))
+    copy.start()
+    writer.close()
+    assert copy.pid is not None
+    if leads:
         with contextlib.suppress(OSError):
-            os.setpgid(child, child)  # as the child does: whoever comes first
+            os.setpgid(copy.pid, copy.pid)  # as the copy does: whoever comes first
+    is_late = not reader.poll(patience_s)
+    if is_late:
+        os.killpg(copy.pid, signal.SIGKILL)
     told = b""
-    with os.fdopen(reader, "rb") as pipe:
-        is_late = patience_s is not None and not select.select([pipe], [], [], patience_s)[0]
-        if is_late:
-            os.killpg(child, signal.SIGKILL)
-        else:
-            told = pipe.read()
-    _, status = os.waitpid(child, 0)
-    if is_late or status:
-        how = "took too long" if is_late else f"ended with status {status}"
+    with reader, contextlib.suppress(EOFError):
+        told = reader.recv_bytes()
+    copy.join()
+    if is_late or not told:
+        how = "took too long" if is_late else f"ended with status {copy.exitcode}"
         raise GpuschedError(f"a future of the search {how}")
     return json.loads(told)
 
 
-def _be_forked(work: Callable[[], Any], reader: int, writer: int, *, leads: bool) -> NoReturn:
-    code = 1
-    try:
-        if leads:
-            os.setpgid(0, 0)
-        os.close(reader)
-        with os.fdopen(writer, "wb") as pipe:
-            pipe.write(json.dumps(work()).encode())
-        code = 0
-    except GpuschedError:
-        pass  # said by nobody: there is nothing to suggest
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(code)
+def _tell(writer: Connection, work: Callable[[], Any], leads: bool) -> None:
+    if leads:
+        os.setpgid(0, 0)
+    with contextlib.suppress(GpuschedError):  # said by nobody: there is nothing to suggest
+        writer.send_bytes(json.dumps(work()).encode())

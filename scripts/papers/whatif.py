@@ -97,7 +97,7 @@ def work(setup: Setup) -> list[dict[str, Any]]:
                     "more_median": then.gain.median,
                     "more_low": then.gain.low,
                     "more_high": then.gain.high,
-                    "width": search.curves.width,
+                    "width": search.curves.model.doubt,
                 }
             )
     return found

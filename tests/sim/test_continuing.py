@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from gpusched.sim.continuing import Curves, Future, Resampled, Scale, Seen
+from gpusched.sim.continuing import Curves, Future, Resampled, Seen
 
 
 def seen(trial: int, scores: list[float], **more) -> Seen:
@@ -35,7 +35,7 @@ def test_a_curve_goes_on_as_those_before_it_went():
     ends = [Future(curves, [1, n]).curve(4).metric(40) for n in range(40)]
     low, high = np.quantile(ends, [0.05, 0.95])
     assert low < rising(0.7, 40)[-1] < high
-    assert high - low < 0.3
+    assert high - low < 0.4
 
 
 def test_the_same_key_gives_the_same_curve_whichever_was_asked_first():
@@ -73,12 +73,3 @@ def test_a_metric_to_minimise_is_turned_back():
     workload = Resampled("loss", "min", Future(curves, [1, 1]))
     assert workload.curve(2, {}, 0).metric(10) == pytest.approx(0.3)
     assert 0.0 < workload.curve(2, {}, 0).metric(60) < 0.3
-
-
-@pytest.mark.parametrize("low", [-5.0, -0.1, 0.0, 3.0])
-def test_levels_and_scores_are_inverse_and_never_beyond_the_best(low):
-    scores = np.linspace(low, low + 0.9, 20)
-    scale = Scale(scores, scores[:5], None)
-    for score in scores:
-        assert scale.score(scale.level(score)) == pytest.approx(score)
-    assert scale.score(50.0) <= scale.ceiling
