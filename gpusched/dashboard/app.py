@@ -11,11 +11,9 @@ from typing import Any, ClassVar, Literal
 
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.screen import Screen
 
 from gpusched.dashboard.feed import Feed, Frames, Loupe, Source
-from gpusched.dashboard.model import View
 from gpusched.dashboard.screen import SearchScreen
 from gpusched.dashboard.widgets import Prompt, Question
 from gpusched.errors import GpuschedError
@@ -27,14 +25,6 @@ Why = Literal["over", "detached", "lost", "terminated"]
 Act = Callable[..., object]
 
 MORE_S = 600.0
-
-
-class Heard(Message):
-    """Word from a thread: a view, what a tab shows, a remark, a failure."""
-
-    def __init__(self, kind: str, value: Any) -> None:
-        super().__init__()
-        self.kind, self.value = kind, value
 
 
 class Dashboard(App[Why]):
@@ -103,23 +93,24 @@ class Dashboard(App[Why]):
         self.failure = error
 
     def _post(self, kind: str, value: Any) -> None:
-        """Take word from any thread."""
-        self.post_message(Heard(kind, value))
+        """Take word from any thread: a view, what a tab shows, a remark, a failure."""
+        self.call_later(self._heard, kind, value)
 
-    def on_heard(self, heard: Heard) -> None:
-        match heard.kind:
+    def _heard(self, kind: str, value: Any) -> None:
+        match kind:
             case "view":
-                view: View = heard.value
-                self.main.show(view)
-                if self._on_interrupt is not None and (view.is_over or view.state == "interrupted"):
-                    self.leave("over" if view.is_over else "lost")
+                self.main.show(value)
+                if self._on_interrupt is not None and value.is_over:
+                    self.leave("over")
+                elif self._on_interrupt is not None and value.state == "interrupted":
+                    self.leave("lost")
             case "failed":
-                self.failure = heard.value
+                self.failure = value
                 self.leave("lost")
             case "note":
-                self.main.say(heard.value)
+                self.main.say(value)
             case tab:
-                self.main.take(tab, *heard.value)
+                self.main.take(tab, *value)
 
     # ------------------------------------------------------------ asking the daemon
 

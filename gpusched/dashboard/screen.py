@@ -6,6 +6,7 @@ import dataclasses
 import textwrap
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from rich.text import Text
@@ -127,7 +128,7 @@ class SearchScreen(Screen[None]):
                 with ContentSwitcher(id="panels", initial=self.open_tab):
                     for tab in (*TABS, "help"):
                         follows = tab in ("log", "decisions")
-                        panel = getattr(self, f"_{tab}")
+                        panel = partial(self._panel, tab)
                         yield Lines(panel, id=tab, follows=follows, is_wide=tab == "log")
         yield Lines(self._remarks, id="remarks", is_fitted=True)
         yield Lines(self._keys, id="keys", is_fitted=True)
@@ -210,33 +211,29 @@ class SearchScreen(Screen[None]):
             line.append_text(clicking(styled(f" {tab[:letters]} ", style), f"open('{tab}')"))
         return [line]
 
-    def _search(self, width: int, height: int) -> Sequence[Line]:
-        return panels.overview(self.view, width, height) if self.view else []
-
-    def _curves(self, width: int, height: int) -> Sequence[Line]:
-        timed = self._fetched.get("curves", (None, {}))[1] if self._is_timed else None
-        chosen = self.choice.selected
-        return panels.curves(self.view, chosen, width, height, timed) if self.view else []
-
-    def _trial(self, width: int, _height: int) -> Sequence[Line]:
-        if self.view is None:
-            return []
-        trial = self.view.trial(self.choice.selected)
-        return panels.detail(self.view, trial, self._found("trial") or (), width)
-
-    def _log(self, _width: int, _height: int) -> Sequence[Line]:
-        return self._found("log") or ["nothing was printed yet"]
-
-    def _decisions(self, width: int, _height: int) -> Sequence[Line]:
-        history = self._fetched.get("decisions", (None, ()))[1]
-        return panels.decisions(self.view, history, width) if self.view else []
-
-    def _devices(self, width: int, _height: int) -> Sequence[Line]:
-        return devices.lines(self.view, width) if self.view else []
-
-    def _help(self, width: int, _height: int) -> Sequence[Line]:
-        keys = [(key.shown, key.meaning) for key in (*LOOKING, *STEERING)]
-        return panels.help_lines([*keys, ("Ctrl-C", self._ctrl_c)], width)
+    def _panel(self, tab: str, width: int, height: int) -> Sequence[Line]:
+        view, selected = self.view, self.choice.selected
+        match tab:
+            case "help":
+                keys = [(key.shown, key.meaning) for key in (*LOOKING, *STEERING)]
+                return panels.help_lines([*keys, ("Ctrl-C", self._ctrl_c)], width)
+            case "log":
+                return self._found("log") or ["nothing was printed yet"]
+            case _ if view is None:
+                return []
+            case "curves":
+                timed = self._fetched.get("curves", (None, {}))[1] if self._is_timed else None
+                return panels.curves(view, selected, width, height, timed)
+            case "trial":
+                story = self._found("trial") or ()
+                return panels.detail(view, view.trial(selected), story, width)
+            case "decisions":
+                history = self._fetched.get("decisions", (None, ()))[1]
+                return panels.decisions(view, history, width)
+            case "devices":
+                return devices.lines(view, width)
+            case _:
+                return panels.overview(view, width, height)
 
     def _found(self, tab: str) -> Any:
         """Return what was fetched for this tab, if it is about the selected trial."""

@@ -94,15 +94,6 @@ def test_ctrl_c_is_the_callers_and_says_what_it_did(terminal: Open) -> None:
     assert_restored(screen)
 
 
-def test_ctrl_c_detaches_where_one_only_watches(terminal: Open) -> None:
-    screen = terminal()
-    screen.type(f"{PLAY} {VIEW}")
-    screen.wait("trials by accuracy")
-    screen.keys("C-c")
-    screen.wait("ended: detached, 0 interrupts")
-    assert_restored(screen)
-
-
 def test_at_the_end_the_summary_is_left_on_the_screen(terminal: Open) -> None:
     screen = terminal(100, 30)
     screen.type(f"{PLAY} --own --deadline 20 --speed 40")
@@ -122,12 +113,14 @@ def test_a_watcher_stays_when_it_is_over(terminal: Open) -> None:
     assert_restored(screen)
 
 
-def test_a_silent_daemon_is_said_to_be_away_and_the_last_view_stays(terminal: Open) -> None:
+def test_a_silent_daemon_is_said_to_be_away_and_ctrl_c_detaches_who_only_watches(
+    terminal: Open,
+) -> None:
     screen = terminal()
     screen.type(f"{PLAY} {VIEW}")
-    shown = screen.wait(r"daemon is away, last seen \d")
-    assert "trials by accuracy" in shown
-    screen.keys("q")
+    assert "trials by accuracy" in screen.wait(r"daemon is away, last seen \d"), "the last view"
+    screen.keys("C-c")
+    screen.wait("ended: detached, 0 interrupts")
     assert_restored(screen)
 
 
@@ -147,41 +140,38 @@ def test_suspending_gives_the_terminal_back_and_takes_it_again(terminal: Open) -
     assert_restored(screen)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_that_ends_it_restores_the_terminal(
-    terminal: Open, tmp_path: Path, number: int
+@pytest.mark.parametrize(
+    ("number", "option", "said"),
+    [
+        (signal.SIGTERM, "", "ended: terminated"),
+        (signal.SIGHUP, "", "ended: terminated"),
+        (None, "--then-fail", "gpusched.errors.DamagedState: the journal is damaged"),
+    ],
+)
+def test_a_signal_or_a_failure_that_ends_it_restores_the_terminal(
+    terminal: Open, tmp_path: Path, number: int | None, option: str, said: str
 ) -> None:
     screen = terminal()
-    screen.type(f"{PLAY} {VIEW} --pid-file {tmp_path}/pid")
+    screen.type(f"{PLAY} {VIEW} --pid-file {tmp_path}/pid {option}")
     screen.wait("trials by accuracy")
-    os.kill(int((tmp_path / "pid").read_text()), number)
-    screen.wait("ended: terminated")
+    if number is not None:
+        os.kill(int((tmp_path / "pid").read_text()), number)
+    screen.wait(said)
     assert_restored(screen)
 
 
-def test_a_failure_restores_the_terminal(terminal: Open) -> None:
-    screen = terminal()
-    screen.type(f"{PLAY} {VIEW} --then-fail")
-    shown = screen.wait("gpusched.errors.DamagedState: the journal is damaged")
-    assert "Traceback" in shown
-    assert_restored(screen)
-
-
-def test_no_color_means_no_colour(terminal: Open) -> None:
-    screen = terminal(100, 30, NO_COLOR="1")
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_colours_where_they_are_wanted(terminal: Open, no_color: str) -> None:
+    screen = terminal(100, 30, **({"NO_COLOR": no_color} if no_color else {}))
     screen.type(f"{PLAY} {VIEW}")
-    screen.settled("trials by accuracy")
-    shown = screen.screen(styles=True)
-    styles = {part for codes in re.findall(r"\x1b\[([\d;]*)m", shown) for part in codes.split(";")}
-    assert styles <= {"", "0", "1", "2", "7", "22", "27", "39", "49"}, "only bold, dim and reverse"
-    assert "[  0   ][  24  ]" in screen.screen()
-
-
-def test_colours_where_there_are_some(terminal: Open) -> None:
-    screen = terminal(100, 30)
-    screen.type(f"{PLAY} {VIEW}")
-    screen.settled("trials by accuracy")
-    assert "48;5;110" in screen.screen(styles=True)
+    assert "[  0   ][  24  ]" in screen.settled("trials by accuracy")
+    codes = re.findall(r"\x1b\[([\d;]*)m", screen.screen(styles=True))
+    if no_color:
+        styles = {part for code in codes for part in code.split(";")}
+        bold_dim_reverse = {"", "0", "1", "2", "7", "22", "27", "39", "49"}
+        assert styles <= bold_dim_reverse
+    else:
+        assert any("48;5;110" in code for code in codes)
 
 
 def test_a_terminal_without_unicode_gets_plain_lines(terminal: Open) -> None:

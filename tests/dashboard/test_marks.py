@@ -1,4 +1,4 @@
-"""Small drawings, and that each has a stand-in in ASCII of the same width."""
+"""Small drawings: as wide as they should be, and readable without colours."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import string
+from typing import Any, get_type_hints
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,89 +19,61 @@ words = (
     | st.sampled_from(["日本語の名前", "a\x1b[31mb", "e\u0301"])
 )
 numbers = st.floats(allow_nan=False, allow_infinity=False) | st.floats(0, 1)
-maybe = st.none() | numbers
 counts = st.integers(0, 3) | st.integers(0, 10**9)
-trials = st.builds(
+FORMS: dict[Any, st.SearchStrategy[Any]] = {
+    int: counts,
+    float: st.floats(0, 1e9),
+    str: words,
+    bool: st.booleans(),
+    int | None: st.none() | counts,
+    float | None: st.none() | numbers,
+    str | None: st.none() | words,
+    tuple[str, ...]: st.lists(words, max_size=3).map(tuple),
+    tuple[float | None, ...]: st.lists(st.none() | numbers, max_size=40).map(tuple),
+}
+
+
+def made(kind: type, **known: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Make records of this kind, each field by its type where it is not given."""
+    hints = get_type_hints(kind).items()
+    forms = {name: known[name] if name in known else FORMS[hint] for name, hint in hints}
+    return st.builds(kind, **forms)
+
+
+def several(forms: st.SearchStrategy[Any], most: int, **more: Any) -> st.SearchStrategy[Any]:
+    return st.lists(forms, max_size=most, **more).map(tuple)
+
+
+values = numbers | words | st.booleans() | st.none() | st.dictionaries(words, numbers)
+best = made(model.BestView, metric=numbers, hparams=st.dictionaries(words, values, max_size=5))
+trials = made(
     model.TrialView,
     id=st.integers(0, 30) | st.integers(0, 10**6),
     state=st.sampled_from([*model.STATES, "unheard of"]),
-    step=counts,
-    metric=maybe,
-    best_metric=maybe,
-    best_step=counts,
     atoms=st.integers(0, 64),
-    incarnation=counts,
-    step_time_s=st.none() | st.floats(0, 1e9),
-    training_s=st.floats(0, 1e9),
-    saved_step=counts,
-    held_by_user=st.booleans(),
-    after=words,
-    hparams=st.dictionaries(
-        words,
-        numbers | words | st.booleans() | st.none() | st.dictionaries(words, numbers),
-        max_size=5,
-    ),
+    hparams=st.dictionaries(words, values, max_size=5),
     metrics=st.dictionaries(words, numbers | words, max_size=3),
-    curve=st.lists(maybe, max_size=40).map(tuple),
-    error=st.none() | words,
 )
-devices = st.builds(
+devices = made(
     model.DeviceView,
-    id=words,
-    label=words,
     state=st.sampled_from(["free", "held", "draining", "quarantined", "unheard of"]),
     trial=st.none() | st.integers(0, 10**5),
-    awaited_by=st.none() | st.integers(0, 99),
-    reason=words,
-    stuck=st.booleans(),
-    utilisation=st.none() | st.floats(0, 1),
-    memory_used_bytes=st.none() | counts,
-    memory_total_bytes=st.none() | counts,
-    temperature_c=st.none() | st.floats(0, 150),
-    power_w=st.none() | st.floats(0, 2000),
-    notes=st.lists(words, max_size=2).map(tuple),
 )
-views = st.builds(
-    model.View,
-    experiment=words,
-    state=st.sampled_from(
-        ["starting", "running", "stopping", "finished", "interrupted", "unheard of"]
-    ),
-    ending=st.none() | words,
-    policy=words,
-    daemon_pid=st.none() | st.just(7),
-    metric=words,
+views = made(
+    View,
+    state=st.sampled_from([*marks.EXPERIMENT, "unheard of"]),
     mode=st.sampled_from(["max", "min"]),
-    now_s=st.floats(0, 1e9),
-    time_left_s=st.floats(0, 1e9),
-    deadline_s=st.floats(0, 1e9),
-    best=st.none()
-    | st.builds(model.BestView, trial=counts, step=counts, metric=numbers, atoms=counts),
-    atoms=st.builds(
-        model.AtomsView, total=counts, held=counts, free=counts, draining=counts, quarantined=counts
-    ),
-    devices=st.lists(devices, max_size=20).map(tuple)
-    | st.lists(devices, min_size=70, max_size=70).map(tuple),
-    trials=st.lists(trials, max_size=12, unique_by=lambda trial: trial.id).map(tuple),
+    best=st.none() | best,
+    best_unsaved=st.none() | made(model.UnsavedView),
+    atoms=made(model.AtomsView),
+    devices=several(devices, 20) | several(devices, 70, min_size=70),
+    trials=several(trials, 12, unique_by=lambda trial: trial.id),
     trial_counts=st.dictionaries(st.sampled_from(model.STATES), counts),
-    rungs=st.lists(
-        st.builds(model.RungView, milestone=counts, count=counts, waiting=counts, cutoff=maybe),
-        max_size=6,
-    ).map(tuple),
-    decisions=st.lists(
-        st.builds(model.DecisionView, at=st.floats(0, 1e9), trial=st.none() | counts, text=words),
-        max_size=6,
-    ).map(tuple),
-    notes=st.lists(words, max_size=2).map(tuple),
-    warnings=st.lists(words, max_size=3).map(tuple),
+    rungs=several(made(model.RungView), 6),
+    decisions=several(made(model.DecisionView), 6),
+    speed=st.just({1: 1.0}),
 )
-choices = st.builds(
-    Choice,
-    sort=st.sampled_from(SORTS),
-    is_reversed=st.booleans(),
-    selected=st.none() | st.integers(0, 30),
-    wanted=words,
-)
+choices = made(Choice, sort=st.sampled_from(SORTS), selected=st.none() | st.integers(0, 30))
 
 
 @settings(max_examples=80)
@@ -111,8 +84,8 @@ def test_any_view_fits_any_terminal(
     titles, rows, ids = table.table(view, width, choice)
     assert len(rows) == len(ids) <= len(view.trials)
     top = header.top(view, width, height)
-    panels.overview(view, width, height)
     assert len(top) <= max(11, height)
+    panels.overview(view, width, height)
     panels.decisions(view, (), width)
     panels.curves(view, choice.selected, width, height)
     panels.detail(view, view.trial(choice.selected), story, width)
