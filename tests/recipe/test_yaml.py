@@ -11,37 +11,15 @@ from hypothesis import strategies as st
 
 from gpusched.recipe.yaml import Unreadable, dotted, read_yaml, resolve, write_yaml
 
+SCALARS: dict[str, object] = {
+    **{"1e-4": 1e-4, ".5": 0.5, "5.": 5.0, "+1": 1, "-0": 0, "010": 10, "0x1F": 31, "0o17": 15},
+    **{"true": True, "FALSE": False, "": None, "~": None, "Null": None, str(2**63 - 1): 2**63 - 1},
+}
+TEXTS = "1_000 1:30 2024-01-01 no on y tRue nULL 1e 0x ١٢ - e5 1.2.3"
+
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        *[
-            ("1e-4", 1e-4),
-            (".5", 0.5),
-            ("5.", 5.0),
-            ("+1", 1),
-            ("-0", 0),
-            ("010", 10),
-            ("0x1F", 31),
-        ],
-        *[("0o17", 15), ("1_000", "1_000"), ("1:30", "1:30"), ("2024-01-01", "2024-01-01")],
-        *[
-            ("no", "no"),
-            ("on", "on"),
-            ("y", "y"),
-            ("true", True),
-            ("FALSE", False),
-            ("tRue", "tRue"),
-        ],
-        *[("", None), ("~", None), ("Null", None), ("nULL", "nULL"), ("1e", "1e"), ("0x", "0x")],
-        *[
-            ("١٢", "١٢"),
-            ("-", "-"),
-            ("e5", "e5"),
-            ("1.2.3", "1.2.3"),
-            ("9223372036854775807", 2**63 - 1),
-        ],
-    ],
+    ("text", "value"), [*SCALARS.items(), *((text, text) for text in TEXTS.split())]
 )
 def test_scalars_are_yaml_1_2(text: str, value: object) -> None:
     found, problem = resolve(text)

@@ -58,42 +58,25 @@ def test_another_key_beside_it_changes_nothing() -> None:
 
 # ------------------------------------------------------------ bounds
 
-small = st.floats(-1e6, 1e6, allow_nan=False)
 above_0 = st.floats(1e-12, 1e6)
-anything = st.floats(allow_nan=False, allow_infinity=False)
-whole = st.integers(-(2**63) + 1, 2**63 - 1)
 
 
-@given(st.tuples(anything, anything).filter(lambda b: b[0] < b[1]), st.integers(0))
-def test_uniform_stays_within(bounds: tuple[float, float], seed: int) -> None:
-    for sample in draws({"x": {"uniform": list(bounds)}}, 5, seed):
-        assert bounds[0] <= sample["x"] <= bounds[1]
+BOUNDS = {
+    "uniform": st.floats(allow_nan=False, allow_infinity=False),
+    "loguniform": st.floats(5e-324, 1.7e308),
+    "int": st.integers(-(2**63) + 1, 2**63 - 1),
+    "logint": st.integers(1, 2**63 - 1),
+}
 
 
-@given(
-    st.tuples(st.floats(5e-324, 1.7e308), st.floats(5e-324, 1.7e308)).filter(lambda b: b[0] < b[1]),
-    st.integers(0),
-)
-def test_loguniform_stays_within(bounds: tuple[float, float], seed: int) -> None:
-    for sample in draws({"x": {"loguniform": list(bounds)}}, 5, seed):
-        assert bounds[0] <= sample["x"] <= bounds[1]
-
-
-@given(st.tuples(whole, whole).filter(lambda b: b[0] < b[1]), st.integers(0))
-def test_int_stays_within(bounds: tuple[int, int], seed: int) -> None:
-    for sample in draws({"x": {"int": list(bounds)}}, 5, seed):
-        assert type(sample["x"]) is int
-        assert bounds[0] <= sample["x"] <= bounds[1]
-
-
-@given(
-    st.tuples(st.integers(1, 2**63 - 1), st.integers(1, 2**63 - 1)).filter(lambda b: b[0] < b[1]),
-    st.integers(0),
-)
-def test_logint_stays_within(bounds: tuple[int, int], seed: int) -> None:
-    for sample in draws({"x": {"logint": list(bounds)}}, 5, seed):
-        assert type(sample["x"]) is int
-        assert bounds[0] <= sample["x"] <= bounds[1]
+@pytest.mark.parametrize("form", BOUNDS)
+@given(data=st.data(), seed=st.integers(0))
+def test_a_range_stays_within(form: str, data: st.DataObject, seed: int) -> None:
+    ends = st.lists(BOUNDS[form], min_size=2, max_size=2, unique=True)
+    low, high = sorted(data.draw(ends))
+    for sample in draws({"x": {form: [low, high]}}, 5, seed):
+        assert low <= sample["x"] <= high
+        assert isinstance(sample["x"], int if "int" in form else float)
 
 
 @given(st.sampled_from(["uniform", "loguniform"]), above_0, above_0, st.floats(1e-9, 1e3))
