@@ -23,7 +23,7 @@ MAX_SCRIPT_BYTES = 10 << 20
 
 
 def absolute(folder: FilePath, written: str) -> FilePath:
-    """A path of the recipe, relative to the recipe's folder. Links are kept as they are."""
+    """Return a path of the recipe, relative to the recipe's folder. Links are kept as they are."""
     return FilePath(os.path.normpath(folder / FilePath(written).expanduser()))
 
 
@@ -38,7 +38,10 @@ def check_script(script: FilePath, launch: str, python: str | None) -> Iterator[
             and python is None
             and (message := _syntax(script, source))
         ):
-            yield ("script",), f"{message}; a program of another kind must be executable: chmod +x"
+            yield (
+                ("script",),
+                f"{message}; make a program of another kind executable: chmod +x {script.name}",
+            )
     elif python is None:
         message = _syntax(script, source)
         if message:
@@ -81,19 +84,26 @@ def _syntax(script: FilePath, source: bytes) -> str:
 def check_python(
     written: str, folder: FilePath, launch: str
 ) -> tuple[FilePath | None, list[Finding]]:
-    """The interpreter to start, and what is wrong with it."""
+    """Return the interpreter to start, and what is wrong with it."""
     if launch != "cold":
-        message = "another interpreter cannot be forked into; add launch: cold"
+        message = "trials cannot be forked into another interpreter; add launch: cold"
         return None, [(("python",), message)]
     if "/" not in written and not written.startswith("~"):
         found = shutil.which(written)
         if found is None:
-            return None, [(("python",), f"no program {show(written)} on the PATH")]
+            return None, [
+                (
+                    ("python",),
+                    f"the PATH has no program {show(written)}; write the path of the interpreter",
+                )
+            ]
         return FilePath(os.path.abspath(found)), []  # noqa: PTH100 - resolve() would leave a venv
     path = absolute(folder, written)
     try:
         if not path.is_file() or not os.access(path, os.X_OK):
-            return None, [(("python",), f"{path} is not a program that can be run")]
+            return None, [
+                (("python",), f"{path} cannot be run; write the path of a Python interpreter")
+            ]
     except (OSError, ValueError) as error:
         return None, [(("python",), f"{show(written)} cannot be looked at: {error}")]
     return path, []
@@ -109,11 +119,14 @@ def check_cwd(cwd: FilePath) -> Iterator[Finding]:
     except (OSError, ValueError):
         found = False
     if not found:
-        yield ("cwd",), f"no such folder: {show(str(cwd))}"
+        yield (
+            ("cwd",),
+            f"no such folder: {show(str(cwd))}; make it, or leave cwd out for the recipe's folder",
+        )
 
 
 def check_preload(modules: Sequence[str], script: FilePath) -> Iterator[Finding]:
-    """The top-level package of each module can be found. It is not imported to look further."""
+    """Check that the top-level package of each module can be found; none is imported to look further."""
     for place, name in enumerate(modules):
         top = name.partition(".")[0]
         try:
@@ -131,40 +144,23 @@ def check_preload(modules: Sequence[str], script: FilePath) -> Iterator[Finding]
 # -------------------------------------------------- mode, by the metric's name
 # A wrong ``mode`` wastes a whole search.
 
-_LESS = frozenset(
-    (
-        *(
-            "loss",
-            "losses",
-            "err",
-            "error",
-            "nll",
-            "perplexity",
-            "ppl",
-            "mse",
-            "rmse",
-            "mae",
-            "mape",
-        ),
-        *("wer", "cer", "fid", "bpb", "bpc", "regret", "brier", "logloss", "divergence", "kl"),
-    )
+_LESS = (
+    "loss losses err error nll perplexity ppl mse rmse mae mape wer cer fid bpb bpc regret brier logloss "
+    "divergence kl"
 )
-_MORE = frozenset(
-    (
-        *("acc", "accuracy", "auc", "auroc", "f1", "map", "miou", "iou", "dice", "bleu", "rouge"),
-        *("precision", "recall", "reward", "return", "score", "r2", "psnr", "ssim", "top1", "top5"),
-    )
+_MORE = (
+    "acc accuracy auc auroc f1 map miou iou dice bleu rouge precision recall reward return score r2 psnr "
+    "ssim top1 top5"
 )
-
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def better_mode(metric: str) -> str | None:
     """Return ``max`` or ``min``, as the last telling word of the name says; None if no word does."""
     for word in reversed(re.split(r"[^a-z0-9]+", _HUMP.sub("_", metric).lower())):
-        if word in _LESS:
+        if word in _LESS.split():
             return "min"
-        if word in _MORE:
+        if word in _MORE.split():
             return "max"
     return None
 
@@ -173,7 +169,7 @@ def missing_mode(metric: str) -> str:
     """Return the problem of a recipe without ``mode``; empty if it has none."""
     if better_mode(metric) != "min":
         return ""
-    return f"less {metric} sounds better, but without a mode more is; write mode: min, or mode: max if that is meant"
+    return f"less {metric} sounds better, but without mode more counts as better; write mode: min, or mode: max"
 
 
 def mode_remark(metric: str, mode: str) -> str:

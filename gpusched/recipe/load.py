@@ -152,7 +152,7 @@ def _set(document: Document, path: Path, text: str, place: SourcePlace) -> None:
         if not isinstance(inner, dict):
             where = ".".join(map(str, path[:depth]))
             document.problems.append(
-                Problem(place, path, f"{where} is not a map; set it as a whole")
+                Problem(place, path, f"{where} is not a map of keys; set {where} as a whole")
             )
             return
         branch[str(name)] = inner
@@ -335,9 +335,12 @@ def _check_together(recipe: Recipe) -> Iterator[Finding]:
         yield ("target", "for"), f"{recipe.policy_name} {ends}; leave for: {recipe.target_for} out"
     if recipe.max_atoms is not None and recipe.sizes and min(recipe.sizes) > recipe.max_atoms:
         smallest = min(recipe.sizes)
-        yield ("max_atoms",), f"{recipe.max_atoms} is below the smallest of sizes, {smallest}"
+        yield (
+            ("max_atoms",),
+            f"{recipe.max_atoms} is below the smallest of sizes, {smallest}; raise max_atoms or add a smaller size",
+        )
     on_cpu = isinstance(recipe.devices, str) and recipe.devices.startswith("cpu")
     if on_cpu and recipe.gpus_per_atom > 1:
-        yield ("gpus_per_atom",), "an atom on the CPU is one slot; leave it out"
+        yield ("gpus_per_atom",), "an atom on the CPU is one slot; leave gpus_per_atom out"
     elif recipe.atoms_named is not None:
         yield from recipe.too_many_atoms(recipe.atoms_named)

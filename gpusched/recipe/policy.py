@@ -88,7 +88,7 @@ def _check_options(
     for key, field in fields.items():
         no_default = field.default is field.default_factory is dataclasses.MISSING
         if key not in given and no_default:
-            wrong.append(((), f"policy {name} needs {key}"))
+            wrong.append(((), f"policy {name} needs {key}; add it"))
     if wrong:
         return {}, [*findings, *wrong]
     try:

@@ -331,7 +331,7 @@ class Recipe:
             return cls(**found)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             message = f"the resolved recipe is damaged or of another version: {error!r}"
-            raise DamagedState(message) from None
+            raise DamagedState(f"{message}; use the gpusched that wrote it") from None
 
     def for_disk(self) -> Self:
         """Return the recipe without the values of ``env`` that must not be written (``env``)."""
@@ -385,16 +385,31 @@ class Recipe:
         found: list[tuple[tuple[str, ...], str]] = []
         there_are = f"there are {total}" if total != 1 else "there is 1"
         if total < 1:
-            found.append((("gpus_per_atom",), f"no atom of {self.gpus_per_atom} GPUs can be made"))
+            found.append(
+                (
+                    ("gpus_per_atom",),
+                    f"no atom of {self.gpus_per_atom} GPUs can be made of these devices: ask for fewer",
+                )
+            )
         elif self.sizes and min(self.sizes) > total:
             found.append(
-                (("sizes",), f"the smallest trial has {min(self.sizes)} atoms; {there_are}")
+                (
+                    ("sizes",),
+                    f"the smallest trial has {min(self.sizes)} atoms; {there_are}: add a smaller size",
+                )
             )
         elif self.max_atoms is not None and self.max_atoms > total:
-            found.append((("max_atoms",), f"{self.max_atoms} atoms for one trial; {there_are}"))
+            found.append(
+                (
+                    ("max_atoms",),
+                    f"{self.max_atoms} atoms for one trial; {there_are}: ask for fewer",
+                )
+            )
         wanted = self.policy_options.get("atoms")
         if isinstance(wanted, int) and wanted > max(total, 1):
-            found.append((("policy", "atoms"), f"{wanted} atoms for one trial; {there_are}"))
+            found.append(
+                (("policy", "atoms"), f"{wanted} atoms for one trial; {there_are}: ask for fewer")
+            )
         return found
 
     def require_atoms(self, total: int) -> None:

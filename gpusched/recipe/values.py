@@ -152,7 +152,7 @@ def _argument(value: object) -> str:
         raise ValueError(f"should be text or a number, not {show(value)}; put it in quotes")
     text = str(value)
     if "\0" in text:
-        raise ValueError("a NUL character cannot be passed to a program")
+        raise ValueError("a NUL character cannot be passed to a program; remove it")
     return text
 
 
@@ -182,7 +182,7 @@ def duration(value: object) -> float:
     if not seconds > 0:
         raise ValueError(f"must be more than 0 seconds, not {show(value)}")
     if seconds > MAX_DURATION_S:
-        raise ValueError(f"{show(value)} is more than ten years")
+        raise ValueError(f"{show(value)} is more than ten years; write a shorter time")
     return seconds
 
 
@@ -227,9 +227,9 @@ def deadline(value: object, now: datetime | None = None) -> float:
         raise ValueError(f"{show(value)}: {error}") from None
     seconds = (then - now).total_seconds()
     if seconds <= 0:
-        raise ValueError(f"{show(value)} is past; it is {now:%Y-%m-%d %H:%M} now")
+        raise ValueError(f"{show(value)} is past: now is {now:%Y-%m-%d %H:%M}; write a later time")
     if seconds > MAX_DURATION_S:
-        raise ValueError(f"{show(value)} is more than ten years away")
+        raise ValueError(f"{show(value)} is more than ten years away; write an earlier time")
     return round(seconds, 3)
 
 
@@ -283,7 +283,7 @@ def devices(value: object) -> str | tuple[str, ...]:
     if kind == "cuda" and re.fullmatch(r"[0-9]{1,4}(,[0-9]{1,4})*", rest):
         indices = [int(index) for index in rest.split(",")]
         if len(set(indices)) < len(indices):
-            raise ValueError(f"{value[:60]} names a GPU twice")
+            raise ValueError(f"{value[:60]} names a GPU twice; leave one out")
         return "cuda:" + ",".join(map(str, indices))
     if kind in ("auto", "cpu", "cuda") and not rest and ":" not in value:
         return kind
@@ -294,7 +294,7 @@ def devices(value: object) -> str | tuple[str, ...]:
 
 def _uuids(value: list[object]) -> tuple[str, ...]:
     if not value:
-        raise ValueError("an empty list; write auto for all there are")
+        raise ValueError("an empty list; write auto for all devices of this machine")
     if len(value) > MAX_DEVICES:
         raise ValueError(f"{len(value)} devices; at most {MAX_DEVICES}")
     found: list[str] = []
@@ -304,7 +304,7 @@ def _uuids(value: list[object]) -> tuple[str, ...]:
                 f"{show(item)} is not a GPU UUID (nvidia-smi -L lists them); indices are cuda:0,2"
             )
         if item in found:
-            raise ValueError(f"{item} is there twice")
+            raise ValueError(f"{item} is named twice; leave one out")
         found.append(item)
     return tuple(found)
 
@@ -360,7 +360,7 @@ def sizes(value: object) -> tuple[int, ...]:
         raise ValueError(f"should be a list such as [1, 2, 4], not {show(value)}")
     for item in value:
         if isinstance(item, bool) or not isinstance(item, int) or not 1 <= item <= 65536:
-            raise ValueError(f"{show(item)} is not a number of atoms")
+            raise ValueError(f"{show(item)} is not a number of atoms from 1 to 65536")
     if list(value) != sorted(set(value)):
         raise ValueError(f"should rise, as in {sorted(set(value))}")
     return tuple(value)

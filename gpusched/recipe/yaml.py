@@ -227,7 +227,9 @@ class _Builder:
                 if documents > 1:
                     raise Unreadable(line, "a second document (---); a recipe is one")
                 if event.version not in (None, (1, 2)):
-                    raise Unreadable(line, "recipes are YAML 1.2")
+                    raise Unreadable(
+                        line, "another version of YAML; recipes are YAML 1.2, so leave %YAML out"
+                    )
             elif kind not in ("StreamStartEvent", "StreamEndEvent", "DocumentEndEvent"):
                 self.document.data = self._value(event, (), is_kept=True)
 
@@ -240,7 +242,10 @@ class _Builder:
         if kind == "ScalarEvent":
             return self._scalar(event, path, line)
         if len(path) >= MAX_DEPTH:
-            raise Unreadable(line, f"nested more than {MAX_DEPTH} levels deep")
+            raise Unreadable(
+                line,
+                f"nested more than {MAX_DEPTH} levels deep; write the values nearer to the top",
+            )
         if kind == "MappingStartEvent":
             return self._mapping(path, is_kept)
         items: list[Any] = []
@@ -258,7 +263,9 @@ class _Builder:
                 self.document.places[here] = SourcePlace(self._origin, line)
             elif is_kept:
                 earlier = self.document.places[here].line
-                self._complain(here, line, f"twice; it is in line {earlier} already")
+                self._complain(
+                    here, line, f"this key is in line {earlier} already; leave one of them out"
+                )
             value = self._value(next(self._events), here, is_kept=is_kept and is_new)
             found.setdefault(key, value)
         return found
@@ -272,15 +279,17 @@ class _Builder:
         if text == "<<":
             raise Unreadable(line, "a merge key (<<); write the keys out")
         if not _is_unicode(text):
-            raise Unreadable(line, "half of a surrogate pair in a key")
+            raise Unreadable(
+                line, "a key with half of a surrogate pair, which is not a character; remove it"
+            )
         if len(text) > MAX_KEY:
-            raise Unreadable(line, f"a key of more than {MAX_KEY} characters")
+            raise Unreadable(line, f"a key of more than {MAX_KEY} characters; shorten it")
         return text
 
     def _scalar(self, event: Any, path: Path, line: int) -> Any:
         value, problem = resolve(event.value) if not event.style else (event.value, "")
         if isinstance(value, str) and not _is_unicode(value):
-            value, problem = "", "half of a surrogate pair is not a character"
+            value, problem = "", "half of a surrogate pair is not a character; remove it"
         if problem:
             self._complain(path, line, problem)
             self.document.unusable.add(path)
@@ -303,7 +312,11 @@ def resolve(text: str) -> tuple[str | int | float | bool | None, str]:
         )
     if _FLOAT.fullmatch(text):
         number = float(text)
-        return (number, "") if abs(number) < float("inf") else (0.0, f"{text[:40]} is too large")
+        return (
+            (number, "")
+            if abs(number) < float("inf")
+            else (0.0, f"{text[:40]} is too large for a number")
+        )
     if _NOT_FINITE.fullmatch(text):
         return 0.0, f"{text}: a number in a recipe must be finite"
     return text, ""

@@ -90,7 +90,7 @@ class Reader:
         elif isinstance(value, list | tuple):
             meant = nearest(path[-1], forms.NAMES)
             hint = f"did you mean the form {meant}? " if meant else ""
-            choices = "{choice: [..]} to draw one of it or {const: [..]} to pass it on"
+            choices = "{choice: [..]} to draw one item or {const: [..]} to pass the list on"
             self.complain(path, f"a list is not a value; {hint}write {choices}")
         elif meant := _call(value):
             self.complain(path, meant)
@@ -139,7 +139,9 @@ class Reader:
         except graphlib.CycleError as error:
             circle = list(reversed(error.args[1]))
             story = " -> ".join(".".join(path) for path in circle)
-            self.complain((*circle[0], "when"), f"the conditions go in a circle: {story}")
+            self.complain(
+                (*circle[0], "when"), f"the conditions go in a circle: {story}; remove one of them"
+            )
             return []
         self._check_grid(order)
         return order

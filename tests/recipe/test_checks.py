@@ -103,7 +103,10 @@ def test_a_syntax_that_only_the_other_interpreter_knows(folder: Path, load: Load
 def test_an_interpreter_that_cannot_be_run(folder: Path, problems: Problems) -> None:
     (folder / "python").write_text("")
     [found] = problems("launch: cold\npython: ./python\n")
-    assert found == "digits.yaml:6: python: python is not a program that can be run"
+    assert (
+        found
+        == "digits.yaml:6: python: python cannot be run; write the path of a Python interpreter"
+    )
 
 
 def test_a_module_beside_the_script_may_be_preloaded(folder: Path, load: Load) -> None:

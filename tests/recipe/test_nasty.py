@@ -71,7 +71,7 @@ env: {RANK: 0} => env: RANK is set by gpusched
 env: {GPUSCHED_DIR: /} => env: GPUSCHED_DIR is set by gpusched
 env: {A: true} => env: A should be text or a number, not true
 launch: hot => launch: should be warm or cold, not 'hot'
-python: python3 => python: another interpreter cannot be forked into
+python: python3 => python: trials cannot be forked into another interpreter; add launch: cold
 preload: [nosuchmodule.x] => preload[0]: module 'nosuchmodule' is not installed
 preload: [../x] => preload[0]: '../x' is not a module name
 cwd: nowhere => cwd: no such folder
@@ -153,7 +153,7 @@ WHOLE = [
     Nasty("control character", "a: 1\nb: \x07\n", ("2: not YAML: a control character",)),
     Nasty("nul", "a: 1\nb: \0\n", ("2: not YAML: a control character",)),
     Nasty("two documents", "a: 1\n---\nb: 1\n", ("2: a second document",)),
-    Nasty("yaml 1.1", "%YAML 1.1\n---\na: 1\n", ("2: recipes are YAML 1.2",)),
+    Nasty("yaml 1.1", "%YAML 1.1\n---\na: 1\n", ("2: another version of YAML",)),
     Nasty("alias", "a: &x 1\nb: *x\n", ("2: an alias (*name)",)),
     Nasty("unknown alias", "b: *x\n", ("1: an alias (*name)",)),
     Nasty("billion laughs", "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", ("2: an alias",)),
@@ -164,14 +164,14 @@ WHOLE = [
     Nasty("own tag", "a: !x {b: 1}\n", ("1: a tag",)),
     Nasty("list as key", "? [a]\n: 1\n", ("1: a list or map as a key",)),
     Nasty("map as key", "{a: 1}: 1\n", ("1: a list or map as a key",)),
-    Nasty("surrogate key", '"\\ud800": 1\n', ("1: half of a surrogate pair",)),
+    Nasty("surrogate key", '"\\ud800": 1\n', ("1: a key with half of a surrogate pair",)),
     Nasty("deep lists", "a: " + "[" * 2900 + "\n", ("1: nested more than 32 levels",)),
     Nasty("deep maps", "a: " + "{a: " * 900 + "\n", ("1: nested more than 32 levels",)),
     Nasty("deep block", "- " * 2900 + "\n", ("1: nested more than 32 levels",)),
     Nasty("deep keys", "? " * 2900 + "\n", ("1: a list or map as a key",)),
     Nasty("too many values", "a: [" + "1," * 20_001 + "]\n", ("1: more than 20000 lines, commas",)),
-    more("duplicate key", "seed: 1\nseed: 2\n", "6: seed: twice; it is in line 5 already"),
-    more("duplicate of line 1", "script: x\n", "5: script: twice; it is in line 1 already"),
+    more("duplicate key", "seed: 1\nseed: 2\n", "6: seed: this key is in line 5 already"),
+    more("duplicate of line 1", "script: x\n", "5: script: this key is in line 1 already"),
     more("huge int", f"seed: {'9' * 5000}\n", "5: seed: a whole number of more than 64 bits"),
     more("surrogate", 'env: {A: "\\ud83d"}\n', "5: env.A: half of a surrogate pair"),
     Nasty(
@@ -202,7 +202,9 @@ WHOLE = [
     ),
     more("python missing", "launch: cold\npython: ./no/python\n", "6: python: "),
     more(
-        "python unknown", "launch: cold\npython: nopython9\n", "6: python: no program 'nopython9'"
+        "python unknown",
+        "launch: cold\npython: nopython9\n",
+        "6: python: the PATH has no program 'nopython9'",
     ),
     more(
         "cpu of 2",

@@ -71,7 +71,7 @@ def test_defaults_are_filled_in_and_lists_become_what_is_declared() -> None:
 @pytest.mark.parametrize(
     ("options", "findings"),
     [
-        ({}, [(("policy",), "policy made needs budget")]),
+        ({}, [(("policy",), "policy made needs budget; add it")]),
         ({"budget": 0}, [(("policy", "budget"), "must be above 0")]),
         ({"budget": True}, [(("policy", "budget"), "should be a number, not true")]),
         ({"budget": 1, "limit": 13}, [(("policy",), "limit 13 brings bad luck")]),

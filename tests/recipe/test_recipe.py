@@ -194,7 +194,9 @@ def test_problems_of_overrides_name_the_override(problems: Problems) -> None:
 
 def test_an_override_below_a_plain_value(problems: Problems) -> None:
     [message] = problems("", "script.x=1")
-    assert message == "--set script.x=1: script.x: script is not a map; set it as a whole"
+    assert (
+        message == "--set script.x=1: script.x: script is not a map of keys; set script as a whole"
+    )
 
 
 def test_an_override_that_is_no_yaml(problems: Problems) -> None:
