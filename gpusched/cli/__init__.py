@@ -165,7 +165,7 @@ class _Parser(argparse.ArgumentParser):
         if found := re.fullmatch(r"unrecognized arguments: (.*)", message):
             word = found[1].split()[0].partition("=")[0]
             if not word.startswith("-"):
-                return f"one argument too many: {found[1]}"
+                return f"one argument too many: {found[1]}; leave that out"
             return f"unknown option {word}{did_you_mean(word, self._option_string_actions, 0.7)}"
         if found := re.fullmatch(r"argument (\S+): expected one argument", message):
             return f"{found[1]} needs a value"

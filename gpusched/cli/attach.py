@@ -193,7 +193,7 @@ class Stream:
                 return
             if time.monotonic() - silent_since_s > MUTE_S:
                 raise GpuschedError(
-                    f"{self._paths.root.name}: its daemon has not answered for a minute; see {self._paths.log}"
+                    f"{self._paths.root.name}: the daemon has not answered for a minute; {self._paths.log} may say why"
                 )
             # The daemon is about to end, or another has just begun: both take a moment.
             yield None

@@ -62,7 +62,7 @@ def try_(args: argparse.Namespace) -> int:
         wanted += _read(args.file)
     if not wanted:
         raise InputError(
-            "which configuration? give KEY=VALUE, as in 'gpusched try lr=0.1', or --file"
+            "no configuration is given; write KEY=VALUE, as in 'gpusched try lr=0.1', or --file FILE"
         )
     whole = [complete(paths, values, may_be_outside=args.outside) for values in wanted]
     for hparams in whole:
@@ -106,7 +106,7 @@ def _configurations(path: Path, found: object) -> Iterator[dict[str, Any]]:
     for one in found if isinstance(found, list) else [found]:
         if not isinstance(one, dict) or not one:
             raise InputError(
-                f"{path}: must be a configuration, as in {{lr: 0.1}}, or a list of them"
+                f"{path}: should be a configuration, as in {{lr: 0.1}}, or a list of configurations"
             )
         yield one
 
@@ -137,7 +137,9 @@ def rerun(args: argparse.Namespace) -> int:
     number = session.trial_number(args.trial)
     known = read_json(paths.trial(number).hparams)
     if known is None:
-        raise InputError(f"trial {number} of {paths.root.name} was never launched")
+        raise InputError(
+            f"trial {number} of {paths.root.name} was never launched; 'gpusched status' lists the trials"
+        )
     hparams: dict[str, Any] = dict(known["hparams"])
     if args.overrides:
         changed = {**hparams, **common.assignments(args.overrides)}

@@ -76,7 +76,7 @@ def _incarnation(trial: TrialPaths, wanted: int | None) -> Path:
     if not known:
         raise InputError(f"trial {int(trial.root.name)} has printed nothing yet")
     if wanted is not None and wanted not in known:
-        raise InputError(f"this trial has no incarnation {wanted}; incarnations: {_ranges(known)}")
+        raise InputError(f"this trial has no incarnation {wanted}; there are {_ranges(known)}")
     return trial.logs(wanted if wanted is not None else known[-1])
 
 
@@ -88,7 +88,7 @@ def _files(folder: Path, args: argparse.Namespace) -> list[tuple[int, str, Path]
         {int(p.stem.removeprefix("rank-")) for p in folder.glob("rank-*.*") if p.stem[5:].isdigit()}
     )
     if args.rank is not None and args.rank not in ranks:
-        raise InputError(f"this trial has no rank {args.rank}; ranks: {_ranges(ranks)}")
+        raise InputError(f"this launch has no rank {args.rank}; there are {_ranges(ranks)}")
     if not args.all:
         ranks = [args.rank if args.rank is not None else 0]
     found = [

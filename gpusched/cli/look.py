@@ -1,4 +1,4 @@
-"""Where experiments and their trials stand: ``status``, ``ls``, ``best``, ``explain``."""
+"""Standing of experiments and their trials: ``status``, ``ls``, ``best``, ``explain``."""
 
 from __future__ import annotations
 

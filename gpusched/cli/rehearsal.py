@@ -79,7 +79,7 @@ class Rehearsal:
         }
 
     def lines(self) -> list[str]:
-        """Word it for people."""
+        """Word the rehearsal for people."""
         head = ("step", "atoms", "rate", self.metric, "left alone: rate", self.metric)
         rows = [
             (

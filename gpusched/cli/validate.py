@@ -70,7 +70,7 @@ def validate(args: argparse.Namespace) -> int:
         common.print_json(Checked(str(args.recipe), ok=False, problems=list(problems)))
         return error.exit_code
     if not args.json:
-        print(f"{args.recipe} is good. It would run:", flush=True)
+        print(f"{args.recipe} is good. A search would run:", flush=True)
         print("\n".join(lines(recipe)), flush=True)
         for line in foreword:
             common.note(f"note: {line}")

@@ -119,7 +119,7 @@ def _reports_without_training(moved: Run) -> Iterator[Finding]:
 def _after_a_pause(
     launch: Launch, expected: Mapping[int, Sequence[Row]], repeats: bool, untrained: Any
 ) -> Iterator[Finding]:
-    """A launch at the same size must train on as if nothing had been."""
+    """Check that a launch at the same size trains on as if there had been no pause."""
     for rows in launch.reports:
         row, step = rows[0], rows[0]["step"]
         if step not in expected:
@@ -209,7 +209,7 @@ def _at_another_size(
     repeats: bool,
     untrained: Any,
 ) -> Iterator[Finding]:
-    """A launch at another size must go on from the same model, share its samples, and keep the course of its rates."""
+    """Check that a launch at another size goes on from the same model, shares its samples, and keeps its rates."""
     on = f"on {count(launch.atoms, 'atom')}"
     for place, rows in enumerate(launch.reports):
         row, step = rows[0], rows[0]["step"]
@@ -239,7 +239,7 @@ def _same_work(on: str, rows: Sequence[Row]) -> Iterator[Finding]:
 
 
 def _shares(on: str, rows: Sequence[Row], then: Sequence[Row]) -> Iterator[Finding]:
-    """Where a report is an epoch, ranks together draw each sample once; a few come twice to fill the last batch."""
+    """Check that ranks together draw each sample of an epoch once; a few come twice to fill the last batch."""
     for mine, theirs, drawn in zip(_draws(rows), _draws(then), then[0]["drawn"], strict=False):
         if mine is None or theirs is None:
             continue

@@ -120,7 +120,7 @@ class Unreadable(Exception):
 
 
 def read_text(path: FilePath) -> str:
-    """The text of a recipe file, ``-`` for standard input; raises InputError."""
+    """Return the text of a recipe file, ``-`` for standard input. Raises InputError."""
     name = printable(str(path)[:300])
     try:
         if name == "-":
@@ -157,7 +157,7 @@ def _decoded(data: bytes, name: str) -> str:
 
 
 def _hint(path: FilePath) -> str:
-    """A recipe beside the missing one that was probably meant."""
+    """Name the recipe beside the missing one that was probably meant."""
     folder = path.parent
     try:
         names = [entry.name for entry in folder.iterdir() if entry.suffix in (".yaml", ".yml")]

@@ -36,7 +36,7 @@ def test_a_good_recipe_is_summed_up(recipe: Path, capsys: pytest.CaptureFixture[
     text = capsys.readouterr().out
     folder = Path.cwd()
     assert text.splitlines() == [
-        "good.yaml is good. It would run:",
+        "good.yaml is good. A search would run:",
         "  name      good",
         f"  script    {folder}/train.py --fast",
         "  metric    accuracy, more is better",
