@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -144,12 +145,15 @@ def reports_of(experiment: Path) -> dict[int, list[float]]:
     return times
 
 
-def watch_daemon(process: subprocess.Popen[bytes], runs: Path) -> tuple[float, int]:
-    """CPU seconds and largest resident size of the daemon, until the experiment is over."""
+def watch_daemon(
+    process: subprocess.Popen[bytes], runs: Path, look: Callable[[], None] = lambda: None
+) -> tuple[float, int]:
+    """CPU seconds and largest size of the daemon, until the experiment is over; meanwhile ``look`` is called."""
     daemon: psutil.Process | None = None
     cpu_s, rss = 0.0, 0
     while process.poll() is None:
         time.sleep(0.2)
+        look()
         if daemon is None:
             locks = list(runs.glob("*/lock"))
             text = locks[0].read_text() if locks else ""
