@@ -9,6 +9,7 @@ commands say what an executor must do. Everything else in this package is a part
     events.py ──▶ experiment.py ──▶ decisions.py (commands)
                    │  records the fact, asks the policy, hands atoms out
                    ├─ transitions.py from decisions (atoms), exits and silence to commands (devices)
+                   │    └─ exits.py       where a trial goes whose incarnation is gone
                    ├─ policy.py      the seam: what a policy sees, what it is asked
                    ├─ state.py       everything that is true now
                    │    ├─ rules.py       what the recipe asks for

@@ -32,6 +32,7 @@ from gpusched.core.decisions import (
     Yield,
 )
 from gpusched.core.events import TrialExited
+from gpusched.core.exits import after_exit
 from gpusched.core.policy import NO_STEP_FITS
 from gpusched.core.rules import SAVE_RETRY_S
 from gpusched.core.state import BestCheckpoint, State
@@ -43,18 +44,6 @@ WAKE = "wake"
 WATCH = "watch"
 #: Period at which the watchdog looks for trials that have been silent for too long (reliability F13).
 WATCH_EVERY_S = 10.0
-
-NO_REPORT = (
-    "the script ended without a report: it must call trial = gpusched.init(), and trial.report(..) once "
-    "an epoch"
-)
-_CAUSES = {
-    "yielded": "left on its own",
-    "finished": "ended when it was killed",
-    "failed": "failed when it was killed",
-    "killed": "was killed",
-    "lost": "its processes vanished",
-}
 
 
 class Transitions:
@@ -327,9 +316,7 @@ class Transitions:
     def exited(self, trial: TrialRecord, event: TrialExited) -> None:
         """Move a trial to where it goes now that nothing of its incarnation is left."""
         state, told = self._state, trial.after
-        after = self._go_back(trial, event) or self._outgrow(trial, event)
-        after = after or _planned(state, trial, event)
-        after = after or self._relaunch(trial, event)
+        after = after_exit(state, trial, event)
         trial.after = None
         trial.gone, trial.doom = trial.incarnation, None
         if trial.atoms and trial.step_time_s is not None and after.is_resize:
@@ -347,60 +334,6 @@ class Transitions:
             state.say(trial, after.reason)
         state.move(trial, after.state, after.reason)
         self.launch_if_ready(trial)
-
-    def _go_back(self, trial: TrialRecord, event: TrialExited) -> After | None:
-        """Return a trial that failed on more atoms than it has trained on, before a report from there, to those."""
-        state, fewer = self._state, trial.trained_atoms
-        failed = event.outcome == "failed" and not trial.doom and not event.barred
-        told_to_end = state.stopping or (trial.after is not None and not trial.after.is_resize)
-        if state.rules.version < 3 or not failed or told_to_end:
-            return None
-        if trial.steps_of_incarnation or not 0 < fewer < trial.atoms:
-            return None
-        trial.most_atoms, trial.decided_at = fewer, state.now
-        why = f"failed on {trial.size_in_words}, goes back to {fewer} and grows no more: {event.error}"
-        return After(S.STARTING, why, fewer)
-
-    def _outgrow(self, trial: TrialRecord, event: TrialExited) -> After | None:
-        """Send a trial that ran out of memory to the next larger size, where its batch is split over more atoms.
-
-        With the free atoms at once if they do; else it gives its own up, and what comes free is kept for it.
-        """
-        state = self._state
-        told_to_end = state.stopping or (trial.after is not None and not trial.after.is_resize)
-        if not (event.outgrew and state.rules.splits_batch) or trial.doom or told_to_end:
-            return None
-        most = min(state.devices.most, trial.most_atoms or state.devices.most)
-        larger = state.rules.next_size(trial.atoms, most)
-        if larger is None:
-            return None
-        trial.least_atoms, trial.decided_at = larger, state.now
-        first = (event.error or "out of memory").partition("\n")[0]
-        why = f"tried again on {larger} atoms, since it needs more than {trial.atoms}: {first}"
-        more = larger - trial.atoms - len(trial.reserved)
-        if more > state.room(trial.devices):
-            return After(S.STARTING, why)
-        if more > 0:
-            reserved = state.devices.choose(more, near=trial.devices)
-            state.devices.take(reserved, trial.id)
-            trial.reserved += reserved
-        return After(S.STARTING, why, larger)
-
-    def _relaunch(self, trial: TrialRecord, event: TrialExited) -> After:
-        """Count a fault of the machine; the trial goes on from its checkpoint, a few times without progress."""
-        state = self._state
-        if not event.unbegun:
-            trial.infrastructure_faults += 1
-        why = trial.doom.why if trial.doom else ""
-        cause = why or event.error or _CAUSES[event.outcome]
-        if trial.doom and trial.doom.hung and event.error:
-            cause = f"{cause}: {event.error}"
-        if trial.infrastructure_faults > state.rules.max_infrastructure_faults:
-            reason = f"{cause}; {trial.infrastructure_faults} times without progress"
-            return After(S.FAILED, reason)
-        trial.decided_at = state.now
-        atoms = trial.after.atoms if trial.after is not None else trial.atoms
-        return After(S.STARTING, f"{cause}; goes on from step {trial.saved_step}", atoms)
 
     # ------------------------------------------------------------ devices
 
@@ -528,28 +461,6 @@ def _kept(state: State, trial: TrialRecord, keep: int) -> tuple[tuple[str, ...],
         keep = keep if keep <= left else 0
     clean = reserved[:keep]
     return used[: keep - len(clean)], clean
-
-
-def _planned(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
-    """Return what follows an exit that is the trial's own doing or was wanted; None: it is to be relaunched.
-
-    A script that fails has failed; what the machine did to a trial is made good by a relaunch. What was told to die was
-    killed, whatever it says with its last breath: a script may catch SIGTERM and exit as if it were done.
-    """
-    told = trial.after
-    is_final = told is not None and told.state.is_final
-    told_to_end = told if is_final else After(S.STOPPED, state.stopping) if state.stopping else None
-    match "killed" if trial.doom else event.outcome:
-        case "finished" if trial.step > 0:
-            return After(S.COMPLETED, f"finished at step {trial.step}")
-        case "finished":
-            return told_to_end or After(S.FAILED, event.error or NO_REPORT)
-        case "failed":
-            return told_to_end or After(S.FAILED, event.error or "failed")
-        case "yielded" if told is not None:
-            return told
-        case _:
-            return told if told is not None and not told.is_resize else told_to_end
 
 
 def _silence(state: State, trial: TrialRecord) -> str:

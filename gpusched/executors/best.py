@@ -17,6 +17,7 @@ from typing import Any
 
 from gpusched import failpoints
 from gpusched.core.decisions import KeepBest
+from gpusched.executors.base import Setting
 from gpusched.folder.files import private_folder, read_json, sealed, sync, write_durably
 from gpusched.folder.paths import ExperimentPaths, numbered
 from gpusched.folder.reserve import FULL
@@ -114,25 +115,18 @@ def _point_to(link: Path, folder: Path) -> None:
 class BestKeeper:
     """Keeps ``best/`` what was asked for last, however long the disk refuses.
 
-    ``after`` calls an action so many seconds later; ``atoms_of``: the number a trial has now, None if it has none;
-    ``spare`` gives room on a full disk, or False.
+    ``after`` calls an action so many seconds later; ``atoms_of``: the number a trial has now, None if it has none.
     """
 
     def __init__(
         self,
-        paths: ExperimentPaths,
-        metric: str,
+        setting: Setting,
         after: Callable[[float, Callable[[], None]], None],
-        say: Callable[[str], None],
         atoms_of: Callable[[int], int | None],
-        spare: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._paths = paths
-        self._metric = metric
+        self._setting = setting
         self._after = after
-        self._say = say
         self._atoms_of = atoms_of
-        self._spare = spare
         self._wanted: KeepBest | None = None
         self._is_waiting = self._has_complained = False
 
@@ -151,19 +145,19 @@ class BestKeeper:
             return
         try:
             kept = keep_best(
-                self._paths,
+                self._setting.paths,
                 command.trial,
                 command.step,
-                metric=self._metric,
+                metric=self._setting.recipe.metric,
                 value=command.metric,
                 atoms=self._atoms_of(command.trial),
             )
         except OSError as problem:
-            if problem.errno in FULL and self._spare():
+            if problem.errno in FULL and self._setting.spare():
                 self._try()
                 return
             if not self._has_complained:
-                self._say(f"best/ stays as it was: {problem}; trying again")
+                self._setting.say(f"best/ stays as it was: {problem}; trying again")
                 self._has_complained = True
             if not self._is_waiting:
                 self._is_waiting = True
@@ -171,6 +165,6 @@ class BestKeeper:
             return
         self._wanted, self._has_complained = None, False
         if not kept:
-            self._say(
+            self._setting.say(
                 f"best/ stays: trial {command.trial} has no checkpoint of step {command.step}"
             )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.e2e.sandbox import Sandbox
+from tests.rig import end_all
 
 
 @pytest.fixture
@@ -21,15 +20,9 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
         if process.poll() is None:
             process.kill()
         process.communicate()
-    left = _wait_until_gone(box, 20.0)
-    for process in left:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    assert not left, f"left behind: {left}\n{box.log()}"
-
-
-def _wait_until_gone(box: Sandbox, limit_s: float) -> list[psutil.Process]:
-    end = time.monotonic() + limit_s
-    while (left := box.processes()) and time.monotonic() < end:
+    until = time.monotonic() + 20.0
+    while (left := box.processes()) and time.monotonic() < until:
         time.sleep(0.05)
-    return left
+    if left:
+        end_all(box.processes)
+    assert not left, f"left behind: {left}\n{box.log()}"

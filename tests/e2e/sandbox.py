@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import psutil
 
 import gpusched
 from gpusched.processes.identity import start_time
+from tests.rig import end_all, wait_until
 
 PACKAGE = Path(gpusched.__file__).parent
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -130,15 +130,7 @@ class Sandbox:
 
     def kill_everything(self) -> None:
         """Daemon, servers, shims and ranks; returns when all are gone. The end of one may be the end of another."""
-
-        def none_left() -> bool:
-            left = self.processes()
-            for process in left:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            return not left
-
-        wait_until(none_left, "the end of everything")
+        end_all(self.processes)
 
     def files(self) -> Iterator[Path]:
         """Every file and folder of the experiment; they may come and go meanwhile."""
@@ -152,21 +144,12 @@ class Sandbox:
     def daemon(self) -> int:
         return int(json.loads((self.experiment / "lock").read_text())["pid"])
 
-    def processes(self) -> list[psutil.Process]:
+    def processes(self) -> list[int]:
         """Every process of gpusched that works in this folder: daemon, warm server, shims, ranks."""
-        found = []
-        mine = str(self.root)
+        found, mine = [], str(self.root)
+        own = {os.getpid(), *(process.pid for process in self.started)}
         for process in psutil.process_iter(["pid", "cmdline", "cwd"]):
-            if process.pid == os.getpid() or process in self.started:
-                continue
             words = " ".join(process.info["cmdline"] or [])
             if mine in words or (process.info["cwd"] or "").startswith(mine):
-                found.append(process)
-        return found
-
-
-def wait_until(true: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
-    end = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < end, f"waited {patience_s:.0f} s in vain for {what}"
-        time.sleep(0.01)
+                found.append(process.pid)
+        return [pid for pid in found if pid not in own]

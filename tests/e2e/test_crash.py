@@ -17,7 +17,8 @@ from gpusched.core.events import CheckpointSaved, Suggested
 from gpusched.daemon.storage import checksums
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
-from tests.e2e.sandbox import PATIENCE_S, Sandbox, wait_until
+from tests.e2e.sandbox import PATIENCE_S, Sandbox
+from tests.rig import wait_until
 
 ENDLESS = {"name": "fifo", "R": 100000}
 

@@ -12,7 +12,8 @@ from gpusched.core.events import UserAsked
 from gpusched.daemon.session import Client
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
-from tests.e2e.sandbox import Sandbox, wait_until
+from tests.e2e.sandbox import Sandbox
+from tests.rig import wait_until
 
 
 def asked(sandbox: Sandbox) -> list[tuple[str, list[float]]]:

@@ -14,6 +14,7 @@ from tests.journal_samples import ROOT
 ON_A_SMALL_DISK = """
     import json, sys, time
     from pathlib import Path
+    import psutil
     from tests.e2e.sandbox import Sandbox
 
     disk = Path(sys.argv[1])
@@ -61,7 +62,7 @@ ON_A_SMALL_DISK = """
             assert numbers[-1] == trial["step"], "the last are there"
         assert "there is room on the disk again" in sandbox.log()
     finally:
-        for process in sandbox.processes():
+        for process in map(psutil.Process, sandbox.processes()):
             if not any("script.py" in word for word in process.cmdline()):
                 process.kill()
 """

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import shutil
-import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,30 +24,16 @@ from gpusched.executors.local.incarnation import Roster
 from gpusched.executors.local.settings import Limits
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
-from gpusched.processes.identity import MARK, all_pids, read_file
 from gpusched.recipe.recipe import Recipe
-from tests.executors.contract import PATIENCE_S, Rig, exit_of
+from tests.executors.contract import Rig, exit_of
+from tests.rig import by_incarnation, end_all, marked, wait_until
 
 SCRIPT = Path(__file__).with_name("scenarios.py")
 
 
-def marked(folder: Path) -> list[int]:
-    """Every process of the experiment in ``folder``, its servers included."""
-    name = f"GPUSCHED_DIR={folder}".encode()
-    return [
-        pid for pid in all_pids() if name in (read_file(f"/proc/{pid}/environ") or b"").split(b"\0")
-    ]
-
-
 def of_trial(folder: Path, trial: int, incarnation: int = 1) -> list[int]:
     """Every process that carries the mark of this incarnation."""
-    end = f":{trial}:{incarnation}".encode()
-    found = []
-    for pid in marked(folder):
-        for variable in (read_file(f"/proc/{pid}/environ") or b"").split(b"\0"):
-            if variable.startswith(MARK.encode()) and variable.strip().endswith(end):
-                found.append(pid)
-    return found
+    return by_incarnation(folder).get((trial, incarnation), [])
 
 
 def listening_addresses(pids: Sequence[int]) -> set[str]:
@@ -73,13 +57,6 @@ def wait_for(path: Path) -> Any:
     """What a scenario's ``note`` left, or another file that is there whole or not at all."""
     wait_until(path.exists)
     return json.loads(path.read_text())
-
-
-def wait_until(true: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.005)
 
 
 def recipe(folder: Path, **keys: Any) -> Recipe:
@@ -152,14 +129,7 @@ class Lab:
     def clean(self) -> None:
         """End everything that is left, whatever it is."""
         self.close()
-        for _ in range(200):
-            left = marked(self.folder)
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            if not left:
-                break
-            time.sleep(0.02)
+        end_all(lambda: marked(self.folder))
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from gpusched.core.decisions import Kill, Launch
 from gpusched.core.events import TrialExited
-from tests.executors.conftest import Lab, wait_until
+from tests.executors.conftest import Lab
+from tests.rig import wait_until
 from tests.torture.bed import percentile, times
 
 AT_ONCE = 4
@@ -45,7 +46,7 @@ def kill_trees(lab: Lab, count: int, seed: int) -> tuple[float, float]:
         killed_at = {trial: time.monotonic() for trial in trials}
         for trial in trials:
             lab.executor.execute(Kill(trial, 1, 0.0))
-        wait_until(lambda t=trials: loop.turn() or all(n in loop.ended for n in t), 60)
+        wait_until(lambda t=trials: loop.turn() or all(n in loop.ended for n in t))
         for trial, tree_seed in trials.items():
             left = lab.left_of(trial)
             assert left == [], f"survivors of the tree with seed {tree_seed}: {left}"

@@ -21,9 +21,10 @@ from gpusched.executors.base import LiveTrial
 from gpusched.executors.local.server import MOST_FALSE_STARTS, PAUSE_S
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import is_alive, start_time
-from tests.executors.conftest import Lab, marked, wait_for, wait_until
+from tests.executors.conftest import Lab, wait_for
 from tests.executors.contract import report_of, steps_of, the_exit
 from tests.executors.test_trees import begin
+from tests.rig import marked, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -305,7 +306,7 @@ def test_preload(tmp_path: Path) -> None:
             of_preloads[:] = [text for text in lab.said if "CPU slots share" not in text]
             return len(of_preloads) >= 4
 
-        wait_until(told_all, 60)
+        wait_until(told_all)
         cuda = "importing it initialises CUDA, which forked ranks could then not use"
         assert of_preloads == [
             "preload: bad is not preloaded: ZeroDivisionError: division by zero",

@@ -12,9 +12,10 @@ import pytest
 from gpusched.core.decisions import Kill, Launch
 from gpusched.core.events import TrialExited
 from gpusched.processes.identity import start_time
-from tests.executors.conftest import Lab, wait_for, wait_until
+from tests.executors.conftest import Lab, wait_for
 from tests.executors.contract import the_exit
 from tests.executors.test_ranks import play
+from tests.rig import wait_until
 
 
 def begin(lab: Lab, scenario: str, atoms: int = 1, **hparams: object) -> int:

@@ -31,11 +31,11 @@ from gpusched.failpoints import VARIABLE
 from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
-from gpusched.processes.identity import MARK, all_pids, identify, read_file, send_signal, start_time
+from gpusched.processes.identity import read_file
 from gpusched.recipe.load import load_recipe
+from tests.rig import PATIENCE_S, by_incarnation, end_all, marked, wait_until
 
 SCRIPTS = Path(__file__).parent / "scripts"
-PATIENCE_S = 60.0
 SCALE = float(os.environ.get("GPUSCHED_TORTURE", "1"))
 """How much longer than by default the long forms run."""
 
@@ -43,13 +43,6 @@ SCALE = float(os.environ.get("GPUSCHED_TORTURE", "1"))
 def times(count: int) -> int:
     """``count`` at the default length."""
     return max(1, round(count * SCALE))
-
-
-def wait_until(true: Any, what: str, patience_s: float = PATIENCE_S) -> None:
-    until = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < until, f"waited {patience_s:.0f} s in vain for {what}"
-        time.sleep(0.01)
 
 
 @dataclass
@@ -183,17 +176,7 @@ class Bed:
 
     def processes(self) -> dict[tuple[int, int], list[int]]:
         """Live processes by (trial, incarnation); servers under (-1, -1)."""
-        name = f"GPUSCHED_DIR={self.paths.root}".encode()
-        found: dict[tuple[int, int], list[int]] = {}
-        for pid in all_pids():
-            variables = (read_file(f"/proc/{pid}/environ") or b"").split(b"\0")
-            if name not in variables or start_time(pid) is None:
-                continue
-            mark = next((v for v in variables if v.startswith(MARK.encode() + b"=")), b"").strip()
-            words = mark.decode().split(":")
-            whose = (int(words[-2]), int(words[-1])) if len(words) == 4 else (-1, -1)
-            found.setdefault(whose, []).append(pid)
-        return found
+        return by_incarnation(self.paths.root)
 
     def shim_of(self, trial: int, incarnation: int) -> dict[str, Any] | None:
         return read_json(self.paths.trial(trial).shim(incarnation))
@@ -202,14 +185,7 @@ class Bed:
         """Kill all that is left of it."""
         if self.daemon is not None and self.daemon.poll() is None:
             self.kill()
-        until = time.monotonic() + 30
-        while (left := [p for pids in self.processes().values() for p in pids]) and (
-            time.monotonic() < until
-        ):
-            for process in identify(left):
-                send_signal(process, signal.SIGKILL)
-            time.sleep(0.02)
-        assert not left, f"left behind: {left}"
+        end_all(lambda: marked(self.paths.root))
 
     # ------------------------------------------------------------ what must be true
 

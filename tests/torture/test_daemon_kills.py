@@ -15,7 +15,8 @@ from gpusched.core.decisions import Launch
 from gpusched.core.events import TrialExited
 from gpusched.failpoints import DAEMON
 from gpusched.journal.log import Journal
-from tests.torture.bed import Bed, percentile, times, wait_until
+from tests.rig import wait_until
+from tests.torture.bed import Bed, percentile, times
 
 MakeBed = Callable[..., Bed]
 

@@ -11,7 +11,8 @@ import pytest
 from gpusched.core.events import Reported
 from gpusched.core.trial import TrialState
 from gpusched.journal.log import Journal
-from tests.torture.bed import SCRIPTS, Bed, times, wait_until
+from tests.rig import wait_until
+from tests.torture.bed import SCRIPTS, Bed, times
 
 MakeBed = Callable[..., Bed]
 STEPS = 30

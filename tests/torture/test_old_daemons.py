@@ -16,7 +16,8 @@ from gpusched.folder.lock import Epoch, read_epoch
 from gpusched.journal.log import Journal
 from gpusched.processes.identity import start_time
 from tests.journal_samples import META, sample
-from tests.torture.bed import Bed, wait_until
+from tests.rig import wait_until
+from tests.torture.bed import Bed
 
 MakeBed = Callable[..., Bed]
 

@@ -16,7 +16,8 @@ import pytest
 from gpusched.failpoints import SALVAGE, WORKER
 from gpusched.folder.files import read_json
 from gpusched.journal.log import Journal
-from tests.torture.bed import SCRIPTS, Bed, wait_until
+from tests.rig import wait_until
+from tests.torture.bed import SCRIPTS, Bed
 from tests.torture.test_daemon_kills import AT_THE_END, finish
 
 MakeBed = Callable[..., Bed]

@@ -9,7 +9,8 @@ import pytest
 
 from gpusched.core.events import Reopened
 from gpusched.journal.log import Journal
-from tests.torture.bed import Bed, wait_until
+from tests.rig import wait_until
+from tests.torture.bed import Bed
 from tests.torture.test_daemon_kills import finish
 from tests.torture.test_other_failpoints import require_whole_best
 

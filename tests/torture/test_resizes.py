@@ -14,7 +14,8 @@ import pytest
 from gpusched.core.decisions import Launch
 from gpusched.core.events import Reported, TrialExited
 from gpusched.journal.log import Journal
-from tests.torture.bed import SCRIPTS, Bed, times, wait_until
+from tests.rig import wait_until
+from tests.torture.bed import SCRIPTS, Bed, times
 
 KEYS = {
     "script": str(SCRIPTS / "carry.py"),

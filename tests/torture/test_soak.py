@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from gpusched.processes.identity import identify, send_signal
-from tests.torture.bed import Bed, count, wait_until
+from tests.rig import wait_until
+from tests.torture.bed import Bed, count
 from tests.torture.test_daemon_kills import stir
 from tests.torture.test_sockets import Attacker, memory_kib
 

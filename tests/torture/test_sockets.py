@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from gpusched.protocol import ClientHello, encode
-from tests.torture.bed import Bed, count, percentile, times, wait_until
+from tests.rig import wait_until
+from tests.torture.bed import Bed, count, percentile, times
 
 MakeBed = Callable[..., Bed]
 

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from gpusched.processes.identity import Identity, read_file, send_signal, start_time
-from tests.torture.bed import Bed, times, wait_until
+from tests.rig import wait_until
+from tests.torture.bed import Bed, times
 
 MakeBed = Callable[..., Bed]
 FINAL = ("completed", "stopped", "failed")

@@ -85,14 +85,7 @@ class ClusterExecutor:
         self._strangers: set[Peer] = set()
         self._offers: dict[str, NodeOffer] = {}
         self._complaints: set[str] = set()
-        self._best = BestKeeper(
-            setting.paths,
-            setting.recipe.metric,
-            timers.after,
-            setting.say,
-            self._atoms_of,
-            setting.spare,
-        )
+        self._best = BestKeeper(setting, timers.after, self._atoms_of)
         self._helper = ThreadPoolExecutor(1, "gpusched-bootstrap")
         self._answers: deque[Callable[[], None]] = deque()
         self._keys = Keys(setting.paths.root)

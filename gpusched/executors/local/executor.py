@@ -67,9 +67,7 @@ class TorchrunExecutor:
         self._events: list[Event] = []
         emit = self._events.append
         self._inventory = Inventory(devices, timers, emit, say, limits.release_s)
-        self._best = BestKeeper(
-            setting.paths, setting.recipe.metric, timers.after, say, self._atoms_of, setting.spare
-        )
+        self._best = BestKeeper(setting, timers.after, self._atoms_of)
         self.server = Server(setting, self._server_said, self._server_gone)
         self._launcher = Launcher(shared, self.server, devices, self._end)
         self.stopping = Stopping(shared, self.server, self._launcher, self._inventory, self._end)

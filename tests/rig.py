@@ -1,0 +1,53 @@
+"""Processes of an experiment, for rigs that start real ones: who is there, waiting for them, and ending them all."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from gpusched.processes.identity import MARK, all_pids, identify, read_file, send_signal, start_time
+
+PATIENCE_S = 60.0
+
+
+def wait_until(
+    true: Callable[[], object], what: str = "it", patience_s: float = PATIENCE_S
+) -> None:
+    until = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < until, f"waited {patience_s:.0f} s in vain for {what}"
+        time.sleep(0.01)
+
+
+def by_incarnation(experiment: Path) -> dict[tuple[int, int], list[int]]:
+    """Live processes by (trial, incarnation); servers under (-1, -1)."""
+    name = f"GPUSCHED_DIR={experiment}".encode()
+    found: dict[tuple[int, int], list[int]] = {}
+    for pid in all_pids():
+        variables = (read_file(f"/proc/{pid}/environ") or b"").split(b"\0")
+        if name not in variables or start_time(pid) is None:
+            continue
+        mark = next((v for v in variables if v.startswith(MARK.encode() + b"=")), b"").strip()
+        words = mark.decode().split(":")
+        whose = (int(words[-2]), int(words[-1])) if len(words) == 4 else (-1, -1)
+        found.setdefault(whose, []).append(pid)
+    return found
+
+
+def marked(experiment: Path) -> list[int]:
+    """Every process of the experiment in this folder, its servers included."""
+    return [pid for pids in by_incarnation(experiment).values() for pid in pids]
+
+
+def end_all(left: Callable[[], Iterable[int]]) -> None:
+    """Kill these until none is left: the end of one may be the end, or the beginning, of another."""
+
+    def none_left() -> bool:
+        there = identify(left())
+        for process in there:
+            send_signal(process, signal.SIGKILL)
+        return not there
+
+    wait_until(none_left, "the end of everything", 30)
