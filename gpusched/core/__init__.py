@@ -12,7 +12,7 @@ commands say what an executor must do. Everything else in this package is a part
                    │    └─ exits.py       where a trial goes whose incarnation is gone
                    ├─ policy.py      the seam: what a policy sees, what it is asked
                    ├─ state.py       everything that is true now
-                   │    ├─ rules.py       what the recipe asks for
+                   │    ├─ rules.py       what the recipe asks for; configurations.py those that have not started
                    │    ├─ trial.py       one trial and its learning curve; the transition table
                    │    ├─ allocation.py  devices: FREE, HELD, DRAINING, QUARANTINED
                    │    ├─ rung.py        scores at milestones

@@ -14,6 +14,7 @@ from typing import Any
 
 from gpusched.core import invariants
 from gpusched.core.allocation import DeviceState, DeviceTable
+from gpusched.core.configurations import Configurations, Draw
 from gpusched.core.decisions import Command, Decision, Finish, Resume, Start, Suggest
 from gpusched.core.events import (
     CheckpointSaved,
@@ -37,7 +38,7 @@ from gpusched.core.events import (
 )
 from gpusched.core.policy import Policy
 from gpusched.core.rules import Rules
-from gpusched.core.state import NOTHING_LEFT, Draw, State
+from gpusched.core.state import NOTHING_LEFT, State
 from gpusched.core.transitions import WAKE, WATCH, Transitions
 from gpusched.core.trial import NEVER, RUNNING, After, TrialRecord, TrialState
 from gpusched.protocol import Report
@@ -101,17 +102,16 @@ class Experiment:
         if state.devices.free and state.stopping is None and not state.storage_low:
             self._fill()
         if self._asks_sampler and state.stopping is None:
-            self._ask_sampler()
+            self._ask_sampler(state.configurations)
         if not state.live:
             self._finish_if_over()
         self._checks.after_event(state, self._touched)
         return self._do.take()
 
-    def _ask_sampler(self) -> None:
+    def _ask_sampler(self, of: Configurations) -> None:
         """Ask a sampler with a memory for the next configuration, if it is time."""
-        state = self.state
-        if (n := state.next_to_suggest) is not None:
-            state.asked_for = n
+        if (n := of.to_suggest(self.state.starts_left)) is not None:
+            of.asked_for = n
             self._do.add(Suggest(n))
 
     def _after_the_end(self, event: Event) -> None:
@@ -337,13 +337,13 @@ class Experiment:
             self._enact(self.policy.on_forecast(view, trial.view, event.step, event.forecast))
 
     def _suggested(self, event: Suggested) -> None:
-        state = self.state
-        if event.n != state.asked_for:
+        of = self.state.configurations
+        if event.n != of.asked_for:
             return  # asked again after a resume, and answered twice
-        state.asked_for = None
-        state.suggested[event.n] = event.hparams
+        of.asked_for = None
+        of.suggested[event.n] = event.hparams
         if event.why:
-            state.say(None, f"configuration {event.n} is by {event.by}: {event.why}")
+            self.state.say(None, f"configuration {event.n} is by {event.by}: {event.why}")
 
     def _user_asked(self, event: UserAsked) -> None:
         state = self.state
@@ -372,7 +372,7 @@ class Experiment:
 
     def _tried(self, event: Tried) -> None:
         if self.state.stopping is None:
-            self.state.given.append((event.hparams, event.seed))
+            self.state.configurations.given.append((event.hparams, event.seed))
             self.state.say(None, f"asked to try {show_hparams(event.hparams)}")
 
     def _deadline_moved(self, event: DeadlineMoved) -> None:
@@ -437,7 +437,7 @@ class Experiment:
             atoms = state.trials[wanted].cut_atoms or 1
             atoms = min(atoms, max(1, state.atoms_free))
             self._enact([Resume(wanted, atoms, "goes on as planned")])
-        while state.given and state.devices.free:
+        while state.configurations.given and state.devices.free:
             if not self._enact(self.policy.on_tried(state.view)):
                 break
         while state.devices.free and self._enact(self.policy.on_capacity(state.view)):
@@ -470,7 +470,7 @@ class Experiment:
         if state.stopping is None:
             if state.devices.draining or WAKE in state.timers or state.forecasts:
                 return
-            if state.awaits_configuration:
+            if state.configurations.asked_for is not None:
                 return  # a configuration may come
             if state.storage_low:
                 return  # there may be room again

@@ -134,14 +134,17 @@ class View:
     can_draw: Final[bool] = _shown("_state.can_draw")
     #: Configurations that can still be started, as far as is known; infinite where no end is near.
     draws_left: Final[float] = _shown("_state.draws_left")
-    #: Whether one may come that cannot be started yet.
-    awaits_configuration: Final[bool] = _shown("_state.awaits_configuration")
     #: Training time of the trial that has had most of it.
     longest_training_s: Final[float] = _shown("_state.longest_training_s")
     #: Ta, the median time of a step on one atom; None before the first step.
     step_on_one_atom_s: Final[float | None] = _shown("_state.speed.step_on_one_atom_s")
     #: To, the median time from a launch or resize to its first step; 0 while unknown.
     overhead_s: Final[float] = _shown("_state.speed.overhead")
+
+    @property
+    def awaits_configuration(self) -> bool:
+        """Whether the sampler has been asked for a configuration and has not answered."""
+        return self._state.configurations.asked_for is not None
 
     @property
     def wake_at(self) -> float | None:

@@ -8,27 +8,20 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from sortedcontainers import SortedList
 
 from gpusched.core.allocation import DeviceTable
+from gpusched.core.configurations import Configurations, Draw
 from gpusched.core.decisions import Forecast
 from gpusched.core.policy import NO_STEP_FITS, View
 from gpusched.core.rules import Rules
 from gpusched.core.speed import Speed
 from gpusched.core.trial import NEVER, TrialRecord, TrialState
 from gpusched.text import show_duration
-
-#: The n-th configuration of the sequence; None when there are no more.
-Draw = Callable[[int], Mapping[str, object] | None]
-#: A sampler that draws from a few values may draw barred ones for ever: after so many in a row it has no more.
-_PASSED_OVER_MAX = 1000
-#: Configurations looked for ahead of the trials, to tell whether the sequence ends soon: more than start at once.
-_LOOK_AHEAD = 100
-
 
 #: Reason for the end of a search in which no trial can go on and none can start.
 NOTHING_LEFT = "nothing left to run"
@@ -129,9 +122,7 @@ class State:
         self.untold: dict[int, TrialRecord] = {}
         #: Forecasts asked for and not answered yet, by trial and step.
         self.forecasts: dict[tuple[int, int], Forecast] = {}
-        #: The sampler's answers that are not used yet, and the number it has been asked for.
-        self.suggested: dict[int, Mapping[str, object] | None] = {}
-        self.asked_for: int | None = None
+        self.configurations = Configurations(draw)
         #: Reason why the experiment is ending; None while it goes on.
         self.stopping: str | None = None
         #: The disk has too little room for checkpoints: nothing is begun.
@@ -144,17 +135,6 @@ class State:
         self.watched_since = NEVER
         #: The last decisions in words: (at, trial or None, text).
         self.decisions: deque[tuple[float, int | None, str]] = deque(maxlen=200)
-        #: Configurations that a person asked for and that have not started, each with the seed of its training.
-        self.given: deque[tuple[Mapping[str, object], int | None]] = deque()
-        self._draw = draw
-        self._next_hparams: Mapping[str, object] | None = None
-        #: Places in the sequence: of the latest trial, and of the latest configuration drawn.
-        self._used = self._drawn = 0
-        #: Place up to which the sequence is known to have configurations, and its end once that has been seen.
-        self._looked_to = 0
-        self._end: int | None = None
-        #: Configurations that are not tried again.
-        self._barred: list[Mapping[str, object]] = []
         self._longest_past_s = 0.0
         self._ranking = Ranking()
         self._paused_by_score: SortedList[tuple[float, int]] = SortedList()
@@ -189,50 +169,30 @@ class State:
         return 0 if self.wanted and self.kept_for is not None else self.devices.room(near)
 
     @property
+    def starts_left(self) -> float:
+        """Number of trials that may still start from the sequence; those that a person gave do not count."""
+        most = self.rules.max_trials
+        return math.inf if most is None else most - len(self.trials)
+
+    @property
     def can_draw(self) -> bool:
         """Whether there is another configuration to start."""
         return self.can_draw_up_to(self.rules.max_trials)
 
     def can_draw_up_to(self, max_trials: int | None) -> bool:
         """Tell whether there would be another configuration to start with this limit."""
-        return bool(self.given) or self._can_draw_own(max_trials)
-
-    def _can_draw_own(self, max_trials: int | None) -> bool:
-        """Tell whether the sequence has another configuration for this limit; those a person gave do not count."""
-        if max_trials is not None and len(self.trials) >= max_trials:
-            return False
-        if self._next_hparams is None:
-            self._next_hparams = self._next_that_may_work()
-        return self._next_hparams is not None
+        left = math.inf if max_trials is None else max_trials - len(self.trials)
+        return self.configurations.has_next(left)
 
     @property
     def draws_left(self) -> float:
         """Number of configurations that can still be started, as far as is known; infinite where no end is near."""
-        most, known = self.rules.max_trials, math.inf
-        if not self._can_draw_own(most):
-            return len(self.given)
-        if self.rules.version >= 4 and self._draw is not None:
-            known = self._drawable_left(self._draw)
-        drawn = known if most is None else max(0, min(known, most - len(self.trials)))
-        return len(self.given) + drawn
+        looks_ahead = self.rules.version >= 4
+        return self.configurations.left(self.starts_left, looks_ahead=looks_ahead)
 
     def is_new_best(self, trial: TrialRecord) -> bool:
         """Tell whether the trial's latest step is better than every checkpoint kept so far."""
         return trial.score > NEVER and (self.best is None or trial.score > self.best.score)
-
-    @property
-    def awaits_configuration(self) -> bool:
-        """Whether the sampler has been asked for another configuration and has not answered."""
-        return self.asked_for is not None
-
-    @property
-    def next_to_suggest(self) -> int | None:
-        """The configuration to ask a sampler with a memory for now, one ahead of the trials; None: none yet."""
-        if self._draw is not None or self.asked_for is not None or self._next_hparams is not None:
-            return None
-        if self.rules.max_trials is not None and len(self.trials) >= self.rules.max_trials:
-            return None
-        return None if self._drawn in self.suggested else self._drawn
 
     def rank_among_live(self, trial: TrialRecord) -> int:
         """Return 0 for the live trial with the best latest score; equal scores by age."""
@@ -252,18 +212,6 @@ class State:
         live = self.now - self._live_by_age[0][0] if self._live_by_age else 0.0
         return max(self._longest_past_s, live)
 
-    def _next_that_may_work(self) -> Mapping[str, object] | None:
-        """The next of the sequence that is not barred; None at its end, or where only barred ones seem to be left."""
-        while self._drawn - self._used < _PASSED_OVER_MAX:
-            draw = self.suggested.get if self._draw is None else self._draw
-            hparams = draw(self._drawn)
-            if hparams is None:
-                return None
-            self._drawn += 1
-            if hparams not in self._barred:
-                return hparams
-        return None
-
     @property
     def ending(self) -> str | None:
         """Reason for the end as people are told it; None while the experiment goes on.
@@ -278,28 +226,7 @@ class State:
             return "deadline"
         return self.stopping
 
-    def _drawable_left(self, draw: Draw) -> float:
-        """Count the configurations to the end of the sequence; infinite where the end is not near."""
-        while self._end is None and self._looked_to < self._drawn + _LOOK_AHEAD:
-            if draw(self._looked_to) is None:
-                self._end = self._looked_to
-            else:
-                self._looked_to += 1
-        if self._end is None:
-            return math.inf
-        ahead = range(self._drawn, self._end)
-        if not self._barred:
-            return 1 + len(ahead)
-        return 1 + sum(draw(place) not in self._barred for place in ahead)
-
     # ------------------------------------------------------------ changes, for Experiment alone
-
-    def bar(self, hparams: Mapping[str, object]) -> None:
-        """Bar a configuration from being tried again."""
-        if hparams not in self._barred:
-            self._barred.append(hparams)
-        if self._next_hparams == hparams:
-            self._next_hparams = None
 
     def move_deadline(self, to_s: float) -> None:
         """Move the deadline, in seconds since the beginning; not before now."""
@@ -326,13 +253,8 @@ class State:
         """Make the next trial. The caller has asked ``can_draw``."""
         if not self.can_draw:
             raise AssertionError("no configuration left to draw")
-        if self.given:
-            hparams, seed = self.given.popleft()
-            trial = TrialRecord(len(self.trials), hparams, tag, seed)
-        else:
-            assert self._next_hparams is not None
-            trial = TrialRecord(len(self.trials), self._next_hparams, tag)
-            self._next_hparams, self._used = None, self._drawn
+        hparams, seed = self.configurations.take()
+        trial = TrialRecord(len(self.trials), hparams, tag, seed)
         self.trials[trial.id] = trial
         trial.view = self.view.add(trial)
         return trial

@@ -328,7 +328,7 @@ class Transitions:
             trial.error = after.reason
             state.failures += 1
             if event.barred:
-                state.bar(trial.hparams)
+                state.configurations.bar(trial.hparams)
                 state.say(trial, "this configuration is not tried again")
         if after != told:
             state.say(trial, after.reason)

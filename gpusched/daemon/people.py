@@ -155,7 +155,7 @@ class People:
         asked = sum(type(event) is Tried for event in self._asked)
         tried = Tried(at=self._clock(), hparams=request.hparams, seed=request.seed)
         self._asked.append(tried)
-        return {"hparams": request.hparams, "before": len(state.given) + asked}
+        return {"hparams": request.hparams, "before": len(state.configurations.given) + asked}
 
     def _ask_of_trial(self, verb: str, number: int) -> str:
         trials = self._assembled.experiment.state.trials

@@ -309,5 +309,6 @@ def outstanding(experiment: Experiment) -> Iterator[Command]:
     if state.best is not None:
         yield KeepBest(state.best.trial, state.best.step, state.best.metric)
     yield from state.forecasts.values()
-    if state.asked_for is not None and state.stopping is None:
-        yield Suggest(state.asked_for)
+    asked_for = state.configurations.asked_for
+    if asked_for is not None and state.stopping is None:
+        yield Suggest(asked_for)

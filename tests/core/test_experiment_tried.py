@@ -43,7 +43,7 @@ def test_a_search_that_is_ending_takes_none_and_one_that_goes_on_starts_those_it
     tried(script, lr=0.1).drop().asked("stop").drop()
     tried(script, lr=0.2).drop().exited(0).drop().released("d0").drop()
     script.reopened().expect(SetTimer("deadline", 2000.0), Launch(1, 1, ("d0",), {"lr": 0.1}))
-    assert not script.state.given
+    assert not script.state.configurations.given
 
 
 def test_a_relaunch_has_the_same_seed() -> None:

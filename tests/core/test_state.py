@@ -67,7 +67,7 @@ def test_a_barred_configuration_is_not_left() -> None:
     """Two configurations, each tried twice; the first is barred when it has been tried once."""
     state = State(Rules(deadline_s=1.0), lambda n: {"n": n % 2} if n < 4 else None)
     assert state.view.draws_left == 4
-    state.bar(state.draw().hparams)
+    state.configurations.bar(state.draw().hparams)
     assert state.view.draws_left == 2
     state.draw()
     state.draw()

@@ -139,7 +139,7 @@ def test_the_daemon_dies_at_every_instant_around_a_suggestion(folder: Path) -> N
     for instant in random.Random(3).sample(points.instants, 12):
         daemons = run(setup, folder / str(instant), {instant})
         assert daemons.epoch == 2
-        assert len(daemons.experiment.state.suggested) > 8
+        assert len(daemons.experiment.state.configurations.suggested) > 8
 
 
 def test_the_daemon_dies_again_and_again(setup: Setup, folder: Path) -> None:

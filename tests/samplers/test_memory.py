@@ -230,7 +230,7 @@ def test_a_daemon_that_dies_between_question_and_answer_asks_again(
     suggester = ChildSuggester(made, is_patient=True)
     driver = Driver(experiment(of, made), executor, journal, helpers={Suggest: suggester})
     start(driver, executor)
-    while driver.experiment.state.asked_for != 5:
+    while driver.experiment.state.configurations.asked_for != 5:
         driver.turn()
     driver.journal.commit()  # type: ignore[union-attr]
     suggester.close()
@@ -239,7 +239,7 @@ def test_a_daemon_that_dies_between_question_and_answer_asks_again(
     journal = Journal.open(tmp_path / "journal.db")
     again = experiment(of, made)
     replay(again, journal.entries())
-    assert again.state.asked_for == 5
+    assert again.state.configurations.asked_for == 5
     suggester = ChildSuggester(made, is_patient=True)
     resumed = Driver(again, executor, journal, helpers={Suggest: suggester}, check=True)
     resumed.resume(epoch=2)

@@ -1,0 +1,105 @@
+"""Configurations to start: those that a person asked for, then the sampler's sequence without barred ones."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+
+Hparams = Mapping[str, object]
+#: The n-th configuration of the sequence; None when there are no more.
+Draw = Callable[[int], Hparams | None]
+#: A sampler that draws from a few values may draw barred ones for ever: after so many in a row it has no more.
+_PASSED_OVER_MAX = 1000
+#: Configurations looked for ahead of the trials, to tell whether the sequence ends soon: more than start at once.
+_LOOK_AHEAD = 100
+
+
+class Configurations:
+    """The configurations of one search that have not started; ``most``: trials that may start from the sequence.
+
+    ``draw``: the sequence; None: a sampler with a memory is asked for one configuration after the other.
+    """
+
+    def __init__(self, draw: Draw | None) -> None:
+        self._draw = draw
+        #: Configurations that a person asked for, each with the seed of its training.
+        self.given: deque[tuple[Hparams, int | None]] = deque()
+        #: The sampler's answers that are not used yet, and the number it has been asked for.
+        self.suggested: dict[int, Hparams | None] = {}
+        self.asked_for: int | None = None
+        self._next: Hparams | None = None
+        #: Places in the sequence: of the latest trial, and of the latest configuration drawn.
+        self._used = self._drawn = 0
+        #: Place up to which the sequence is known to have configurations, and its end once that has been seen.
+        self._looked_to = 0
+        self._end: int | None = None
+        #: Configurations that are not tried again.
+        self._barred: list[Hparams] = []
+
+    def has_next(self, most: float) -> bool:
+        """Tell whether there is another configuration to start."""
+        return bool(self.given) or self._has_own(most)
+
+    def _has_own(self, most: float) -> bool:
+        if most <= 0:
+            return False
+        if self._next is None:
+            self._next = self._next_that_may_work()
+        return self._next is not None
+
+    def left(self, most: float, *, looks_ahead: bool) -> float:
+        """Count those that can still be started, as far as is known; infinite where no end is near."""
+        if not self._has_own(most):
+            return len(self.given)
+        known = math.inf
+        if looks_ahead and self._draw is not None:
+            known = self._drawable_left(self._draw)
+        return len(self.given) + min(known, most)
+
+    def to_suggest(self, most: float) -> int | None:
+        """Return the number to ask a sampler with a memory for now, one ahead of the trials; None: none yet."""
+        if self._draw is not None or self.asked_for is not None or self._next is not None:
+            return None
+        return None if most <= 0 or self._drawn in self.suggested else self._drawn
+
+    def take(self) -> tuple[Hparams, int | None]:
+        """Take the next, with the seed that a person gave. The caller has asked ``has_next``."""
+        if self.given:
+            return self.given.popleft()
+        assert self._next is not None
+        hparams, self._next, self._used = self._next, None, self._drawn
+        return hparams, None
+
+    def bar(self, hparams: Hparams) -> None:
+        """Bar a configuration from being tried again."""
+        if hparams not in self._barred:
+            self._barred.append(hparams)
+        if self._next == hparams:
+            self._next = None
+
+    def _next_that_may_work(self) -> Hparams | None:
+        """Return the next that is not barred; None at the end, or where only barred ones seem to be left."""
+        draw = self.suggested.get if self._draw is None else self._draw
+        while self._drawn - self._used < _PASSED_OVER_MAX:
+            hparams = draw(self._drawn)
+            if hparams is None:
+                return None
+            self._drawn += 1
+            if hparams not in self._barred:
+                return hparams
+        return None
+
+    def _drawable_left(self, draw: Draw) -> float:
+        """Count the configurations to the end of the sequence; infinite where the end is not near."""
+        while self._end is None and self._looked_to < self._drawn + _LOOK_AHEAD:
+            if draw(self._looked_to) is None:
+                self._end = self._looked_to
+            else:
+                self._looked_to += 1
+        if self._end is None:
+            return math.inf
+        ahead = range(self._drawn, self._end)
+        if not self._barred:
+            return 1 + len(ahead)
+        return 1 + sum(draw(place) not in self._barred for place in ahead)
