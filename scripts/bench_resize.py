@@ -32,7 +32,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from gpusched.journal.codec import event_from
+from gpusched.journal.rows import event_from
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 

@@ -24,7 +24,8 @@ from gpusched.core.events import DeadlineMoved, ExperimentStarted, UserAsked, Ve
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import RULES_VERSION, Rules
 from gpusched.driver.loop import Driver
-from gpusched.journal.log import FORMAT, Journal
+from gpusched.journal.log import Journal
+from gpusched.journal.rows import FORMAT
 from gpusched.policies import make
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Delays, Faults, Incident, Noise

@@ -29,7 +29,7 @@ from gpusched.core.policy import TrialView, View
 from gpusched.core.rules import Rules
 from gpusched.core.state import State
 from gpusched.core.trial import TrialRecord, TrialState
-from gpusched.journal.codec import commands_from, commands_text, event_body, event_from
+from gpusched.journal.rows import commands_from, commands_text, event_body, event_from
 from gpusched.policies import base
 from tests.events import reported
 

@@ -18,7 +18,8 @@ from gpusched.core.events import (
     TrialExited,
     TrialUp,
 )
-from gpusched.journal.log import Entry, Journal
+from gpusched.journal.log import Journal
+from gpusched.journal.rows import Entry
 from tests.events import reported
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -11,7 +11,7 @@ from gpusched.core.decisions import Command, Launch
 from gpusched.core.events import Event, Reported
 from gpusched.devices.base import Device
 from gpusched.executors.base import LiveTrial
-from gpusched.journal.codec import commands_from
+from gpusched.journal.rows import commands_from
 from tests.events import reported
 
 

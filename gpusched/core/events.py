@@ -1,7 +1,7 @@
 """Events: facts, in the past tense. The core changes only by being told one.
 
 Every event carries ``at``: seconds since the experiment began (never decreasing). A new kind of event, or a new field
-of one, is a new version of the journal: raise ``FORMAT`` in ``gpusched/journal/log.py``.
+of one, is a new version of the journal: raise ``FORMAT`` in ``gpusched/journal/rows.py``.
 
 Not to be confused with decisions (what a policy wants) and commands (what an executor must do): ``decisions.py``.
 """

@@ -31,7 +31,8 @@ from gpusched.core.transitions import expected_launch
 from gpusched.core.trial import InvalidTransition, TrialRecord
 from gpusched.errors import ReplayDiverged
 from gpusched.executors.base import FOREVER, Executor, LiveTrial
-from gpusched.journal.log import DiskFull, Entry, Journal
+from gpusched.journal.log import DiskFull, Journal
+from gpusched.journal.rows import Entry
 
 #: Reports that wait for no effect are synced at least this often: a sync takes 2 to 6 ms, and every trial waits for it.
 COMMIT_EVERY_S = 1.0

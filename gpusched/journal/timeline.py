@@ -25,8 +25,8 @@ from gpusched.core.events import (
     Reported,
     TrialExited,
 )
-from gpusched.journal import log
-from gpusched.journal.log import Entry, Place
+from gpusched.journal import rows
+from gpusched.journal.rows import Entry, Place
 from gpusched.protocol import Report
 
 
@@ -258,7 +258,7 @@ class Tail:
 
     def read(self) -> list[News]:
         """Return the steps reported since the last call, in order. Raises DamagedState."""
-        for entry in log.read(self._path, _WANTED, self._place):
+        for entry in rows.read(self._path, _WANTED, self._place):
             self._reader.take(entry)
         news, self._reader.news = self._reader.news, []
         return news

@@ -24,8 +24,8 @@ from gpusched.driver.assemble import assemble, read_recipe
 from gpusched.driver.loop import replay
 from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal import log
-from gpusched.journal.log import Entry
+from gpusched.journal import rows
+from gpusched.journal.rows import Entry
 from gpusched.journal.timeline import timeline
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import complete_options
@@ -50,8 +50,8 @@ class Recorded:
     def __init__(self, paths: ExperimentPaths, entries: Sequence[Entry] | None = None) -> None:
         """``entries``: of the journal; None: all. Raises DamagedState."""
         self.paths, self.recipe = paths, read_recipe(paths)
-        self._rules = log.read_meta(paths.journal).get("rules")
-        found = list(log.read(paths.journal)) if entries is None else entries
+        self._rules = rows.read_meta(paths.journal).get("rules")
+        found = list(rows.read(paths.journal)) if entries is None else entries
         self.entries = found[: self._end(found)]
         self.is_over = len(self.entries) < len(found)
         self.state = self.experiment().state

@@ -27,7 +27,7 @@ from gpusched.core.decisions import Command, Launch
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.core.trial import TrialState
-from gpusched.journal.codec import commands_from, commands_text, event_body, event_from
+from gpusched.journal.rows import commands_from, commands_text, event_body, event_from
 from tests.core.world import Process, World
 from tests.events import reported
 from tests.helpers import difference, snapshot

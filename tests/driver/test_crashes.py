@@ -22,44 +22,41 @@ BAD_DAYS = (
     Incident(at=1.2, kind="hang", trial=1),
     Incident(at=1.6, kind="readmit", device="sim:0"),
 )
+ASHA = Setup(
+    policy="asha",
+    options={"r": 1, "R": 27, "eta": 3.0},
+    atoms=2,
+    deadline_s=2.0,
+    delays=DELAYS,
+    faults=Faults(lost=0.03),
+    seed=2,
+)
 SETUPS = {
-    "hypersched": Setup(
+    "hypersched": replace(
+        ASHA,
         policy="hypersched",
         options={"r": 2, "R": 60, "cooldown": 1},
         atoms=3,
         deadline_s=4.0,
-        delays=DELAYS,
         faults=Faults(lost=0.02, crash=0.01),
         incidents=BAD_DAYS,
         assumed="auto",
         seed=1,
     ),
-    "asha": Setup(
-        policy="asha",
-        options={"r": 1, "R": 27, "eta": 3.0},
-        atoms=2,
-        deadline_s=2.0,
-        delays=DELAYS,
-        faults=Faults(lost=0.03),
-        seed=2,
-    ),
-    "fifo": Setup(
+    "asha": ASHA,
+    "fifo": replace(
+        ASHA,
         policy="fifo",
         options={"R": 6, "atoms": 2},
         atoms=5,
-        deadline_s=2.0,
-        delays=DELAYS,
         faults=Faults(crash=0.02, lost=0.02),
         incidents=BAD_DAYS,
         sizes=(1, 2),
         seed=3,
     ),
-    "a sampler that learns": Setup(
-        policy="asha",
+    "a sampler that learns": replace(
+        ASHA,
         options={"r": 1, "R": 9, "eta": 3.0},
-        atoms=2,
-        deadline_s=2.0,
-        delays=DELAYS,
         faults=Faults(lost=0.03, crash=0.02),
         sampler="sampler.py:Near",
         sampler_options={"startup": 3},

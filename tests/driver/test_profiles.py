@@ -12,7 +12,7 @@ from gpusched.core.decisions import Command, Launch
 from gpusched.core.events import Event, TimerFired
 from gpusched.core.speed import Speed
 from gpusched.driver import profiles
-from gpusched.journal.log import Entry
+from gpusched.journal.rows import Entry
 from gpusched.journal.timeline import timeline
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe

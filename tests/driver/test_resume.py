@@ -32,7 +32,8 @@ from gpusched.core.experiment import Experiment
 from gpusched.driver.loop import Driver, live_trials, outstanding, replay
 from gpusched.errors import ReplayDiverged
 from gpusched.executors.base import LiveTrial
-from gpusched.journal.log import Entry, Journal
+from gpusched.journal.log import Journal
+from gpusched.journal.rows import Entry
 from tests.core import stages
 from tests.events import reported
 from tests.helpers import Script, launch, snapshot

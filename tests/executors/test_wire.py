@@ -19,7 +19,7 @@ from gpusched.executors.local.prestart import Prestarts
 from gpusched.executors.local.settings import Limits
 from gpusched.executors.local.stopping import Stopping
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal.codec import event_body
+from gpusched.journal.rows import event_body
 from gpusched.protocol import (
     Exit,
     Exited,

@@ -12,7 +12,8 @@ import pytest
 
 from gpusched.driver.loop import replay
 from gpusched.errors import ReplayDiverged
-from gpusched.journal.log import FORMAT, Journal
+from gpusched.journal.log import Journal
+from gpusched.journal.rows import FORMAT
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES_1 = ROOT / "tests" / "golden" / "rules-1"

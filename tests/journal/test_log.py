@@ -11,7 +11,7 @@ import pytest
 
 from gpusched.core.events import TrialExited, TrialUp
 from gpusched.errors import DamagedState, InputError, NewerFormat
-from gpusched.journal import log as journal_module
+from gpusched.journal import log, rows
 from gpusched.journal.log import Journal
 from tests.journal_samples import META, read, run_program, sample, write
 
@@ -110,7 +110,7 @@ def test_every_commit_is_synced_and_logged_ahead(path: Path) -> None:
 
 def test_a_new_ones_name_survives_a_power_loss(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr(journal_module, "sync", synced.append)
+    monkeypatch.setattr(log, "sync", synced.append)
     Journal.create(path, META).close()
     assert synced == [path.parent]
 
@@ -174,7 +174,7 @@ def test_another_database_in_its_place(path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (99, f"has format 99, this gpusched reads up to format {journal_module.FORMAT}; use"),
+        (99, f"has format 99, this gpusched reads up to format {rows.FORMAT}; use"),
         (0, "which no gpusched ever wrote"),
     ],
 )
@@ -192,7 +192,7 @@ def test_one_that_somebody_else_has_locked(path: Path, monkeypatch: pytest.Monke
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("PRAGMA locking_mode=EXCLUSIVE")
     other.execute("BEGIN EXCLUSIVE")
-    monkeypatch.setattr(journal_module, "_LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(rows, "_LOCK_TIMEOUT_S", 0.05)
     with pytest.raises(InputError, match="another process has the journal open"):
         Journal.open(path)
     other.close()
@@ -213,7 +213,8 @@ def test_a_folder_that_cannot_be_written(anybodys: Path) -> None:
         import os
         from pathlib import Path
         from gpusched.errors import InputError
-        from gpusched.journal.log import Entry, Journal
+        from gpusched.journal.log import Journal
+        from gpusched.journal.rows import Entry
         path = Path({str(path)!r})
         path.parent.chmod(0o555)
         path.chmod(0o444)
@@ -294,7 +295,7 @@ def test_a_whole_event_that_this_version_cannot_read_is_a_newer_ones(
     path: Path, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
     """Its checksum is right, so nothing is damaged, and salvage would drop good events."""
-    monkeypatch.setattr(journal_module, "event_body", lambda event: body)
+    monkeypatch.setattr(log, "event_body", lambda event: body)
     write(path, 3)
     with pytest.raises(NewerFormat, match=r"event 1 .* use the newer gpusched") as refused:
         read(path)
@@ -322,7 +323,7 @@ def test_an_older_journal_has_the_new_format_as_soon_as_it_has_a_new_event(path:
     journal.append(*sample(6)[5])
     assert format_of(path) == 1
     journal.commit()
-    assert format_of(path) == journal_module.FORMAT
+    assert format_of(path) == rows.FORMAT
     journal.close()
     assert len(read(path)) == 6
 
@@ -332,7 +333,7 @@ def test_an_older_gpusched_refuses_a_journal_that_a_newer_one_went_on_with(
 ) -> None:
     write(path, 5)
     with monkeypatch.context() as newer:
-        newer.setattr(journal_module, "FORMAT", journal_module.FORMAT + 1)
+        newer.setattr(rows, "FORMAT", rows.FORMAT + 1)
         journal = Journal.open(path)
         events = list(journal.entries())
         journal.append(*sample(6)[5])

@@ -14,7 +14,8 @@ from gpusched.errors import DamagedState
 from gpusched.executors.best import keep_best
 from gpusched.folder.files import private_folder, write_durably
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal.log import Entry, Journal
+from gpusched.journal.log import Journal
+from gpusched.journal.rows import Entry
 from gpusched.worker.checkpoint import CheckpointStore
 from tests.journal_samples import META, sample
 from tests.powerloss import JournalStates, Recorder

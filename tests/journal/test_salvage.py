@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpusched.errors import DamagedState
-from gpusched.journal.log import Entry, Journal
+from gpusched.journal.log import Journal
+from gpusched.journal.rows import Entry
 from tests.journal_samples import META, read, sample, write
 
 

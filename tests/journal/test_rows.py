@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpusched.core.decisions import COMMAND_TYPES, Command, Forecast, Kill, Launch
 from gpusched.core.events import EVENT_TYPES, Event, ExperimentStarted, TrialExited
-from gpusched.journal import codec
+from gpusched.journal import rows
 from gpusched.protocol import Report
 from tests.events import reported
 
@@ -102,24 +102,24 @@ def instances(kind: type) -> st.SearchStrategy[Any]:
 @given(data=st.data())
 def test_every_event_comes_back(kind: type[Event], data: st.DataObject) -> None:
     event = data.draw(instances(kind))
-    body = codec.event_body(event)
+    body = rows.event_body(event)
     assert body.encode()
-    again = codec.event_from(kind.__name__, event.at, body)
+    again = rows.event_from(kind.__name__, event.at, body)
     assert again == event
     assert type(again) is kind
-    assert codec.event_body(again) == body
+    assert rows.event_body(again) == body
 
 
 @pytest.mark.parametrize("kind", list(COMMAND_TYPES.values()), ids=lambda kind: kind.__name__)
 @given(data=st.data())
 def test_every_command_comes_back(kind: type[Command], data: st.DataObject) -> None:
     commands = data.draw(st.lists(instances(kind), min_size=1, max_size=3))
-    written = codec.commands_text(commands)
+    written = rows.commands_text(commands)
     assert written.encode()
-    again = codec.commands_from(written)
+    again = rows.commands_from(written)
     assert again == commands
     assert all(type(command) is kind for command in again)
-    assert codec.commands_text(again) == written
+    assert rows.commands_text(again) == written
 
 
 def test_commands_of_several_types_keep_their_order() -> None:
@@ -128,17 +128,17 @@ def test_commands_of_several_types_keep_their_order() -> None:
         Kill(3, 1, 0.5),
         Forecast(1, 9, (0.1, 0.2), 81, 0.9),
     ]
-    assert codec.commands_from(codec.commands_text(commands)) == commands
+    assert rows.commands_from(rows.commands_text(commands)) == commands
 
 
 def test_no_command_is_no_text() -> None:
-    assert codec.commands_text([]) == ""
-    assert codec.commands_from("") == []
+    assert rows.commands_text([]) == ""
+    assert rows.commands_from("") == []
 
 
 def test_defaults_are_not_written() -> None:
     report = reported(at=1.0, trial=3, incarnation=1, seq=9, step=9, metric=0.5)
-    assert json.loads(codec.event_body(report)) == {
+    assert json.loads(rows.event_body(report)) == {
         "trial": 3,
         "report": {"kind": "report", "i": 1, "n": 9, "k": 9},
         "metric": 0.5,
@@ -147,15 +147,15 @@ def test_defaults_are_not_written() -> None:
 
 def test_a_report_of_format_5_is_read() -> None:
     body = '{"trial":3,"incarnation":1,"seq":9,"step":9,"metric":0.5,"metrics":{"accuracy":0.5}}'
-    event = codec.event_from("Reported", 1.0, body)
+    event = rows.event_from("Reported", 1.0, body)
     assert event == reported(
         at=1.0, trial=3, incarnation=1, seq=9, step=9, metric=0.5, metrics={"accuracy": 0.5}
     )
 
 
 def test_a_default_is_not_shared_between_events() -> None:
-    first = codec.event_from("ExperimentStarted", 0.0, '{"devices":["d0"]}')
-    second = codec.event_from("ExperimentStarted", 0.0, '{"devices":["d0"]}')
+    first = rows.event_from("ExperimentStarted", 0.0, '{"devices":["d0"]}')
+    second = rows.event_from("ExperimentStarted", 0.0, '{"devices":["d0"]}')
     assert isinstance(first, ExperimentStarted)
     assert isinstance(second, ExperimentStarted)
     assert first.islands == second.islands == {}
@@ -174,32 +174,32 @@ def test_a_default_is_not_shared_between_events() -> None:
 )
 def test_what_is_no_event_raises_what_the_journal_catches(kind: str, body: str) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
-        codec.event_from(kind, 0.0, body)
+        rows.event_from(kind, 0.0, body)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_number_that_is_not_finite_is_refused_not_written(value: float) -> None:
     report = reported(at=1.0, trial=3, incarnation=1, seq=9, step=9, metric=value)
     with pytest.raises(ValueError, match="JSON compliant"):
-        codec.event_body(report)
+        rows.event_body(report)
 
 
 def test_unprintable_errors_are_kept_as_they_are() -> None:
     event = TrialExited(at=1.0, trial=0, incarnation=1, outcome="failed", error="\ud800 \0 é 模")
-    assert codec.event_from("TrialExited", 1.0, codec.event_body(event)) == event
+    assert rows.event_from("TrialExited", 1.0, rows.event_body(event)) == event
 
 
 @given(json_values)
 def test_compact_json_is_what_json_reads(value: Any) -> None:
-    assert json.loads(codec.to_text(value)) == value
+    assert json.loads(rows.to_text(value)) == value
 
 
 @pytest.mark.parametrize("value", [math.nan, {"a": -math.inf}, [math.inf, "\ud800"]])
 def test_what_is_not_finite_is_no_json(value: object) -> None:
     with pytest.raises(ValueError, match="JSON"):
-        codec.to_text(value)
+        rows.to_text(value)
 
 
 def test_what_has_no_form_is_refused() -> None:
     with pytest.raises(TypeError):
-        codec.to_text({"a": object()})
+        rows.to_text({"a": object()})

@@ -1,0 +1,230 @@
+"""Rows of the journal: how an event and its commands are written, read and checked; and the file they stand in.
+
+* A field of an event that is left at its default is not written, so that a report is as short as it can be.
+* Every row carries a CRC chained over all rows before it, so a changed, missing or swapped row is found.
+* ``read`` opens the file for an instant and for reading only, beside the daemon that writes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from msgspec import convert, to_builtins
+from msgspec.json import Encoder
+from msgspec.structs import fields as fields_of
+
+from gpusched.core.decisions import COMMAND_TYPES, Command
+from gpusched.core.events import EVENT_TYPES, Event
+from gpusched.errors import DamagedState, InputError, NewerFormat
+from gpusched.journal.damage import damaged, explained
+from gpusched.protocol import Report
+
+FORMAT = 7
+APPLICATION_ID = 0x67707363  # "gpsc"
+#: How long to wait for a quick command that reads the journal of a dead daemon at the same time.
+_LOCK_TIMEOUT_S = 2.0
+_SCHEMA = """
+CREATE TABLE meta (one INTEGER PRIMARY KEY CHECK (one = 1), value TEXT NOT NULL, crc INTEGER NOT NULL);
+CREATE TABLE events (
+    seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL,
+    body TEXT NOT NULL, commands TEXT NOT NULL, crc INTEGER NOT NULL
+);
+"""
+Row = tuple[int, float, str, str, str, int]
+
+# ---------------------------------------------------------------- events and commands
+
+_encode = Encoder().encode
+#: The fields of a report with their names on the wire: up to format 5 they stood among those of their event.
+_REPORT_FIELDS = [(one.name, one.encode_name) for one in fields_of(Report)]
+
+
+def to_text(value: Any) -> str:
+    """Return compact JSON. Raises ValueError for a number that is not finite."""
+    try:
+        data = _encode(value)
+        if b"null" not in data:  # which is what msgspec writes for NaN, too
+            return data.decode()
+    except UnicodeEncodeError:
+        pass  # what a failing script prints may be no valid Unicode; it is escaped
+    return json.dumps(to_builtins(value), separators=(",", ":"), allow_nan=False)
+
+
+def event_body(event: Event) -> str:
+    """Return the fields as a JSON object in text, without ``at``, the first, which the journal has beside it."""
+    text = to_text(event)
+    return "{" + text[text.index(",") + 1 :]
+
+
+def event_from(kind: str, at: float, body: str) -> Event:
+    """Read the event again. Raises KeyError, TypeError or ValueError on anything else."""
+    fields = json.loads(body)
+    if kind == "Reported" and "report" not in fields:
+        fields["report"] = {to: fields.pop(name) for name, to in _REPORT_FIELDS if name in fields}
+    return convert({"at": at, **fields}, EVENT_TYPES[kind])
+
+
+def commands_text(commands: Sequence[Command]) -> str:
+    """Commands as a JSON list of [name, fields]; nothing at all for none."""
+    return to_text([(type(one).__name__, one) for one in commands]) if commands else ""
+
+
+def commands_from(text: str) -> list[Command]:
+    """Read the commands again."""
+    if not text:
+        return []
+    return [convert(fields, COMMAND_TYPES[name]) for name, fields in json.loads(text)]
+
+
+# ---------------------------------------------------------------- rows
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One event, the commands it caused, and its number (from 1)."""
+
+    seq: int
+    event: Event
+    commands: list[Command]
+
+
+@dataclass(slots=True)
+class Place:
+    """A place in a journal: behind event ``seq`` with the checksum ``crc``."""
+
+    seq: int = 0
+    crc: int = 0
+
+
+def read(path: Path, kinds: Collection[str] = (), place: Place | None = None) -> Iterator[Entry]:
+    """Yield the entries of a journal that a daemon may be writing, over a connection that only reads.
+
+    ``kinds``: these alone, and entries with a launch or yield. Begins at ``place``, and moves it behind what was read.
+    Raises DamagedState.
+    """
+    place = place or Place()
+    with _reading(path) as connection:
+        for row in checked(connection, path, place.seq, place.crc):
+            place.seq, place.crc = row[0], row[-1]
+            if not kinds or row[2] in kinds or '"Launch"' in row[4] or '"Yield"' in row[4]:
+                yield entry_of(row, path)
+
+
+def read_meta(path: Path) -> dict[str, Any]:
+    """Return what else a replay must know, of a journal that a daemon may be writing. Raises DamagedState."""
+    with _reading(path) as connection:
+        return meta_of(connection)
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+    if not path.is_file():
+        raise DamagedState(f"{path}: no journal is here, so this folder is not an experiment")
+    with explained(path):
+        quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+        connection = sqlite3.connect(f"file:{quoted}?mode=ro", uri=True, timeout=_LOCK_TIMEOUT_S)
+        try:
+            refuse_others(connection, path)
+            yield connection
+        finally:
+            connection.close()
+
+
+def meta_of(connection: sqlite3.Connection) -> dict[str, Any]:
+    row = connection.execute("SELECT value, crc FROM meta").fetchone()
+    if row is None or row[1] != zlib.crc32(str(row[0]).encode()):
+        raise ValueError("its description of the experiment")
+    found: dict[str, Any] = json.loads(row[0])
+    return found
+
+
+def checked(
+    connection: sqlite3.Connection, path: Path, seq: int = 0, crc: int = 0
+) -> Iterator[Row]:
+    """Yield each row behind ``seq`` that is as it was written. Raises DamagedState at the first that is not."""
+    query = "SELECT seq, at, kind, body, commands, crc FROM events WHERE seq > ? ORDER BY seq"
+    for row in connection.execute(query, (seq,)):
+        number, at, kind, body, commands, stored = row
+        crc = crc_of(crc, seq + 1, at, kind, body, commands)
+        if number != seq + 1 or stored != crc:
+            raise damaged(path, f"event {seq + 1} is damaged or missing", seq)
+        seq = number
+        yield row
+
+
+def entry_of(row: Row, path: Path) -> Entry:
+    seq, at, kind, body, commands, _ = row
+    try:
+        return Entry(seq, event_from(kind, at, body), commands_from(commands))
+    except (KeyError, TypeError, ValueError) as error:
+        raise NewerFormat(
+            f"{path}: event {seq} ({kind}) is whole, but this gpusched cannot read it ({error}); "
+            "use the newer gpusched that wrote it"
+        ) from error
+
+
+# ---------------------------------------------------------------- files
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=_LOCK_TIMEOUT_S, isolation_level=None)
+    try:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def create(path: Path, meta: Mapping[str, Any]) -> sqlite3.Connection:
+    """Create a complete, empty journal in one transaction: a crash leaves none, or a whole one."""
+    with explained(path):
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        except OSError as error:
+            raise InputError(f"{path}: the journal cannot be made: {error.strerror}") from None
+        connection = connect(path)
+        try:
+            connection.executescript(
+                f"BEGIN; PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={FORMAT};{_SCHEMA}"
+            )
+            connection.execute("INSERT INTO meta VALUES (1, ?, ?)", meta_row(meta))
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def refuse_others(connection: sqlite3.Connection, path: Path) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != APPLICATION_ID:
+        raise DamagedState(f"{path}: not a journal of gpusched (application id {application:#x})")
+    if version > FORMAT:
+        raise NewerFormat(
+            f"{path}: the journal has format {version}, this gpusched reads up to format {FORMAT}; "
+            "use the newer gpusched that wrote it"
+        )
+    if version < 1:
+        raise DamagedState(
+            f"{path}: the journal has format {version}, which no gpusched ever wrote"
+        )
+
+
+def meta_row(meta: Mapping[str, Any]) -> tuple[str, int]:
+    text = json.dumps(meta)
+    return text, zlib.crc32(text.encode())
+
+
+def crc_of(before: int, seq: int, at: float, kind: str, body: str, commands: str) -> int:
+    return zlib.crc32(f"{seq}|{at!r}|{kind}|{body}|{commands}".encode(), before)
