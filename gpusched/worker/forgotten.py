@@ -170,11 +170,10 @@ def _parts(value: Any) -> Iterable[Any]:
         return value
     if isinstance(value, torch.nn.Module) and type(value).state_dict is torch.nn.Module.state_dict:
         return value.children()  # it saves no attribute beside them
-    of_torch = (
-        torch.optim.Optimizer,
-        torch.optim.lr_scheduler.LRScheduler,
-    )  # refer to what they do not save
-    if isinstance(value, (*of_torch, type, ModuleType)) or type(value).__module__.startswith(
+    if isinstance(value, torch.optim.Optimizer):
+        return (bare_optimizer(value),)
+    of_torch = torch.optim.lr_scheduler.LRScheduler  # refers to an optimizer, and does not save it
+    if isinstance(value, of_torch | type | ModuleType) or type(value).__module__.startswith(
         _OPAQUE
     ):
         return ()

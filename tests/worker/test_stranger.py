@@ -219,6 +219,20 @@ class Whole:
             part.load_state_dict(state[name])
 
 
+class Wrapped(torch.optim.Optimizer):
+    """An optimizer around another, as ``accelerator.prepare`` makes one."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+        self.param_groups = optimizer.param_groups
+
+    def state_dict(self) -> Any:
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        self.optimizer.load_state_dict(state_dict)
+
+
 def forgetful(what: str, how: str = "forgets") -> None:
     """Train with one object more than the model and its optimizer, which ``how`` it is tracked may leave out."""
     trial = gpusched.init()
@@ -242,8 +256,9 @@ def forgetful(what: str, how: str = "forgets") -> None:
         more = {"other": other, "second": second}
     elif what == "parameters":
         more["other"] = other
-    if how == "tracks":
-        trial.track(model=model, opt=optimizer, **more)
+    if how in ("tracks", "wraps"):
+        wrapped = Wrapped(optimizer) if how == "wraps" else optimizer
+        trial.track(model=model, opt=wrapped, **more)
     elif how == "nests":
         trial.track(trainer=Whole(model=model, opt=optimizer, **more))
     else:
@@ -296,8 +311,13 @@ def test_what_a_script_forgets_to_track_is_told_and_refused_at_the_resume(
     assert [line["k"] for line in bench.reports()] == [1, 2]
 
 
-@pytest.mark.parametrize("how", ["tracks", "nests"])
-@pytest.mark.parametrize("what", [what for what in FORGOTTEN if what != "anew"])
+@pytest.mark.parametrize(
+    ("what", "how"),
+    [
+        *((what, how) for what in FORGOTTEN if what != "anew" for how in ("tracks", "nests")),
+        ("scheduler", "wraps"),
+    ],
+)
 def test_what_a_tracked_object_holds_is_not_forgotten(bench: Bench, what: str, how: str) -> None:
     with daemon(bench, at_step(**{"yield": 2})) as fake:
         (first,) = run_ranks(forgetful, 1, bench, 1, (what, how))
