@@ -61,21 +61,30 @@ class DeviceTable:
     ) -> None:
         """``apart``: a trial's devices are on one island."""
         self._apart = apart
-        self.slots = {name: DeviceSlot(name, islands.get(name, 0)) for name in ids}
-        self._names = tuple(ids)
-        self._order = {name: place for place, name in enumerate(ids)}
+        self.slots: dict[str, DeviceSlot] = {}
+        self._names: list[str] = []
+        self._order: dict[str, int] = {}
         #: Names of the FREE devices; kept so that "how many are free" costs nothing.
-        self.free: set[str] = set(ids)
+        self.free: set[str] = set()
         #: The same by island, as places in the order: bit n is set where the n-th device is free. So the first few are
         #: found without sorting all, and a device comes and goes at the cost of a few machine words.
-        self._free_on: dict[int, int] = {slot.island: 0 for slot in self.slots.values()}
-        for slot in self.slots.values():
-            self._free_on[slot.island] |= 1 << self._order[slot.id]
+        self._free_on: dict[int, int] = {}
         self.quarantined = 0
         self.draining = 0
         #: Devices that changed since the invariants last looked, and trials that held or awaited them meanwhile.
         self.changed: set[str] = set()
         self.concerned: set[int] = set()
+        self.join(ids, islands)
+
+    def join(self, ids: Sequence[str], islands: Mapping[str, int]) -> None:
+        """Add FREE devices; those that are known already stay as they are."""
+        for name in ids:
+            if name not in self.slots:
+                slot = self.slots[name] = DeviceSlot(name, islands.get(name, 0))
+                self._order[name] = len(self._names)
+                self._names.append(name)
+                self._free_on.setdefault(slot.island, 0)
+                self._set_free(slot)
 
     @property
     def total(self) -> int:

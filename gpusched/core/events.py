@@ -37,6 +37,13 @@ class ExperimentStarted(Event, kw_only=True):
     unusable: Mapping[str, str] = field(default_factory=dict)
 
 
+class DevicesJoined(Event, kw_only=True):
+    """More devices are the experiment's, free and clean: a node has joined its cluster. As ``ExperimentStarted``."""
+
+    devices: tuple[str, ...]
+    islands: Mapping[str, int] = field(default_factory=dict)
+
+
 class TrialUp(Event, kw_only=True):
     """Every rank of the incarnation has joined its process group."""
 

@@ -22,6 +22,7 @@ from gpusched.core.events import (
     DeadlineMoved,
     DeviceQuarantined,
     DeviceReadmitted,
+    DevicesJoined,
     DevicesReleased,
     Event,
     ExperimentStarted,
@@ -74,6 +75,7 @@ class Experiment:
             Suggested: self._suggested,
             UserAsked: self._user_asked,
             ExperimentStarted: self._started,
+            DevicesJoined: self._joined,
             DaemonResumed: self._resumed,
             DeadlineMoved: self._deadline_moved,
             Reopened: self._reopened,
@@ -258,6 +260,10 @@ class Experiment:
         self._do.set_timer(DEADLINE, self.state.rules.deadline_s)
         if self.state.rules.watch:
             self._do.watch()
+
+    def _joined(self, event: DevicesJoined) -> None:
+        self.state.devices.join(event.devices, event.islands)
+        self.state.say(None, f"{', '.join(event.devices)} joined the search")
 
     def _released(self, event: DevicesReleased) -> None:
         for trial_id in sorted(self.state.devices.released(event.devices)):

@@ -105,6 +105,9 @@ def check_allocation(state: State, trial: TrialRecord) -> None:
         assert mine, f"{name} is not the device of {_who(trial)}"
         if has_processes:
             assert slot.state is HELD, f"{_who(trial)} runs on unclean {name}"
+    if state.rules.islands_apart:
+        islands = {slots[name].island for name in (*trial.devices, *trial.reserved)}
+        assert len(islands) < 2, f"{_who(trial)} is on {len(islands)} islands"
     if has_processes:
         assert trial.doom or _has_allowed_size(state, trial), (
             f"{_who(trial)} runs on {trial.devices}, not an allowed size"

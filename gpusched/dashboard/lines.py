@@ -18,6 +18,7 @@ from gpusched.core.events import (
     DeadlineMoved,
     DeviceQuarantined,
     DeviceReadmitted,
+    DevicesJoined,
     Event,
     ExperimentStarted,
     Reopened,
@@ -77,6 +78,9 @@ def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterat
             yield from _exited(event, state)
         case DeviceQuarantined(device=device, reason=reason):
             yield _quarantined(device, reason)
+        case DevicesJoined(devices=devices):
+            text = f"{', '.join(devices)} joined the search"
+            yield _record("joined", text, devices=list(devices))
         case DeviceReadmitted(device=device):
             yield _record("readmitted", f"{device} is in use again", device=device)
         case StorageChanged(low=low, what=what):

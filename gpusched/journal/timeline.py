@@ -18,6 +18,7 @@ from gpusched.core.events import (
     CheckpointSaved,
     DeviceQuarantined,
     DeviceReadmitted,
+    DevicesJoined,
     DevicesReleased,
     Event,
     ExperimentStarted,
@@ -132,7 +133,7 @@ class Timeline:
 News = tuple[TrialTimeline, IncarnationTimeline, ReportedStep]
 
 _KINDS = (ExperimentStarted, Reported, CheckpointSaved, TrialExited)
-_DEVICE_KINDS = (DevicesReleased, DeviceQuarantined, DeviceReadmitted)
+_DEVICE_KINDS = (DevicesJoined, DevicesReleased, DeviceQuarantined, DeviceReadmitted)
 _WANTED = frozenset(kind.__name__ for kind in (*_KINDS, *_DEVICE_KINDS))
 
 
@@ -182,6 +183,8 @@ class _Reader:
 
     def _see(self, event: Event) -> None:
         match event:
+            case DevicesJoined():
+                self._told.devices = tuple(dict.fromkeys((*self._told.devices, *event.devices)))
             case ExperimentStarted():
                 self._told.devices = event.devices
                 for device, why in event.unusable.items():

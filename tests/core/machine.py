@@ -64,7 +64,12 @@ class Anything(RuleBasedStateMachine):
         if max_atoms is not None and sizes:
             max_atoms = max(max_atoms, *sizes)
         self.rules = Rules(
-            deadline_s=60.0, startup_limit_s=25.0, sizes=sizes, max_atoms=max_atoms, **rules
+            deadline_s=60.0,
+            startup_limit_s=25.0,
+            sizes=sizes,
+            max_atoms=max_atoms,
+            islands_apart=islands and data.draw(st.booleans()),
+            **rules,
         )
         self.options = data.draw(st.sampled_from(VARIANTS.get(self.policy_name, [{}])))
         self.experiment = self.fresh()
@@ -268,6 +273,14 @@ class Anything(RuleBasedStateMachine):
         device = data.draw(st.sampled_from(self.world.can_readmit()))
         self.world.readmit(device)
         self.feed(ev.DeviceReadmitted(at=self.now, device=device))
+
+    @precondition(lambda self: self.goes_on and len(self.world.devices) < 9)
+    @rule()
+    def a_node_joins(self) -> None:
+        names = tuple(f"j{len(self.world.devices) + n}" for n in range(2))
+        self.world.join(names)
+        islands = dict.fromkeys(names, len(self.world.devices))
+        self.feed(ev.DevicesJoined(at=self.now, devices=names, islands=islands))
 
     # ------------------------------------------------------------ time, people, forecasts, daemons
 

@@ -15,7 +15,7 @@ from gpusched.core.decisions import (
     Start,
     Yield,
 )
-from gpusched.core.events import DeviceQuarantined, ExperimentStarted
+from gpusched.core.events import DeviceQuarantined, DevicesJoined, ExperimentStarted
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Script, launch
@@ -297,3 +297,41 @@ def test_the_watch_goes_on_with_all_devices_gone() -> None:
     script = Script(devices=1, watch=True).wants(Start(1)).start().drop()
     script.quarantined("d0").drop().exited(0, "lost").drop()
     script.wait(10.0).timer("watch").expect(SetTimer("watch", 20.0))
+
+
+# ---------------------------------------------------------------- nodes: islands that are apart
+
+
+def nodes(*sizes: int, **rules: object) -> Script:
+    """Devices of nodes: ``d0`` and so on, ``sizes`` of them on each."""
+    numbers = [node for node, size in enumerate(sizes) for _ in range(size)]
+    islands = {f"d{place}": node for place, node in enumerate(numbers)}
+    return Script(devices=len(numbers), islands=islands, islands_apart=True, **rules)
+
+
+def test_a_trial_gets_what_one_node_has() -> None:
+    script = nodes(2, 3).wants(Start(4)).start()
+    script.expect(SetTimer("deadline", 1000.0), launch(0, 1, "d2", "d3", "d4"))
+    script.wants(Start(2)).report(0, 0.5)
+    assert launch(1, 1, "d0", "d1") in script.take()
+
+
+def test_it_grows_on_its_own_node_or_not_at_all() -> None:
+    script = nodes(2, 3).wants(Start(1)).start().drop().report(0, 0.5).drop()
+    script.decides(Resize(0, 5)).report(0, 0.6).expect(Yield(0, 1, True))
+    script.exited(0, "yielded", saved=2).drop().released("d0")
+    script.expect(launch(0, 2, "d0", "d1"))
+    script.report(0, 0.7).drop().decides(Resize(0, 5)).report(0, 0.8)
+    assert not [command for command in script.take() if isinstance(command, Yield)]
+
+
+def test_an_allowed_size_is_kept_to_on_a_small_node() -> None:
+    script = nodes(3, 3, sizes=(2, 4)).wants(Start(4)).start()
+    script.expect(SetTimer("deadline", 1000.0), launch(0, 1, "d0", "d1"))
+
+
+def test_devices_that_join_are_used() -> None:
+    script = nodes(1).wants(Start(1)).start().drop().wants(Start(2))
+    joined = DevicesJoined(at=1.0, devices=("e0", "e1"), islands={"e0": 7, "e1": 7})
+    script.feed(joined).expect(launch(1, 1, "e0", "e1"))
+    assert script.feed(joined).expect_nothing().state.devices.total == 3

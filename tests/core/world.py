@@ -142,6 +142,10 @@ class World:
         disk.saved_step = max(step, disk.saved_step)
         disk.saved_steps.add(step)
 
+    def join(self, devices: tuple[str, ...]) -> None:
+        self.devices += devices
+        self.clean |= set(devices)
+
     def released(self, devices: set[str]) -> None:
         self.to_confirm -= devices
         self.clean |= devices - self.quarantined

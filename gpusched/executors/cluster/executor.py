@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import sys
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,7 +30,14 @@ from typing import Any
 
 import gpusched
 from gpusched.core.decisions import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
-from gpusched.core.events import CheckpointSaved, DeviceQuarantined, Event, Reported, TrialExited
+from gpusched.core.events import (
+    CheckpointSaved,
+    DeviceQuarantined,
+    DevicesJoined,
+    Event,
+    Reported,
+    TrialExited,
+)
 from gpusched.devices.base import Device, Reading
 from gpusched.errors import DeviceError
 from gpusched.executors.base import LiveTrial, Setting
@@ -78,6 +86,8 @@ class ClusterExecutor:
         self._events: list[Event] = []
         self._nodes: dict[str, Node] = {}
         self._listed: tuple[Device, ...] | None = None
+        #: Devices that the search knows.
+        self._known: set[str] = set(setting.devices)
         #: Whether the search has said which trials should live; until then no node is told.
         self._may_reconcile = not setting.devices
         #: Of each trial, the newest incarnation that was launched.
@@ -103,6 +113,7 @@ class ClusterExecutor:
         if self._listed is None:
             self._open()
             self._listed = tuple(device for node in self._nodes.values() for device in node.devices)
+            self._known |= {device.id for device in self._listed if not self._setting.devices}
         return self._listed
 
     def _open(self) -> None:
@@ -139,7 +150,8 @@ class ClusterExecutor:
 
     def _node(self, name: str) -> Node:
         if name not in self._nodes:
-            self._nodes[name] = Node(name, len(self._nodes), heard_at=self.now())
+            # An island's number is the same for every daemon, whatever nodes there were before.
+            self._nodes[name] = Node(name, zlib.crc32(name.encode()), heard_at=self.now())
         return self._nodes[name]
 
     def _start(self, name: str) -> None:
@@ -447,8 +459,23 @@ class ClusterExecutor:
 
     def _reconciled(self, node: Node) -> None:
         node.state = "up"
+        new = [device for device in node.devices if device.id not in self._known]
+        if new and self._listed is not None:
+            self._take_up(new)
         for frame in node.outstanding():
             node.send(frame)
+
+    def _take_up(self, new: Sequence[Device]) -> None:
+        """Have the search use devices of a node that has joined it."""
+        now, names = self.now(), tuple(device.id for device in new)
+        self._known.update(names)
+        islands = {device.id: device.island for device in new}
+        self._events.append(DevicesJoined(at=now, devices=names, islands=islands))
+        for device in new:
+            if not device.usable:
+                self._events.append(
+                    DeviceQuarantined(at=now, device=device.id, reason=device.why_not, passing=True)
+                )
 
     def _hung_up(self, node: Node) -> None:
         """The line is gone: the node will dial again, or its process has died and another is started."""
@@ -501,8 +528,7 @@ class ClusterExecutor:
 
     def _devices_of(self, name: str) -> list[str]:
         """Return the devices of a node that the search knows."""
-        known = (*self._setting.devices, *(device.id for device in self._listed or ()))
-        return [device for device in dict.fromkeys(known) if node_of(device) == name]
+        return sorted(device for device in self._known if node_of(device) == name)
 
     def _last_words(self, live: LiveTrial) -> Iterator[Event]:
         """Yield what the files of an incarnation say and its node has not: reports, and a newer checkpoint."""
