@@ -59,6 +59,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "gc": ("gc", "remove checkpoints that nothing needs any more"),
     },
     "this machine": {
+        "node": ("node", "have this machine take part in a search on a cluster"),
         "doctor": ("machine", "check driver, memory, limits and disk"),
         "gpus": ("machine", "GPUs, their state and who holds them"),
         "simulate": ("simulate", "compare policies in virtual time, without any GPU"),

@@ -84,7 +84,10 @@ _RECIPE_OPTIONS = {
         "how long the search may take, or until when: 90s, 10m, 1h30m, 18:30",
     ),
     "devices": ("--devices X", "auto, cpu, cpu:N, cuda, cuda:0,2, or GPU UUIDs"),
-    "cluster": ("--cluster ADDRESS", "the nodes of a cluster: auto or HOST:PORT (Ray), or local:2"),
+    "cluster": (
+        "--cluster ADDRESS",
+        "the nodes of a cluster: auto or HOST:PORT (Ray), local:2, local:1@HOST",
+    ),
     "policy": ("--policy P", "another policy than the recipe's"),
     "seed": ("--seed N", "seed of the configurations and of training"),
 }

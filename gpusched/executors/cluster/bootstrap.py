@@ -2,6 +2,7 @@
 
     local:2        two nodes of this machine, of CPU slots that share its cores
     local:2x4      the same, of four slots each
+    local:1@HOST   a node of this machine; the daemon listens at this address of it, where others may join by hand
     HOST:PORT      a Ray cluster (``ray.py``, imported where it is asked for); auto: the one of this machine
 
 No word of a bootstrap proves that a process has ended: a node is lost when its own line is silent.
@@ -20,7 +21,7 @@ from msgspec import Struct
 from gpusched.errors import InputError
 from gpusched.folder.files import private_folder
 
-_LOCAL = re.compile(r"local:([1-9][0-9]?)(?:x([1-9][0-9]{0,3}))?")
+_LOCAL = re.compile(r"local:([1-9][0-9]?)(?:x([1-9][0-9]{0,3}))?(?:@(.+))?")
 _PATIENCE_S = 5.0
 """Time that nodes which were told to leave have to do so."""
 
@@ -35,6 +36,13 @@ class NodeOffer(Struct, frozen=True):
     address: str
     gpus: list[str] = []
     cpus: int = 1
+
+    @property
+    def devices(self) -> str:
+        """The same as a recipe names them."""
+        if not self.gpus:
+            return f"cpu:{self.cpus}"
+        return "cuda:" * self.gpus[0].isdigit() + ",".join(self.gpus)
 
 
 class Bootstrap(Protocol):
@@ -71,7 +79,7 @@ def bootstrap_for(address: str, shared: Path, *, insecure: bool = False) -> Boot
     if found := _LOCAL.fullmatch(address):
         nodes = int(found[1])
         cpus = int(found[2]) if found[2] else max(1, len(os.sched_getaffinity(0)) // nodes)
-        return LocalBootstrap(nodes, cpus, shared)
+        return LocalBootstrap(nodes, cpus, shared, found[3] or "127.0.0.1")
     if address.startswith("local"):
         raise InputError(
             f"cluster: {address!r}: write local:2 for two nodes of this machine, local:2x4 for four slots"
@@ -82,12 +90,10 @@ def bootstrap_for(address: str, shared: Path, *, insecure: bool = False) -> Boot
 
 
 class LocalBootstrap:
-    """``nodes`` processes of this machine, each with ``cpus`` slots."""
+    """``nodes`` processes of this machine, each with ``cpus`` slots; ``host``: an address of this machine."""
 
-    def __init__(self, nodes: int, cpus: int, shared: Path) -> None:
-        self._offers = [
-            NodeOffer(f"node{number}", "127.0.0.1", cpus=cpus) for number in range(nodes)
-        ]
+    def __init__(self, nodes: int, cpus: int, shared: Path, host: str = "127.0.0.1") -> None:
+        self._offers = [NodeOffer(f"node{number}", host, cpus=cpus) for number in range(nodes)]
         self._logs = shared / "cluster"
         self._started: list[tuple[str, subprocess.Popen[bytes]]] = []
 

@@ -160,7 +160,7 @@ class ClusterExecutor:
         if offer is None:
             return  # a person started it
         words = [sys.executable, "-m", "gpusched.executors.cluster.node", str(self._paths.root)]
-        words += ["--name", name, "--cpus", str(offer.cpus), "--gpus", ",".join(offer.gpus)]
+        words += ["--name", name, "--devices", offer.devices]
         environment = {"PYTHONPATH": str(Path(gpusched.__file__).parent.parent)}
         self._aside(partial(self._bootstrap.start, name, words, environment), lambda _nothing: None)
 

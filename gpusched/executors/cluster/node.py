@@ -52,16 +52,15 @@ LINKS = ("trials", "worker.json", "written")
 
 
 class Node:
-    """This machine as a node. ``gpus``: those it may use; without any it has ``cpus`` CPU slots.
+    """This machine as a node. ``devices``: those it may use, as a recipe names them.
 
     Raises InputError where a process of this node is there already.
     """
 
-    def __init__(self, shared: Path, name: str, gpus: Sequence[str], cpus: int) -> None:
+    def __init__(self, shared: Path, name: str, devices: str = "auto") -> None:
         self.shared = ExperimentPaths(shared)
         self.name = name
-        self.gpus = tuple(gpus)
-        self.cpus = cpus
+        self.devices = devices
         self.keys = Keys(shared)
         self.paths = ExperimentPaths(home_of(shared, name))
         self._lock = Lock.take(self.paths.lock)
@@ -99,13 +98,9 @@ class Node:
             raise InputError(
                 f"{script} is not there: put the script into a folder that all nodes share"
             )
-        wants_cpu = isinstance(recipe.devices, str) and recipe.devices.startswith("cpu")
-        if wants_cpu and ":" in recipe.devices:
-            return recipe
-        if self.gpus and not wants_cpu:
-            chosen = self.gpus if not self.gpus[0].isdigit() else f"cuda:{','.join(self.gpus)}"
-            return replace(recipe, devices=chosen)
-        return replace(recipe, devices=f"cpu:{self.cpus}")
+        if isinstance(recipe.devices, str) and recipe.devices.startswith("cpu"):
+            return recipe  # so many slots on each node
+        return replace(recipe, devices=self.devices)
 
 
 class Session:
@@ -265,13 +260,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m gpusched.executors.cluster.node")
     parser.add_argument("shared", type=Path)
     parser.add_argument("--name", required=True)
-    parser.add_argument("--cpus", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--gpus", default="")
+    parser.add_argument("--devices", default="auto")
     args = parser.parse_args(argv)
     os.umask(0o077)
     try:
-        gpus = [name for name in args.gpus.split(",") if name]
-        Node(args.shared, args.name, gpus, args.cpus).run()
+        Node(args.shared, args.name, args.devices).run()
     except GpuschedError as error:
         print(f"{time.strftime('%F %T')} {error}", flush=True)
         return error.exit_code

@@ -6,6 +6,8 @@ import itertools
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -52,12 +54,13 @@ def train(steps: int, *, fails_at: int = 0, pause_s: float = 0.01) -> dict[str, 
 class Bed:
     """An experiment's folder, its executor, and the processes of its nodes."""
 
-    def __init__(self, folder: Path, address: str = "local:2x2", lost_s: float = 1.0) -> None:
+    def __init__(self, folder: Path, address: str = "local:2x2", lost_s: float = 10.0) -> None:
         self.paths = ExperimentPaths(folder)
         self.address = address
         self.lost_s = lost_s
         (folder / "train.py").write_text(TRAIN)
         recipe = {"script": "train.py", "metric": "accuracy", "deadline": "1h", "cluster": address}
+        recipe["policy"] = {"name": "asha", "R": 1_000_000}  # no trial ends by itself
         recipe["space"] = {name: {"uniform": [0, 1]} for name in train(1)}
         (folder / "recipe.in.yaml").write_text(yaml.safe_dump(recipe))
         self.recipe = load_recipe(folder / "recipe.in.yaml")
@@ -94,6 +97,19 @@ class Bed:
             train,
         )
         return made
+
+    def join_by_hand(self, name: str) -> subprocess.Popen[bytes]:
+        words = [
+            "node",
+            "--join",
+            str(self.paths.root),
+            "--name",
+            name,
+            "--devices",
+            "cpu:1",
+            "--json",
+        ]
+        return subprocess.Popen([sys.executable, "-m", "gpusched", *words], stdout=subprocess.PIPE)
 
     def node(self, name: str) -> Node:
         return next(node for node in self.executor.nodes if node.name == name)

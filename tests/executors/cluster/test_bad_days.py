@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from gpusched.core.events import (
     CheckpointSaved,
     DeviceQuarantined,
     DeviceReadmitted,
+    DevicesJoined,
     DevicesReleased,
     Event,
     Reported,
@@ -27,9 +29,13 @@ from tests.executors.contract import exit_of, report_of, steps_of, the_exit
 SLOW = train(10_000, pause_s=0.02)
 
 
+PATIENT_S = 10.0
+"""A machine that runs many tests starts a node's process late."""
+
+
 @pytest.fixture
-def bed(tmp_path: Path) -> Iterator[Bed]:
-    bed = Bed(tmp_path)
+def bed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bed]:
+    bed = Bed(tmp_path, lost_s=2.0 if "lost" in request.node.name else PATIENT_S)
     yield bed
     bed.close()
 
@@ -51,6 +57,12 @@ def _of(event: Event, kind: type, trial: int) -> bool:
     return isinstance(event, kind) and getattr(event, "trial", None) == trial
 
 
+def train_to(bed: Bed, trial: int, step: int) -> None:
+    """Until this step of a trial has been reported; others may be further by then."""
+    if step not in steps_of(bed.rig.seen, trial):
+        bed.rig.watch(report_of(trial, step))
+
+
 def reports_of(bed: Bed, trial: int) -> list[tuple[int, int]]:
     return [(e.incarnation, e.step) for e in bed.rig.seen if _of(e, Reported, trial)]
 
@@ -59,16 +71,16 @@ def test_a_node_s_process_is_killed_and_its_trials_are_adopted(bed: Bed) -> None
     here, there = start(bed, "node0/cpu:0", "node1/cpu:0")
     bed.signal(bed.node_pids("node0"), signal.SIGKILL)
     last = reports_of(bed, here)[-1][1]
-    bed.rig.watch(report_of(here, last + 20))
+    train_to(bed, here, last + 20)
     steps = [step for _, step in reports_of(bed, here)]
     assert steps == list(range(1, len(steps) + 1)), "each once"
-    bed.rig.watch(report_of(here, len(steps) + 5))
+    train_to(bed, here, len(steps) + 5)
     assert not [event for event in bed.rig.seen if isinstance(event, TrialExited)]
     for trial in (here, there):
         assert the_exit(bed.rig.stop(trial), trial).outcome == "killed"
 
 
-def test_a_node_dies_with_its_trials_which_go_on_elsewhere(bed: Bed) -> None:
+def test_a_node_is_lost_with_its_trials_which_go_on_elsewhere(bed: Bed) -> None:
     """And comes back: its devices are used again. Who was on the other node never notices."""
     here, there = start(bed, "node0/cpu:0", "node1/cpu:0")
     died_s = time.monotonic()
@@ -94,7 +106,7 @@ def test_a_node_dies_with_its_trials_which_go_on_elsewhere(bed: Bed) -> None:
     assert third not in (here, there)
 
 
-def test_a_node_that_slept_writes_nothing_after_its_fence(bed: Bed) -> None:
+def test_a_node_that_slept_and_was_lost_writes_nothing_after_its_fence(bed: Bed) -> None:
     (trial,) = start(bed, "node0/cpu:0")
     asleep = bed.all_pids("node0")
     bed.signal(asleep, signal.SIGSTOP)
@@ -105,7 +117,7 @@ def test_a_node_that_slept_writes_nothing_after_its_fence(bed: Bed) -> None:
     bed.signal(asleep, signal.SIGCONT)
     bed.rig.watch(lambda event: isinstance(event, DeviceReadmitted))
     last = reports_of(bed, trial)[-1][1]
-    bed.rig.watch(report_of(trial, last + 20))
+    train_to(bed, trial, last + 20)
     assert {number for number, _ in bed.lines(trial)[lines:]} == {2}
     numbers = [number for number, _ in bed.lines(trial)]
     assert numbers == sorted(numbers), "no line of the first launch after one of the second"
@@ -131,13 +143,26 @@ def test_a_daemon_is_killed_and_another_adopts_the_trials_of_all_nodes(bed: Bed)
     assert the_exit(events, gone.trial).unbegun
     for one in live:
         known = one.last_seq
-        bed.rig.watch(report_of(one.trial, known + 30))
+        train_to(bed, one.trial, known + 30)
         steps = steps_of(bed.rig.seen, one.trial)
         assert steps == list(range(known + 1, len(steps) + known + 1)), "none is missed"
 
 
+def test_a_node_that_joins_by_hand_is_taken_up_and_hears_of_the_end(bed: Bed) -> None:
+    """Also by the next daemon, which knows its devices."""
+    process = bed.join_by_hand("third")
+    joined = bed.rig.watch(lambda event: isinstance(event, DevicesJoined))[-1]
+    assert joined.devices == ("third/cpu:0",)
+    assert len(set(joined.islands.values()) | {d.island for d in bed.rig.executor.inventory()}) == 3
+    (trial,) = start(bed, "third/cpu:0")
+    assert the_exit(bed.rig.stop(trial), trial).outcome == "killed"
+    bed.executor.close()
+    out, _ = process.communicate(timeout=20)
+    assert json.loads(out) == {"node": "third", "over": True}
+
+
 @pytest.mark.parametrize("asked", ["launch", "yield", "kill", "release"])
-def test_a_line_that_is_cut_loses_no_command(bed: Bed, asked: str) -> None:
+def test_a_line_that_is_cut_drops_no_command(bed: Bed, asked: str) -> None:
     """The command is on its way into a line that is gone, and none is carried out twice."""
     (trial,) = start(bed, "node0/cpu:0") if asked != "launch" else (bed.rig.new_trial(),)
     if asked == "release":
@@ -151,7 +176,7 @@ def test_a_line_that_is_cut_loses_no_command(bed: Bed, asked: str) -> None:
     bed.cut("node0")
     bed.rig.executor.execute(command)
     if asked == "launch":
-        bed.rig.watch(report_of(trial, 1))
+        train_to(bed, trial, 1)
     elif asked == "release":
         bed.rig.watch(lambda event: isinstance(event, DevicesReleased))
     else:

@@ -14,7 +14,7 @@ from tests.executors.contract import ExecutorContract, Rig
 
 @pytest.fixture(scope="module")
 def bed() -> Iterator[Bed]:
-    bed = Bed(Path(tempfile.mkdtemp(prefix="gpusched-cluster-")), "local:1x4", lost_s=3.0)
+    bed = Bed(Path(tempfile.mkdtemp(prefix="gpusched-cluster-")), "local:1x4")
     yield bed
     bed.close()
 
