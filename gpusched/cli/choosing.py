@@ -174,10 +174,8 @@ def _alone(
         target=None,
     )
     if args.deadline is not None:
-        try:
-            alone = dataclasses.replace(alone, deadline_s=recipe_values.deadline(args.deadline))
-        except ValueError as error:
-            raise InputError(f"--deadline {args.deadline}: {error}") from None
+        deadline_s = common.read_option("--deadline", args.deadline, recipe_values.deadline)
+        alone = dataclasses.replace(alone, deadline_s=deadline_s)
     made = launchpad.make_experiment(paths.root.parent, alone, began)
     pid = launchpad.start_daemon(made, recipe=alone, wish={"try": asked})
     return attach.begin(args, made, pid, "runs")

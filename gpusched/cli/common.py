@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # ---------------------------------------------------------------- commands
 
+T = TypeVar("T")
 Prepare = Callable[[argparse.ArgumentParser], None]
 Run = Callable[[argparse.Namespace], int]
 
@@ -148,6 +149,14 @@ def add_detach(parser: argparse.ArgumentParser) -> None:
     add(parser, "--detach", "do not stay to watch")
 
 
+def read_option(option: str, text: str, read: Callable[[str], T]) -> T:
+    """Read the value of an option. Raises InputError with the option's name."""
+    try:
+        return read(text)
+    except ValueError as error:
+        raise InputError(f"{option}: {error}") from None
+
+
 def assignments(texts: Sequence[str]) -> dict[str, Any]:
     """Read KEY=VALUE texts, each value as YAML. Raises InputError."""
     found: dict[str, Any] = {}
@@ -184,6 +193,18 @@ def _plain_yaml(text: str, origin: str) -> object:
 def experiment(args: argparse.Namespace) -> ExperimentPaths:
     """Return the experiment that the arguments name. Raises InputError."""
     return find.find(args.exp, find.runs_folder(args.dir))
+
+
+def atoms_here(recipe: Recipe) -> tuple[str, int]:
+    """Return the kind of device that the recipe runs on here, and the number of atoms."""
+    from gpusched.devices.base import NoHost
+    from gpusched.executors.local.settings import devices_of
+
+    found = devices_of(recipe, Path.cwd() / "count", ())
+    try:
+        return found.kind, len(found.open(NoHost()))
+    finally:
+        found.close()
 
 
 def wait_for_end(paths: ExperimentPaths) -> None:

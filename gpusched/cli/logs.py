@@ -6,7 +6,6 @@ import argparse
 import errno
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import Struct
@@ -61,7 +60,8 @@ def logs(args: argparse.Namespace) -> int:
     trial = paths.trial(number)
     if not trial.root.is_dir():
         known = paths.trial_numbers
-        raise InputError(f"trial {number} has not been launched; launched so far: {_ranges(known)}")
+        so_far = f"trials {_span(known)} have" if known else "none has"
+        raise InputError(f"trial {number} has not been launched; so far {so_far}")
     folder = _incarnation(trial, args.incarnation)
     try:
         _print(paths, number, folder, args)
@@ -76,7 +76,9 @@ def _incarnation(trial: TrialPaths, wanted: int | None) -> Path:
     if not known:
         raise InputError(f"trial {int(trial.root.name)} has printed nothing yet")
     if wanted is not None and wanted not in known:
-        raise InputError(f"this trial has no incarnation {wanted}; there are {_ranges(known)}")
+        raise InputError(
+            f"this trial has no incarnation {wanted}; the trial has had {_span(known)}"
+        )
     return trial.logs(wanted if wanted is not None else known[-1])
 
 
@@ -88,7 +90,7 @@ def _files(folder: Path, args: argparse.Namespace) -> list[tuple[int, str, Path]
         {int(p.stem.removeprefix("rank-")) for p in folder.glob("rank-*.*") if p.stem[5:].isdigit()}
     )
     if args.rank is not None and args.rank not in ranks:
-        raise InputError(f"this launch has no rank {args.rank}; there are {_ranges(ranks)}")
+        raise InputError(f"this launch has no rank {args.rank}; ranks: {_span(ranks)}")
     if not args.all:
         ranks = [args.rank if args.rank is not None else 0]
     found = [
@@ -135,20 +137,10 @@ def _is_final(paths: ExperimentPaths, number: int) -> bool:
     return states.get(number) in FINAL
 
 
-def _ranges(numbers: list[int]) -> str:
-    """Word numbers as ``0 to 3, 7``."""
-    return ", ".join(_runs(numbers)) or "none"
-
-
-def _runs(numbers: list[int]) -> Iterator[str]:
-    start = previous = None
-    for number in [*numbers, None]:
-        if previous is not None and number == previous + 1:
-            previous = number
-            continue
-        if start is not None:
-            yield f"{start}" if start == previous else f"{start} to {previous}"
-        start = previous = number
+def _span(numbers: list[int]) -> str:
+    if len(numbers) < 2:
+        return f"{numbers[0]} alone" if numbers else "none"
+    return f"{numbers[0]} to {numbers[-1]}"
 
 
 # ---------------------------------------------------------------- a stream that may have been capped

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -115,13 +114,6 @@ def _table(profile: profiles.Measured) -> str:
 
 def _sizes(recipe: Recipe) -> list[int]:
     """Return 1, 2, 4, .. and all atoms."""
-    from gpusched.devices.base import NoHost
-    from gpusched.executors.local.settings import devices_of
-
-    found = devices_of(recipe, Path.cwd() / "profile", ())
-    try:
-        total = len(found.open(NoHost()))
-    finally:
-        found.close()
+    _, total = common.atoms_here(recipe)
     sizes = [2**power for power in range(total.bit_length()) if 2**power < total]
     return [*sizes, total]

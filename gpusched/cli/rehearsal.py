@@ -7,6 +7,7 @@ what the ranks have written down.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -16,10 +17,8 @@ from typing import Any
 
 from gpusched.cli import common
 from gpusched.daemon import start as launchpad
-from gpusched.devices.base import NoHost
 from gpusched.doctor.rehearsal import Finding, Launch, Run, judge
 from gpusched.driver.clock import Beginning
-from gpusched.executors.local.settings import devices_of
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.journal import timeline
@@ -144,22 +143,14 @@ def rehearse(
 
 def _sizes(recipe: Recipe) -> tuple[Any, int, int | None]:
     """Return the devices, and the sizes between which the trial goes; the larger is None where it cannot grow."""
-    found = devices_of(recipe, Path.cwd() / "rehearsal", ())
-    try:
-        total = len(found.open(NoHost()))
-    finally:
-        found.close()
-    allowed = recipe.sizes or (1, 2)
-    small = allowed[0]
-    large = (
-        allowed[1] if len(allowed) > 1 and allowed[1] <= (recipe.max_atoms or allowed[1]) else None
-    )
+    kind, total = common.atoms_here(recipe)
+    small, *larger = recipe.sizes or (1, 2)
+    most = recipe.max_atoms or math.inf
+    large = larger[0] if larger and larger[0] <= most else None
     wanted = large or small
     if total >= wanted:
         return recipe.devices, small, large
-    if found.kind == "cpu":
-        return f"cpu:{wanted}", small, large
-    return recipe.devices, small, None
+    return (f"cpu:{wanted}", small, large) if kind == "cpu" else (recipe.devices, small, None)
 
 
 def _scripted(

@@ -14,6 +14,7 @@ from msgspec import Struct
 from gpusched.cli import common
 from gpusched.errors import InputError, RecipeError
 from gpusched.folder import find
+from gpusched.recipe.values import duration
 from gpusched.text import count, show, show_duration, show_hparams
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def validate(args: argparse.Namespace) -> int:
     Exit code 0 if the recipe is good, 2 if it is not.
     """
     try:
+        limit_s = common.read_option("--rehearse", args.rehearse or "10m", duration)
         recipe = common.load_recipe(args)
         foreword = [*remarks(recipe), *ask_policy(recipe, find.runs_folder(args.dir))]
     except InputError as error:
@@ -77,10 +79,8 @@ def validate(args: argparse.Namespace) -> int:
     seen = []
     if args.rehearse is not None:
         from gpusched.cli.rehearsal import rehearse
-        from gpusched.recipe.values import duration
 
-        runs, limit_s = find.runs_folder(args.dir), duration(args.rehearse)
-        seen = rehearse(recipe, runs, limit_s, args.configurations)
+        seen = rehearse(recipe, find.runs_folder(args.dir), limit_s, args.configurations)
     is_good = all(rehearsal.is_good for rehearsal in seen)
     if args.json:
         data = {

@@ -63,10 +63,7 @@ def whatif(args: argparse.Namespace) -> int:
     futures = futures_of.FUTURES if args.futures is None else args.futures
     if futures < futures_of.LEAST_FUTURES:
         raise InputError(f"--futures must be at least {futures_of.LEAST_FUTURES}, not {futures}")
-    try:
-        limit_s = duration(args.limit)
-    except ValueError as error:
-        raise InputError(f"--limit: {error}") from None
+    limit_s = common.read_option("--limit", args.limit, duration)
     paths = common.experiment(args)
     found = futures_of.answer(paths, questions, futures=futures, limit_s=limit_s)
     with contextlib.suppress(OSError):
@@ -81,10 +78,7 @@ def _questions(args: argparse.Namespace) -> Iterator[Question]:
     from gpusched.text import did_you_mean
 
     for text in args.add:
-        try:
-            yield Question(add_s=duration(text.removeprefix("+")))
-        except ValueError as error:
-            raise InputError(f"--add: {error}") from None
+        yield Question(add_s=common.read_option("--add", text.removeprefix("+"), duration))
     for text in args.atoms:
         if not text.isdigit() or not 1 <= int(text) <= 65_536:
             raise InputError(f"--atoms: '{text}' is not a number of atoms from 1 to 65536")

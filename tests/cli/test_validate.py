@@ -114,6 +114,11 @@ def test_what_the_policy_says_before_it_starts(
     assert "there are 4" in note
 
 
+def test_a_time_that_is_none_is_told(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["validate", str(recipe), "--rehearse", "soon"]) == 2
+    assert "gpusched: --rehearse: 'soon' is not a duration; write 90s" in capsys.readouterr().err
+
+
 def test_an_option_of_another_policy_is_told(
     recipe: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
