@@ -38,38 +38,30 @@ def test_a_script_that_does_not_compile(
     assert message in found
 
 
-def test_a_script_that_is_no_text(folder: Path, problems: Problems) -> None:
-    (folder / "train.py").write_bytes(bytes(range(256)))
-    [found] = problems()
-    assert "is not Python" in found
+@pytest.mark.parametrize(
+    ("name", "source", "more"),
+    [
+        ("train.py", "x = '\\d'\nraise SystemExit('was run')\n", ""),  # an odd escape, and not run
+        ("train.py", "", ""),
+        ("train", "#!/bin/sh\necho (\n", "launch: cold\n"),  # a program of another kind
+        ("train.py", "print 'python 2'\n", f"launch: cold\npython: {sys.executable}\n"),
+    ],
+)
+def test_a_script_that_is_good(name: str, source: str, more: str, folder: Path, load: Load) -> None:
+    (folder / name).write_text(source)
+    (folder / name).chmod(0o755)
+    assert load(whole=GOOD.replace("train.py", name) + more).script == folder / name
 
 
-def test_a_script_is_not_run_and_may_have_odd_escapes(folder: Path, load: Load) -> None:
-    (folder / "train.py").write_text("x = '\\d'\nraise SystemExit('was run')\n")
-    assert load().script == folder / "train.py"
-
-
-def test_an_empty_script_compiles(folder: Path, load: Load) -> None:
-    (folder / "train.py").write_text("")
-    load()
-
-
-def test_a_cold_launch_may_start_something_that_is_not_python(folder: Path, load: Load) -> None:
-    (folder / "train").write_text("#!/bin/sh\necho (\n")
-    (folder / "train").chmod(0o755)
-    assert load(whole=GOOD.replace("train.py", "train") + "launch: cold\n").launch == "cold"
-
-
-def test_a_program_of_another_kind_must_be_executable(folder: Path, problems: Problems) -> None:
+def test_a_script_that_is_neither_python_nor_a_program(folder: Path, problems: Problems) -> None:
     (folder / "train").write_text("#!/bin/sh\nexec python train.py\n")
     (found,) = problems(whole=GOOD.replace("train.py", "train") + "launch: cold\n")
     assert "is not Python: line 2" in found
-    assert "chmod +x" in found
-
-
-def test_a_cold_launch_of_python_is_checked_all_the_same(folder: Path, problems: Problems) -> None:
-    (folder / "train.py").write_text("(\n")
-    assert len(problems("launch: cold\n")) == 1
+    assert "chmod +x train" in found
+    (folder / "train.py").write_bytes(bytes(range(256)))
+    assert "is not Python" in problems("launch: cold\n")[0], (
+        "a cold launch of Python is checked too"
+    )
 
 
 def test_a_script_that_is_too_large(folder: Path, problems: Problems) -> None:
@@ -93,11 +85,6 @@ def test_another_interpreter_by_name(
     (folder / "bin/python9").symlink_to(sys.executable)
     monkeypatch.setenv("PATH", str(folder / "bin"))
     assert load("launch: cold\npython: python9\n").python == folder / "bin/python9"
-
-
-def test_a_syntax_that_only_the_other_interpreter_knows(folder: Path, load: Load) -> None:
-    (folder / "train.py").write_text("print 'python 2'\n")
-    load(f"launch: cold\npython: {sys.executable}\n")
 
 
 def test_an_interpreter_that_cannot_be_run(folder: Path, problems: Problems) -> None:
