@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import pkgutil
 import shutil
 import sys
 import textwrap
@@ -31,11 +32,17 @@ Run = Callable[[argparse.Namespace], int]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: its arguments, its work (whose docstring is its help), the types of the objects that --json prints."""
+    """A command: its arguments and its work, whose docstring is its help."""
 
     prepare_parser: Prepare
     run: Run
-    prints: tuple[Any, ...]
+    #: Types of the objects that --json prints, or ``module:name`` of a type whose module is dear to import.
+    records: tuple[Any, ...]
+
+    @property
+    def prints(self) -> tuple[Any, ...]:
+        named = pkgutil.resolve_name
+        return tuple(named(kind) if isinstance(kind, str) else kind for kind in self.records)
 
 
 #: Commands of the modules imported so far.

@@ -12,20 +12,16 @@ from typing import Any
 from msgspec import Struct
 
 from gpusched.cli import common
-from gpusched.core.explain import Explanation
-from gpusched.daemon import best_model, provenance, session
+from gpusched.daemon import best_model, session
 from gpusched.dashboard.model import LIVE, View, from_json
 from gpusched.dashboard.summary import failures
-from gpusched.driver.assemble import read_recipe
 from gpusched.folder import find
 from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.recipe.checks import PRIVATE
-from gpusched.space import arguments
 from gpusched.text import count, flat, show_duration, show_hparams, show_metric
 
 
-@common.command(common.add_trial, prints=[Explanation])
+@common.command(common.add_trial, prints=["gpusched.core.explain:Explanation"])
 def explain(args: argparse.Namespace) -> int:
     """Explain why a trial is where it is: its story, its ranks, and what would make it move."""
     paths = common.experiment(args)
@@ -171,6 +167,9 @@ class Best(best_model.Description):
 @common.command(common.add_experiment, prints=[Best])
 def best(args: argparse.Namespace) -> int:
     """Show the best model so far: its metric, its configuration, where its checkpoint lies, and how to use it."""
+    from gpusched.daemon import provenance
+    from gpusched.driver.assemble import read_recipe
+
     paths = common.experiment(args)
     about = best_model.describe(paths)
     code, script = provenance.recorded(paths), Path(read_recipe(paths).script)
@@ -184,6 +183,8 @@ def best(args: argparse.Namespace) -> int:
 
 
 def _best_lines(paths: ExperimentPaths, best: Best) -> list[str]:
+    from gpusched.daemon import provenance
+
     score = f"{best.metric} {show_metric(best.value)}"
     out = [f"{score}: trial {best.trial} at step {best.step}"]
     if (better := best.best_unsaved) is not None:
@@ -208,6 +209,10 @@ def by_hand(paths: ExperimentPaths, best: best_model.Description) -> str:
 
     What ``gpusched.init()`` needs goes through the environment: a script may refuse options that it does not know.
     """
+    from gpusched.driver.assemble import read_recipe
+    from gpusched.recipe.checks import PRIVATE
+    from gpusched.space import arguments
+
     recipe = read_recipe(paths)
     environment = {name: value for name, value in recipe.env.items() if value is not None}
     environment["GPUSCHED_HPARAMS"] = str(paths.best / "hparams.json")

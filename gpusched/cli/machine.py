@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from gpusched.cli import common
 from gpusched.daemon import session
-from gpusched.doctor.gpus import Check
 from gpusched.errors import DeviceError, GpuschedError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
@@ -26,7 +25,9 @@ def _prepare_doctor(parser: argparse.ArgumentParser) -> None:
     common.add(parser, "--cluster ADDRESS", what)
 
 
-@common.command(_prepare_doctor, common.add_dir, prints=[Check], lines="check")
+@common.command(
+    _prepare_doctor, common.add_dir, prints=["gpusched.doctor.gpus:Check"], lines="check"
+)
 def doctor(args: argparse.Namespace) -> int:
     """Check this machine: what stands in the way of a search, or will, and what to do about each. Changes nothing.
 

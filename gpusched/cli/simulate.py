@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from gpusched.cli import common
 from gpusched.errors import InputError
 from gpusched.folder import find
-from gpusched.sim.single import Outcome, Result
 
 if TYPE_CHECKING:
     from gpusched.sim.setup import Setup
+    from gpusched.sim.single import Result
     from gpusched.sim.study import Row
 
 
@@ -77,7 +77,7 @@ _TROUBLE = {
 }
 
 
-@common.command(_prepare, prints=[Outcome], lines="run")
+@common.command(_prepare, prints=["gpusched.sim.single:Outcome"], lines="run")
 def simulate(args: argparse.Namespace) -> int:
     """Compare policies in virtual time: the real core and the real policies on a simulated machine.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import typing
 from pathlib import Path
 
@@ -30,6 +32,17 @@ def test_help_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(told) == set(cli.COMMANDS)
     assert told["best"]["prints"][0]["$defs"]["Best"]["required"][:2] == ["experiment", "trial"]
     assert all(about["help"] and about["prints"] for about in told.values())
+
+
+def test_commands_that_look_import_little() -> None:
+    """``status`` and ``ls`` answer at once: neither the driver, nor the policies, nor YAML are imported."""
+    program = "import sys, gpusched.cli as c; c.command('status'); print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    there = set(done.stdout.split())
+    assert "gpusched.cli.look" in there
+    assert not there & {"gpusched.driver.assemble", "gpusched.policies", "ruamel.yaml", "numpy"}
 
 
 @pytest.mark.parametrize("command", cli.COMMANDS)
