@@ -145,10 +145,10 @@ def _standings(folders: set[str]) -> dict[str, list[dict[str, Any]]]:
 
 def _standing(uuid: str, devices: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Return state, trial, reason and load of the last minute; a GPU may be one of several in a device."""
-    for device in devices:
-        if uuid in device["id"].split("+"):
-            return {key: device.get(key) for key in ("state", "trial", "reason", "history")}
-    return None
+    found = [one for one in devices if uuid in one["id"].partition("#")[0].split("+")]
+    found.sort(key=lambda device: device["state"] == "free")  # of a shared GPU, a share in use
+    keys = ("state", "trial", "reason", "history")
+    return {key: found[0].get(key) for key in keys} if found else None
 
 
 def _state(row: dict[str, Any]) -> str:

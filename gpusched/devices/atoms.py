@@ -1,11 +1,12 @@
-"""Atoms: what the core calls a device, made of one GPU, one MIG slice, or a bundle of GPUs.
+"""Atoms: what the core calls a device, made of one GPU, one MIG slice, a bundle of GPUs, or a share of one.
 
-An atom's id is the UUIDs of its GPUs joined by ``+``: it names the same silicon after a restart, whatever else has
-changed, so an experiment that goes on finds its devices by the ids in its journal.
+An atom's id is the UUIDs of its GPUs joined by ``+``; a share's is its GPU's with ``#`` and a number. Ids name the same
+silicon after a restart, whatever else has changed, so an experiment that goes on finds its devices by its journal.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from gpusched.devices.release import Verdict
 from gpusched.devices.unit import Doing, Unit
 from gpusched.errors import DeviceError
 
-JOINT = "+"
+JOINT, SHARE = "+", "#"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,10 @@ class Atom:
         return any(unit.doing is Doing.HELD for unit in self.units)
 
     @property
+    def is_sliced(self) -> bool:
+        return any(unit.gpu.parent for unit in self.units)
+
+    @property
     def order(self) -> int:
         """A sort key: free atoms first, then draining ones, then those in use."""
         order = (Doing.FREE, Doing.DRAINING, Doing.HELD)
@@ -44,14 +49,16 @@ class Atom:
         """Describe the atom as the core's device."""
         why = self.why_not()
         is_one = len(self.units) == 1 and not self.missing
-        sliced = any(unit.gpu.parent for unit in self.units)
+        alone = "a MIG slice, and a process sees one slice only" if self.is_sliced else ""
+        if any(unit.neighbours for unit in self.units):
+            alone = "a share of a GPU, and nccl takes one rank a GPU"
         return Device(
             self.id,
             self.label,
             self.island,
             usable=not why,
             why_not=f"{self.label}: {why}" if why and is_one else why,
-            alone="a MIG slice, and a process sees one slice only" if sliced else "",
+            alone=alone,
         )
 
     def why_not_free(self, verdicts: Sequence[Verdict]) -> str:
@@ -86,12 +93,28 @@ def make_atom(
     )
 
 
-def make_unit(machine: Machine, gpu: Gpu) -> Unit:
-    return Unit(gpu, machine.watches[gpu.board], machine.baselines.read(gpu))
+def make_unit(machine: Machine, gpu: Gpu, share: int = 0) -> Unit:
+    return Unit(gpu, machine.watches[gpu.board], machine.baselines.read(gpu), share)
+
+
+def make_shares(machine: Machine, gpu: Gpu, count: int) -> list[Atom]:
+    """Make a GPU several atoms."""
+    units = [make_unit(machine, gpu, share) for share in range(count)]
+    for unit in units:
+        unit.neighbours = tuple(other for other in units if other is not unit)
+    island = machine.islands.get(gpu.board, 0)
+    return [
+        Atom(f"{gpu.uuid}{SHARE}{n}", f"{gpu.label} {SHARE}{n}", (unit,), island)
+        for n, unit in enumerate(units, 1)
+    ]
 
 
 def chosen_atoms(
-    machine: Machine, spec: str, gpus_per_atom: int, environ: Mapping[str, str]
+    machine: Machine,
+    spec: str,
+    gpus_per_atom: int,
+    atoms_per_gpu: int,
+    environ: Mapping[str, str],
 ) -> tuple[list[Atom], list[str]]:
     """Return the atoms that a recipe's ``devices:`` names, and remarks on that choice. Raises DeviceError."""
     variable = environ.get("CUDA_VISIBLE_DEVICES")
@@ -122,6 +145,8 @@ def chosen_atoms(
             g.slice or 0,
         ),
     )
+    if atoms_per_gpu > 1:
+        return [atom for gpu in near for atom in make_shares(machine, gpu, atoms_per_gpu)], notes
     bundles, left = bundle(near, machine.islands, gpus_per_atom)
     if not bundles:
         raise DeviceError(
@@ -138,13 +163,34 @@ def chosen_atoms(
 def known_atoms(machine: Machine, ids: Sequence[str]) -> list[Atom]:
     """Return the atoms of an experiment that goes on, in the journal's order, with the GPUs that are left of each."""
     units = {unit.uuid: unit for entry in machine.entries for unit in entry.units}
+    counts = Counter(name.partition(SHARE)[0] for name in ids)
+    shares = {
+        atom.id: atom
+        for uuid, count in counts.items()
+        if count > 1 and uuid in units
+        for atom in make_shares(machine, units[uuid], count)
+    }
     atoms = []
     for name in ids:
-        uuids = name.split(JOINT)
+        if name in shares:
+            atoms.append(shares[name])
+            continue
+        uuids = name.partition(SHARE)[0].split(JOINT)
         here = [units[uuid] for uuid in uuids if uuid in units]
         missing = [uuid for uuid in uuids if uuid not in units]
         atoms.append(make_atom(machine, here, missing, name))
     return atoms
+
+
+def check_sizes(gpus_per_atom: int, atoms_per_gpu: int) -> None:
+    """Raise DeviceError for sizes of an atom that make no sense."""
+    for name, value in (("gpus_per_atom", gpus_per_atom), ("atoms_per_gpu", atoms_per_gpu)):
+        if value < 1:
+            raise DeviceError(f"{name}: {value}: must be at least 1")
+    if gpus_per_atom > 1 and atoms_per_gpu > 1:
+        raise DeviceError(
+            "gpus_per_atom and atoms_per_gpu: an atom is several GPUs or a share of one; set one of them to 1"
+        )
 
 
 def check_mig(atoms: Sequence[Atom], gpus_per_atom: int, gpu_ids: str) -> None:
@@ -152,6 +198,8 @@ def check_mig(atoms: Sequence[Atom], gpus_per_atom: int, gpu_ids: str) -> None:
     slices = [unit.gpu.label for atom in atoms for unit in atom.units if unit.gpu.parent]
     if not slices:
         return
+    if any(unit.neighbours for atom in atoms for unit in atom.units):
+        raise DeviceError(f"atoms_per_gpu: {slices[0]} is a share of a GPU already; set it to 1")
     if gpus_per_atom > 1:
         raise DeviceError(
             f"gpus_per_atom: {gpus_per_atom}: {slices[0]} is a MIG slice, and a process sees one slice only. "

@@ -197,11 +197,16 @@ class Devices(Protocol):
         ...
 
 
+def gpu_of(device: str) -> str:
+    """Return what the shares of one GPU have in common: the id without the share."""
+    return device.partition("#")[0]
+
+
 def require_sizes(inventory: Sequence[Device], atoms_max: int) -> None:
     """Raise DeviceError if a recipe lets a trial have more atoms than these devices can serve together."""
     alone = next((device for device in inventory if device.alone), None)
     if alone is not None and atoms_max > 1:
         raise DeviceError(
             f"max_atoms: {atoms_max}: {alone.label} is {alone.alone}, so a trial can have one atom. Set max_atoms: 1, "
-            f"or switch MIG off (`sudo nvidia-smi -mig 0`)"
+            f"or make whole GPUs atoms (atoms_per_gpu: 1, MIG off: `sudo nvidia-smi -mig 0`)"
         )

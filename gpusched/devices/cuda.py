@@ -1,8 +1,8 @@
 """NVIDIA GPUs as devices: leased, watched through NVML, given out by UUID, and taken back only when proven empty.
 
 ``CudaDevices`` judges the readings of ``watch.py``; nothing here waits for a driver once ``open`` has returned. A
-*device* is an atom: one GPU, one MIG slice, or a bundle of ``gpus_per_atom`` GPUs whose id is their UUIDs joined by
-``+``. Ranks are one a GPU.
+*device* is an atom: one GPU, one MIG slice, a bundle of ``gpus_per_atom`` GPUs, or one of ``atoms_per_gpu`` shares of a
+GPU. Ranks are one a GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from gpusched.devices.atoms import Atom, check_mig, chosen_atoms, known_atoms
+from gpusched.devices.atoms import Atom, check_mig, check_sizes, chosen_atoms, known_atoms
 from gpusched.devices.base import (
     Device,
     Examined,
@@ -70,6 +70,7 @@ class CudaDevices:
         gpus_per_atom: int = 1,
         gpu_ids: str = "uuid",
         *,
+        atoms_per_gpu: int = 1,
         experiment: Path | None = None,
         known: Sequence[str] | None = None,
         environ: Mapping[str, str] = os.environ,
@@ -85,8 +86,7 @@ class CudaDevices:
         ``call_witness``: has CUDA tried before the first launch, and when a trial fails at once. May take seconds, and
         at most about two minutes with a driver that hangs. Raises DeviceError.
         """
-        if gpus_per_atom < 1:
-            raise DeviceError(f"gpus_per_atom: {gpus_per_atom}: must be at least 1")
+        check_sizes(gpus_per_atom, atoms_per_gpu)
         if gpu_ids not in ("uuid", "index"):
             raise DeviceError(f"gpu_ids: {gpu_ids}: must be uuid or index")
         self._world = world or ThisMachine()
@@ -100,7 +100,9 @@ class CudaDevices:
             if known is not None:
                 atoms = known_atoms(self._machine, known)
             else:
-                atoms, notes = chosen_atoms(self._machine, spec, gpus_per_atom, environ)
+                atoms, notes = chosen_atoms(
+                    self._machine, spec, gpus_per_atom, atoms_per_gpu, environ
+                )
                 self._machine.notes += notes
             check_mig(atoms, gpus_per_atom, gpu_ids)
             owner = str(experiment or f"of pid {os.getpid()}")

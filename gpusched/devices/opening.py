@@ -84,7 +84,7 @@ class Opening:
         free = [unit for unit in free if not unit.gpu.parent] or free[:1]
         if not free:
             return
-        witness = call([unit.gpu.uuid for unit in free])
+        witness = call(list(dict.fromkeys(unit.gpu.uuid for unit in free)))
         if witness is None:
             return
         while (said := witness.said()) is None:
@@ -111,7 +111,14 @@ class Opening:
             shortfall = unit.means.shortfall(unit.gpu)
             if shortfall:
                 self._say(shortfall)
-            if not unit.means.enough and unit.out is None:
+            told_apart = unit.means.processes and unit.means.memory and self._processes.visible
+            if unit.neighbours and not told_apart:
+                shortfall = (
+                    f"{unit.gpu.label} cannot be shared: the processes on it, or their memory, cannot be told apart "
+                    f"here; set atoms_per_gpu: 1"
+                )
+            is_refused = not unit.means.enough or (unit.neighbours and not told_apart)
+            if is_refused and unit.out is None:
                 unit.out = Out(shortfall, self._world.now(), passing=False)
         unit.learn_if_idle()
         unit.examine()
@@ -158,7 +165,7 @@ def first_readings(units: Sequence[Unit], world: World, timeout_s: float) -> Non
     """Have the units read from now on, and wait until each has usage and vitals, is lost, or takes too long."""
     watches = list({id(unit.watch): unit.watch for unit in units}.values())
     for watch in watches:
-        watch.begin(tuple(unit.gpu for unit in units if unit.watch is watch))
+        watch.begin(tuple(dict.fromkeys(unit.gpu for unit in units if unit.watch is watch)))
         watch.turn()
     until = world.now() + timeout_s
     for unit in units:

@@ -52,7 +52,9 @@ def place(
     """Return one entry a rank, in the order of ``units``."""
     if not machine.cores:
         machine.cores = _cores(machine, siblings)
-    shares = [machine.cores[unit.gpu.uuid] for unit in units]
+    shares = [
+        split(machine.cores[unit.gpu.uuid], 1 + len(unit.neighbours), unit.share) for unit in units
+    ]
     threads = min((threads_of(share, siblings) for share in shares), default=1)
     visible = ",".join(_name(unit.gpu, machine, gpu_ids) for unit in units)
     rank_env = tuple(
@@ -157,7 +159,7 @@ def share_cores(
 
 
 def split(cores: Sequence[int], parts: int, part: int) -> tuple[int, ...]:
-    """Return the share of one of ``parts`` MIG slices in its board's cores; never empty if there are cores."""
+    """Return the cores of one of ``parts`` slices or shares of a GPU; never empty if there are cores."""
     share = cores[part * len(cores) // parts : (part + 1) * len(cores) // parts]
     return tuple(share or cores[part % len(cores) :][:1]) if cores else ()
 

@@ -162,6 +162,9 @@ class Recipe:
         older=False,
     )
     gpus_per_atom: int = key("GPUs in one atom.", 1, limits=(1, 64))
+    atoms_per_gpu: int = key(
+        "Atoms of one GPU, for small models: so many trials share it.", 1, older=1, limits=(1, 8)
+    )
     gpu_ids: Literal["uuid", "index"] = key(
         "What CUDA_VISIBLE_DEVICES holds; index is for scripts that parse it.", "uuid"
     )
@@ -374,11 +377,13 @@ class Recipe:
     def atoms_named(self) -> int | None:
         """Number of atoms that ``devices`` names; None where that depends on the machine."""
         if isinstance(self.devices, tuple):
-            return len(self.devices) // self.gpus_per_atom
+            return len(self.devices) * self.atoms_per_gpu // self.gpus_per_atom
         kind, _, rest = self.devices.partition(":")
         if kind == "cpu" and rest:
             return int(rest)
-        return len(rest.split(",")) // self.gpus_per_atom if rest else None
+        if not rest:
+            return None
+        return len(rest.split(",")) * self.atoms_per_gpu // self.gpus_per_atom
 
     def too_many_atoms(self, total: int) -> list[tuple[tuple[str, ...], str]]:
         """Return the keys that ask for more atoms than there are, each with a message."""

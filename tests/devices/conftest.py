@@ -27,6 +27,7 @@ from gpusched.devices.base import (  # noqa: E402
     Readmitted,
     Released,
     Remark,
+    gpu_of,
 )
 from gpusched.devices.cuda import LOOK_EVERY_S, CudaDevices  # noqa: E402
 from gpusched.executors.hub import Timers  # noqa: E402
@@ -204,7 +205,7 @@ def begin(box: Box, spec: str = "cuda", **more: object) -> tuple[Watched, list[s
 
 def run_trial(box: Box, devices: Watched, name: str, pid: int, memory: int = 10 << 30) -> None:
     devices.take([name])
-    board = next(g for g in box.driver.everything() if g.uuid == name)
+    board = next(g for g in box.driver.everything() if g.uuid == gpu_of(name))
     box.driver.start(board, pid, memory)
     box.clock.advance(2.0)
     assert devices.told(Quarantined) == []

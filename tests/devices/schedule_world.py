@@ -27,7 +27,7 @@ class World:
         self.rng = random.Random(seed)
         self.clock = VirtualClock()
         self.lists, self.memory = True, True
-        self.gpus_per_atom = 1
+        self.gpus_per_atom = self.atoms_per_gpu = 1
         self.driver = self._driver()
         self.units = [g for one in self.driver.gpus for g in (one.slices or [one])]
         self.foreign: dict[int, FakeGpu] = {}
@@ -110,6 +110,8 @@ class World:
                 continue
             if context.since > now or (context.graphics and self.lists):
                 continue  # what is on the screen is nobody's leak, where it can be told apart
+            if context.pid in self.neighbours(gpu):
+                continue
             if self.lists and now < context.listed_until:
                 return f"pid {context.pid} is listed"
             if now < context.memory_until:
@@ -117,6 +119,10 @@ class World:
         if self.memory and memory > tolerance_bytes():
             return f"{memory >> 20} MiB are in use"
         return ""
+
+    def neighbours(self, gpu: FakeGpu) -> set[int]:
+        """Processes of trials that live on other shares of the GPU."""
+        return set()
 
     def ill(self, gpu: FakeGpu) -> str:
         board = self._board(gpu)

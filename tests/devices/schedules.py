@@ -16,7 +16,14 @@ from fake_driver import GIB, MIB, NEVER, Context, FakeGpu, FakeProcesses
 from fake_nvml import installed
 from schedule_world import SICK_S, World
 
-from gpusched.devices.base import DeviceEvent, Quarantined, ReadmitRefused, Readmitted, Released
+from gpusched.devices.base import (
+    DeviceEvent,
+    Quarantined,
+    ReadmitRefused,
+    Readmitted,
+    Released,
+    gpu_of,
+)
 from gpusched.devices.cuda import CudaDevices
 from gpusched.errors import DeviceError
 
@@ -79,6 +86,7 @@ class Schedule(World):
             return CudaDevices(
                 "cuda",
                 self.gpus_per_atom,
+                atoms_per_gpu=self.atoms_per_gpu,
                 environ={"XDG_STATE_HOME": str(self.folder)},
                 world=self.clock,
                 processes=FakeProcesses(self.driver, visible=not contained),
@@ -99,7 +107,7 @@ class Schedule(World):
         self.inventory = inventory
         self.atoms = {}
         for device in inventory:
-            atom = Atom([by_uuid[uuid] for uuid in device.id.split("+")])
+            atom = Atom([by_uuid[uuid] for uuid in gpu_of(device.id).split("+")])
             if not device.usable:
                 assert device.why_not
                 atom.state, atom.reason, atom.passing = "QUARANTINED", device.why_not, True
@@ -141,7 +149,8 @@ class Schedule(World):
             return
         free = [name for name, atom in self.atoms.items() if atom.state == "FREE"]
         while free and self.rng.random() < 0.7:
-            most = 1 if any(gpu.mig for gpu in self.driver.gpus) else len(free)
+            one = self.atoms_per_gpu > 1 or any(gpu.mig for gpu in self.driver.gpus)
+            most = 1 if one else len(free)
             chosen = [free.pop() for _ in range(self.rng.randint(1, min(most, 2)))]
             for name in chosen:
                 for gpu in self.atoms[name].gpus:
@@ -171,7 +180,8 @@ class Schedule(World):
         self.trials.remove(trial)
         for pid in trial.pids:
             listed, memory = self.lag(), self.lag()
-            if self.rng.random() < 0.1:  # stuck in the kernel: alive as far as anybody can see
+            is_stuck = self.rng.random() < 0.1  # alive as far as anybody can see
+            if is_stuck and self.atoms_per_gpu == 1:  # else ``Inventory`` holds its devices back
                 self.driver.table[pid].ends = self.now + min(listed, 1e6)
             self.driver.end(pid, listed, memory)
             self.driver.table[pid].ends = max(self.driver.table[pid].ends, self.now)
@@ -302,6 +312,24 @@ class Schedule(World):
                 waited_s = 0.2 * whole_for[name]
                 assert waited_s < 6.0, f"{name} is whole for {waited_s:.1f} s: {self.refused[name]}"
                 self.counts["kept out"] += 1
+
+
+class Shared(Schedule):
+    """Two trials a GPU; NVML says whose each process is, or nothing could be shared."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        super().__init__(seed, folder)
+        self.atoms_per_gpu, self.gpus_per_atom = 2, 1
+        self.lists = self.memory = True
+        self.driver.pids = "same"
+        lists = {f"nvmlDeviceGetComputeRunningProcesses_v{version}" for version in "23"}
+        for gpu in self.driver.gpus:
+            gpu.mig, gpu.slices = False, []
+            gpu.unsupported -= {"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", *lists}
+        self.units = list(self.driver.gpus)
+
+    def neighbours(self, gpu: FakeGpu) -> set[int]:
+        return {pid for trial in self.trials for pid in trial.pids}
 
 
 class _Child:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from schedules import Schedule, play
+from schedules import Schedule, Shared, play
 
 SHORT, LONG = 20, 10_000
 
 
-def test_random_schedules(tmp_path: Path) -> None:
-    counts = play(Schedule, range(SHORT), tmp_path)
+@pytest.mark.parametrize(("kind", "runs"), [(Schedule, SHORT), (Shared, 8)])
+def test_random_schedules(kind: type[Schedule], runs: int, tmp_path: Path) -> None:
+    counts = play(kind, range(runs), tmp_path)
     # The schedules are worth something only if all of this happens in them.
     for happening in ("launches", "released", "timed out", "fault", "recovered", "readmitted"):
         assert counts[happening] >= 4, counts
@@ -23,7 +24,8 @@ def test_random_schedules(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
-def test_ten_thousand_random_schedules(tmp_path: Path) -> None:
-    counts = play(Schedule, range(SHORT, SHORT + LONG), tmp_path)
+@pytest.mark.parametrize("kind", [Schedule, Shared])
+def test_ten_thousand_random_schedules(kind: type[Schedule], tmp_path: Path) -> None:
+    counts = play(kind, range(SHORT, SHORT + LONG), tmp_path)
     print(dict(counts))
     assert counts["released"] > LONG

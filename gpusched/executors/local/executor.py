@@ -21,7 +21,7 @@ from functools import partial
 
 from gpusched.core.decisions import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import Event, Reported, TrialExited, TrialUp
-from gpusched.devices.base import Device, Devices, Reading
+from gpusched.devices.base import Device, Devices, Reading, gpu_of
 from gpusched.executors.base import LiveTrial, Setting
 from gpusched.executors.best import BestKeeper
 from gpusched.executors.hub import Timers
@@ -65,6 +65,8 @@ class TorchrunExecutor:
         self._paths, self._hub, self._timers, self._say = setting.paths, setting.hub, timers, say
         self._devices = devices
         self._events: list[Event] = []
+        #: Trials that have run out of memory beside another one on their GPU.
+        self._forgiven: set[int] = set()
         emit = self._events.append
         self._inventory = Inventory(devices, timers, emit, say, limits.release_s)
         self._best = BestKeeper(setting, timers.after, self._atoms_of)
@@ -209,7 +211,8 @@ class TorchrunExecutor:
         if not incarnation.is_due:
             ending = Ending("lost", error=_UNBEGUN, unbegun=True)
         if incarnation.fault is None:
-            ending = endings.blame_memory(incarnation, ending, self._inventory.strangers)
+            company = partial(self._company, incarnation.trial)
+            ending = endings.blame_memory(incarnation, ending, company)
             if endings.may_be_the_gpus(ending):
                 self._inventory.examine(
                     incarnation.devices,
@@ -217,6 +220,20 @@ class TorchrunExecutor:
                 )
                 return
         self._tell_end(incarnation, ending)
+
+    def _company(self, trial: int, devices: Sequence[str]) -> tuple[str, ...]:
+        """Name those who have these GPUs beside a trial: strangers, and once for each trial those of ours."""
+        gpus = {gpu_of(device) for device in devices}
+        beside = tuple(
+            f"trial {other.trial} of this search"
+            for other in self.roster.current.values()
+            if other.trial != trial and gpus & {gpu_of(device) for device in other.devices}
+        )
+        if trial in self._forgiven:
+            beside = ()
+        elif beside:
+            self._forgiven.add(trial)
+        return (*self._inventory.strangers(devices), *beside)
 
     def _tell_end(self, incarnation: Incarnation, ending: Ending) -> None:
         """Tell all that the incarnation has said, then its end."""

@@ -75,6 +75,7 @@ def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Device
     else:
         options["why_no_gpu"] = lambda: why_no_gpu(recipe)
     options["call_witness"] = partial(witness_for, recipe)
+    options["atoms_per_gpu"] = recipe.atoms_per_gpu
     return parse_devices(spec, gpus_per_atom=recipe.gpus_per_atom, **options)
 
 

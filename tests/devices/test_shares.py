@@ -1,0 +1,142 @@
+"""Several trials on a GPU (``atoms_per_gpu``): each released for itself, the GPU judged as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from conftest import LIMIT_S, Box, Watched, begin, gpu, run_trial, with_slices
+from fake_driver import GIB
+
+from gpusched.devices.base import Quarantined, Strangers, require_sizes
+from gpusched.devices.gpu import Gpu, GpuProcess, GpuUsage
+from gpusched.devices.holders import Holder
+from gpusched.devices.release import Baseline, Means, judge
+from gpusched.errors import DeviceError
+
+MakeBox = Callable[..., Box]
+ONE, TWO = "GPU-0a00-beef#1", "GPU-0a00-beef#2"
+
+
+@pytest.fixture
+def shared(box: Box) -> Watched:
+    """GPU 0 with a trial on either share: pids 11 and 12, 5 GiB each."""
+    devices, names = begin(box, atoms_per_gpu=2)
+    assert names[:2] == [ONE, TWO]
+    run_trial(box, devices, ONE, 11, 5 * GIB)
+    run_trial(box, devices, TWO, 12, 5 * GIB)
+    return devices
+
+
+@pytest.mark.parametrize(("listed_s", "memory_s"), [(0.5, 1.5), (1.5, 0.5)])
+def test_released_beside_a_trial_that_goes_on(
+    box: Box, shared: Watched, listed_s: float, memory_s: float
+) -> None:
+    """Its processes are gone, and the memory they had is: neither alone is enough."""
+    box.driver.end(11, listed_s, memory_s)
+    assert shared.released([ONE], 1.4) is None
+    box.gpus[0].contexts[1].memory = 6 * GIB  # the other one grows meanwhile
+    assert shared.released([ONE], 1.0) is not None
+    run_trial(box, shared, ONE, 13)
+    assert shared.told(Quarantined) == []
+
+
+def test_memory_that_does_not_come_back_beside_another_trial(box: Box, shared: Watched) -> None:
+    box.driver.end(11, 0.1, 100.0)
+    shared.confirm_release([ONE], LIMIT_S)
+    box.clock.advance(2.0)
+    assert "5.00 GiB more memory in use than when idle" in shared.waits_for(ONE)
+    box.clock.advance(LIMIT_S)
+    (fault,) = shared.told(Quarantined)
+    assert (fault.device, fault.passing) == (ONE, True)
+    box.clock.advance(50.0)
+    assert shared.recovered() == (ONE,)
+
+
+def test_both_leave_at_once(box: Box, shared: Watched) -> None:
+    box.driver.end(11, 1.0, 1.0)
+    box.driver.end(12, 0.2, 2.0)
+    assert shared.released([ONE, TWO], 1.8) is None
+    assert shared.released([ONE, TWO], 1.0) is not None
+
+
+def test_a_process_of_ours_that_nobody_runs_is_in_the_way(box: Box, shared: Watched) -> None:
+    """No other trial has a share: what lives has escaped."""
+    box.driver.end(12)
+    assert shared.released([TWO], 2.0) is not None
+    assert shared.released([ONE], 5.0) is None
+    assert "pid 11" in shared.waits_for(ONE)
+
+
+def test_health_is_the_gpus(box: Box, shared: Watched) -> None:
+    box.gpus[0].lost_from = box.clock.now()
+    box.clock.advance(2.0)
+    assert {fault.device for fault in shared.told(Quarantined)} == {ONE, TWO}
+    box.gpus[0].lost_until = box.clock.now()
+    box.driver.end(11)
+    box.driver.end(12)
+    box.clock.advance(1.0)
+    assert shared.readmitted(ONE) is None
+    assert shared.readmitted(TWO) is None
+
+
+def test_a_stranger_is_everybodys(box: Box, shared: Watched) -> None:
+    box.driver.start(box.gpus[0], 77, GIB, user="bob", command="python his.py", ours=False)
+    box.clock.advance(2.0)
+    assert {event.device for event in shared.told(Strangers) if event.who} == {ONE, TWO}
+    box.driver.end(11)
+    assert shared.released([ONE], 3.0) is None
+    box.driver.end(77)
+    assert shared.released([ONE], 3.0) is not None
+
+
+def test_shares_have_cores_of_their_own_and_serve_trials_of_one_atom(make_box: MakeBox) -> None:
+    box = make_box(gpu(0, cpus=0b1111))
+    devices, names = begin(box, atoms_per_gpu=2)
+    (first,), (second,) = (devices.place([name]).rank_cpus or () for name in names)
+    assert not set(first) & set(second) or first == second  # a machine of one core
+    assert {devices.place([name]).rank_env[0]["CUDA_VISIBLE_DEVICES"] for name in names} == {
+        "GPU-0a00-beef"
+    }
+    devices.close()
+    inventory = box.devices(known=names).open()
+    with pytest.raises(DeviceError, match=r"max_atoms: 2: GPU 0 #1 is a share of a GPU"):
+        require_sizes(inventory, 2)
+
+
+def test_an_experiment_that_goes_on_has_its_shares_again(box: Box, shared: Watched) -> None:
+    shared.close()
+    again = box.devices(known=[ONE, TWO])
+    assert [device.id for device in again.open() if device.usable] == [ONE, TWO]
+    box.driver.end(11, 0.5, 0.5)
+    assert again.released([ONE], 2.0) is not None
+    box.driver.end(12, 0.5, 0.5)
+    assert again.released([TWO], 2.0) is not None
+
+
+def test_what_cannot_be_shared_is_refused(make_box: MakeBox) -> None:
+    with pytest.raises(DeviceError, match="cannot be shared: the processes on it"):
+        begin(make_box(gpu(0), pids="host"), atoms_per_gpu=2)
+    with pytest.raises(DeviceError, match="GPU 0/0 is a share of a GPU already"):
+        make_box(with_slices(gpu(0), 2)).devices(atoms_per_gpu=2)
+    with pytest.raises(DeviceError, match="gpus_per_atom and atoms_per_gpu"):
+        make_box(gpu(0)).devices(gpus_per_atom=2, atoms_per_gpu=2)
+    with pytest.raises(DeviceError, match="atoms_per_gpu: 0: must be at least 1"):
+        make_box(gpu(0)).devices(atoms_per_gpu=0)
+
+
+def test_memory_that_nvml_does_not_tell_apart_is_not_free() -> None:
+    """(Windows' driver model gives no memory of single processes.)"""
+    usage = GpuUsage("GPU-a", 1, 0.0, (GpuProcess(12, None),), None, 5 * GIB)
+    given = (Gpu("GPU-a", 0, "x"), usage, Baseline(0, None), Means(True, True))
+
+    def ours(pid: int) -> Holder:
+        return Holder(pid, "ours")
+
+    verdict = judge(*given, ours, True)
+    assert not verdict.clean
+    assert "how much memory the other trial on it has" in verdict.why
+    known = replace(usage, processes=(GpuProcess(12, 5 * GIB),))
+    assert judge(given[0], known, *given[2:], ours, True).clean
+    assert not judge(given[0], known, *given[2:], ours, False).clean
