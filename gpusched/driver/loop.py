@@ -282,14 +282,7 @@ def live_trials(experiment: Experiment) -> Iterator[LiveTrial]:
     """Yield the incarnations that should have processes."""
     for trial in experiment.state.live.values():
         if trial.has_processes:
-            yield LiveTrial(
-                trial.id,
-                trial.incarnation,
-                trial.devices,
-                trial.seq,
-                dict(trial.hparams),
-                trial.saved_step,
-            )
+            yield LiveTrial(trial.id, trial.incarnation, trial.devices, trial.seq, trial.saved_step)
 
 
 def outstanding(experiment: Experiment) -> Iterator[Command]:

@@ -11,8 +11,8 @@ as (``hub.py``) and waits in ``hub.turn``, so that signals and clients end its `
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from gpusched.core.decisions import Command, Launch
@@ -33,7 +33,6 @@ class LiveTrial:
     incarnation: int
     devices: tuple[str, ...]
     last_seq: int
-    hparams: Mapping[str, object] = field(default_factory=dict)
     #: Step of the newest checkpoint that the journal knows; 0: none.
     saved_step: int = 0
 

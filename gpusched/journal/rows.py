@@ -107,14 +107,14 @@ class Place:
 def read(path: Path, kinds: Collection[str] = (), place: Place | None = None) -> Iterator[Entry]:
     """Yield the entries of a journal that a daemon may be writing, over a connection that only reads.
 
-    ``kinds``: these alone, and entries with a launch or yield. Begins at ``place``, and moves it behind what was read.
+    ``kinds``: these alone, and entries with a launch. Begins at ``place``, and moves it behind what was read.
     Raises DamagedState.
     """
     place = place or Place()
     with _reading(path) as connection:
         for row in checked(connection, path, place.seq, place.crc):
             place.seq, place.crc = row[0], row[-1]
-            if not kinds or row[2] in kinds or '"Launch"' in row[4] or '"Yield"' in row[4]:
+            if not kinds or row[2] in kinds or '"Launch"' in row[4]:
                 yield entry_of(row, path)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpusched.core.decisions import Launch, Yield
+from gpusched.core.decisions import Launch
 from gpusched.core.events import (
     CheckpointSaved,
     DeviceQuarantined,
@@ -51,17 +51,13 @@ class ReportedStep:
 
 @dataclass(slots=True)
 class IncarnationTimeline:
-    """One launch of a trial. ``saved_since_report_s``: how long saves took after the last report.
-
-    ``yielded_at``: when the trial was told to save and leave.
-    """
+    """One launch of a trial. ``saved_since_report_s``: how long saves took after the last report."""
 
     number: int
     devices: tuple[str, ...]
     launched_at: float
     steps: list[ReportedStep] = field(default_factory=list)
     saved_since_report_s: float = 0.0
-    yielded_at: float | None = None
     exited_at: float | None = None
     outcome: Outcome | None = None
     error: str | None = None
@@ -132,9 +128,11 @@ class Timeline:
 #: A step with its trial and incarnation.
 News = tuple[TrialTimeline, IncarnationTimeline, ReportedStep]
 
-_KINDS = (ExperimentStarted, Reported, CheckpointSaved, TrialExited)
-_DEVICE_KINDS = (DevicesJoined, DevicesReleased, DeviceQuarantined, DeviceReadmitted)
-_WANTED = frozenset(kind.__name__ for kind in (*_KINDS, *_DEVICE_KINDS))
+_KINDS = (
+    *(ExperimentStarted, Reported, CheckpointSaved, TrialExited),
+    *(DevicesJoined, DevicesReleased, DeviceQuarantined, DeviceReadmitted),
+)
+_WANTED = frozenset(kind.__name__ for kind in _KINDS)
 
 
 def read(path: Path) -> Timeline:
@@ -168,14 +166,8 @@ class _Reader:
         for command in entry.commands:
             if isinstance(command, Launch):
                 self._launch(command, event.at)
-            elif (
-                isinstance(command, Yield) and command.save and (running := self._running(command))
-            ):
-                running.yielded_at = event.at
 
-    def _running(
-        self, of: Reported | CheckpointSaved | TrialExited | Yield
-    ) -> IncarnationTimeline | None:
+    def _running(self, of: Reported | CheckpointSaved | TrialExited) -> IncarnationTimeline | None:
         """Return the trial's present incarnation, if that is meant: a late word of one before says nothing."""
         trial = self._told.trials.get(of.trial)
         present = trial.incarnations[-1] if trial is not None else None

@@ -125,7 +125,7 @@ def test_resume_reconciles_first_and_acts_after_the_sync(path: Path, journal: Jo
 
     executor = Suspicious(found=[missed], clock=9.0)
     Driver(script.experiment, executor, journal).resume(epoch=2)
-    assert executor.live == [LiveTrial(0, 1, ("d0",), 2, {"n": 0}, saved_step=1)]
+    assert executor.live == [LiveTrial(0, 1, ("d0",), 2, saved_step=1)]
     yields, best = Yield(0, 1, save=True), KeepBest(0, 1, 0.5)
     assert executor.told == [("go on", 0, 3), yields, best]
     assert script.trial(0).step == 3

@@ -75,7 +75,7 @@ class Node:
 
     def launch(self, command: Launch, seq: int) -> None:
         theirs = self.own_names(command)
-        live = LiveTrial(command.trial, command.incarnation, theirs.devices, seq, command.hparams)
+        live = LiveTrial(command.trial, command.incarnation, theirs.devices, seq)
         is_up = self.state == "up"
         self.trials[command.trial] = Trial(live, None if is_up else theirs)
         self.send(Do.of(theirs, seq))
