@@ -65,37 +65,24 @@ class Options(base.Options):
             )
 
 
+@dataclass(slots=True)
 class Job:
     """Convergence and quantum of a trial."""
 
-    __slots__ = (
-        "_count",
-        "_first",
-        "_high",
-        "_last",
-        "_low",
-        "began_s",
-        "passed",
-        "quanta",
-        "quantum_s",
-        "speed",
-    )
-
-    def __init__(self, quantum_s: float) -> None:
-        self.quantum_s = quantum_s
-        #: C of its latest quantum: what its loss fell by, a report. Infinite before the first is over.
-        self.speed = math.inf
-        self.quanta = 0
-        #: Milestones passed.
-        self.passed = 0
-        #: When the present quantum began; None: it has not run yet, or does not run.
-        self.began_s: float | None = None
-        self._first: float | None = None
-        self._last: float | None = None
-        self._clear()
-
-    def _clear(self) -> None:
-        self._count, self._low, self._high = 0, math.inf, -math.inf
+    quantum_s: float
+    #: C of its latest quantum: what its loss fell by, a report. Infinite before the first is over.
+    speed: float = math.inf
+    quanta: int = 0
+    #: Milestones passed.
+    passed: int = 0
+    #: When the present quantum began; None: it has not run yet, or does not run.
+    began_s: float | None = None
+    _first: float | None = None
+    _last: float | None = None
+    #: Losses of the present quantum: how many, the lowest, the highest.
+    _count: int = 0
+    _low: float = math.inf
+    _high: float = -math.inf
 
     def saw(self, loss: float | None) -> None:
         """A report of the present quantum; None: its loss was not finite."""
@@ -130,7 +117,7 @@ class Job:
             self._last = 0.5 * self._high + 0.5 * self._low  # loss_j(i)
             fall = self._high - self._low if before is None else before - self._last
             self.speed = max(-_MOST, min(_MOST, fall)) / self._count
-        self._clear()
+        self._count, self._low, self._high = 0, math.inf, -math.inf
         self.quanta += 1
         self.began_s = now_s
 
@@ -153,10 +140,7 @@ class Hermes(base.Policy):
 
     def job(self, trial: int) -> Job:
         """Return the job of a trial."""
-        found = self._jobs.get(trial)
-        if found is None:
-            found = self._jobs[trial] = Job(self.options.quantum_s)
-        return found
+        return self._jobs.setdefault(trial, Job(self.options.quantum_s))
 
     def foreword(self, rules: Rules, atoms: int) -> Sequence[str]:
         """Say that quanta are stretched, where it was measured before what a hand-over takes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from gpusched.core.events import TrialExited
@@ -13,34 +14,25 @@ from gpusched.sim.workload import SimulatedCurve
 Trouble = Literal["crash", "lost", "hang"]
 
 
+@dataclass(slots=True, eq=False)
 class Story:
     """A trial on disk, between its launches."""
 
-    __slots__ = (
-        "crash_step",
-        "curve",
-        "end_step",
-        "exit",
-        "log",
-        "run",
-        "saved",
-        "seq",
-        "trial",
-    )
+    trial: int
+    curve: SimulatedCurve
+    crash_step: int
+    seq: int = 0
+    #: Steps of the two newest checkpoints, the newest last.
+    saved: tuple[int, ...] = ()
+    run: Run | None = None
+    #: Of each report, in order: incarnation, step, step time, as ``reports.jsonl`` would hold it.
+    log: list[tuple[int, int, float]] = field(default_factory=list)
+    #: End of the latest launch, as a new daemon finds it.
+    exit: TrialExited | None = None
+    end_step: int = field(init=False)
 
-    def __init__(self, trial: int, curve: SimulatedCurve, crash_step: int) -> None:
-        self.trial = trial
-        self.curve = curve
-        self.crash_step = crash_step
-        self.end_step = NEVER_STEP if curve.length is None else curve.length
-        self.seq = 0
-        #: Steps of the two newest checkpoints, the newest last.
-        self.saved: tuple[int, ...] = ()
-        self.run: Run | None = None
-        #: Of each report, in order: incarnation, step, step time, as ``reports.jsonl`` would hold it.
-        self.log: list[tuple[int, int, float]] = []
-        #: End of the latest launch, as a new daemon finds it.
-        self.exit: TrialExited | None = None
+    def __post_init__(self) -> None:
+        self.end_step = NEVER_STEP if self.curve.length is None else self.curve.length
 
     @property
     def saved_step(self) -> int:
@@ -51,6 +43,7 @@ class Story:
             self.saved = (*self.saved[-1:], step)
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Run:
     """One incarnation: its processes.
 
@@ -58,46 +51,27 @@ class Run:
     ``cut``: the end is not its own doing, so that a checkpoint half written is none.
     """
 
-    __slots__ = (
-        "cut",
-        "devices",
-        "gone",
-        "hung",
-        "incarnation",
-        "launched_at",
-        "leave",
-        "leaving",
-        "save",
-        "speedup",
-        "step",
-        "step_time_s",
-        "story",
-        "trouble",
-        "trouble_step",
-        "waiting",
-    )
+    story: Story
+    incarnation: int
+    devices: tuple[str, ...]
+    launched_at: float
+    speedup: float
+    #: Step reached so far; a run begins behind the newest checkpoint.
+    step: int = field(init=False)
+    step_time_s: float = 0.0
+    waiting: bool = False
+    #: The answer to its next report.
+    save: bool = False
+    leave: bool = False
+    leaving: bool = False
+    hung: bool = False
+    cut: bool = False
+    gone: bool = False
+    trouble: Trouble = "crash"
+    trouble_step: int = field(init=False)
 
-    def __init__(
-        self, story: Story, incarnation: int, devices: tuple[str, ...], now: float, speedup: float
-    ) -> None:
-        self.story = story
-        self.incarnation = incarnation
-        self.devices = devices
-        self.launched_at = now
-        self.speedup = speedup
-        #: Step reached so far; a run begins behind the newest checkpoint.
-        self.step = story.saved_step
-        self.step_time_s = 0.0
-        self.waiting = False
-        #: The answer to its next report.
-        self.save = False
-        self.leave = False
-        self.leaving = False
-        self.hung = False
-        self.cut = False
-        self.gone = False
-        self.trouble: Trouble = "crash"
-        self.trouble_step = story.crash_step
+    def __post_init__(self) -> None:
+        self.step, self.trouble_step = self.story.saved_step, self.story.crash_step
 
     def meet(self, faults: Faults, seed: int) -> None:
         """Find the step in which the run crashes, is lost or hangs, if it does."""

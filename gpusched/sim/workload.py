@@ -14,6 +14,7 @@ import inspect
 import math
 from array import array
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from types import ModuleType
@@ -26,25 +27,17 @@ from gpusched.space.space import SpaceError, parse_space
 from gpusched.text import did_you_mean
 
 
+@dataclass(slots=True, eq=False)
 class SimulatedCurve:
     """A configuration's learning curve. ``step_time_s`` is on one atom.
 
     ``length``: steps after which its script ends by itself (None: it never does), with what ``ending``.
     """
 
-    __slots__ = ("ending", "length", "metric", "step_time_s")
-
-    def __init__(
-        self,
-        metric: Callable[[int], float],
-        step_time_s: Callable[[int], float],
-        length: int | None = None,
-        ending: Literal["finished", "failed"] = "finished",
-    ) -> None:
-        self.metric = metric
-        self.step_time_s = step_time_s
-        self.length = length
-        self.ending = ending
+    metric: Callable[[int], float]
+    step_time_s: Callable[[int], float]
+    length: int | None = None
+    ending: Literal["finished", "failed"] = "finished"
 
 
 class Workload(Protocol):
