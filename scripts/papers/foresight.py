@@ -66,7 +66,7 @@ def _kinds() -> dict[str, Kind]:
     tuned = (
         *("slow", "takeoff", "overfit", "rare", "digits", "clusters"),
         # Looked at while single constants were chosen.
-        *("crossing", "plateau", "boosting"),
+        *("crossing", "plateau", "boosting", "equal"),
     )
     for name in (
         "slow",
