@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import pytest
+
 from gpusched import policies
 from gpusched.core.decisions import (
     Command,
@@ -35,6 +37,17 @@ from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.core.trial import TrialRecord
 from tests.events import reported
+
+#: Rules on two devices where one trial waits and has an atom coming: who leaves for it all the same.
+AWAITED = pytest.mark.parametrize(
+    ("rules", "left"),
+    [
+        ({"version": 1, "max_trials": 3}, []),
+        ({"version": 2, "max_trials": 3}, [1]),
+        ({"version": 3, "configurations": 3}, []),
+        ({"version": 4, "configurations": 3}, [1]),
+    ],
+)
 
 
 class Hand:

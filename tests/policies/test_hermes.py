@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpusched.policies.hermes import Hermes, Job, Options
-from tests.policies.hand import Hand
+from tests.policies.hand import AWAITED, Hand
 
 #: Losses, four reports a quantum: one every second, quanta of four.
 LOSSES: dict[str, Any] = {"quantum_s": 4.0, "R": 1000, "milestones": ()}
@@ -34,15 +34,7 @@ def turn(hand: Hand, trial: int, losses: list[float | None]) -> None:
         hand.report(trial, loss, at=hand.now + 1.0)
 
 
-@pytest.mark.parametrize(
-    ("rules", "left"),
-    [
-        ({"version": 1, "max_trials": 3}, []),
-        ({"version": 2, "max_trials": 3}, [1]),
-        ({"version": 3, "configurations": 3}, []),
-        ({"version": 4, "configurations": 3}, [1]),
-    ],
-)
+@AWAITED
 def test_nobody_gives_way_to_a_trial_that_has_an_atom_coming(
     rules: dict[str, int], left: list[int]
 ) -> None:

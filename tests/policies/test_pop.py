@@ -8,7 +8,7 @@ import pytest
 
 from gpusched.core.events import Forecasted
 from gpusched.policies.pop import Options, Pop
-from tests.policies.hand import Hand
+from tests.policies.hand import AWAITED, Hand
 
 SMALL: dict[str, Any] = {"b": 2, "R": 40, "target": 0.9, "metric_min": 0.0, "metric_max": 1.0}
 
@@ -180,15 +180,7 @@ def test_others_make_room_for_a_promising_trial_that_waits() -> None:
     assert "gives its atoms to a promising trial" in hand.said
 
 
-@pytest.mark.parametrize(
-    ("rules", "left"),
-    [
-        ({"version": 1, "max_trials": 3}, []),
-        ({"version": 2, "max_trials": 3}, [1]),
-        ({"version": 3, "configurations": 3}, []),
-        ({"version": 4, "configurations": 3}, [1]),
-    ],
-)
+@AWAITED
 def test_nobody_gives_way_to_a_trial_that_has_an_atom_coming(
     rules: dict[str, int], left: list[int]
 ) -> None:
