@@ -255,14 +255,18 @@ def pair() -> Iterator[RayCluster]:
 
 def search(folder: Path, address: str, steps: int, trials: int) -> subprocess.Popen[str]:
     """Begin a search of trials of ``steps`` steps, as many at a time as there are slots."""
+    folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(TRAIN)
     recipe = {"script": "train.py", "metric": "score", "deadline": "3m", "max_trials": trials}
     recipe["policy"] = {"name": "fifo", "R": steps}
     recipe["space"] = {"x": {"uniform": [0, 1]}}
     (folder / "search.yaml").write_text(json.dumps(recipe))
-    words = ["run", "search.yaml", "--dir", "runs", "--cluster", address]
+    return gpusched(folder, "run", "search.yaml", "--cluster", address)
+
+
+def gpusched(folder: Path, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "gpusched", *words],
+        [sys.executable, "-m", "gpusched", *words, "--dir", "runs"],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
         cwd=folder,
         stdin=subprocess.DEVNULL,
@@ -296,6 +300,22 @@ def test_a_search_uses_both_nodes_and_gives_them_back(pair: RayCluster, tmp_path
     words = [sys.executable, "-c", code]
     told = subprocess.run(words, env=environ, capture_output=True, text=True, check=True).stdout
     assert "free 4.0" in told
+
+
+@pytest.mark.usefixtures("token", "_notice_losses_soon")
+def test_a_resume_finds_nodes_and_trials_of_a_killed_daemon(
+    pair: RayCluster, tmp_path: Path
+) -> None:
+    running = search(tmp_path, pair.address, 60, 4)
+    until(lambda: len(found := steps_of(tmp_path)) == 4 and all(found.values()))
+    (lock,) = tmp_path.glob("runs/*/lock")
+    os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
+    running.communicate(timeout=PATIENCE_S)
+    resumed = gpusched(tmp_path, "resume")
+    said, _ = resumed.communicate(timeout=2 * PATIENCE_S)
+    assert resumed.returncode == 0, said
+    assert steps_of(tmp_path) == {f"{n:04}": [(1, k) for k in range(1, 61)] for n in range(4)}
+    until(lambda: not pair.anchors())
 
 
 @pytest.mark.usefixtures("token", "_notice_losses_soon")
