@@ -130,7 +130,7 @@ def redirect(path: Path | str, *descriptors: int) -> None:
 
 @functools.cache
 def openblas_controls() -> tuple[Callable[[int], object], ...]:
-    """The loaded OpenBLAS libraries' own switch for their threads. Ask before the first fork: it is kept."""
+    """Return the loaded OpenBLAS libraries' own switch for their threads. Ask before the first fork: it is kept."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     paths = {line.split()[-1] for line in maps if "openblas" in line}
     controls = []

@@ -113,7 +113,7 @@ class Channel:
         return "yield" if self._leave is not None and self._leave.exists() else "continue"
 
     def _is_worth_waiting_for(self, until_s: float) -> bool:
-        """Whether the daemon that says nothing is the newest, and has not been silent for too long."""
+        """Tell whether the daemon that says nothing is the newest, and has not been silent for too long."""
         if read_epoch(self._folder) > self._epoch:
             return False
         if time.monotonic() < until_s:

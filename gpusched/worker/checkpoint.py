@@ -165,7 +165,7 @@ class CheckpointStore:
         return sum(int(entry["bytes"]) for entry in entries.values()) + len(text)
 
     def newest(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole; damaged ones are set aside and said on stderr."""
+        """Return the newest checkpoint that is whole; damaged ones are set aside and said on stderr."""
         self._put_back()
         for step, folder in sorted(self._committed(), reverse=True):
             try:
@@ -283,7 +283,7 @@ def _manifest_hash(manifest: Mapping[str, Any]) -> str:
 
 
 def _is_of_folder(name: str) -> bool:
-    """Whether a name in a manifest is of a file below the script's folder."""
+    """Tell whether a name in a manifest is of a file below the script's folder."""
     parts = name.split("/")
     return parts[0] == FOLDER and len(parts) > 1 and not {"", ".", ".."} & set(parts)
 

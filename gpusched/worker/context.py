@@ -226,7 +226,7 @@ def uses_cuda() -> bool:
 
 
 def take_gpu(local_rank: int) -> torch.device:
-    """The GPU of this rank, made the current one: from here on the process has a context on it.
+    """Return the GPU of this rank, made the current one: from here on the process has a context on it.
 
     Raises RuntimeError where torch finds no GPU.
     """

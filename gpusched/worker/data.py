@@ -36,7 +36,7 @@ class Layout:
     exact: bool
 
     def global_batch(self, batch_size: int) -> int:
-        """Samples that all ranks together train on before one optimizer step, given the recipe's batch size.
+        """Return samples that all ranks together train on before one optimizer step, given the recipe's batch size.
 
         Raises:
             ValueError: Fewer than one sample an atom.
@@ -61,13 +61,13 @@ class Share:
 
 
 def derive_seed(*parts: int) -> int:
-    """A seed (63 bits) from several numbers; unlike a sum, near numbers give unrelated seeds."""
+    """Return a seed (63 bits) from several numbers; unlike a sum, near numbers give unrelated seeds."""
     text = ",".join(map(str, parts)).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest()) >> 1
 
 
 def epoch_order(length: int, seed: int, epoch: int) -> torch.Tensor:
-    """The order in which one epoch visits the samples of a shuffled data set."""
+    """Return the order in which one epoch visits the samples of a shuffled data set."""
     import torch
 
     generator = torch.Generator().manual_seed(derive_seed(seed, epoch))
@@ -77,7 +77,7 @@ def epoch_order(length: int, seed: int, epoch: int) -> torch.Tensor:
 def stretches(
     length: int, offset: int, global_batch: int, layout: Layout, *, drop_last: bool
 ) -> list[tuple[int, int]]:
-    """The global batches of what is left of an epoch after ``offset`` samples: (begin, end) in its order."""
+    """Return the global batches of what is left of an epoch after ``offset`` samples: (begin, end) in its order."""
     bounds = [*range(offset, length, global_batch), length]
     if len(bounds) < 2 or offset >= length:
         return []

@@ -61,7 +61,7 @@ def _is_ours(file: str) -> bool:
 
 
 def headline(error: BaseException, script: str) -> str:
-    """The error in a line; a SyntaxError with file, line and caret.
+    """Return the error in a line; a SyntaxError with file, line and caret.
 
     The script's line comes first: the one that made a call of gpusched's that was refused, else the last one that was
     the user's own, which is where people look.
@@ -77,7 +77,7 @@ def headline(error: BaseException, script: str) -> str:
 
 
 def _refused_at(trace: TracebackType | None) -> str | None:
-    """The last line of the script before frames of ours; None if the error is not ours."""
+    """Return the last line of the script before frames of ours; None if the error is not ours."""
     where, ours = None, False
     while trace is not None:
         ours = _is_ours(trace.tb_frame.f_code.co_filename)
@@ -128,7 +128,7 @@ def mark_failed() -> None:
 
 
 def has_failed() -> bool:
-    """Whether this process ends badly."""
+    """Tell whether this process ends badly."""
     return _failed
 
 

@@ -51,7 +51,7 @@ class Files:
         sys.addaudithook(self._hear)
 
     def look_on(self) -> None:
-        """From now on, remember what the script reads or looks for (``stale``)."""
+        """Remember from now on what the script reads or looks for (``stale``)."""
         real = self._stat = os.stat
 
         def stat(path: Any, *arguments: Any, **keywords: Any) -> os.stat_result:

@@ -198,7 +198,7 @@ def _scheduled(value: Any) -> Any:
 
 
 def _is_apart(model: Any, known: set[int]) -> bool:
-    """Whether a model has parameters, and none that a tracked one has or an optimizer moves."""
+    """Tell whether a model has parameters, and none that a tracked one has or an optimizer moves."""
     parameters = _parameters(model)
     return bool(parameters) and not any(
         id(each) in known or hasattr(each, "to_local") for each in parameters

@@ -145,7 +145,7 @@ class Group:
         return ", ".join(elsewhere)
 
     def _store(self) -> Any:
-        """The store that torchrun's agent serves; without an agent rank 0 serves it."""
+        """Return the store that torchrun's agent serves; without an agent rank 0 serves it."""
         import torch.distributed as dist
 
         try:
@@ -166,7 +166,7 @@ class Group:
         )
 
     def exchange(self, call: Call, *values: float) -> list[tuple[float, ...]]:
-        """Every rank's values, by rank; all ranks must be in the same call.
+        """Return every rank's values, by rank; all ranks must be in the same call.
 
         Raises:
             RanksDisagree: They are not, or one of them has gone.
@@ -184,11 +184,11 @@ class Group:
         return [tuple(row[2 : 2 + len(values)]) for row in everyone]
 
     def share(self, call: Call, *values: float) -> tuple[float, ...]:
-        """Rank 0's values, on every rank."""
+        """Return rank 0's values, on every rank."""
         return self.exchange(call, *values)[0]
 
     def all_true(self, call: Call, value: bool) -> bool:
-        """Whether it is true on every rank."""
+        """Tell whether ``value`` is true on every rank."""
         return all(row[0] for row in self.exchange(call, float(value)))
 
     def end(self, *, save: bool) -> bool:
@@ -202,7 +202,7 @@ class Group:
         return bool(self.share(Call.END, save)[0])
 
     def gather_bytes(self, call: Call, data: bytes) -> list[bytes]:
-        """Every rank's bytes, by rank."""
+        """Return every rank's bytes, by rank."""
         if self.world_size == 1:
             return [data]
         import torch
@@ -256,7 +256,7 @@ class Group:
 
 
 def script_line() -> tuple[str, int]:
-    """File and line of the script's code that called into this package."""
+    """Return file and line of the script's code that called into this package."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame = frame.f_back

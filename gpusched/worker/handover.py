@@ -179,7 +179,7 @@ class Received:
         self.files = ("state.pt", *self._parts)
 
     def load(self, name: str) -> Any:
-        """As ``Checkpoint.load`` does."""
+        """Load as ``Checkpoint.load`` does."""
         import torch
 
         if name in self._parts:
@@ -195,7 +195,7 @@ class Received:
 
 
 def _open(pid: int, descriptor: int, trial: int) -> int:
-    """A descriptor of our own; ValueError if the process behind the number is another by now."""
+    """Return a descriptor of our own; ValueError if the process behind the number is another by now."""
     path = Path(f"/proc/{pid}/fd/{descriptor}")
     found = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     shown = ""
@@ -245,7 +245,7 @@ class Successor:
             )
 
     def wait(self) -> Received | None:
-        """Until the trial may go on from here; what was handed over, None for the newest checkpoint on disk.
+        """Wait until the trial may go on; return what was handed over, None for the newest checkpoint on disk.
 
         All ranks call it. Raises SystemExit where it will never go on.
         """

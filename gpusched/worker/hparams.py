@@ -131,7 +131,7 @@ def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def _scalar(text: str) -> object:
-    """As YAML 1.2 would read it: numbers, true, false, null, JSON lists and maps; else the text itself."""
+    """Read as YAML 1.2 would: numbers, true, false, null, JSON lists and maps; else the text itself."""
     word = text.strip()
     if word.lower() in _WORDS:
         return _WORDS[word.lower()]
@@ -178,7 +178,7 @@ def _put(into: dict[str, object], path: Sequence[str], value: object) -> str:
 
 
 def _inside(name: str, known: Mapping[str, object]) -> bool:
-    """Whether ``name`` is a whole group of known names, or lies below one that is a map."""
+    """Tell whether ``name`` is a whole group of known names, or lies below one that is a map."""
     return any(
         other.startswith(f"{name}.") or (value == {} and name.startswith(f"{other}."))
         for other, value in known.items()

@@ -54,7 +54,7 @@ class Ramp:
     steps: int = 0
 
     def factor(self, epochs: float, kind: str, warmup_epochs: float) -> float:
-        """The factor for the optimizer step before which ``epochs`` epochs were trained on."""
+        """Return the factor for the optimizer step before which ``epochs`` epochs were trained on."""
         if kind == "warmup" and warmup_epochs <= 0:
             return self.target
         change = TEN_PERCENT ** min(self.steps, 1000)

@@ -108,7 +108,7 @@ class Leaving:
         return False
 
     def should_save(self) -> bool:
-        """Whether a checkpoint of this step is wanted that the script has not written yet."""
+        """Tell whether a checkpoint of this step is wanted that the script has not written yet."""
         self.writes_files = True
         return self._asked in ("save", "yield") and self._files_step != self._training.step
 
@@ -268,7 +268,7 @@ class Leaving:
                 say(f"the last state (step {self._training.step}) cannot be saved: {error}")
 
     def _has_unsaved_best(self, saver: Saver) -> bool:
-        """Whether the script's last report is its best, of the model as it is now, and has no checkpoint."""
+        """Tell whether the script's last report is its best, of the model as it is now, and has no checkpoint."""
         step = self._training.step
         if self._best_step != step:
             return False

@@ -102,7 +102,7 @@ class BaseLoader(ABC):
             self._seed = derive_seed(self._seed, index)
 
     def count_steps(self) -> None:
-        """From now on a batch counts as consumed when an optimizer has stepped (``step_taken``)."""
+        """Count a batch as consumed, from now on, when an optimizer has stepped (``step_taken``)."""
         self._counts_steps = True
 
     def step_taken(self) -> None:
@@ -110,7 +110,7 @@ class BaseLoader(ABC):
         self._stepped = replace(self._position)
 
     def _kept(self) -> Position:
-        """The position to save; a finished epoch is the beginning of the next.
+        """Return the position to save; a finished epoch is the beginning of the next.
 
         Batches handed out since the last optimizer step are in nothing that a checkpoint holds: they come again.
         """
@@ -137,7 +137,7 @@ class BaseLoader(ABC):
         return replace(where)
 
     def _end(self, epoch: int) -> None:
-        """Epoch ``epoch`` is over, to its end or by a ``break``."""
+        """End epoch ``epoch``, which has come to its end or was left by a ``break``."""
         if self._position.epoch != epoch:
             return
         self._position = Position(epoch + 1)
@@ -182,7 +182,7 @@ class TrainingLoader(BaseLoader):
         )
 
     def __len__(self) -> int:
-        """Batches of a whole epoch, not of what is left of one."""
+        """Count the batches of a whole epoch, not of what is left of one."""
         return len(self._shares(0))
 
     def __iter__(self) -> Iterator[Any]:

@@ -75,7 +75,7 @@ class Reporter:
 
 
 def clean_metrics(metrics: Mapping[str, object], wanted: str | None) -> dict[str, Metric]:
-    """The metrics as plain numbers; tensors and numpy scalars of one element are taken.
+    """Return the metrics as plain numbers; tensors and numpy scalars of one element are taken.
 
     Raises:
         TypeError: A metric is no number.

@@ -32,7 +32,7 @@ def diverge(seed: int, rank: int, step: int) -> None:
 
 
 def capture() -> dict[str, Any]:
-    """The state of every generator, as values that ``torch.load(weights_only=True)`` takes."""
+    """Return the state of every generator, as values that ``torch.load(weights_only=True)`` takes."""
     (version, internal, gauss), numpy_state, torch_state, cuda_state = _states()
     state: dict[str, Any] = {"python": [version, list(internal), gauss]}
     if numpy_state is not None:

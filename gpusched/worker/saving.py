@@ -73,7 +73,7 @@ class Saver:
         self.begun_step: int | None = None
 
     def newest(self) -> Checkpoint | None:
-        """The checkpoint to go on from; rank 0 looks it up and verifies it, the others follow."""
+        """Return the checkpoint to go on from; rank 0 looks it up and verifies it, the others follow."""
         found = self._store.newest() if self._store is not None else None
         said = (-1.0, 0.0, 0.0, 0.0, 0.0)
         if found is not None:
@@ -133,7 +133,7 @@ class Saver:
         return True
 
     def open_folder(self) -> Path | None:
-        """An empty folder for files of the script's own, the same on every rank; None if the disk refuses."""
+        """Return an empty folder for files of the script's own, the same on every rank; None if the disk refuses."""
         self.wait()
         folder: Path | None = self._folder / OPEN_FOLDER
         if self._store is not None:
@@ -186,7 +186,7 @@ class Saver:
         return not self.is_writing and self._last_save_s <= SAVE_SHARE * waited_s
 
     def wait(self) -> None:
-        """Until what ``save_behind`` began is committed, or could not be."""
+        """Wait until what ``save_behind`` began is committed, or could not be."""
         if self._writing is not None:
             self._writing.join()
             self._writing = None
@@ -197,7 +197,7 @@ class Saver:
         return bool(self._group.share(Call.SAVE, self.saved_step == self.begun_step)[0])
 
     def work_alone(self) -> None:
-        """From now on this rank saves without the others: the script has taken the process groups down."""
+        """Save without the other ranks from now on: the script has taken the process groups down."""
         self._group = Group(self._group.rank, 1)
 
     def restore_rng(self, checkpoint: Restorable) -> None:
@@ -266,7 +266,7 @@ class Saver:
         facts: Mapping[str, Any],
         script_folder: Path | None = None,
     ) -> int:
-        """Bytes written; -1 where the disk refuses, or on a rank that does not write."""
+        """Return bytes written; -1 where the disk refuses, or on a rank that does not write."""
         if self._store is None:
             return -1
         try:

@@ -41,7 +41,7 @@ def steps_per_epoch(loader: Any, global_batches: int) -> int:
 
 
 def counts_atoms(scheduler: Any) -> bool:
-    """Whether this is a scheduler from ``accelerator.prepare`` that advances by one step for each rank."""
+    """Tell whether this is a scheduler from ``accelerator.prepare`` that advances by one step for each rank."""
     counts = getattr(scheduler, "step_with_optimizer", False)
     return bool(counts) and not getattr(scheduler, "split_batches", True)
 

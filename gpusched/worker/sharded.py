@@ -23,7 +23,7 @@ _MARK = "__gpusched_whole__"
 
 
 def is_sharded(value: Any, models: Iterable[Any] = ()) -> bool:
-    """Whether a model, or the model (one of ``models``) of an optimizer, is sharded, by FSDP1 or FSDP2."""
+    """Tell whether a model, or the model (one of ``models``) of an optimizer, is sharded, by FSDP1 or FSDP2."""
     if isinstance(value, Optimizer):
         wanted = {id(parameter) for parameter in _parameters(value)}
         ours = [each for each in models if is_fsdp1(each)]
@@ -39,7 +39,7 @@ def is_sharded(value: Any, models: Iterable[Any] = ()) -> bool:
 
 
 def is_fsdp1(value: Any) -> bool:
-    """Whether a model is, or holds, a ``FullyShardedDataParallel``."""
+    """Tell whether a model is, or holds, a ``FullyShardedDataParallel``."""
     if "torch.distributed.fsdp" not in sys.modules or not isinstance(value, nn.Module):
         return False
     from torch.distributed.fsdp import FullyShardedDataParallel
@@ -48,14 +48,14 @@ def is_fsdp1(value: Any) -> bool:
 
 
 def gathered(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole of a sharded tensor, any other as it is. All ranks call it."""
+    """Return the whole of a sharded tensor, any other as it is. All ranks call it."""
     whole = getattr(tensor, "full_tensor", None)
     found: torch.Tensor = tensor if whole is None else whole()
     return found
 
 
 def dealt(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A whole tensor, on the device of ``like`` and sharded as that is. All ranks call it."""
+    """Return a whole tensor, on the device of ``like`` and sharded as that is. All ranks call it."""
     mesh = getattr(like, "device_mesh", None)
     if mesh is None:
         return tensor.to(like.device)
@@ -77,12 +77,12 @@ def shard(model: nn.Module, device: torch.device, world_size: int) -> None:
 
 
 def is_whole(saved: Any) -> bool:
-    """Whether a saved state is one of ``save``'s."""
+    """Tell whether a saved state is one of ``save``'s."""
     return isinstance(saved, Mapping) and set(saved) == {_MARK}
 
 
 def save(value: Any, models: Iterable[Any]) -> dict[str, Any]:
-    """The whole state of a sharded model or of its optimizer; empty but on rank 0. All ranks call it."""
+    """Return the whole state of a sharded model or of its optimizer; empty but on rank 0. All ranks call it."""
     from torch.distributed.checkpoint import state_dict as dcp
 
     model = _plain(_owner(value, models) if isinstance(value, Optimizer) else value)
@@ -112,7 +112,7 @@ def load(value: Any, saved: Any, models: Iterable[Any]) -> None:
 
 
 def _plain(model: nn.Module) -> nn.Module:
-    """A model without ``torch.compile`` around it, which would be in the names of its parameters."""
+    """Return a model without ``torch.compile`` around it, which would be in the names of its parameters."""
     found: nn.Module = getattr(model, "_orig_mod", model)
     return found
 
@@ -126,7 +126,7 @@ def _parameters(value: Any) -> list[Any]:
 
 
 def _owner(optimizer: Optimizer, models: Iterable[Any]) -> nn.Module:
-    """The tracked model whose parameters an optimizer moves.
+    """Return the tracked model whose parameters an optimizer moves.
 
     Raises:
         RuntimeError: None has all of them.
@@ -142,7 +142,7 @@ def _owner(optimizer: Optimizer, models: Iterable[Any]) -> nn.Module:
 
 
 def _by_name(state: Mapping[str, Any], optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
-    """An optimizer's state by numbers of parameters as one by their names."""
+    """Return an optimizer's state by numbers of parameters as one by their names."""
     if any(name.endswith("_flat_param") for name, _ in model.named_parameters()):
         raise RuntimeError(
             "FullyShardedDataParallel (FSDP1) has joined its parameters into flat ones, which a launch without it does "

@@ -83,7 +83,7 @@ def select_gpu(trial: Trial, context: Context) -> None:
 
 
 def _claim_rank(context: Context) -> bool:
-    """Whether this process is the rank that the environment describes; False in one that the rank has started.
+    """Tell whether this process is the rank that the environment describes; False in one that the rank has started.
 
     DataLoader workers and helpers that do not fork import the script anew, with ``gpusched.init()`` at its top.
 

@@ -46,7 +46,7 @@ def refuse_stateless(name: str, value: object) -> None:
 
 
 def size_bytes(value: Stateful) -> int:
-    """Of the tensors of a tracked model or optimizer; nothing for what is neither."""
+    """Return the size of the tensors of a tracked model or optimizer; 0 for other objects."""
     if isinstance(value, nn.Module):
         tensors = [*value.parameters(), *value.buffers()]
     elif isinstance(value, torch.optim.Optimizer):
@@ -62,7 +62,7 @@ def size_bytes(value: Stateful) -> int:
 
 
 def save_object(name: str, value: Stateful, others: Iterable[Any] = ()) -> Any:
-    """The state of a tracked object; ``others`` are all that are tracked. All ranks call it.
+    """Return the state of a tracked object; ``others`` are all that are tracked. All ranks call it.
 
     Raises:
         TypeError: It holds something a checkpoint cannot hold; the message says where.
@@ -116,7 +116,7 @@ def load_object(
 
 
 def sampled(tensors: Sequence[torch.Tensor], most: int, least: int = 1) -> torch.Tensor:
-    """``most`` values of these tensors in all, ``least`` of each, in float64 on the CPU: the same places every time."""
+    """Return ``most`` values of these tensors in all, ``least`` of each, in float64; the same places every time."""
     each = max(least, most // max(1, len(tensors)))
     flat = (tensor.detach().reshape(-1) for tensor in tensors)
     parts = [part[:: max(1, part.numel() // each)][:each].to("cpu", torch.float64) for part in flat]
@@ -124,14 +124,14 @@ def sampled(tensors: Sequence[torch.Tensor], most: int, least: int = 1) -> torch
 
 
 def packed(state: Any) -> bytes:
-    """A portable state as ``torch.save`` writes it."""
+    """Return a portable state as ``torch.save`` writes it."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
 
 
 def portable(value: Any, path: str) -> Any:
-    """``value`` as ``torch.load(weights_only=True)`` will take it back."""
+    """Return ``value`` as ``torch.load(weights_only=True)`` will take it back."""
     if isinstance(value, torch.Tensor):
         return sharded.gathered(value.detach())
     if type(value) in _PLAIN:
@@ -219,7 +219,7 @@ def _key(key: Any, path: str) -> Any:
 
 
 def _wrappers(model: nn.Module) -> list[tuple[str, str]]:
-    """The prefixes that wrappers put into names, with what they stand for, outermost first."""
+    """Return the prefixes that wrappers put into names, with what they stand for, outermost first."""
     compiled = torch._dynamo.eval_frame.OptimizedModule if "_dynamo" in vars(torch) else ()
     found = []
     for name, module in model.named_modules(remove_duplicate=False):

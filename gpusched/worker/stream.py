@@ -143,7 +143,7 @@ class StreamLoader(BaseLoader):
         self._is_compared = layout.world_size == 1 or shards > 1
 
     def __len__(self) -> int:
-        """Batches of a whole epoch, where the data set knows its length."""
+        """Count the batches of a whole epoch, where the data set knows its length."""
         return -(-len(self.dataset) // self.global_batch)
 
     def __iter__(self) -> Iterator[Any]:
@@ -231,7 +231,7 @@ class StreamLoader(BaseLoader):
         return where.epoch + (min(1.0, where.consumed / length) if length else 0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of every shard; all ranks call it."""
+        """Return the position of every shard; all ranks call it."""
         where = self._kept()
         places = {number: tuple(place) for number, place in where.places.items()}
         if self._shards > 1 and self.mid_epoch:
@@ -268,7 +268,7 @@ def _as_it_is(piece: Piece) -> Piece:
 
 
 def _digest(sample: Any) -> int:
-    """A number (48 bits) that tells samples apart by the tensors, numbers and texts in them."""
+    """Return a number (48 bits) that tells samples apart by the tensors, numbers and texts in them."""
     found = hashlib.blake2b(digest_size=6)
     rest = [sample]
     while rest:

@@ -212,7 +212,7 @@ class Training:
         self.clock.source = self.epochs_seen
 
     def begin_round(self) -> None:
-        """An iteration of the loop begins: loaders made from now on replace those of the last one."""
+        """Begin an iteration of the loop: loaders made from now on replace those of the last one."""
         self._made.clear()
 
     def _count_steps_of(self, value: Any) -> None:

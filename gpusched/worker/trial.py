@@ -395,7 +395,7 @@ class Trial(Setup):
         return int(step)
 
     def _speak(self, step: int, step_time_s: float, metrics: Mapping[str, Any]) -> Go:
-        """Rank 0 reports; every rank returns what it was told, and takes rank 0's step."""
+        """Report on rank 0; return on every rank what rank 0 was told, and take its step."""
         go: Go = "continue"
         clean: dict[str, Metric] = {}
         if self.rank == 0:

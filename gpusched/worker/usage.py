@@ -93,14 +93,14 @@ class Usage:
         self._told.add(about)
 
     def made(self, call: str) -> None:
-        """``wrap``, ``loader`` or ``scale_lr`` was called."""
+        """Note that ``wrap``, ``loader`` or ``scale_lr`` was called."""
         place, line = script_line()
         self.wrapped = self.wrapped or call == "wrap"
         if self._trains is None:
             self._trains = (f"trial.{call}()", f"{place}:{line}")
 
     def loads(self, global_batch: int, world_size: int, *, exact: bool) -> None:
-        """A training loader was made."""
+        """Note that a training loader was made."""
         if exact and global_batch % world_size and self._uneven is None:
             place, line = script_line()
             self._uneven = (global_batch, f"{place}:{line}")
@@ -218,7 +218,7 @@ def unwrapped(group: Group, tracked: Iterable[Any]) -> str | None:
 
 
 def _distance(torch: Any, first: bytes, other: bytes) -> float:
-    """The largest difference of two ranks' parameters, as a share of the largest parameter."""
+    """Return the largest difference of two ranks' parameters, as a share of the largest parameter."""
     one, two = (torch.frombuffer(bytearray(row), dtype=torch.float64) for row in (first, other))
     largest = float(torch.maximum(one.abs().max(), two.abs().max()))
     return float((one - two).abs().max()) / largest if largest else 0.0
@@ -234,7 +234,7 @@ def _samples(torch: Any, tracked: Iterable[Any]) -> Any:
 
 
 def _optimizer_at_work() -> Any:
-    """An optimizer that has been stepped, in a script that made it without gpusched; None if there is none."""
+    """Return an optimizer that has been stepped, in a script that made it without gpusched; None if there is none."""
     return next(filter(_was_stepped, live("torch.optim", "Optimizer")), None)
 
 

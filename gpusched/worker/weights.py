@@ -28,7 +28,7 @@ class BatchWeight:
 
 
 def each_part(value: Any, change: Callable[[Any], Any]) -> Any:
-    """``value`` with what ``change`` makes of everything in it, down lists, tuples and maps."""
+    """Return ``value`` with what ``change`` makes of everything in it, down lists, tuples and maps."""
     if isinstance(value, tuple):
         parts = [each_part(part, change) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
@@ -43,14 +43,14 @@ def each_part(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def tagged(batch: Any, weight: float) -> Any:
-    """``batch``, each of whose tensors says the weight of its batch: there may be several loaders."""
+    """Return ``batch``, each of whose tensors says the weight of its batch: there may be several loaders."""
     for tensor in _tensors(batch):
         setattr(tensor, _TAG, weight)
     return batch
 
 
 def weight_of(arguments: Any, otherwise: float) -> float:
-    """The weight of the batch that the first tagged tensor among a model's arguments is of."""
+    """Return the weight of the batch that the first tagged tensor among a model's arguments is of."""
     found = (getattr(tensor, _TAG, None) for tensor in _tensors(arguments))
     return next((weight for weight in found if weight is not None), otherwise)
 
@@ -77,7 +77,7 @@ class _ScaleGradient(torch.autograd.Function):
 
 
 def scale_gradient(output: Any, factor: float) -> Any:
-    """``output`` with the gradient of every tensor in it (in dataclasses too) times ``factor``."""
+    """Return ``output`` with the gradient of every tensor in it (in dataclasses too) times ``factor``."""
 
     def scaled(part: Any) -> Any:
         if dataclasses.is_dataclass(part) and not isinstance(part, type):
