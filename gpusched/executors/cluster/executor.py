@@ -21,6 +21,7 @@ import sys
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor as Helper
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -66,7 +67,7 @@ STRANGERS_MAX = 64
 
 
 class ClusterExecutor:
-    """See ``LiveExecutor``. ``bootstrap``: the way to the nodes; it is closed with the executor."""
+    """See ``LiveExecutor``. ``bootstrap``: the way to the nodes, called by ``helper``; closed with the executor."""
 
     def __init__(
         self,
@@ -74,6 +75,7 @@ class ClusterExecutor:
         bootstrap: Bootstrap,
         lost_after_s: float = LOST_AFTER_S,
         look_every_s: float = LOOK_EVERY_S,
+        helper: Helper | None = None,
     ) -> None:
         self._lost_after_s = lost_after_s
         self._look_every_s = look_every_s
@@ -96,7 +98,7 @@ class ClusterExecutor:
         self._offers: dict[str, NodeOffer] = {}
         self._complaints: set[str] = set()
         self._best = BestKeeper(setting, timers.after, self._atoms_of)
-        self._helper = ThreadPoolExecutor(1, "gpusched-bootstrap")
+        self._helper = helper or ThreadPoolExecutor(1, "gpusched-bootstrap")
         self._answers: deque[Callable[[], None]] = deque()
         self._keys = Keys(setting.paths.root)
         self._listener: Listener | None = None
@@ -123,7 +125,7 @@ class ClusterExecutor:
         if not offers:
             raise DeviceError("the cluster has no node that could be used")
         host = interface_towards(next(iter(offers.values())).address)
-        self._listener = Listener(self._keys, host, self._setting.epoch, self._greet)
+        self._listener = Listener(self._keys, host, self._setting.epoch, self.greet)
         self._hub.watch(self._listener.fileno(), self._listener.accept)
         self._looked_at = self.now()
         for name in {node_of(device): None for device in self._setting.devices}:
@@ -360,7 +362,7 @@ class ClusterExecutor:
 
     # ------------------------------------------------------------------ lines
 
-    def _greet(self, line: Line) -> None:
+    def greet(self, line: Line) -> None:
         """Take a connection: its handshake, and its hello, have to come soon."""
         if len(self._strangers) >= STRANGERS_MAX:
             line.close()
