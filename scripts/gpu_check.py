@@ -32,9 +32,10 @@ from gpusched.errors import GpuschedError  # noqa: E402
 # What is started from here finds this gpusched, installed or not.
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
 
-ON_GPUS = ("nvml", "kill", "faults", "pinned")
+ON_GPUS = ("nvml", "kill", "faults", "pinned", "park")
 """Parts that a CPU slot cannot rehearse."""
-PARTS = (*ON_GPUS[:3], "starts", "groups", "resize", "turns", "cifar10", "endings", "pinned")
+LIVES = ("starts", "groups", "resize", "turns", "cifar10", "endings")
+PARTS = (*ON_GPUS[:3], *LIVES, "pinned", "park", "search")
 """Those that decide most first; each takes 9 minutes at most, and `--only` runs some."""
 VGG19_ROWS = 140_000  # x 1024 float32: 573 MB, as VGG19 has
 
@@ -69,6 +70,8 @@ def parts(
             device=device, rounds=args.rounds, until_s=began_s + args.seconds
         ),
         "pinned": driver.pinned,
+        "park": lambda: driver.park(device=device),
+        "search": lambda: searches.killed(device=device, deadline_s=30.0 if short else 60.0),
     }
 
 

@@ -5,6 +5,7 @@ These parts decide most: the rule of release (``gpusched/devices/release.py``) s
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -65,6 +66,18 @@ torch.cuda.synchronize()
 print("ready", flush=True)
 sys.stdin.read()
 """
+
+_PARKED = """
+import sys, torch
+parts = range(int(sys.argv[1]))
+held = [torch.full((250_000_000,), float(n), device="cuda") for n in parts]  # 1 GB each
+torch.cuda.synchronize()
+print("ready", flush=True)
+for _ in sys.stdin:
+    print(all(bool((part == n).all()) for n, part in zip(parts, held)), flush=True)
+"""
+PARK_STEPS = ("Lock", "Checkpoint", "Restore", "Unlock")
+"""``cuCheckpointProcess..`` of the driver's library, from driver 570 on: what Hermes' switch of a job would be."""
 
 _FAULTS = {
     "out of memory": "import torch; torch.empty(1 << 50, dtype=torch.uint8, device='cuda')",
@@ -207,10 +220,50 @@ def listed(handle: Any) -> set[int]:
     return {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)}
 
 
-def begin(program: str, device: str) -> subprocess.Popen[str]:
+def park(*, device: str, sizes_gb: tuple[int, ...] = (1, 8, 40)) -> Iterator[dict[str, Any]]:
+    """Take a live process off its GPU and put it back: how long, what is left of it meanwhile, is it the same after."""
+    cuda = ctypes.CDLL("libcuda.so.1")
+    missing = [step for step in PARK_STEPS if not hasattr(cuda, f"cuCheckpointProcess{step}")]
+    if missing:
+        raise Failed("this driver cannot park a process (cuCheckpointProcessLock: driver 570)")
+    cuda.cuInit(0)
+    gpu, _ = found(device)
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByPciBusId(gpu.pci_bus_id)
+    for size_gb in sizes_gb:
+        idle, total = used(handle), gpu.memory_total_bytes or 0
+        if idle + size_gb * 1.1e9 + 1e9 > total:
+            yield {"part": "park", "size_gb": size_gb, "error": f"the GPU has {total} bytes"}
+            continue
+        process = begin(_PARKED, device, str(size_gb))
+        try:
+            line: dict[str, Any] = {"part": "park", "size_gb": size_gb, "full_bytes": used(handle)}
+            for step in PARK_STEPS:
+                began = time.perf_counter()
+                code = getattr(cuda, f"cuCheckpointProcess{step}")(process.pid, None)
+                line[f"{step.lower()}_s"] = round(time.perf_counter() - began, 4)
+                if code:
+                    line["error"] = f"cuCheckpointProcess{step} returned {code}"
+                    break
+                if step == "Checkpoint":
+                    line["left_bytes"] = used(handle) - idle
+                    line["still_listed"] = process.pid in listed(handle)
+            else:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                process.stdin.write("\n")
+                process.stdin.flush()
+                line["is_the_same"] = process.stdout.readline().strip() == "True"
+            yield line
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def begin(program: str, device: str, *words: str) -> subprocess.Popen[str]:
     seen = {"CUDA_VISIBLE_DEVICES": device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     process = subprocess.Popen(
-        [sys.executable, "-c", program],
+        [sys.executable, "-c", program, *words],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

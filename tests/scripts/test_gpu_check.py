@@ -102,7 +102,7 @@ def test_the_made_images_are_what_the_recipe_reads(searches: ModuleType, tmp_pat
 @pytest.mark.timeout(420)
 def test_the_rehearsal() -> None:
     """Every part but the image search, with real processes on a CPU slot."""
-    parts = ("starts", "groups", "resize", "turns", "endings")
+    parts = ("starts", "groups", "resize", "turns", "endings", "search")
     code, lines = check("--cpu", "--rounds", "1", "--only", *parts, timeout_s=400)
     assert code == 0, lines
     several = {"starts": 2, "endings": 4}
@@ -118,3 +118,6 @@ def test_the_rehearsal() -> None:
     assert endings["hang"]["processes_gone_s"]["min"] >= 0.5, "it was given its grace"
     (turns,) = [line for line in lines if line["part"] == "turns"]
     assert turns["whole_s"]["n"] >= 1
+    (search,) = [line for line in lines if line["part"] == "search"]
+    assert search["ran_when_killed"] == search["went_on"] == 1
+    assert search["reports_lost"] == 0

@@ -15,8 +15,9 @@ Rules:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 from gpusched.core.decisions import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
@@ -33,7 +34,7 @@ from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.prestart import Prestart, Prestarts
 from gpusched.executors.local.server import Server
-from gpusched.executors.local.settings import Limits, devices_of
+from gpusched.executors.local.settings import Limits, cold_on_slices, devices_of
 from gpusched.executors.local.stopping import Stopping
 from gpusched.processes.identity import Identity
 from gpusched.protocol import (
@@ -334,5 +335,11 @@ class TorchrunExecutor:
 
 def make(setting: Setting) -> TorchrunExecutor:
     """The local executor, on the devices that the recipe names. Raises DeviceError, InputError."""
-    devices = devices_of(setting.recipe, setting.paths.root, setting.devices)
-    return TorchrunExecutor(setting, devices)
+    recipe = cold_on_slices(setting.recipe, os.environ)
+    if recipe is not setting.recipe:
+        setting.say(
+            "launch: cold: CUDA_VISIBLE_DEVICES names a MIG slice, and a warm interpreter could not fork ranks after "
+            "torch has asked CUDA about that; each launch takes some seconds longer"
+        )
+    devices = devices_of(recipe, setting.paths.root, setting.devices)
+    return TorchrunExecutor(replace(setting, recipe=recipe), devices)

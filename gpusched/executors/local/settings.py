@@ -7,8 +7,8 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,6 +77,15 @@ def devices_of(recipe: Recipe, experiment: Path, known: Sequence[str]) -> Device
     options["call_witness"] = partial(witness_for, recipe)
     options["atoms_per_gpu"] = recipe.atoms_per_gpu
     return parse_devices(spec, gpus_per_atom=recipe.gpus_per_atom, **options)
+
+
+def cold_on_slices(recipe: Recipe, environ: Mapping[str, str]) -> Recipe:
+    """Return the recipe with ``launch: cold`` where the inherited CUDA_VISIBLE_DEVICES names a MIG slice.
+
+    About slices torch asks CUDA itself instead of NVML, and a process that has done so cannot fork ranks that use CUDA.
+    """
+    names_slice = "MIG-" in environ.get("CUDA_VISIBLE_DEVICES", "").upper()
+    return replace(recipe, launch="cold") if names_slice and recipe.launch == "warm" else recipe
 
 
 def witness_for(recipe: Recipe, uuids: Sequence[str]) -> Witness | None:
