@@ -17,7 +17,7 @@ from gpusched.text import clean, count, show_memory
 LABEL = "atoms  "
 #: With less room, a device that is out of use shows why instead of its figures.
 _ROOM_FOR_BOTH = 130
-_GPU = re.compile(r"GPU [0-9+/]+")
+_GPU = re.compile(r"([^/ ]+/)?GPU [0-9+/]+")
 
 
 def name_of(device: DeviceView) -> str:
@@ -56,6 +56,10 @@ def strip(view: View, width: int, *, rows: int) -> list[Text]:
 def _blocks(view: View, width: int, rows: int) -> Iterator[Text]:
     """Draw the atoms, wrapped over several rows; where the rows do not do, word them."""
     devices, colours = view.devices, marks.colours(view)
+    nodes = [(node, tuple(own)) for node, own in groupby(devices, key=_node)]
+    if 1 < len(nodes) <= rows:
+        yield from _nodes(nodes, width, colours)
+        return
     least = max(len(_label(device)) for device in devices) + 2
     cell = max(least, min(least + 4, width // len(devices)))
     across = width // cell
@@ -72,6 +76,30 @@ def _blocks(view: View, width: int, rows: int) -> Iterator[Text]:
             members = list(run)
             line.append_text(block(members[0], cell * len(members), colours))
         yield line
+
+
+def _nodes(
+    nodes: Sequence[tuple[str, Sequence[DeviceView]]], width: int, colours: dict[int, str]
+) -> Iterator[Text]:
+    """Draw a row of atoms for each node of a cluster, behind its name; more than have room are counted."""
+    names = min(16, max(len(node) for node, _ in nodes)) + 2
+    most = max(len(own) for _, own in nodes)
+    least = max(len(_label(device)) for _, own in nodes for device in own) + 2
+    cell = max(least, min(least + 4, (width - names - 4) // most))
+    shown = max(1, (width - names - 4) // cell)
+    for node, own in nodes:
+        line = styled(node[: names - 2].ljust(names), QUIET)
+        for _, run in groupby(own[:shown], key=_holding):
+            members = list(run)
+            line.append_text(block(members[0], cell * len(members), colours))
+        if left := len(own) - shown:
+            line.append(f" +{left}" if left > 0 else "", QUIET)
+        yield line
+
+
+def _node(device: DeviceView) -> str:
+    """Return the node of a device of a cluster, ``node/device``; nothing for a device of this machine."""
+    return device.id.partition("/")[0] if "/" in device.id else ""
 
 
 def _holding(device: DeviceView) -> tuple[str, int | None]:

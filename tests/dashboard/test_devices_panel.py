@@ -101,3 +101,24 @@ def test_decisions_name_a_gpu_as_the_panel_does() -> None:
     view: Any = SimpleNamespace(devices=(device,), decisions=(decision,))
     (line,) = panels.decisions(view, (), 80)
     assert line.plain == "1:01  GPU 0 is quarantined: the GPU is lost"
+
+
+def test_the_atoms_of_a_cluster_have_a_row_for_each_node() -> None:
+    held = [
+        {"id": f"node{n}/cpu:{slot}", "state": "held", "trial": n}
+        for n in range(2)
+        for slot in range(3)
+    ]
+    away = {"id": "far/cpu:0", "state": "quarantined", "reason": "node far was lost"}
+    view: Any = SimpleNamespace(
+        devices=tuple(DeviceView(**device) for device in (*held, away)),
+        trials=(),
+        atoms=SimpleNamespace(held=6, free=0, draining=0, quarantined=1, total=7),
+    )
+    rows = [line.plain.split() for line in devices.strip(view, 60, rows=5)]
+    assert [row[0] for row in rows] == ["atoms", "node1", "far", "far/cpu:0"]
+    assert rows[0][1] == "node0"
+    assert "".join(rows[1][1:]).count("1") == 1, "one block for a trial"
+    assert all(line.cell_len <= 60 for line in devices.strip(view, 60, rows=5)[:3])
+    crowded = " ".join(line.plain for line in devices.strip(view, 60, rows=2))
+    assert "node1" not in crowded, "with less room they are counted as before"

@@ -44,7 +44,9 @@ from gpusched.recipe.recipe import Recipe
 BEAT_S = 1.0
 SILENT_S = float(os.environ.get("GPUSCHED_NODE_LOST_S", "3")) * 3
 """Silence after which a line is given up. Longer than the daemon's limit: a new line costs a new warm server."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 0.5
+CANNOT_PAUSE_S = 5.0
+"""Time before a node that could run no trial tries again."""
 LEAVE_AFTER_S = 900.0
 """Time without any daemon after which a node's process ends; its trials have left before."""
 HUNT_S = 30.0
@@ -87,7 +89,7 @@ class Node:
             heard_s, pause_s = time.monotonic(), FIRST_PAUSE_S
             if session.why_not:
                 print(session.why_not, flush=True)
-                time.sleep(LONGEST_PAUSE_S)
+                time.sleep(CANNOT_PAUSE_S)
         if self.is_over and not incarnations_left(self.paths.root):
             shutil.rmtree(self.paths.root, ignore_errors=True)
 

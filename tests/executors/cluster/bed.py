@@ -19,6 +19,7 @@ import yaml
 
 from gpusched.driver.assemble import write_recipe
 from gpusched.driver.clock import Beginning
+from gpusched.errors import GpuschedError
 from gpusched.executors.base import LiveTrial, Setting
 from gpusched.executors.cluster.bootstrap import bootstrap_for
 from gpusched.executors.cluster.executor import ClusterExecutor
@@ -73,7 +74,11 @@ class Bed:
         self._began_s = time.monotonic()
         self._seqs: dict[int, int] = {}
         self.executor = self.build()
-        self.executor.inventory()
+        try:
+            self.executor.inventory()
+        except GpuschedError:
+            self.close()
+            raise
 
     def build(self, devices: tuple[str, ...] = ()) -> ClusterExecutor:
         self.epoch += 1

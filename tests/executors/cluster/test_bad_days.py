@@ -22,8 +22,9 @@ from gpusched.core.events import (
     Reported,
     TrialExited,
 )
+from gpusched.errors import DeviceError
 from gpusched.executors.base import LiveTrial
-from tests.executors.cluster.bed import Bed, train
+from tests.executors.cluster.bed import Bed, train, wait_until
 from tests.executors.contract import exit_of, report_of, steps_of, the_exit
 
 SLOW = train(10_000, pause_s=0.02)
@@ -159,6 +160,28 @@ def test_a_node_that_joins_by_hand_is_taken_up_and_hears_of_the_end(bed: Bed) ->
     bed.executor.close()
     out, _ = process.communicate(timeout=20)
     assert json.loads(out) == {"node": "third", "over": True}
+
+
+def test_a_folder_that_a_node_cannot_write_is_named(tmp_path: Path) -> None:
+    """One node; its folder refuses (root is refused nothing, so a folder stands where it would write a file)."""
+    (tmp_path / "trials" / ".probe-node0").mkdir(parents=True)
+    with pytest.raises(DeviceError) as refused:
+        Bed(tmp_path, "local:1x1")
+    told = str(refused.value)
+    assert f"{tmp_path}: files cannot be written here (Is a directory)" in told
+    assert "--dir" in told
+
+
+def test_the_end_gives_everything_back(bed: Bed) -> None:
+    """No process, no folder on a node's own disk; nodes that had no line just then hear of the end as well."""
+    start(bed, "node0/cpu:0")
+    bed.rig.stop(0)
+    homes = [bed.home(node) for node in ("node0", "node1")]
+    bed.cut("node1")
+    bed.executor.close()
+    wait_until(lambda: not bed.node_pids())
+    wait_until(lambda: not any(home.exists() for home in homes))
+    assert not [pid for node in ("node0", "node1") for pid in bed.all_pids(node)]
 
 
 @pytest.mark.parametrize("asked", ["launch", "yield", "kill", "release"])
