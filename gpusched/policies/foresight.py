@@ -141,8 +141,10 @@ class Foresight(base.Policy):
     def _price(self, view: View, atoms: int) -> float:
         """Return the most that some more atoms would bring the incumbent that has so many, an atom-second."""
         at, now = self.beliefs.at, self._score_on(atoms)
+        if view.time_left_s <= 0:
+            return 0.0
         gains = ((at[size] - now) / (size - atoms) for size in at if size > atoms)
-        return max(0.0, *gains, 0.0) / view.time_left_s
+        return max([0.0, *gains]) / view.time_left_s
 
     def _wanted(self, view: View, against: float) -> int:
         """Return the atoms the incumbent should have if an atom-second is worth ``against`` elsewhere."""

@@ -207,6 +207,9 @@ def test_it_says_what_it_believes() -> None:
     second = " ".join(experiment.policy.explain(view, view.trials[1]))
     assert "whatever their rank" in second
     assert any("has the best forecast" in note for note in experiment.policy.notes(view))
+    experiment.report(1, 0.3, at=599.5)
+    experiment.advance(600.0)
+    assert "a minute" in experiment.explain(0)[1], "nothing is left to buy with an atom"
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
