@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
-import os
 import time
 from pathlib import Path
 
@@ -14,8 +12,8 @@ from gpusched.cli import common
 from gpusched.daemon import session
 from gpusched.errors import InputError
 from gpusched.folder import find
+from gpusched.folder.logcap import read_from
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
-from gpusched.text import show_bytes
 
 FINAL = ("completed", "stopped", "failed")
 #: How often ``-f`` asks whether its trial is over.
@@ -106,7 +104,10 @@ def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Nam
     next_look_at = 0.0
     while True:
         for rank, stream, path in _files(folder, args):
-            lines, offsets[path] = read_from(path, offsets.get(path, 0))
+            found, offsets[path] = read_from(path, offsets.get(path, 0))
+            lines = [
+                part for line in found for part in line.translate(_CONTROL).splitlines() or [""]
+            ]
             if first and args.lines is not None:
                 lines = lines[max(0, len(lines) - args.lines) :]
             silent = silent and not lines
@@ -141,44 +142,3 @@ def _span(numbers: list[int]) -> str:
     if len(numbers) < 2:
         return f"{numbers[0]} alone" if numbers else "none"
     return f"{numbers[0]} to {numbers[-1]}"
-
-
-# ---------------------------------------------------------------- a stream that may have been capped
-
-
-def read_from(path: Path, offset: int) -> tuple[list[str], int]:
-    """Return the whole lines behind ``offset``, made safe for a terminal, and the offset behind them.
-
-    Where the middle was dropped (``folder/logcap.py``: a hole in the file, or a file cut back), a line says how much; a
-    line that the drop has torn is left out.
-    """
-    lines: list[str] = []
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        if size < offset:
-            offset = 0
-        while offset < size:
-            begin, end = _next_data(file.fileno(), offset, size)
-            if begin > offset:
-                lines.append(f"[gpusched: {show_bytes(begin - offset)} of output dropped here]")
-            file.seek(begin)
-            data = file.read(end - begin)
-            if begin > offset:
-                data = data.partition(b"\n")[2]
-            if end < size:
-                data = data[: data.rfind(b"\n") + 1]
-            lines += data.decode("utf-8", errors="replace").translate(_CONTROL).splitlines()
-            offset = end
-    return lines, offset
-
-
-def _next_data(descriptor: int, offset: int, size: int) -> tuple[int, int]:
-    """Return the next part that is on disk, from ``offset`` on."""
-    try:
-        begin = os.lseek(descriptor, offset, os.SEEK_DATA)
-        end = os.lseek(descriptor, begin, os.SEEK_HOLE)
-    except OSError as error:
-        if error.errno == errno.ENXIO:  # nothing but a hole up to the end
-            return size, size
-        return offset, size
-    return min(begin, size), min(end, size)

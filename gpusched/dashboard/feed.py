@@ -7,7 +7,6 @@ daemon has stopped answering.
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 from gpusched.dashboard.model import View, from_json
 from gpusched.errors import DamagedState, GpuschedError
+from gpusched.folder.logcap import read_from
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.text import log_line
 
@@ -118,35 +118,24 @@ class Loupe(threading.Thread):
 
 
 class Tail:
-    """A file of lines from its beginning, read on as it grows; what its cap has cut out of the middle is a gap."""
+    """A file of lines from its beginning, read on as it grows."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
-        self._open_line = b""
         self._lines: list[str] = []
 
     def lines(self) -> Sequence[str]:
         """Return all lines so far, harmless to a terminal."""
-        with contextlib.suppress(OSError), self._path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            if size < self._offset:  # written anew
-                self.__init__(self._path)  # type: ignore[misc]
-            while self._offset < size:
-                begin = os.lseek(file.fileno(), self._offset, os.SEEK_DATA)
-                if begin > self._offset:
-                    self._take(b"\n")
-                    self._lines.append(f".. {begin - self._offset} bytes are cut out here ..")
-                end = min(os.lseek(file.fileno(), begin, os.SEEK_HOLE), begin + (1 << 20))
-                os.lseek(file.fileno(), begin, os.SEEK_SET)
-                self._take(os.read(file.fileno(), end - begin))
-                self._offset = end
-        last = self._open_line.decode("utf-8", "replace")
-        return [*self._lines, log_line(last)] if last else list(self._lines)
-
-    def _take(self, data: bytes) -> None:
-        *whole, self._open_line = (self._open_line + data).split(b"\n")
-        self._lines += [log_line(line.decode("utf-8", "replace")) for line in whole]
+        try:
+            if self._path.stat().st_size < self._offset:  # written anew
+                self._offset, self._lines = 0, []
+            more, self._offset = read_from(self._path, self._offset, is_growing=True)
+            last, _ = read_from(self._path, self._offset)
+        except OSError:
+            return self._lines
+        self._lines += map(log_line, more)
+        return [*self._lines, *map(log_line, last)]
 
 
 class Logs:

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from gpusched.text import show_bytes
+
 MIB = 1 << 20
 FIRST_BYTES = 8 * MIB
 LAST_BYTES = 24 * MIB
@@ -129,3 +131,48 @@ class LogCap:
 
 def _down(number: int) -> int:
     return number - number % _BLOCK
+
+
+# ---------------------------------------------------------------- reading a stream that may have been capped
+
+
+def read_from(path: Path, offset: int, *, is_growing: bool = False) -> tuple[list[str], int]:
+    """Return the lines behind ``offset``, and the offset behind them.
+
+    Where the middle was dropped, a line says how much; a line that the drop has torn is left out. ``is_growing``: a
+    last line without an end is left for the next time.
+    """
+    lines: list[str] = []
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        if size < offset:
+            offset = 0
+        while offset < size:
+            begin, end = _next_data(file.fileno(), offset, size)
+            if begin > offset:
+                lines.append(f"[gpusched: {show_bytes(begin - offset)} of output dropped here]")
+            file.seek(begin)
+            data = file.read(end - begin)
+            if begin > offset:
+                data = data.partition(b"\n")[2]
+            torn = data[data.rfind(b"\n") + 1 :]
+            if torn and (end < size or is_growing):
+                data = data.removesuffix(torn)
+            if data:
+                lines += data.decode("utf-8", "replace").removesuffix("\n").split("\n")
+            offset = end
+            if torn and is_growing and end == size:
+                return lines, end - len(torn)
+    return lines, offset
+
+
+def _next_data(descriptor: int, offset: int, size: int) -> tuple[int, int]:
+    """Return the next part that is on disk, from ``offset`` on."""
+    try:
+        begin = os.lseek(descriptor, offset, os.SEEK_DATA)
+        end = os.lseek(descriptor, begin, os.SEEK_HOLE)
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # nothing but a hole up to the end
+            return size, size
+        return offset, size
+    return min(begin, size), min(end, size)

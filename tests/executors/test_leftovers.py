@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.cli.logs import read_from
 from gpusched.core.decisions import Launch
-from gpusched.folder.logcap import FIRST_BYTES, LAST_BYTES, STEP_BYTES
+from gpusched.folder.logcap import FIRST_BYTES, LAST_BYTES, STEP_BYTES, read_from
 from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import Identity, send_signal, start_time
 from tests.executors.conftest import Lab, wait_for

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.cli.logs import read_from
-from gpusched.folder.logcap import LogCap
+from gpusched.folder.logcap import LogCap, read_from
 
 KIB = 1 << 10
 
