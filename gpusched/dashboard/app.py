@@ -75,8 +75,6 @@ class Dashboard(App[Why]):
             loop.add_signal_handler(number, self.leave, "terminated")
         # After Ctrl-Z and fg the screen is empty; nobody tells the widgets.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
-
-    def on_ready(self) -> None:
         self._feed.start()
         self._loupe.start()
 

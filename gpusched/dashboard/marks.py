@@ -134,11 +134,11 @@ def stacked(parts: Sequence[tuple[int, str]], most: int, width: int) -> Text:
     return line
 
 
-def fit(line: Text, width: int, *, is_padded: bool = False) -> Text:
-    """Cut the line to ``width`` cells, with an ellipsis if something is lost; or pad the line to that."""
+def fit(line: Text, width: int) -> Text:
+    """Cut the line to ``width`` cells, with an ellipsis if something is lost."""
     line.no_wrap = True
-    if line.cell_len > width or is_padded:
-        line.truncate(max(0, width), overflow="ellipsis", pad=is_padded)
+    if line.cell_len > width:
+        line.truncate(max(0, width), overflow="ellipsis")
     return line
 
 

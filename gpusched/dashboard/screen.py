@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from rich.text import Text
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Vertical
@@ -135,6 +136,7 @@ class SearchScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self._trials.focus()
+        self.repaint()
         self.set_interval(1.0, self._tick)
 
     # ------------------------------------------------------------ what is heard
@@ -143,7 +145,7 @@ class SearchScreen(Screen[None]):
         """Take the standing of the search; drawing that twice a second would cost a few percent of a core."""
         is_news = self.view is None or self.view.state != view.state
         self.view, self._heard_at, self._is_stale = view, time.monotonic(), True
-        if is_news:
+        if is_news and self.is_mounted:
             self.repaint()
 
     def take(self, tab: str, trial: int | None, found: Any) -> None:
@@ -155,7 +157,8 @@ class SearchScreen(Screen[None]):
     def say(self, text: str) -> None:
         """Show a remark for a while."""
         self._remark, self._remark_until = clean(text), time.monotonic() + REMARK_S
-        self.lines_of("remarks").repaint()
+        if self.is_mounted:
+            self.lines_of("remarks").repaint()
 
     def _tick(self) -> None:
         """Draw what is new, at most once a second, and what time alone changes."""
@@ -308,6 +311,10 @@ class SearchScreen(Screen[None]):
     def action_choose(self, trial: int) -> None:
         self.choose(selected=trial)
 
+    def action_choose_row(self, row: int) -> None:
+        if 0 <= row < len(self._ids):
+            self.choose(selected=self._ids[row])
+
     def action_filter(self, wanted: str) -> None:
         self.choose(wanted=wanted)
 
@@ -392,3 +399,6 @@ class Trials(Lines):
         Binding("pageup", "screen.page(-1)"),
         Binding("pagedown,space", "screen.page(1)"),
     ]
+
+    async def on_click(self, event: events.Click) -> None:
+        await self.run_action(f"screen.choose_row({self.place_of(event.y) - 2})")

@@ -127,12 +127,13 @@ def _row(
         parts.append((_aligned(text, column), style))
     if trial.id == choice.selected:
         # One look from end to end: reversed, the colours of the cells would make a patchwork.
-        line = styled("▸" + "".join(text for text, _ in parts)[1:], "reverse")
-    else:
-        style = "bold" if trial.id == best else "" if trial.is_live else marks.RESTING
-        line = Text.assemble(*parts, style=style)
+        line = styled("▸" + "".join(text for text, _ in parts)[1:].rstrip(), "reverse")
+        line.align("left", width)
+        return line
+    style = "bold" if trial.id == best else "" if trial.is_live else marks.RESTING
+    line = Text.assemble(*parts, style=style)
     line.rstrip()
-    return clicking(fit(line, width, is_padded=True), f"choose({trial.id})")
+    return fit(line, width)
 
 
 def _titles(columns: Sequence[Column], choice: Choice) -> Text:

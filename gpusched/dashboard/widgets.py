@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from rich.style import Style
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -49,6 +50,7 @@ class Lines(ScrollView, can_focus=True):
         super().__init__(id=id, can_focus=not is_fitted)
         self._composed, self._head = composed, head
         self._is_fitted, self._is_wide, self._follows = is_fitted, is_wide, follows
+        self._base = Style()
         self._is_at_end = True
         self._lines: Sequence[Line] = ()
         self._needle = ""
@@ -66,6 +68,8 @@ class Lines(ScrollView, can_focus=True):
             width = self.container_size.width
         if not width:
             return
+        # Looking the style up for each line would cost as much as drawing the line.
+        self._base = self.rich_style
         before, self._lines = self._lines, self._composed(width, height)
         if self._lines is before:
             return
@@ -79,11 +83,12 @@ class Lines(ScrollView, can_focus=True):
             if self._follows and self._is_at_end:
                 self.call_after_refresh(self.scroll_end, animate=False, x_axis=False)
         for row in range(self.room.height):
-            place = self._place(row)
+            place = self.place_of(row)
             if before[place : place + 1] != self._lines[place : place + 1]:
                 self.refresh_line(row + self.scroll_offset.y)
 
-    def _place(self, row: int) -> int:
+    def place_of(self, row: int) -> int:
+        """Return the place among the lines of a row of the widget."""
         return row if row < self._head else row + self.scroll_offset.y
 
     def on_resize(self) -> None:
@@ -94,9 +99,9 @@ class Lines(ScrollView, can_focus=True):
         self._is_at_end = self.is_vertical_scroll_end
 
     def render_line(self, y: int) -> Strip:
-        width, base, place = self.room.width, self.rich_style, self._place(y)
+        width, place = self.room.width, self.place_of(y)
         if place >= len(self._lines):
-            return Strip.blank(width, base)
+            return Strip.blank(width, self._base)
         line = self._lines[place]
         text = Text(line) if isinstance(line, str) else line
         if text.plain != (plain := harmless(text.plain)):
@@ -107,7 +112,7 @@ class Lines(ScrollView, can_focus=True):
             text.stylize("bold" if place == self._found else "")
         text.end = ""
         strip = Strip(text.render(self.app.console), text.cell_len)
-        return strip.crop_extend(self.scroll_offset.x, self.scroll_offset.x + width, base)
+        return strip.crop_extend(self.scroll_offset.x, self.scroll_offset.x + width, self._base)
 
     def search(self, needle: str, *, back: bool = False) -> str:
         """Go to the next line that has ``needle``, round and round; return what was found, in words."""
