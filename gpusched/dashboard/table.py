@@ -105,7 +105,7 @@ def table(view: View, width: int, choice: Choice) -> tuple[Text, list[Text], lis
     colours = marks.colours(view)
     best = view.best.trial if view.best is not None else None
     lines = [_row(trial, columns, colours, choice, best, width) for trial in trials]
-    return _titles(columns, choice), lines, [trial.id for trial in trials]
+    return fit(_titles(columns, choice), width), lines, [trial.id for trial in trials]
 
 
 def _row(
@@ -128,11 +128,11 @@ def _row(
     if trial.id == choice.selected:
         # One look from end to end: reversed, the colours of the cells would make a patchwork.
         line = styled("▸" + "".join(text for text, _ in parts)[1:].rstrip(), "reverse")
-        line.align("left", width)
-        return line
-    style = "bold" if trial.id == best else "" if trial.is_live else marks.RESTING
-    line = Text.assemble(*parts, style=style)
-    line.rstrip()
+        line.append(" " * max(0, width - line.cell_len), "reverse")
+    else:
+        style = "bold" if trial.id == best else "" if trial.is_live else marks.RESTING
+        line = Text.assemble(*parts, style=style)
+        line.rstrip()
     return fit(line, width)
 
 
