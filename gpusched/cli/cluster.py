@@ -32,7 +32,7 @@ def look_at_cluster(address: str, folder: Path) -> tuple[bool, Sequence[NodeLook
             looks = bootstrap.look(["env", f"PYTHONPATH={paths}", sys.executable, "-c", VERSION])
         finally:
             bootstrap.leave()
-    return bootstrap.has_token, sorted(looks, key=lambda look: (look.name, look.id))
+    return bootstrap.has_token, sorted(looks, key=lambda look: look.name)
 
 
 def row(look: NodeLook) -> tuple[str, ...]:
@@ -42,7 +42,9 @@ def row(look: NodeLook) -> tuple[str, ...]:
         look.name,
         look.address,
         look.interface or "-",
-        f"{look.ray_gpus} x {', '.join(models) or 'GPU'}" if look.ray_gpus else f"{look.cpus} CPUs",
+        f"{look.ray_gpus} x {', '.join(models) or 'GPU'}"
+        if look.ray_gpus
+        else count(look.cpus, "CPU"),
         look.ray or "-",
         look.python or "-",
         look.gpusched or "-",

@@ -13,7 +13,6 @@ from gpusched.executors.cluster.ray import NodeLook
 GPU = {"index": "0", "uuid": "GPU-0", "name": "Scripted GPU"}
 GOOD: dict[str, Any] = {
     "address": "192.0.2.1",
-    "id": "abc",
     "ray_gpus": 1,
     "cpus": 8,
     "ray": "2.60.0",

@@ -62,7 +62,6 @@ class NodeLook(msgspec.Struct, frozen=True):
 
     name: str
     address: str
-    id: str
     ray_gpus: int
     cpus: int
     ray: str = ""

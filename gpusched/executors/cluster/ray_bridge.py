@@ -295,10 +295,14 @@ class Bridge:
         """Have every node describe itself, side by side; ``skew_s``: its clock less this one's."""
         mark = self._folder / f".gpusched-probe-{os.getpid()}"
         mark.write_text(self._experiment)
-        rows = [row for row in ray.nodes() if row["Alive"]]
+        alive = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
+        for row in alive.values():
+            self._name(row, alive)
         try:
             with ThreadPoolExecutor(16) as side_by_side:
-                return list(side_by_side.map(lambda row: self._look_at(row, mark, argv), rows))
+                return list(
+                    side_by_side.map(lambda row: self._look_at(row, mark, argv), alive.values())
+                )
         finally:
             for left in mark.parent.glob(mark.name + "*"):
                 left.unlink()
@@ -306,8 +310,8 @@ class Bridge:
     def _look_at(self, row: Json, mark: Path, argv: list[str]) -> Json:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        told: Json = {"name": row["NodeManagerHostname"], "address": row["NodeManagerAddress"]}
-        told.update(id=row["NodeID"], cpus=int(row["Resources"].get("CPU", 0)))
+        told: Json = {"name": self._names[row["NodeID"]], "address": row["NodeManagerAddress"]}
+        told["cpus"] = int(row["Resources"].get("CPU", 0))
         told["ray_gpus"] = int(row["Resources"].get("GPU", 0))
         here = NodeAffinitySchedulingStrategy(row["NodeID"], soft=False)
         at = ray.remote(num_cpus=0, scheduling_strategy=here)
