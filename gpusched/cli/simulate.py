@@ -141,7 +141,12 @@ def _request(args: argparse.Namespace) -> Any:
 
     names = [name.strip() for text in args.policy or ["hypersched"] for name in text.split(",")]
     elastic = args.pool == "elastic"
-    delays = {f"{name.replace('-', '_')}_s": _given(args, f"{name}-delay") for name in _DELAYS}
+    given = vars(args)
+    delays = {
+        f"{name.replace('-', '_')}_s": given[f"{name.replace('-', '_')}_delay"] for name in _DELAYS
+    }
+    faults = {name: given[name] for name in ("crash", "lost", "hang", "quarantine")}
+    more = {name: given[name] for name in ("max_atoms", "max_trials", "target")}
     return Request(
         workload=args.workload,
         policies=list(dict.fromkeys(names)),
@@ -152,30 +157,13 @@ def _request(args: argparse.Namespace) -> Any:
         delay=args.delay,
         delays={name: value for name, value in delays.items() if value is not None},
         noise=Noise(step_time=args.time_noise, metric=args.metric_noise),
-        faults=Faults(
-            crash=args.crash,
-            lost=args.lost,
-            hang=args.hang,
-            quarantine=args.quarantine,
-            readmit_s=args.readmit,
-        ),
+        faults=Faults(**faults, readmit_s=args.readmit),
         seeds=args.seeds,
         first_seed=args.seed,
         elastic=elastic,
         sampler=args.sampler,
-        more={
-            "assumed": args.assume,
-            "max_atoms": args.max_atoms,
-            "sizes": _sizes(args.sizes),
-            "max_trials": args.max_trials,
-            "target": args.target,
-        },
+        more={**more, "assumed": args.assume, "sizes": _sizes(args.sizes)},
     )
-
-
-def _given(args: argparse.Namespace, option: str) -> float | None:
-    value: float | None = getattr(args, option.replace("-", "_"))
-    return value
 
 
 def _sizes(text: str | None) -> tuple[int, ...]:
@@ -240,31 +228,22 @@ _LEFT = ("policy", "scaling")
 
 def _columns(
     rows: Sequence[Row], metric: str, target: float | None
-) -> list[tuple[str, Callable[[Row], str]]]:
+) -> list[tuple[str, Callable[[Row], object]]]:
     """Return name and text of each column, without those equal in all rows (but for atoms and deadline)."""
-    columns: list[tuple[str, Callable[[Row], str]]] = [
-        ("policy", lambda row: row.name),
-        ("atoms", lambda row: str(row.atoms)),
-        ("deadline", lambda row: f"{row.deadline_s:g}"),
+    has_target = target is not None
+    columns: list[tuple[str, Callable[[Row], object], bool]] = [
+        ("policy", lambda row: row.name, True),
+        ("atoms", lambda row: row.atoms, True),
+        ("deadline", lambda row: f"{row.deadline_s:g}", True),
+        ("scaling", lambda row: row.scaling, len({row.scaling for row in rows}) > 1),
+        ("delay", lambda row: f"{row.delay_s:g}", len({row.delay_s for row in rows}) > 1),
+        ("seeds", lambda row: row.seeds, True),
+        (f"best {metric}", lambda row: row.best, True),
+        ("difference", lambda row: row.against or "", any(row.against for row in rows)),
+        ("reached", lambda row: f"{row.reached}/{row.seeds}", has_target),
+        ("after", lambda row: row.time_to_target_s, has_target),
+        ("trials", lambda row: row.trials, True),
+        ("steps", lambda row: row.steps, True),
+        ("device-s", lambda row: row.cost_s, True),
     ]
-    if len({row.scaling for row in rows}) > 1:
-        columns.append(("scaling", lambda row: row.scaling))
-    if len({row.delay_s for row in rows}) > 1:
-        columns.append(("delay", lambda row: f"{row.delay_s:g}"))
-    columns += [
-        ("seeds", lambda row: str(row.seeds)),
-        (f"best {metric}", lambda row: str(row.best)),
-    ]
-    if any(row.against is not None for row in rows):
-        columns.append(("difference", lambda row: "" if row.against is None else f"{row.against}"))
-    if target is not None:
-        columns += [
-            ("reached", lambda row: f"{row.reached}/{row.seeds}"),
-            ("after", lambda row: str(row.time_to_target_s)),
-        ]
-    columns += [
-        ("trials", lambda row: str(row.trials)),
-        ("steps", lambda row: str(row.steps)),
-        ("device-s", lambda row: str(row.cost_s)),
-    ]
-    return columns
+    return [(name, show) for name, show, is_shown in columns if is_shown]

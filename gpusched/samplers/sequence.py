@@ -15,7 +15,6 @@ from gpusched.space.forms import Const, Range, identity
 from gpusched.space.reader import MAX_GRID
 from gpusched.space.space import Space, flat
 
-DEFAULT = "random"
 NAMES = ("random", "grid", "independent")
 
 #: After so many draws in a row that gave nothing new, the rest of a space that can be listed is taken in an order of
