@@ -153,3 +153,14 @@ class Sandbox:
             if mine in words or (process.info["cwd"] or "").startswith(mine):
                 found.append(process.pid)
         return [pid for pid in found if pid not in own]
+
+
+def told(process: subprocess.Popen[str], word: str) -> str:
+    """What it has written to its standard error, once this is there."""
+    assert process.stderr is not None
+    said = b""
+    while word.encode() not in said:
+        piece = os.read(process.stderr.fileno(), 4096)
+        assert piece, f"it never said {word!r}, but {said!r}"
+        said += piece
+    return said.decode()

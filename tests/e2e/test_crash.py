@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import sqlite3
-import subprocess
 import time
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from gpusched.core.events import CheckpointSaved, Suggested
 from gpusched.daemon.storage import checksums
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
-from tests.e2e.sandbox import PATIENCE_S, Sandbox
+from tests.e2e.sandbox import PATIENCE_S, Sandbox, told
 from tests.rig import wait_until
 
 ENDLESS = {"name": "fifo", "R": 100000}
@@ -53,17 +52,6 @@ def _saves(sandbox: Sandbox) -> list[CheckpointSaved]:
     events = [entry.event for entry in journal.entries()]
     journal.close()
     return [event for event in events if isinstance(event, CheckpointSaved)]
-
-
-def _told(process: subprocess.Popen[str], word: str) -> str:
-    """What it has written to its standard error, once this is there."""
-    assert process.stderr is not None
-    said = b""
-    while word.encode() not in said:
-        piece = os.read(process.stderr.fileno(), 4096)
-        assert piece, f"it never said {word!r}, but {said!r}"
-        said += piece
-    return said.decode()
 
 
 def test_trials_go_on_without_a_daemon_and_are_adopted(sandbox: Sandbox) -> None:
@@ -169,7 +157,7 @@ def test_ctrl_c_once_twice_three_times(sandbox: Sandbox, times: int) -> None:
     said = ""
     for word in ("stopping", "terminating", "killing")[:times]:
         process.send_signal(signal.SIGINT)
-        said += _told(process, word)
+        said += told(process, word)
     out, err = process.communicate(timeout=PATIENCE_S)
     err = said + err
     assert "Traceback" not in out + err
