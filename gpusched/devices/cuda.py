@@ -282,9 +282,12 @@ class CudaDevices:
             self._host.emit(Released(tuple(released)))
         if wait in self._waits.values():
             left_s = wait.since + wait.limit_s - self._now()
-            pause_s = QUICK_ANSWER_S if was_asked else wait.pause_s
+            wait.is_quick = (
+                was_asked and not wait.is_quick
+            )  # another wait may take the answer and ask
+            pause_s = QUICK_ANSWER_S if wait.is_quick else wait.pause_s
             self._host.after(min(pause_s, max(0.001, left_s)), partial(self._follow, wait))
-            if not was_asked:
+            if not wait.is_quick:
                 wait.pause_s = min(PAUSE_MAX_S, wait.pause_s * PAUSE_GROWTH)
 
     def _try_to_readmit(self, atom: Atom, until: float) -> None:
@@ -455,3 +458,4 @@ class _Wait:
     since: float
     limit_s: float
     pause_s: float = PAUSE_MIN_S
+    is_quick: bool = False

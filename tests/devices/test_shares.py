@@ -61,6 +61,23 @@ def test_both_leave_at_once(box: Box, shared: Watched) -> None:
     assert shared.released([ONE, TWO], 1.0) is not None
 
 
+def test_late_releases_do_not_keep_each_other_awake(make_box: MakeBox) -> None:
+    """Each waits ever more slowly: together they asked every 5 ms, for as long as they were late."""
+    box = make_box(gpu(0), gpu(1), gpu(2))
+    devices, names = begin(box, atoms_per_gpu=2)
+    for pid, name in enumerate(names, 11):
+        run_trial(box, devices, name, pid, GIB)
+    for pid, name in enumerate(names, 11):
+        box.driver.end(pid, 100.0, 100.0)
+        devices.confirm_release([name], LIMIT_S)
+        box.clock.advance(0.003)
+    box.clock.advance(10.0)
+    before = box.driver.calls["nvmlDeviceGetMemoryInfo_v2"]
+    box.clock.advance(10.0)
+    calls = box.driver.calls["nvmlDeviceGetMemoryInfo_v2"] - before
+    assert calls < 3 * 10 * 30, calls
+
+
 def test_a_process_of_ours_that_nobody_runs_is_in_the_way(box: Box, shared: Watched) -> None:
     """No other trial has a share: what lives has escaped."""
     box.driver.end(12)
