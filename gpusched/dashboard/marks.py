@@ -108,7 +108,7 @@ def heights(values: Sequence[float | None], low: float, high: float, *, gap: str
         if value is None:
             return gap
         share = (value / 2 - low / 2) / span if span > 0 else 0.4
-        return _BLOCKS[min(7, max(0, int(share * 8)))]
+        return _BLOCKS[min(7, int(min(1.0, max(0.0, share)) * 8))]
 
     return "".join(map(block, values))
 

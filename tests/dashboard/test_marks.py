@@ -21,6 +21,7 @@ def test_a_sparkline_shows_the_shape() -> None:
     assert marks.sparkline([3, 2, 1], 8) == "█▅▁"
     assert marks.sparkline([0.5, 0.5], 8) == "▄▄"
     assert marks.sparkline([0.0, None, 1.0], 8) == "▁×█"
+    assert marks.heights([-1e308, None, 1e308], 0.0, 1.0, gap=" ") == "▁ █"
     assert marks.sparkline([], 8) == marks.sparkline([1.0], 0) == ""
 
 
