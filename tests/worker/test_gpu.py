@@ -22,6 +22,7 @@ def test_each_rank_takes_the_gpu_of_its_number(
 ) -> None:
     current: list[torch.device] = []
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.cuda, "set_device", current.append)
     assert take_gpu(local_rank) == torch.device("cuda", taken)
