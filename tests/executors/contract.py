@@ -22,6 +22,8 @@ from gpusched.core.events import (
 from gpusched.executors.base import Executor
 
 PATIENCE_S = 60.0
+#: Steps of a trial that is still at it when a busy machine has set up the next launch.
+LONG = 1_000_000
 """By the executor's own clock; a hung executor fails the test instead of the run."""
 
 Until = Callable[[Event], bool]
@@ -150,9 +152,9 @@ class ExecutorContract:
 
     def test_a_launch_that_was_expected_goes_on_like_any_other(self, rig: Rig) -> None:
         trial = rig.new_trial()
-        rig.launch(trial, steps=1000)
+        rig.launch(trial, steps=LONG)
         events = rig.watch(report_of(trial, 2), hold=True)
-        after = Launch(trial, 2, rig.devices[:2], rig.hparams(1000))
+        after = Launch(trial, 2, rig.devices[:2], rig.hparams(LONG))
         rig.executor.expect(trial, after, 0.001)
         rig.executor.execute(Yield(trial, 1, save=True))
         rig.executor.acknowledge(events[-1])
@@ -166,9 +168,9 @@ class ExecutorContract:
 
     def test_a_launch_that_was_expected_and_will_not_come_changes_nothing(self, rig: Rig) -> None:
         trial, other = rig.new_trial(), rig.new_trial()
-        rig.launch(trial, steps=1000)
+        rig.launch(trial, steps=LONG)
         events = rig.watch(report_of(trial, 2), hold=True)
-        rig.executor.expect(trial, Launch(trial, 2, rig.devices[:2], rig.hparams(1000)), 0.001)
+        rig.executor.expect(trial, Launch(trial, 2, rig.devices[:2], rig.hparams(LONG)), 0.001)
         rig.executor.execute(Yield(trial, 1, save=True))
         rig.executor.expect(trial, None, 0.0)
         rig.executor.acknowledge(events[-1])
