@@ -101,10 +101,13 @@ def position(bench: Bench, step: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_without_its_data_it_says_what_to_get_and_ends(case: Case) -> None:
-    (ended,) = start(case.name, f"--{case.where}", "nowhere")
+def test_without_its_data_it_says_what_to_get_and_ends(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")  # no download leaves this machine
+    (ended,) = start(case.name, f"--{case.where}", str(tmp_path / "nowhere"))
     assert ended.code == 1
-    assert str(RECIPES / "nowhere") in ended.stderr
+    assert str(tmp_path / "nowhere") in ended.stderr
     assert "https://" in ended.stderr
     assert f"--{case.where}" in ended.stderr
     assert "Traceback" not in ended.stderr + ended.error
