@@ -353,13 +353,13 @@ class Transitions:
 
     def settle_for_less(self, trial: TrialRecord) -> None:
         """Keep an allowed size of what a waiting trial has left after losing a device; give back the rest."""
-        slots, count = self._state.devices.slots, len(trial.devices)
-        atoms = self._state.rules.fit(count)
+        slots = self._state.devices.slots
+        atoms = _size_within(self._state, trial, len(trial.devices))
         # Clean devices first: the trial need not wait for the others then.
         by_readiness = sorted(
             trial.devices, key=lambda name: slots[name].state is DeviceState.DRAINING
         )
-        keep = by_readiness[: atoms if atoms <= count else 0]
+        keep = by_readiness[:atoms]
         self._give_back([name for name in trial.devices if name not in keep])
         trial.devices = tuple(keep)
 
@@ -456,11 +456,16 @@ def _kept(state: State, trial: TrialRecord, keep: int) -> tuple[tuple[str, ...],
     """
     used, reserved = trial.devices, trial.reserved
     if keep:
-        left = len(used) + len(reserved)
-        keep = state.rules.fit(min(keep, left))
-        keep = keep if keep <= left else 0
+        keep = _size_within(state, trial, min(keep, len(used) + len(reserved)))
     clean = reserved[:keep]
     return used[: keep - len(clean)], clean
+
+
+def _size_within(state: State, trial: TrialRecord, atoms: int) -> int:
+    """Return the largest allowed size of at most ``atoms``; 0: none, or it has to wait for more memory."""
+    size = state.rules.fit(atoms)
+    has_to_wait = size < trial.least_atoms <= state.devices.most
+    return 0 if size > atoms or has_to_wait else size
 
 
 def _silence(state: State, trial: TrialRecord) -> str:

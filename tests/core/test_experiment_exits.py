@@ -271,6 +271,31 @@ def test_a_trial_that_needed_more_atoms_goes_on_with_no_fewer() -> None:
     assert script.trial(0).devices == ("d0",), "one is all there is"
 
 
+@pytest.mark.parametrize("is_up", [True, False])
+def test_a_trial_that_needs_two_atoms_and_has_lost_one_waits_for_two(is_up: bool) -> None:
+    script = Script(devices=4, splits_batch=True).wants(*[Start(1)] * 3).start().drop()
+    outgrown(script.report(0, 0.1).drop()).drop()
+    assert script.trial(0).devices == ("d0", "d3")
+    if is_up:
+        script.released("d0").drop().quarantined("d3").drop().exited(0, "lost").drop()
+    else:
+        script.quarantined("d3").drop()
+    script.released("d0").expect_nothing()
+    assert script.state.kept_for is script.trial(0)
+    script.exited(1, "finished").drop().released("d1")
+    script.expect(launch(0, 3 if is_up else 2, "d0", "d1"))
+
+
+def test_a_trial_that_fails_on_what_its_memory_needs_goes_back_for_good() -> None:
+    """On as few as it has trained on; where those run out of memory again, it has failed."""
+    script = outgrown(stages.running(splits_batch=True)).drop().released("d0").drop()
+    script.exited(0, "failed", error="no such port").drop()
+    script.released("d0", "d1").expect(launch(0, 3, "d0"))
+    script.asked("pause", 0).drop().exited(0, "killed").drop().released("d0").drop()
+    script.asked("unpause", 0).expect(launch(0, 4, "d0"))
+    assert outgrown(script).trial(0).state is S.FAILED
+
+
 def test_another_failure_bars_nothing() -> None:
     script = Script(devices=1, draw=lambda n: {"batch": 512}).wants(Start(1)).start().drop()
     script.report(0, 0.1).drop().exited(0, "failed", error="unlucky").drop()
