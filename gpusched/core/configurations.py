@@ -25,7 +25,7 @@ class Configurations:
         self._draw = draw
         #: Configurations that a person asked for, each with the seed of its training.
         self.given: deque[tuple[Hparams, int | None]] = deque()
-        #: The sampler's answers that are not used yet, and the number it has been asked for.
+        #: The answers of a sampler with a memory by their number, and the number it has been asked for.
         self.suggested: dict[int, Hparams | None] = {}
         self.asked_for: int | None = None
         self._next: Hparams | None = None

@@ -3,9 +3,10 @@
 * From what its shim said or left, or from the silence of a shim that died (``how_it_ended``).
 * A trial out of memory failed because of its configuration: the same one would fail again at the same size, so it is
   barred, and no other trial suffers; the core may try a larger size first, where its batch is split over more atoms.
-  The exception is company: where a stranger was on the GPU, the memory may have been theirs, and the message says so.
-  The machine's own memory is another matter than a GPU's, with other cures: all trials that run at a time share it. A
-  rank on a CPU slot has a GPU's part of it where a limit holds for each process (``blame_memory``).
+  The exception is company: where a stranger was on the GPU, or for once another trial that shares it, the memory may
+  have been theirs, and the message says so. The machine's own memory is another matter than a GPU's, with other cures:
+  all trials that run at a time share it. A rank on a CPU slot has a GPU's part of it where a limit holds for each
+  process (``blame_memory``).
 * A GPU that is lost, or whose memory fails, ends its processes within milliseconds, and they say ``CUDA error: ...`` on
   their way out. NVML is asked about GPUs once a second, so such a failure is not believed at once: the trial's GPUs are
   examined anew, and only if they are whole has the trial failed by itself. Else it is lost, which is the
@@ -166,28 +167,28 @@ _FREE = re.compile(r"of which ([\d.]+ [KMGT]?i?B) is free|([\d.]+ [KMGT]iB) free
 
 
 def blame_memory(
-    incarnation: Incarnation, ending: Ending, strangers: Callable[[Sequence[str]], Sequence[str]]
+    incarnation: Incarnation, ending: Ending, company: Callable[[Sequence[str]], Sequence[str]]
 ) -> Ending:
     """Say with its size that a trial failed for want of memory; return any other ending as it is.
 
-    The same configuration would fail again, so it is barred; but where strangers were on its GPUs the memory may have
-    been theirs: then the trial is lost, and goes on elsewhere from its checkpoint (reliability F12).
+    The same configuration would fail again, so it is barred; but where others were on its GPUs (``company`` names them)
+    the memory may have been theirs: then the trial is lost, and goes on from its checkpoint (reliability F12).
     """
     if ending.outcome != "failed" or not ending.error:
         return ending
     kind = memory_fault(ending.error)
     if kind is None:
         return ending
-    company = tuple(strangers(incarnation.devices)) if kind == "gpu" else ()
+    others = tuple(company(incarnation.devices)) if kind == "gpu" else ()
     hparams = (read_json(incarnation.paths.hparams) or {}).get("hparams")
     message = memory_message(
         kind,
         ending.error,
         atoms=len(incarnation.devices),
         hparams=hparams if isinstance(hparams, dict) else None,
-        strangers=company,
+        strangers=others,
     )
-    if company:
+    if others:
         return replace(ending, outcome="lost", error=message)
     on_slots = all(device.startswith("cpu:") for device in incarnation.devices)
     outgrew = kind == "gpu" or (on_slots and _KILLED not in ending.error)
@@ -213,7 +214,7 @@ def memory_message(
 ) -> str:
     """Say in one line what a trial wanted, what there was, at which size, and what to do.
 
-    ``strangers``: other people's processes on its devices.
+    ``strangers``: others on its devices, in words.
     """
     at = f" with {_few(hparams)}" if hparams else ""
     size = f"{atoms} {'atom' if atoms == 1 else 'atoms'}{at}"

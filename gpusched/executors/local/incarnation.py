@@ -43,7 +43,7 @@ class Incarnation:
     awaiting: int | None = None
     yields: Go | None = None
     saves: bool = False
-    #: StopTree that was asked for: its grace, and whether the ranks first write down where they hang.
+    #: Stop that was asked for: its grace, and whether the ranks first write down where they hang.
     stop_grace_s: float | None = None
     stacks: bool = False
     #: Reason why the trial fails, whatever its processes say.
@@ -137,7 +137,7 @@ class Incarnation:
         return self.shim is not None and send_signal(self.shim, number)
 
     def hang_up(self, hub: Hub) -> None:
-        """StopTree watching the shim and close both lines, without a call of ``on_end``."""
+        """Stop watching the shim and close both lines, without a call of ``on_end``."""
         self.unwatch_shim(hub)
         for peer in (self.rank_peer, self.shim_peer):
             if peer is not None:

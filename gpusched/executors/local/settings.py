@@ -51,8 +51,6 @@ class Limits:
     release_s: float = 60.0
     kill_margin_s: float = 15.0
     unkillable_after_s: float = 60.0
-    #: This machine's name in a cluster; empty: the daemon is on this machine.
-    node: str = ""
     #: How long a trial goes on without a daemon before it is asked to save and leave.
     tether_s: float = field(
         default_factory=lambda: float(os.environ.get("GPUSCHED_TETHER_S", TETHER_S))
