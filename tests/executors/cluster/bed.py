@@ -150,11 +150,11 @@ class Bed:
 
     def all_pids(self, node: str) -> list[int]:
         """Every process of a node: its own, its warm server, its shims and ranks."""
-        mark = f"GPUSCHED_DIR={self.home(node)}"
+        mark = f"GPUSCHED_DIR={self.home(node)}".encode()
         found = set(self.node_pids(node))
         for pid in psutil.pids():
             with suppress(OSError):
-                if mark in Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\\0"):
+                if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                     found.add(pid)
         return sorted(found)
 
