@@ -380,14 +380,27 @@ class ClusterExecutor:
     def _hello(self, peer: Peer, hello: frames.NodeHello) -> None:
         self._strangers.discard(peer)
         node = self._node(hello.node)
+        if node.peer is not None and node.process != hello.process:
+            self._refuse(peer, node.name)
+            return
         if node.peer is not None:
             node.peer.on_end = None
             node.peer.close()
-        node.peer, node.state, node.heard_at = peer, "joining", self.now()
+        node.peer, node.process = peer, hello.process
+        node.state, node.heard_at = "joining", self.now()
         node.devices, node.why_not = (), ""
         peer.hear(frames.from_node, partial(self._said, node))
         peer.on_end = partial(self._hung_up, node)
         peer.send(frames.Welcome(self._setting.epoch, self._setting.recipe.resolved()))
+
+    def _refuse(self, peer: Peer, name: str) -> None:
+        """Turn away a second machine of the same name, or the two would push each other out for ever."""
+        why = f"another machine is node {name} already; give this one a name of its own: --name"
+        peer.send(frames.Cannot(why))
+        peer.close()
+        if why not in self._complaints:
+            self._complaints.add(why)
+            self._setting.say(f"a second machine that calls itself node {name} was refused")
 
     def _said(self, node: Node, frame: Any) -> None:
         node.heard_at = self.now()

@@ -2,7 +2,7 @@
 
     sender  frames
     node    NodeHello, Joined, Cannot, Reconciled, Happened, Said, Answered, Beat
-    daemon  Welcome, Reconcile, Do, Expect, Ack, Readmit, LetGo, Beat, Bye
+    daemon  Welcome, Cannot, Reconcile, Do, Expect, Ack, Readmit, LetGo, Beat, Bye
 
 They stand here and not in ``protocol.py`` because they carry events, commands and devices, which that file is below.
 """
@@ -21,9 +21,10 @@ from gpusched.protocol import BadFrame, Count, Frame, decoder
 
 
 class NodeHello(Frame, tag="node"):
-    """The process of this node speaks on this connection."""
+    """The process of this node speaks on this connection. ``process``: a number of its own, drawn at its start."""
 
     node: str
+    process: str = ""
 
 
 class Joined(Frame, tag="joined"):
@@ -34,7 +35,7 @@ class Joined(Frame, tag="joined"):
 
 
 class Cannot(Frame, tag="cannot"):
-    """The node can run no trial, and why."""
+    """The node can run no trial, and why; from the daemon, that it does not take the node."""
 
     why: str
 
@@ -146,7 +147,7 @@ class Bye(Frame, tag="bye"):
 
 from_stranger = decoder(NodeHello)
 from_node = decoder(Joined | Cannot | Reconciled | Happened | Said | Answered | Beat)
-to_node = decoder(Welcome | Reconcile | Do | Expect | Ack | Readmit | LetGo | Beat | Bye)
+to_node = decoder(Welcome | Cannot | Reconcile | Do | Expect | Ack | Readmit | LetGo | Beat | Bye)
 
 
 def _record(kinds: Any, name: str, fields: Any) -> Any:

@@ -64,6 +64,7 @@ class Node:
         self.name = name
         self.devices = devices
         self.keys = Keys(shared)
+        self.process = secrets.token_hex(8)
         self.paths = ExperimentPaths(home_of(shared, name))
         self._lock = Lock.take(self.paths.lock)
         self.is_over = False
@@ -127,7 +128,7 @@ class Session:
 
     def run(self) -> None:
         """Serve until the line is lost, or silent."""
-        self._peer.send(frames.NodeHello(self._node.name))
+        self._peer.send(frames.NodeHello(self._node.name, self._node.process))
         try:
             while not self._peer.closed and self.now() - self._heard_s < SILENT_S:
                 self._turn()
@@ -156,6 +157,9 @@ class Session:
         self._heard_s = self.now()
         if isinstance(frame, frames.Welcome):
             self._open(frame)
+        elif isinstance(frame, frames.Cannot):
+            self.why_not = frame.why
+            self._peer.close()
         elif isinstance(frame, frames.Bye):
             self._node.is_over = True
             self._peer.close()

@@ -51,6 +51,8 @@ class Node:
     island: int
     state: NodeState = "absent"
     peer: Peer | None = None
+    #: The process behind the line, by its hello.
+    process: str = ""
     #: Why it can run no trial; empty where it can.
     why_not: str = ""
     heard_at: float = 0.0

@@ -12,14 +12,17 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpusched.core.decisions import Launch
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.line import Keys, dial
+from gpusched.executors.hub import Hub
 from gpusched.folder.files import read_json
 from gpusched.protocol import BadFrame, encode
 from tests.executors.cluster.bed import Bed, train, wait_until
@@ -166,6 +169,37 @@ def test_a_recorded_line_played_again_is_refused(bed: Bed, address: tuple[str, i
         assert is_hung_up_on(bed, line)
     wait_until(lambda: bed.executor.poll(bed.executor.now()) or bed.state("node0") == "up")
     assert is_well(bed)
+
+
+def test_a_second_machine_of_the_same_name_is_refused(bed: Bed) -> None:
+    """Each hello used to end the other's line, as fast as both could dial."""
+    first = bed.node("node0").peer
+    said: list[Any] = []
+    hub = Hub(bed.paths.root / "second.sock")
+    line = dial_while(bed)
+    peer = hub.adopt(line)
+    peer.hear(frames.to_node, said.append)
+    peer.send(frames.NodeHello("node0", "another"))
+    while not peer.closed:
+        bed.executor.poll(bed.executor.now() + 0.01)
+        hub.turn(0.01)
+    hub.close()
+    assert [type(frame) for frame in said] == [frames.Cannot]
+    assert "give this one a name of its own: --name" in said[0].why
+    assert "a second machine that calls itself node node0 was refused" in bed.said
+    assert bed.node("node0").peer is first
+    assert is_well(bed)
+
+
+def dial_while(bed: Bed) -> ssl.SSLSocket:
+    """Dial the daemon while its loop turns."""
+    with ThreadPoolExecutor(1) as helper:
+        dialled = helper.submit(dial, Keys(bed.paths.root))
+        while not dialled.done():
+            bed.executor.poll(bed.executor.now() + 0.01)
+    line = dialled.result()
+    assert line is not None
+    return line
 
 
 @pytest.mark.parametrize(
