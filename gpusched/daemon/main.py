@@ -233,7 +233,14 @@ class Daemon:
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(self.hub.wake_descriptor, warn_on_full_buffer=False)
-        self._start(resuming)
+        try:
+            self._start(resuming)
+        except Fenced:
+            raise
+        except GpuschedError:
+            if not self.experiment.state.devices.total:  # refused: nobody comes back to its nodes
+                self.executor.close()
+            raise
         self.paths.failure.unlink(missing_ok=True)
         if ready is not None:
             ready({"ok": os.getpid(), "foreword": self._foreword})

@@ -389,6 +389,8 @@ class Recipe:
         """Return the keys that ask for more atoms than there are, each with a message."""
         found: list[tuple[tuple[str, ...], str]] = []
         there_are = f"there are {total}" if total != 1 else "there is 1"
+        if self.cluster is not None:
+            there_are = f"a trial runs on one node, and the largest has {total}"
         if total < 1:
             found.append(
                 (

@@ -90,9 +90,15 @@ class Node:
             heard_s, pause_s = time.monotonic(), FIRST_PAUSE_S
             if session.why_not:
                 print(session.why_not, flush=True)
-                time.sleep(CANNOT_PAUSE_S)
+                self._rest(CANNOT_PAUSE_S)
         if self.is_over and not incarnations_left(self.paths.root):
             shutil.rmtree(self.paths.root, ignore_errors=True)
+
+    def _rest(self, pause_s: float) -> None:
+        """Wait before another try, but not beyond the end of the search."""
+        until_s = time.monotonic() + pause_s
+        while time.monotonic() < until_s and not is_over(self.keys):
+            time.sleep(LONGEST_PAUSE_S)
 
     def recipe_here(self, resolved: dict[str, Any]) -> Recipe:
         """Return the recipe with the devices of this node. Raises GpuschedError where it cannot run here."""
