@@ -45,10 +45,10 @@ class Peer:
         """From the next frame on, expect those that ``decode`` knows and give them to ``on_frame``."""
         self._inbox.decode, self._on_frame = decode, on_frame
 
-    def be_client(self) -> None:
+    def be_client(self, backlog_bytes: int = _CLIENT_BACKLOG_BYTES) -> None:
         """Clients may ask for more, and be sent more, than workers."""
         self._inbox.limit_bytes = CLIENT_FRAME_BYTES
-        self._out_limit = _CLIENT_BACKLOG_BYTES
+        self._out_limit = backlog_bytes
 
     def send(self, frame: Frame) -> bool:
         """Send a frame, or keep it until the other side reads. False if that is gone or never reads."""

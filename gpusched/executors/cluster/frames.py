@@ -9,6 +9,7 @@ They stand here and not in ``protocol.py`` because they carry events, commands a
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from msgspec import ValidationError, convert, field
@@ -17,7 +18,11 @@ from gpusched.core.decisions import COMMAND_TYPES, Command, Launch
 from gpusched.core.events import EVENT_TYPES, Event
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.base import LiveTrial
-from gpusched.protocol import BadFrame, Count, Frame, decoder
+from gpusched.folder.reports import REPORT_LIMIT_BYTES
+from gpusched.protocol import CLIENT_FRAME_BYTES, BadFrame, Count, Frame, decoder
+
+EVENTS_MAX = CLIENT_FRAME_BYTES // (2 * REPORT_LIMIT_BYTES)
+"""Events of a frame: reports, the largest of them, are many after a reconcile."""
 
 
 class NodeHello(Frame, tag="node"):
@@ -50,9 +55,11 @@ class Happened(Frame, tag="happened"):
     events: list[tuple[str, Any]]
 
     @classmethod
-    def of(cls, events: list[Event]) -> Happened:
-        """Make the frame of these events."""
-        return cls([(type(event).__name__, event) for event in events])
+    def of(cls, events: Sequence[Event]) -> Iterator[Happened]:
+        """Make frames of these events, none longer than the daemon takes."""
+        for first in range(0, len(events), EVENTS_MAX):
+            some = events[first : first + EVENTS_MAX]
+            yield cls([(type(event).__name__, event) for event in some])
 
     def read(self) -> list[Event]:
         """Return the events. Raises BadFrame."""

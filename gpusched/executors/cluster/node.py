@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.core.decisions import Launch
-from gpusched.core.events import Reported
+from gpusched.core.events import Event, Reported
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.base import Setting
 from gpusched.executors.cluster import frames
@@ -50,6 +50,8 @@ CANNOT_PAUSE_S = 5.0
 LEAVE_AFTER_S = 900.0
 """Time without any daemon after which a node's process ends; its trials have left before."""
 HUNT_S = 30.0
+BACKLOG_BYTES = 1 << 30
+"""Reports that a daemon has missed, while it reads them; more would end the line, and all of its trials with it."""
 LINKS = ("trials", "worker.json", "written")
 
 
@@ -120,6 +122,7 @@ class Session:
         self._began_s = time.monotonic()
         self._hub = Hub(node.paths.socket)
         self._peer = self._hub.adopt(line)
+        self._peer.be_client(BACKLOG_BYTES)
         self._peer.hear(frames.to_node, self._said)
         self._executor: TorchrunExecutor | None = None
         self._seqs: dict[int, int] = {}
@@ -150,9 +153,8 @@ class Session:
         if self._executor is None:
             self._hub.turn(BEAT_S)
             return
-        events = list(self._executor.poll(self._beat_s + BEAT_S))
-        if events:
-            self._peer.send(frames.Happened.of(events))
+        events = self._executor.poll(self._beat_s + BEAT_S)
+        self._tell(events)
         if self.now() >= self._beat_s + BEAT_S:
             self._beat_s = self.now()
             self._peer.send(frames.Beat(list(self._executor.readings())))
@@ -263,8 +265,12 @@ class Session:
         events = executor.reconcile(frame.live)
         for device, reason in frame.kept_out.items():
             executor.keep_out(device, reason)
-        self._peer.send(frames.Happened.of(list(events)))
+        self._tell(events)
         self._peer.send(frames.Reconciled())
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        for frame in frames.Happened.of(events):
+            self._peer.send(frame)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

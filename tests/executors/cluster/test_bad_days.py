@@ -24,6 +24,8 @@ from gpusched.core.events import (
 )
 from gpusched.errors import DeviceError
 from gpusched.executors.base import LiveTrial
+from gpusched.folder.reports import ReportLog
+from gpusched.protocol import Report
 from tests.executors.cluster.bed import Bed, train, wait_until
 from tests.executors.contract import exit_of, report_of, steps_of, the_exit
 
@@ -147,6 +149,24 @@ def test_a_daemon_is_killed_and_another_adopts_the_trials_of_all_nodes(bed: Bed)
         train_to(bed, one.trial, known + 30)
         steps = steps_of(bed.rig.seen, one.trial)
         assert steps == list(range(known + 1, len(steps) + known + 1)), "none is missed"
+
+
+def test_a_daemon_that_takes_over_late_reads_all_reports(bed: Bed) -> None:
+    """More than one frame, and more than the backlog of a client, can hold."""
+    (trial,) = start(bed, "node0/cpu:0")
+    live = LiveTrial(trial, 1, ("node0/cpu:0",), reports_of(bed, trial)[-1][1])
+    bed.crash()
+    bed.signal(bed.all_pids("node0"), signal.SIGKILL)
+    log = ReportLog(bed.paths.trial(trial).reports, 1)
+    metrics = {"accuracy": 0.5, **{f"another metric {number}": 0.5 for number in range(400)}}
+    while log.last_seq < 1000:
+        log.append(Report(1, 0, log.last_seq + 1, metrics=metrics))
+    assert bed.paths.trial(trial).reports.stat().st_size > 8 << 20
+    events = bed.resume(live)
+    seqs = [event.seq for event in events if _of(event, Reported, trial)]
+    assert seqs == list(range(live.last_seq + 1, 1001))
+    assert bed.state("node0") == "up", bed.said
+    assert the_exit(events, trial).outcome == "lost"
 
 
 def test_a_node_that_joins_by_hand_is_taken_up_and_hears_of_the_end(bed: Bed) -> None:

@@ -193,7 +193,8 @@ class PlayedNode:
 
     def tell(self, *events: Event) -> None:
         if self.line is not None and self.is_ready:
-            self.line.tell(frames.Happened.of(list(events)))
+            for frame in frames.Happened.of(events):
+                self.line.tell(frame)
 
     def hears(self, frame: Any) -> None:
         if not self.is_awake:
