@@ -12,7 +12,9 @@ import functools
 import gc
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from types import ModuleType
 from typing import Any
 
@@ -151,12 +153,12 @@ def _notice_calls(kind: type, method: str, notice: Callable[[Any], None]) -> Non
 def _held(tracked: Iterable[Any]) -> dict[int, Any]:
     """Return by identity tracked objects, and those that their state may be made of."""
     found: dict[int, Any] = {}
-    rest = list(tracked)
+    rest = deque(tracked)  # the outer ones first: a long list in one object hides no other
     while rest and len(found) < _NESTED_MAX:
-        value = rest.pop()
+        value = rest.popleft()
         if id(value) not in found:
             found[id(value)] = value
-            rest += _parts(value)
+            rest += islice(_parts(value), _NESTED_MAX)
     return found
 
 
@@ -171,7 +173,10 @@ def _parts(value: Any) -> Iterable[Any]:
     if isinstance(value, torch.nn.Module) and type(value).state_dict is torch.nn.Module.state_dict:
         return value.children()  # it saves no attribute beside them
     if isinstance(value, torch.optim.Optimizer):
-        return (bare_optimizer(value),)
+        saves_others = type(value).state_dict is not torch.optim.Optimizer.state_dict
+        inside = vars(value).values() if saves_others else ()
+        others = (each for each in inside if isinstance(each, torch.optim.Optimizer))
+        return (bare_optimizer(value), *others)
     of_torch = torch.optim.lr_scheduler.LRScheduler  # refers to an optimizer, and does not save it
     if isinstance(value, of_torch | type | ModuleType) or type(value).__module__.startswith(
         _OPAQUE
@@ -193,15 +198,29 @@ def _has_scheduler(optimizer: Any) -> bool:
 
 def _scheduled(value: Any) -> Any:
     """Return the optimizer of a scheduler; None for other objects."""
+    from torch.optim.lr_scheduler import LRScheduler
+
     attributes = getattr(value, "__dict__", {})
-    return bare_optimizer(attributes.get("optimizer")) if "last_epoch" in attributes else None
+    is_scheduler = isinstance(value, LRScheduler) or "last_epoch" in attributes
+    return bare_optimizer(attributes.get("optimizer")) if is_scheduler else None
 
 
 def _is_apart(model: Any, known: set[int]) -> bool:
     """Tell whether a model has parameters, and none that a tracked one has or an optimizer moves."""
     parameters = _parameters(model)
+    return _has_values(parameters) and not any(id(each) in known for each in parameters)
+
+
+def _has_values(parameters: Sequence[Any]) -> bool:
+    """Tell whether there are parameters with values to read: none of them lazy, on meta, sparse or sharded."""
+    import torch
+
     return bool(parameters) and not any(
-        id(each) in known or hasattr(each, "to_local") for each in parameters
+        torch.nn.parameter.is_lazy(each)
+        or each.is_meta
+        or each.layout != torch.strided
+        or hasattr(each, "to_local")
+        for each in parameters
     )
 
 
