@@ -57,6 +57,8 @@ AHEAD = (1.5, 2.0, 4.0)
 VOTERS, FRESH = 256, 64
 #: Rises that differ by less than this share of themselves count as alike; looks at unlike ones, before any was seen.
 ALIKE, UNLIKE = 0.25, 0.05
+#: A score farther from 0 counts as this one, and no scale is finer than one over it: the squares are numbers still.
+FARTHEST = 1e60
 #: Points of an octave at which shapes are tabulated.
 FINE = 16
 
@@ -182,9 +184,10 @@ class Curves:
         if not self.seen:
             self.sign, self._given = sign, ceiling
         if trial.score > NEVER:
-            self._low, self._high = min(self._low, trial.score), max(self._high, trial.score)
+            score = _bounded(trial.score)
+            self._low, self._high = min(self._low, score), max(self._high, score)
             if trial.id not in self.seen and len(self._first_scores) < 64:
-                self._first_scores.append(trial.score)
+                self._first_scores.append(score)
                 self._guess()
         seen = self.seen.setdefault(trial.id, Seen())
         at = bisect_right(LOOKS, trial.step) - 1
@@ -205,7 +208,8 @@ class Curves:
             self.ceiling = 0.0
         elif not self._high <= self.ceiling < math.inf or self.ceiling in (0.0, 1.0):
             self.ceiling = self._high + max(self._high - self.usual, 0.1 * abs(self._high))
-        self.range = self.ceiling - self.usual if self.ceiling > self.usual else 1.0
+        apart = self.ceiling - self.usual
+        self.range = max(apart, 1 / FARTHEST) if apart > 0 else 1.0
 
     def rescale(self, trials: Mapping[int, TrialView]) -> None:
         """Look at every curve anew where scores have outgrown the scale they were fitted on."""
@@ -220,7 +224,7 @@ class Curves:
         """Look at whole curves of steps and scores, to their last steps. ``best``: the best possible score."""
         self._given = best
         for curve in curves.values():
-            scores = [score for _, score in curve if math.isfinite(score)]
+            scores = [_bounded(score) for _, score in curve if math.isfinite(score)]
             self._low, self._high = min([self._low, *scores]), max([self._high, *scores])
             self._first_scores += scores[:1]
         self._guess()
@@ -246,7 +250,7 @@ class Curves:
     def _look(self, seen: Seen, at: int, step: int, window: Sequence[float]) -> None:
         """Add the mean of the reports since the last look to the trial's sums, and fit all shapes."""
         low, seen.bin, seen.step = seen.step, at, step
-        values = [value for value in window if value == value]
+        values = [_bounded(value) for value in window if value == value]
         if not values or window[-1] != window[-1]:
             seen.level = NEVER
             return
@@ -408,6 +412,10 @@ class Curves:
         if len(self.first) < 3:
             return []
         return self.forecast(list(self.first), [horizon] * len(self.first))
+
+
+def _bounded(score: float) -> float:
+    return min(max(score, -FARTHEST), FARTHEST)
 
 
 def _weights(logs: Array) -> Array:

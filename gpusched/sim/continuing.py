@@ -82,9 +82,9 @@ class Future:
 
     def _shift(self, donor: Seen, random: np.random.Generator) -> float:
         """Return by how much a newcomer's scores differ from its donor's: a part of the way to the next in rank."""
-        if donor.trial not in self.curves.fits:
+        if donor.trial not in self.curves.fits or not math.isfinite(donor.scores[-1]):
             return 0.0
-        last = donor.steps[-1]
+        last, score = donor.steps[-1], float(donor.scores[-1])
         others = sorted(
             float(other.scores[place])
             for other in self.curves.seen.values()
@@ -92,7 +92,7 @@ class Future:
             and (place := int(other.steps.searchsorted(last))) < len(other.steps)
             and math.isfinite(other.scores[place])
         )
-        score, u = float(donor.scores[-1]), random.random() - 0.5
+        u = random.random() - 0.5
         place = bisect.bisect_left(others, score)
         below = score - others[place - 1] if place > 0 else None
         above = others[place] - score if place < len(others) else None
@@ -150,7 +150,7 @@ class _Path:
         """Return the score of a step; one that was seen, as it was."""
         known = self._known.get(step)
         if known is not None:
-            return min(self._ceiling, known + self._shift)
+            return min(known + self._shift, self._ceiling)  # NaN stays NaN in this order alone
         if self._diverged and step > self._end:
             return math.nan
         if step not in self._drawn:

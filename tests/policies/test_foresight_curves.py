@@ -122,6 +122,20 @@ def test_a_metric_that_is_not_finite_has_no_forecast() -> None:
     assert trained.curves.believe({0: 100.0, 1: 100.0}) == {}, "diverged, and never heard of"
 
 
+@pytest.mark.parametrize("size", [1e300, 1e155, 1e-200])
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_scores_of_any_size_have_a_finite_forecast(size: float, sign: float) -> None:
+    """A perplexity that diverges, a loss that vanishes: squares of such numbers are none."""
+    trained = Trained(ceiling=None, sign=sign)
+    for trial in range(3):
+        trained.train(trial, lambda step, trial=trial: size * (1 + 1 / (step + trial)), 12)
+    trained.train(3, lambda step: 1.0 if step < 6 else size, 12)
+    for trial in range(4):
+        belief = trained.belief(trial, 100)
+        numbers = (belief.mean, belief.deviation, belief.rise, *belief.tells, trained.curves.apart)
+        assert all(map(math.isfinite, numbers))
+
+
 def test_reports_that_skip_steps_are_looked_at() -> None:
     trained = Trained()
     trained.train(0, power(0.3), 25, every=5)

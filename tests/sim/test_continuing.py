@@ -66,6 +66,11 @@ def test_failures_and_divergence_are_drawn_like_the_rest():
     assert 10 < sum(curve.ending == "failed" for curve in drawn) < 45
     diverged = Curves([seen(0, [0.1, 0.2, math.nan]), *(seen(n, rising(0.5, 12)) for n in (1, 2))])
     assert math.isnan(Future(diverged, [1, 1]).curve(0).metric(9))
+    # One that has diverged is not the best possible, neither where it has nor as the origin of a newcomer.
+    assert math.isnan(Future(diverged, [1, 1]).curve(0).metric(3))
+    newcomers = [Future(diverged, [1, n]).curve(50).metric(3) for n in range(30)]
+    assert any(map(math.isnan, newcomers))
+    assert not any(score > 0.9 for score in newcomers)
 
 
 def test_a_metric_to_minimise_is_turned_back():
