@@ -43,7 +43,10 @@ class Accelerator(accelerate.Accelerator):
     def prepare(self, *objects: Any, **options: Any) -> Any:
         """Prepare objects as Accelerate does; track models, optimizers and schedulers, scale the optimizers' rates."""
         prepared = super().prepare(*objects, **options)
-        tracked = {} if self.scaler is None else {"scaler": self.scaler}
+        tracked = {}
+        if self.scaler is not None and not self._prepared["scaler"]:
+            self._prepared["scaler"] += 1
+            tracked["scaler"] = self.scaler
         for one in prepared if isinstance(prepared, tuple) else (prepared,):
             for kind, of in _KINDS.items():
                 if isinstance(one, of):
