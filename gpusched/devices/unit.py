@@ -411,9 +411,10 @@ class Unit:
         if verdict.clean or (drain is not None and not self._has_read(drain)):
             return ""
         if self.doing is Doing.FREE:
-            is_new = self._held_at is None and drain is None
+            shares = (self, *self.neighbours)
+            is_new = all(unit._held_at is None and unit._drain is None for unit in shares)
             if is_new and any(holder.whose == "ours" for holder in verdict.holders):
-                for unit in (self, *self.neighbours):  # a trial that outlived the last daemon
+                for unit in shares:  # a trial that outlived the last daemon
                     unit.hold()
                 return ""
             return verdict.why

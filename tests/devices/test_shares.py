@@ -86,6 +86,14 @@ def test_a_process_of_ours_that_nobody_runs_is_in_the_way(box: Box, shared: Watc
     assert "pid 11" in shared.waits_for(ONE)
 
 
+def test_a_process_that_has_escaped_is_in_the_way_beside_a_share_never_used(box: Box) -> None:
+    """That share is not taken for one whose trial outlived the daemon."""
+    devices, _ = begin(box, atoms_per_gpu=2)
+    run_trial(box, devices, ONE, 11, 5 * GIB)
+    assert devices.released([ONE], 10.0) is None
+    assert TWO in {fault.device for fault in devices.told(Quarantined)}
+
+
 def test_health_is_the_gpus(box: Box, shared: Watched) -> None:
     box.gpus[0].lost_from = box.clock.now()
     box.clock.advance(2.0)
