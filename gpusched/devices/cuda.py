@@ -274,6 +274,8 @@ class CudaDevices:
             del self._waits[name]
             if why:
                 self._late[name] = wait.since
+                for unit in atom.units:
+                    unit.is_given_up = True
                 why = f"not released after {waited_s:.0f} s: {why}"
                 self._host.emit(Quarantined(name, why, passing=True))
             else:

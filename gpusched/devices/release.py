@@ -191,11 +191,14 @@ def judge(
     means: Means,
     who: Callable[[int], Holder],
     is_beside_another: bool = False,
+    is_beside_remains: bool = False,
 ) -> Verdict:
     """Judge one reading. ``who`` names a pid (from a cache: it must not block).
 
     ``is_beside_another``: another trial of ours has its share of the GPU. Since no process of the trial in question
     lives, those of ours that do are the other's, and so is the memory that NVML says they have.
+    ``is_beside_remains``: the share in question was proven free before another trial ended that is being released.
+    Ended processes are then that trial's, and so is the memory, which that trial's release judges.
     """
     if usage.error:
         return Verdict(False, f"the GPU cannot be read: {usage.error}")
@@ -204,16 +207,17 @@ def judge(
     if means.processes and usage.processes is None and not usage.is_partial:
         return Verdict(False, "NVML no longer lists the GPU's processes")
     holders = _holders(usage, known, who)
-    others: tuple[Holder, ...] = ()
-    if is_beside_another:
-        others = tuple(holder for holder in holders if holder.whose == "ours")
-        holders = tuple(holder for holder in holders if holder not in others)
+    whose = ("ours",) * is_beside_another + ("gone",) * is_beside_remains
+    others = tuple(holder for holder in holders if holder.whose in whose)
+    holders = tuple(holder for holder in holders if holder not in others)
     if holders:
         # One stranger explains any amount of memory: it leaves with them, or is judged then.
         names = ", ".join(str(h) for h in holders[:3])
         more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
         foreign_only = all(h.whose in ("foreign", "desktop") for h in holders)
         return Verdict(False, f"held by {names}{more}", holders, foreign_only)
+    if is_beside_remains:
+        return Verdict(False, WAITING) if usage.is_partial else Verdict(True)
     excess = known.excess_bytes(usage) if means.memory else None
     if any(other.memory_bytes is None for other in others):
         return Verdict(False, "NVML does not say how much memory the other trial on it has")

@@ -91,6 +91,10 @@ class Unit:
         self._now = watch.now
         self._born = self._now()
         self._held_at: float | None = None
+        #: A reading has shown the GPU clean: no trial of an earlier daemon is on this share.
+        self._was_clean = False
+        #: The release has taken too long, and is waited for no more.
+        self.is_given_up = False
         self._drain: Inquiry | None = None
         self._readmission: Inquiry | None = None
         self._blame: Inquiry | None = None
@@ -117,12 +121,30 @@ class Unit:
             return Verdict(False, _silence(silent_s) if silent_s > SILENCE_SAID_S else WAITING)
         self.means = self.means.with_reading(self.gpu, usage)
         known = self.baseline or assumed(lenient=lenient, contained=self.watch.is_contained)
-        return judge(self.gpu, usage, known, self.means, self.watch.who, self.is_beside_another)
+        verdict = judge(
+            self.gpu,
+            usage,
+            known,
+            self.means,
+            self.watch.who,
+            self.is_beside_another,
+            self.is_beside_remains,
+        )
+        self._was_clean |= verdict.clean
+        return verdict
 
     @property
     def is_beside_another(self) -> bool:
         """Another trial of ours is on the same GPU."""
         return any(unit.doing is Doing.HELD for unit in self.neighbours)
+
+    @property
+    def is_beside_remains(self) -> bool:
+        """The GPU holds what is left of another share's trial, which is being released; this share was free before."""
+        draining = [unit for unit in self.neighbours if unit.doing is Doing.DRAINING]
+        if not draining or any(unit.out is not None or unit.is_given_up for unit in draining):
+            return False
+        return self.doing is Doing.FREE and self._was_clean
 
     def _fit_for_use(self, ticket: int = 0, *, lenient: bool = True) -> Verdict:
         """Judge whether nothing is on it, and it is well."""
@@ -138,7 +160,9 @@ class Unit:
     def learn_if_idle(self) -> bool:
         """Take the newest reading into the baseline if the GPU is idle; whether the baseline changed."""
         usage = self.usage
-        if usage is None or usage.error or usage.is_partial or self.doing is not Doing.FREE:
+        if usage is None or usage.error or usage.is_partial:
+            return False
+        if any(unit.doing is not Doing.FREE for unit in (self, *self.neighbours)):
             return False
         if usage.graphics_bytes and self.baseline is not None:
             # A display that shrinks between two calls would look like a lower baseline.
@@ -187,6 +211,7 @@ class Unit:
                 return verdict
         if self.doing is not Doing.DRAINING or self._drain is None:
             self.doing, self._drain = Doing.DRAINING, self._inquire(vitals=False)
+            self.is_given_up = False
             self.watch.openers = None
             return Verdict(False, WAITING)
         verdict = self._fit_for_use(self._drain.ticket, lenient=False)
@@ -200,7 +225,7 @@ class Unit:
         known, usage = self.baseline or assumed(lenient=False), self.usage
         if (
             usage is None
-            or self.is_beside_another
+            or any(unit.doing is not Doing.DRAINING for unit in self.neighbours)
             or usage.memory_v2_bytes is None
             or known.v2_bytes is None
             or self.gpu.is_numa_node
@@ -407,11 +432,12 @@ class Unit:
         if self.doing is Doing.HELD:
             self._remember_strangers(usage)
             return ""
-        verdict, drain = self.verdict(), self._drain
-        if verdict.clean or (drain is not None and not self._has_read(drain)):
+        verdict, drain, shares = self.verdict(), self._drain, (self, *self.neighbours)
+        if verdict.clean or any(
+            unit._drain is not None and not self._has_read(unit._drain) for unit in shares
+        ):
             return ""
         if self.doing is Doing.FREE:
-            shares = (self, *self.neighbours)
             is_new = all(unit._held_at is None and unit._drain is None for unit in shares)
             if is_new and any(holder.whose == "ours" for holder in verdict.holders):
                 for unit in shares:  # a trial that outlived the last daemon

@@ -102,15 +102,18 @@ class World:
 
     # ------------------------------------------------------------ the truth
 
-    def dirty(self, gpu: FakeGpu, *, foreign_older_than: float = 0.0) -> str:
-        """Who is on the GPU, as far as any driver call could tell; empty if nobody."""
+    def dirty(self, gpu: FakeGpu, *, foreign_older_than: float = 0.0, share: str = "") -> str:
+        """Who is on the GPU, as far as any driver call could tell; empty if nobody.
+
+        ``share``: only what is in that device's way, its own trials' remains and strangers.
+        """
         now, memory = self.now, 0
         for context in gpu.contexts:
             if context.pid in self.foreign and context.since > now - foreign_older_than:
                 continue
             if context.since > now or (context.graphics and self.lists):
                 continue  # what is on the screen is nobody's leak, where it can be told apart
-            if context.pid in self.neighbours(gpu):
+            if context.pid in self.neighbours(share):
                 continue
             if self.lists and now < context.listed_until:
                 return f"pid {context.pid} is listed"
@@ -120,8 +123,8 @@ class World:
             return f"{memory >> 20} MiB are in use"
         return ""
 
-    def neighbours(self, gpu: FakeGpu) -> set[int]:
-        """Processes of trials that live on other shares of the GPU."""
+    def neighbours(self, share: str) -> set[int]:
+        """Processes of trials that live on shares of GPUs, and of all that ever were on others than ``share``."""
         return set()
 
     def ill(self, gpu: FakeGpu) -> str:

@@ -155,7 +155,7 @@ class Schedule(World):
             for name in chosen:
                 for gpu in self.atoms[name].gpus:
                     slack = SICK_S if self.sick(gpu) else SEEN_WITHIN_S
-                    wrong = self.dirty(gpu, foreign_older_than=slack)
+                    wrong = self.dirty(gpu, foreign_older_than=slack, share=name)
                     assert not wrong, f"launch on {name}: {wrong}"
                     known = self.now - self.bad_since.get(self._board(gpu).uuid, self.now) > slack
                     assert not (known and self.ill(gpu)), f"launch on {name}: {self.ill(gpu)}"
@@ -256,7 +256,7 @@ class Schedule(World):
         atom = self.atoms[name]
         assert atom.state == "QUARANTINED", f"{name} is back and {atom.state}"
         for gpu in atom.gpus:
-            wrong = self.dirty(gpu, foreign_older_than=SEEN_WITHIN_S)
+            wrong = self.dirty(gpu, foreign_older_than=SEEN_WITHIN_S, share=name)
             assert not wrong, f"{name} is back: {wrong}"
             assert not (self.asking and self.ill(gpu)), f"{name} readmitted: {self.ill(gpu)}"
         atom.state = "FREE"
@@ -327,9 +327,15 @@ class Shared(Schedule):
             gpu.mig, gpu.slices = False, []
             gpu.unsupported -= {"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", *lists}
         self.units = list(self.driver.gpus)
+        self.begun: list[Trial] = []
 
-    def neighbours(self, gpu: FakeGpu) -> set[int]:
-        return {pid for trial in self.trials for pid in trial.pids}
+    def _start_ranks(self, chosen: list[str]) -> None:
+        super()._start_ranks(chosen)
+        self.begun.append(self.trials[-1])
+
+    def neighbours(self, share: str) -> set[int]:
+        elsewhere = [trial for trial in self.begun if share and share not in trial.atoms]
+        return {pid for trial in (*self.trials, *elsewhere) for pid in trial.pids}
 
 
 class _Child:

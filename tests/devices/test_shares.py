@@ -94,6 +94,55 @@ def test_a_process_that_has_escaped_is_in_the_way_beside_a_share_never_used(box:
     assert TWO in {fault.device for fault in devices.told(Quarantined)}
 
 
+@pytest.mark.parametrize(("listed_s", "memory_s"), [(8.0, 0.5), (0.5, 8.0), (8.0, 8.0)])
+@pytest.mark.parametrize("was_used", [False, True])
+def test_a_free_share_is_given_out_beside_one_that_drains(
+    box: Box, listed_s: float, memory_s: float, was_used: bool
+) -> None:
+    """What is left is the other trial's: its own share was proven free. The release that goes on stays strict."""
+    devices, _ = begin(box, atoms_per_gpu=2)
+    if was_used:
+        run_trial(box, devices, TWO, 10, GIB)
+        box.driver.end(10)
+        assert devices.released([TWO], 2.0) is not None
+    run_trial(box, devices, ONE, 11, 5 * GIB)
+    box.driver.end(11, listed_s, memory_s)
+    assert devices.released([ONE], 4.0) is None
+    assert devices.told(Quarantined) == []
+    run_trial(box, devices, TWO, 12, 5 * GIB)
+    assert devices.released([ONE], 2.0) is None
+    assert devices.released([ONE], 3.5) is not None
+    assert devices.told(Quarantined) == []
+
+
+def test_a_stranger_beside_one_that_drains(box: Box) -> None:
+    """A share that is given out meanwhile is still looked at for strangers."""
+    devices, _ = begin(box, atoms_per_gpu=2)
+    run_trial(box, devices, ONE, 11, 5 * GIB)
+    box.driver.end(11, 20.0, 20.0)
+    devices.confirm_release([ONE], LIMIT_S)
+    box.driver.start(box.gpus[0], 77, GIB, user="bob", command="python his.py", ours=False)
+    box.clock.advance(2.5)
+    assert [fault.device for fault in devices.told(Quarantined)] == [TWO]
+    box.driver.end(77)
+    box.clock.advance(6.0)
+    assert devices.recovered() == (TWO,)
+
+
+def test_a_free_share_beside_a_release_given_up(box: Box) -> None:
+    """That memory may never come back: no trial is to be short of it."""
+    devices, _ = begin(box, atoms_per_gpu=2)
+    run_trial(box, devices, ONE, 11, 5 * GIB)
+    box.driver.end(11, 0.1, 100.0)
+    devices.confirm_release([ONE], LIMIT_S)
+    box.clock.advance(LIMIT_S - 1.0)
+    assert devices.told(Quarantined) == []
+    box.clock.advance(3.0)
+    assert [fault.device for fault in devices.told(Quarantined)] == [ONE, TWO]
+    box.clock.advance(50.0)
+    assert set(devices.recovered()) == {ONE, TWO}
+
+
 def test_health_is_the_gpus(box: Box, shared: Watched) -> None:
     box.gpus[0].lost_from = box.clock.now()
     box.clock.advance(2.0)
