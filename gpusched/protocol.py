@@ -113,7 +113,7 @@ def as_metric(value: float) -> Metric:
 
 
 class Saved(Frame, tag="saved"):
-    """A checkpoint of this step is committed. ``save_s``: how long training stood still for it."""
+    """A checkpoint of this step is committed. ``save_s``: how long it took."""
 
     step: Count
     save_s: Seconds

@@ -81,7 +81,7 @@ class Reported(Event, kw_only=True):
 
 
 class CheckpointSaved(Event, kw_only=True):
-    """A checkpoint of this step is committed on disk. ``save_s``: how long training stood still for it."""
+    """A checkpoint of this step is committed on disk. ``save_s``: how long it took."""
 
     trial: int
     incarnation: int

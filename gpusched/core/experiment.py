@@ -237,6 +237,7 @@ class Experiment:
         if trial is None:
             return
         trial.save_s, trial.last_saved_at = event.save_s, self.state.now
+        self.state.longest_save_s = max(self.state.longest_save_s, event.save_s)
         self._do.saved(trial, event.step)
 
     def _exited(self, event: TrialExited) -> None:

@@ -111,6 +111,8 @@ class State:
         self.best: BestCheckpoint | None = None
         #: When a trial was last asked to save because it had become the best.
         self.best_asked_at = NEVER
+        #: The longest that a checkpoint of any trial took.
+        self.longest_save_s = 0.0
         self.failures = 0
         self.has_reports = False
         #: Trials that go on as soon as atoms are free, whatever the policy thinks, in the order asked: a person

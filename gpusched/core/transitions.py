@@ -400,18 +400,20 @@ class Transitions:
     def save_if_due(self, trial: TrialRecord) -> None:
         """Have a running trial saved that has trained for ``save_every_s`` without it: a machine may die.
 
-        A trial that was asked and has committed nothing (its disk refused) is asked again, less and less often.
+        A trial that was asked and has committed nothing (its disk refused) is asked again, less and less often, and not
+        while it may be writing: it would stop training until it has written, and write again.
         """
         state, rules = self._state, self._state.rules
         if rules.version < 3 or rules.save_every_s is None or trial.state is not S.RUNNING:
             return
         pause_s = max(rules.save_every_s, trial.save_s / rules.save_share)
-        due_at = max(trial.last_saved_at, trial.up_at or 0.0) + pause_s
-        asked_at = trial.save_asked_at
-        patience_s = max(SAVE_RETRY_S, 2 * trial.save_s, asked_at - due_at)
+        unsaved_s = state.now - max(trial.last_saved_at, trial.up_at or 0.0)
+        unasked_s = state.now - trial.save_asked_at
+        overdue_when_asked_s = unsaved_s - unasked_s - pause_s
+        patience_s = max(SAVE_RETRY_S, 2 * state.longest_save_s, overdue_when_asked_s)
         if rules.version < 7:
             patience_s = pause_s
-        is_due = state.now >= max(due_at, asked_at + min(patience_s, pause_s))
+        is_due = unsaved_s >= pause_s and unasked_s >= min(patience_s, pause_s)
         if is_due and not trial.doom:
             trial.save_asked_at = state.now
             self.add(Save(trial.id, trial.incarnation))

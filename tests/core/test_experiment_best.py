@@ -142,6 +142,24 @@ def test_a_save_that_is_refused_is_asked_for_again_less_and_less_often(
     assert found[: len(asked)] == asked
 
 
+def test_a_trial_that_may_be_writing_its_first_checkpoint_is_not_asked_again() -> None:
+    """Trial 0 has told how long one takes here."""
+    script = stages.starting(save_every_s=100.0).report(0, 0.5).drop().wants(Start(1))
+    script.saved(0, 1, save_s=20.0).drop().report(1, 0.1).drop()
+    for wait_s in (100.0, 10.0, 20.0):
+        script.wait(wait_s).report(1, 0.1)
+        script.expect(Save(1, 1)) if wait_s == 100.0 else script.expect_nothing()
+    script.wait(10.0).report(1, 0.1).expect(Save(1, 1))
+
+
+def test_rules_before_7_ask_exactly_when_they_did() -> None:
+    """103.2 + 100.0 is 203.2, and 203.2 - 103.2 is less than 100.0: a journal must not diverge for want of a bit."""
+    script = stages.running(save_every_s=100.0, version=6)
+    script.wait(103.2 - script.now).report(0, 0.1).expect(Save(0, 1))
+    script.wait(203.2 - script.now).report(0, 0.1)
+    assert (script.now, script.take()) == (203.2, [])
+
+
 @pytest.mark.parametrize("rules", [{"save_every_s": None}, {"version": 2}])
 def test_where_it_is_off_only_the_best_is_saved(rules: dict[str, Any]) -> None:
     stages.running(**rules).wait(900.0).report(0, 0.1).expect_nothing()
