@@ -17,7 +17,7 @@ from gpusched.text import clean, count, show_memory
 LABEL = "atoms  "
 #: With less room, a device that is out of use shows why instead of its figures.
 _ROOM_FOR_BOTH = 130
-_GPU = re.compile(r"([^/ ]+/)?GPU [0-9+/]+")
+_GPU = re.compile(r"([^/ ]+/)?GPU [0-9+/]+( #[0-9]+)?")
 
 
 def name_of(device: DeviceView) -> str:
@@ -26,9 +26,14 @@ def name_of(device: DeviceView) -> str:
     return clean(found[0] if found else device.id, 60)
 
 
+def gpu_of(device: DeviceView) -> str:
+    """Name the GPU that a device is, or has a share of: as reasons do that hold for all of its shares."""
+    return name_of(device).partition(" #")[0]
+
+
 def trouble(device: DeviceView) -> tuple[str, str]:
     """Return the device's state in a word and the reason without the device's name. A stranger's device is busy."""
-    why = device.reason.removeprefix(f"{name_of(device)}: ")
+    why = device.reason.removeprefix(f"{name_of(device)}: ").removeprefix(f"{gpu_of(device)}: ")
     busy = device.state == "quarantined" and why.startswith(("held by ", "leased by "))
     return ("busy" if busy else device.state), why
 

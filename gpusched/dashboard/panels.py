@@ -128,7 +128,8 @@ def _by_name(text: str, known: Sequence[DeviceView]) -> str:
     for device in known:
         if device.id in text and (name := devices.name_of(device)) != device.id:
             named = text.replace(device.id, name)
-            return named.replace(f"quarantined: {name}: ", "quarantined: ")
+            named = named.replace(f"quarantined: {name}: ", "quarantined: ")
+            return named.replace(f"quarantined: {devices.gpu_of(device)}: ", "quarantined: ")
     return text
 
 

@@ -62,6 +62,7 @@ def test_why_it_is_not_used_comes_before_its_figures_where_both_do_not_fit(
     [
         ("GPU 2+3 NVIDIA H100", "GPU 2+3"),
         ("GPU 0/1 NVIDIA H100 MIG 1g.10gb", "GPU 0/1"),
+        ("GPU 0 #2 NVIDIA H100 80GB HBM3", "GPU 0 #2"),
         ("core 3", "GPU-8932f937"),
         ("", "GPU-8932f937"),
     ],
@@ -79,6 +80,9 @@ def test_its_name_is_said_once_and_a_strangers_gpu_is_busy() -> None:
     assert line.startswith("GPU 0    busy          held by pid 9 (bob: sleep)")
     line = drawn(62, state="quarantined", trial=None, reason="GPU 0: the GPU is lost")
     assert line.startswith("GPU 0    quarantined   the GPU is lost")
+    share = {"label": "GPU 0 #2", "state": "quarantined", "trial": None}
+    line = drawn(62, **share, reason="GPU 0: held by pid 9 (bob: sleep)")
+    assert line.startswith("GPU 0 #2    busy          held by pid 9 (bob: sleep)")
 
 
 def test_in_a_narrow_panel_the_last_minute_takes_the_place_of_the_bar() -> None:
@@ -101,6 +105,11 @@ def test_decisions_name_a_gpu_as_the_panel_does() -> None:
     view: Any = SimpleNamespace(devices=(device,), decisions=(decision,))
     (line,) = panels.decisions(view, (), 80)
     assert line.plain == "1:01  GPU 0 is quarantined: the GPU is lost"
+    share = DeviceView(**{**BUSY, "id": f"{device.id}#2", "label": "GPU 0 #2"})
+    text = text.replace(device.id, share.id)
+    view.devices, view.decisions = (share,), (DecisionView(at=61.0, trial=None, text=text),)
+    (line,) = panels.decisions(view, (), 80)
+    assert line.plain == "1:01  GPU 0 #2 is quarantined: the GPU is lost"
 
 
 def test_the_atoms_of_a_cluster_have_a_row_for_each_node() -> None:
