@@ -96,13 +96,16 @@ class AtWork:
         """
         if self._copies is None:
             held = _held(tracked.values()).values()
+            models = [each for each in held if _parameters(each)]
+            self._copies, self._models = weakref.WeakKeyDictionary(), weakref.WeakSet(models)
+            if not all(_has_values(_parameters(each)) for each in models):
+                return  # a copy could not be compared with them
             known = {id(each) for value in held for each in _parameters(value)}
             known |= {id(each) for value in self._noticed for each in owned(value)}
             found = [each for each in live("torch.nn", "Module") if _is_apart(each, known)]
             inner = {id(part) for each in found for part in each.modules() if part is not each}
             outer = [each for each in found if id(each) not in inner]
-            self._copies = weakref.WeakKeyDictionary({each: (_values(each), 0) for each in outer})
-            self._models = weakref.WeakSet(each for each in held if _parameters(each))
+            self._copies.update({each: (_values(each), 0) for each in outer})
             return
         for copy, (before, still) in list(self._copies.items()):
             now = _values(copy)

@@ -77,6 +77,17 @@ def test_what_is_saved_is_not_forgotten(
     assert found is None if lost is None else lost in str(found)
 
 
+def test_copies_of_a_model_that_cannot_be_compared_with_are_left_alone() -> None:
+    at_work = AtWork()
+    table = nn.ParameterList([nn.Parameter(torch.eye(2).to_sparse())])
+    evaluated = nn.ParameterList([nn.Parameter(torch.eye(2))])
+    for _ in range(3):
+        at_work.look_at_copies({"table": table})
+        with torch.no_grad():
+            evaluated[0].mul_(0.5)
+    assert at_work.forgotten({"table": table}) is None
+
+
 def test_copies_without_values_to_read_are_passed_over_and_others_are_noticed() -> None:
     at_work = AtWork()
     model = nn.Linear(2, 2)
