@@ -78,15 +78,16 @@ def _dots(
     """Return (cell, dots) of one curve. Kept, as most curves of a search stand still from one frame to the next."""
     first, last, low, high = window
     columns, rows = width * 2 - 1, height * 4 - 1
+    # Halves keep the difference of huge numbers finite; of the smallest ones nothing is left.
+    wide, tall = last / 2 - first / 2, high / 2 - low / 2
     cells: dict[int, int] = {}
     before: tuple[int, int] | None = None
     for x, y in points:
         if y is None:
             before = None
             continue
-        # Halves keep the difference of huge numbers finite.
-        across = (x / 2 - first / 2) / (last / 2 - first / 2) if last > first else 0.5
-        up = (y / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
+        across = (x / 2 - first / 2) / wide if wide > 0 else 0.5
+        up = (y / 2 - low / 2) / tall if tall > 0 else 0.5
         place = (round(across * columns), round((1 - min(1.5, max(-0.5, up))) * rows))
         for column, row in _line(before or place, place):
             if 0 <= row <= rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.text import Text
@@ -32,6 +32,7 @@ def test_a_long_curve_keeps_its_ends() -> None:
 
 
 @given(points, st.integers(0, 80), st.integers(0, 12))
+@example([0.0, 5e-324], 40, 6)
 def test_any_curve_can_be_drawn(curve: list[float | None], width: int, height: int) -> None:
     assert cell_len(marks.sparkline(curve, width)) == min(width, len(curve))
     lines = chart([Curve(tuple(enumerate(curve)), "")], width, height)
