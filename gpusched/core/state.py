@@ -161,10 +161,14 @@ class State:
 
     @property
     def kept_for(self) -> TrialRecord | None:
-        """The wanted trial for which free atoms are kept until there are enough; None: there is none."""
+        """The wanted trial for which free atoms are kept until there are enough; None where one before it may go on."""
         room, most = self.devices.room(), self.devices.most
-        wanted = (self.trials[number] for number in self.wanted)
-        return next((trial for trial in wanted if room < trial.least_atoms <= most), None)
+        for trial in (self.trials[number] for number in self.wanted):
+            if room < trial.least_atoms <= most:
+                return trial
+            if trial.state is TrialState.PAUSED:
+                return None
+        return None
 
     def room(self, near: Sequence[str] = ()) -> int:
         """Return the most atoms that one trial could be given now; ``near``: those that it has already."""

@@ -261,6 +261,18 @@ def test_what_comes_free_is_kept_for_a_trial_that_needs_more() -> None:
     script.exited(2, "finished").drop().released("d2").expect(launch(0, 2, "d0", "d2"))
 
 
+def test_a_trial_that_was_wanted_before_one_that_needs_more_goes_first() -> None:
+    script = Script(devices=3, splits_batch=True).wants(*[Start(1)] * 4).start().drop()
+    script.up(1).report(1, 0.1).drop().asked("pause", 1).drop().report(1, 0.1).drop()
+    script.exited(1, "yielded", saved=2).drop().released("d1").expect(launch(3, 1, "d1"))
+    script.asked("unpause", 1).expect_nothing()
+    outgrown(script.report(0, 0.1).drop()).drop()
+    script.released("d0").expect(launch(1, 2, "d0"))
+    assert script.state.kept_for is script.trial(0)
+    script.exited(2, "finished").drop().released("d2").expect_nothing()
+    script.exited(3, "finished").drop().released("d1").expect(launch(0, 2, "d1", "d2"))
+
+
 def test_a_trial_that_needed_more_atoms_goes_on_with_no_fewer() -> None:
     """Also where the policy resumes it with one, and where a device is lost that it needs."""
     script = outgrown(stages.running(splits_batch=True)).drop().released("d0").drop()
