@@ -68,7 +68,13 @@ class Node:
         self.keys = Keys(shared)
         self.process = secrets.token_hex(8)
         self.paths = ExperimentPaths(home_of(shared, name))
-        self._lock = Lock.take(self.paths.lock)
+        try:
+            self._lock = Lock.take(self.paths.lock)
+        except InputError:
+            raise InputError(
+                f"node {name} takes part in {shared.name} already: another process of this machine is that node; give "
+                f"this one a name of its own (--name), or end that one"
+            ) from None
         self.is_over = False
         private_folder(self.shared.written)
         for link in LINKS:

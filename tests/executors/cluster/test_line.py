@@ -20,8 +20,10 @@ from typing import Any
 import pytest
 
 from gpusched.core.decisions import Launch
+from gpusched.errors import InputError
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.line import Keys, dial
+from gpusched.executors.cluster.node import Node as NodeProcess
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import read_json
 from gpusched.protocol import BadFrame, encode
@@ -189,6 +191,11 @@ def test_a_second_machine_of_the_same_name_is_refused(bed: Bed) -> None:
     assert "a second machine that calls itself node node0 was refused" in bed.said
     assert bed.node("node0").peer is first
     assert is_well(bed)
+
+
+def test_a_second_process_of_a_node_is_refused(bed: Bed) -> None:
+    with pytest.raises(InputError, match=r"^node node0 takes part in .* already: .*--name"):
+        NodeProcess(bed.paths.root, "node0")
 
 
 def dial_while(bed: Bed) -> ssl.SSLSocket:
