@@ -60,10 +60,6 @@ class Bootstrap(Protocol):
         """
         ...
 
-    def lost(self) -> set[str]:
-        """Name the nodes that are believed to be gone: a hint, which proves nothing."""
-        ...
-
     def close(self) -> None:
         """Give everything back. The nodes have been told to leave."""
         ...
@@ -120,9 +116,6 @@ class LocalBootstrap:
         finally:
             os.close(log)
         self._started.append((name, process))
-
-    def lost(self) -> set[str]:
-        return set()
 
     def close(self) -> None:
         for _, process in self._started:

@@ -391,7 +391,7 @@ class ClusterExecutor:
         node.devices, node.why_not = (), ""
         peer.hear(frames.from_node, partial(self._said, node))
         peer.on_end = partial(self._hung_up, node)
-        peer.send(frames.Welcome(self._setting.epoch, self._setting.recipe.resolved()))
+        peer.send(frames.Welcome(self._setting.recipe.resolved()))
 
     def _refuse(self, peer: Peer, name: str) -> None:
         """Turn away a second machine of the same name, or the two would push each other out for ever."""

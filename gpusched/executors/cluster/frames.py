@@ -86,9 +86,8 @@ class Beat(Frame, tag="beat"):
 
 
 class Welcome(Frame, tag="welcome"):
-    """The daemon takes the node: its epoch, and the recipe with the values of ``env``."""
+    """The daemon takes the node; the recipe with the values of ``env``."""
 
-    epoch: Count
     recipe: dict[str, Any]
 
 

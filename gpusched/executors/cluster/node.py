@@ -133,7 +133,6 @@ class Session:
         self._executor: TorchrunExecutor | None = None
         self._seqs: dict[int, int] = {}
         self._heard_s = self._beat_s = 0.0
-        self._is_ready = False
         #: Why this node can run no trial; empty where it can.
         self.why_not = ""
 

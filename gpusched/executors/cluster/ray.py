@@ -49,7 +49,6 @@ class Survey(msgspec.Struct, frozen=True):
     """All that Ray says about the nodes. ``waiting``: why a node offers nothing."""
 
     offers: list[NodeOffer] = []
-    lost: frozenset[str] = frozenset()
     waiting: dict[str, str] = {}
 
 
@@ -116,9 +115,6 @@ class RayBootstrap:
 
     def start(self, name: str, argv: list[str], env: dict[str, str]) -> None:
         self._call("start", {"name": name, "argv": argv, "env": env}, type(None))
-
-    def lost(self) -> set[str]:
-        return set(self._look().lost)
 
     def look(self, argv: Sequence[str]) -> tuple[NodeLook, ...]:
         """Have every node describe itself; ``argv`` is tried on each, and prints gpusched's version."""

@@ -181,7 +181,7 @@ class Bridge:
             self._names[node] = name
 
     def survey(self, lease_s: float) -> Json:
-        """Reserve the devices of new nodes; return all offers, the names of nodes that Ray lost, and why nodes wait."""
+        """Reserve the devices of new nodes; return all offers, and why nodes wait."""
         alive = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
         for node in self._offers.keys() - alive.keys():
             del self._offers[node]
@@ -202,12 +202,7 @@ class Bridge:
                 self._offers[row["NodeID"]] = tried.result()
             except Exception as error:
                 waiting[self._names[row["NodeID"]]] = one_line(error)
-        lost = {name for node, name in self._names.items() if node not in alive}
-        return {
-            "offers": list(self._offers.values()),
-            "lost": sorted(lost - {offer["name"] for offer in self._offers.values()}),
-            "waiting": waiting,
-        }
+        return {"offers": list(self._offers.values()), "waiting": waiting}
 
     def _name(self, row: Json, alive: dict[str, Json]) -> None:
         """Name a node after its host; nodes that share a host take a part of their ids."""

@@ -343,9 +343,6 @@ class PlayedCluster:
     def start(self, name: str, argv: list[str], env: dict[str, str]) -> None:
         self._nodes[name].start()
 
-    def lost(self) -> set[str]:
-        return set()
-
     def close(self) -> None: ...
 
 
