@@ -93,12 +93,14 @@ class Node:
                 time.sleep(pause_s)
                 pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
                 continue
-            session = Session(self, line)
+            began_s, session = time.monotonic(), Session(self, line)
             session.run()
             heard_s, pause_s = time.monotonic(), FIRST_PAUSE_S
             if session.why_not:
                 print(session.why_not, flush=True)
                 self._rest(CANNOT_PAUSE_S)
+            elif heard_s - began_s < BEAT_S:  # hung up on at once: a daemon of another version, say
+                self._rest(LONGEST_PAUSE_S)
         if self.is_over and not incarnations_left(self.paths.root):
             shutil.rmtree(self.paths.root, ignore_errors=True)
 

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -22,7 +23,7 @@ import pytest
 from gpusched.core.decisions import Launch
 from gpusched.errors import InputError
 from gpusched.executors.cluster import frames
-from gpusched.executors.cluster.line import Keys, dial
+from gpusched.executors.cluster.line import Keys, Line, Listener, dial, say_over
 from gpusched.executors.cluster.node import Node as NodeProcess
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import read_json
@@ -196,6 +197,34 @@ def test_a_second_machine_of_the_same_name_is_refused(bed: Bed) -> None:
 def test_a_second_process_of_a_node_is_refused(bed: Bed) -> None:
     with pytest.raises(InputError, match=r"^node node0 takes part in .* already: .*--name"):
         NodeProcess(bed.paths.root, "node0")
+
+
+def test_a_node_that_is_always_hung_up_on_dials_in_peace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon of another version, for example."""
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "disk"))
+    keys, dialled, hub = Keys(tmp_path), [], Hub(tmp_path / "daemon.sock")
+    keys.make()
+
+    def take(line: Line) -> None:
+        peer = hub.adopt(line)
+        peer.hear(frames.from_stranger, lambda hello: dialled.append(hello) or peer.close())
+
+    listener = Listener(keys, "127.0.0.1", 1, take)
+    hub.watch(listener.fileno(), listener.accept)
+    node = threading.Thread(target=NodeProcess(tmp_path, "node0").run)
+    node.start()
+    until_s = time.monotonic() + 1.2
+    while time.monotonic() < until_s:
+        hub.turn(0.01)
+    say_over(keys)
+    while node.is_alive():
+        hub.turn(0.01)
+    listener.close()
+    hub.close()
+    assert 1 <= len(dialled) <= 4
 
 
 def dial_while(bed: Bed) -> ssl.SSLSocket:
