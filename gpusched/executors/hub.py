@@ -120,6 +120,18 @@ class Hub:
         os.close(self._spare)
         self._epoll.close()
 
+    def accept(self, listener: socket.socket) -> socket.socket | None:
+        """Accept a connection, non-blocking; None where none waits, or where no descriptor is left for it."""
+        try:
+            line, _address = listener.accept()
+        except BlockingIOError:
+            return None
+        except OSError:
+            self._turn_one_away(listener)
+            return None
+        line.setblocking(False)
+        return line
+
     def adopt(self, line: socket.socket) -> Peer:
         """A connection made by ourselves, non-blocking: no hello; ``hear`` is to be called."""
         peer = Peer(self, line)
@@ -148,27 +160,22 @@ class Hub:
 
     def _accept(self) -> None:
         for _ in range(64):
-            try:
-                line, _address = self._listener.accept()
-            except BlockingIOError:
-                return
-            except OSError:
-                self._turn_one_away()
+            line = self.accept(self._listener)
+            if line is None:
                 return
             if _user_of(line) != os.getuid() or len(self._strangers) >= _MOST_STRANGERS:
                 line.close()
                 continue
-            line.setblocking(False)
             peer = Peer(self, line)
             self._peers[peer.fd] = peer
             self._strangers[peer.fd] = time.monotonic() + _HELLO_PATIENCE_S
             self._epoll.register(peer.fd, select.EPOLLIN)
 
-    def _turn_one_away(self) -> None:
+    def _turn_one_away(self, listener: socket.socket) -> None:
         """No descriptor is left for one more connection: without this the loop would spin on the one that waits."""
         os.close(self._spare)
         with suppress(OSError):
-            self._listener.accept()[0].close()
+            listener.accept()[0].close()
         self._spare = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def _drop_silent_strangers(self) -> None:

@@ -125,7 +125,7 @@ class ClusterExecutor:
         if not offers:
             raise DeviceError("the cluster has no node that could be used")
         host = interface_towards(next(iter(offers.values())).address)
-        self._listener = Listener(self._keys, host, self._setting.epoch, self.greet)
+        self._listener = Listener(self._keys, host, self._setting.epoch, self._hub, self.greet)
         self._hub.watch(self._listener.fileno(), self._listener.accept)
         self._looked_at = self.now()
         for name in {node_of(device): None for device in self._setting.devices}:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.errors import GpuschedError
+from gpusched.executors.hub import Hub
 from gpusched.folder.files import private_folder, read_json, write_durably
 
 DIAL_LIMIT_S = 5.0
@@ -130,7 +131,10 @@ class Line(ssl.SSLSocket):
 class Listener:
     """The daemon's end, on one interface. ``take`` gets each connection before its handshake. Raises GpuschedError."""
 
-    def __init__(self, keys: Keys, host: str, epoch: int, take: Callable[[Line], None]) -> None:
+    def __init__(
+        self, keys: Keys, host: str, epoch: int, hub: Hub, take: Callable[[Line], None]
+    ) -> None:
+        self._hub = hub
         self._rules = keys.context("daemon", "node", ssl.PROTOCOL_TLS_SERVER)
         self._rules.num_tickets = 0
         self._take = take
@@ -148,9 +152,10 @@ class Listener:
 
     def accept(self) -> None:
         """Accept whoever waits; the handshake follows as frames are read."""
+        line = self._hub.accept(self._socket)
+        if line is None:
+            return
         with suppress(OSError):  # also a TLS layer that cannot be put on a connection that has gone
-            line, _address = self._socket.accept()
-            line.setblocking(False)
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             secure = self._rules.wrap_socket(line, server_side=True, do_handshake_on_connect=False)
             assert isinstance(secure, Line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import shutil
 import socket
 import ssl
@@ -212,7 +213,7 @@ def test_a_node_that_is_always_hung_up_on_dials_in_peace(
         peer = hub.adopt(line)
         peer.hear(frames.from_stranger, lambda hello: dialled.append(hello) or peer.close())
 
-    listener = Listener(keys, "127.0.0.1", 1, take)
+    listener = Listener(keys, "127.0.0.1", 1, hub, take)
     hub.watch(listener.fileno(), listener.accept)
     node = threading.Thread(target=NodeProcess(tmp_path, "node0").run)
     node.start()
@@ -225,6 +226,34 @@ def test_a_node_that_is_always_hung_up_on_dials_in_peace(
     listener.close()
     hub.close()
     assert 1 <= len(dialled) <= 4
+
+
+def test_a_daemon_without_descriptors_turns_a_connection_away(tmp_path: Path) -> None:
+    """Its loop used to spin on the one that waits."""
+    keys, hub = Keys(tmp_path), Hub(tmp_path / "daemon.sock")
+    keys.make()
+    listener = Listener(keys, "127.0.0.1", 1, hub, lambda _line: None)
+    where = read_json(keys.address) or {}
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spares = []
+    with socket.create_connection((where["host"], where["port"])) as line:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 20, hard)
+        )
+        try:
+            with suppress(OSError):
+                while True:
+                    spares.append(os.dup(0))
+            listener.accept()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for spare in spares:
+                os.close(spare)
+        line.settimeout(5.0)
+        with suppress(ConnectionResetError):
+            assert line.recv(1) == b""
+    listener.close()
+    hub.close()
 
 
 def dial_while(bed: Bed) -> ssl.SSLSocket:
