@@ -113,7 +113,7 @@ class AtWork:
                 self._copies[copy] = now, still + 1
                 if still + 1 == _STILL_MAX:
                     del self._copies[copy]
-            elif all(now != _values(model) for model in self._models):
+            elif all(now != _values(model, like=copy) for model in self._models):
                 self._changing_copy = _lost(
                     f"a {type(copy).__name__} that no optimizer moves changes from report to report (an average of "
                     f"weights, a target network), and trial.track does not have it"
@@ -227,10 +227,12 @@ def _has_values(parameters: Sequence[Any]) -> bool:
     )
 
 
-def _values(model: Any) -> list[float]:
-    """Return a few numbers that tell models of one shape apart."""
+def _values(model: Any, like: Any = None) -> list[float]:
+    """Return a few numbers that tell models of one shape apart; in the precision of the model ``like``, if given."""
     from gpusched.worker.state import sampled
 
     parameters = _parameters(model)
     found = sampled([*parameters[:2], *parameters[-2:]], _COMPARED)
+    if like is not None:
+        found = found.to(_parameters(like)[0].dtype)
     return [float(value) for value in found.nan_to_num()]

@@ -77,6 +77,18 @@ def test_what_is_saved_is_not_forgotten(
     assert found is None if lost is None else lost in str(found)
 
 
+def test_a_copy_for_evaluation_may_be_in_half_precision() -> None:
+    at_work = AtWork()
+    model = nn.Linear(2, 2)
+    evaluated = copy.deepcopy(model).to(torch.bfloat16)
+    for _ in range(3):
+        with torch.no_grad():
+            model.weight.mul_(0.7)
+        evaluated.load_state_dict(model.state_dict())
+        at_work.look_at_copies({"model": model})
+    assert at_work.forgotten({"model": model}) is None
+
+
 def test_copies_of_a_model_that_cannot_be_compared_with_are_left_alone() -> None:
     at_work = AtWork()
     table = nn.ParameterList([nn.Parameter(torch.eye(2).to_sparse())])
