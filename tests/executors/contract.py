@@ -277,6 +277,8 @@ class ExecutorContract:
             assert the_exit(events, trial).outcome == "finished"
 
     def test_poll_returns_in_time_when_nothing_happens(self, rig: Rig) -> None:
-        until = rig.executor.now() + 0.1
-        assert list(rig.executor.poll(until)) == []
-        assert rig.executor.now() >= until
+        until, turns = rig.executor.now() + 0.1, 0
+        while rig.executor.now() < until:  # a ring, such as a bootstrap's answer, may end one early
+            assert list(rig.executor.poll(until)) == []
+            turns += 1
+        assert turns <= 3
