@@ -1,4 +1,4 @@
-"""This machine: ``doctor`` and ``gpus``."""
+"""Commands about the machine: ``doctor`` and ``gpus``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What follows the end of an incarnation: where its trial goes, and whose fault it was.
+"""Consequences of an incarnation's end: where its trial goes, and whose fault the end was.
 
 A script that fails has failed; what the machine did to a trial is made good by a relaunch. What was told to die was
 killed, whatever it says with its last breath: a script may catch SIGTERM and exit as if it were done.

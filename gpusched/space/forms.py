@@ -6,6 +6,7 @@ operations on floats; no libm); it never lies outside the bounds, quantisation i
 
 from __future__ import annotations
 
+import abc
 import copy
 import decimal
 import functools
@@ -25,12 +26,12 @@ MAX_OPTIONS = 10_000
 _EXACT = decimal.Context(prec=40, Emin=-999_999, Emax=999_999)
 
 
-class Form:
+class Form(abc.ABC):
     """A way to draw a value; ``str`` words it for people."""
 
+    @abc.abstractmethod
     def draw(self, bits: int) -> object:
         """Return the value for this uniformly random number of 128 bits."""
-        raise NotImplementedError
 
     def may_be(self, value: object) -> bool | None:
         """Tell whether the value can be drawn; None for a continuous range, from which no single value is."""

@@ -122,7 +122,7 @@ class Snapshot:
                 raise MemoryError(f"no room for a snapshot: {error}") from None
 
     def _view(self) -> memoryview:
-        """All of it: whoever opens the memory finds one archive, and nothing behind it."""
+        """Return the whole snapshot, cut to its end: a reader of the memory finds one archive, and nothing behind."""
         os.ftruncate(self._file, self._end)
         if self._map is None or len(self._map) != self._end:
             self._map = mmap.mmap(self._file, self._end, mmap.MAP_SHARED, mmap.PROT_READ)

@@ -34,7 +34,7 @@ class Keys:
 
     @property
     def address(self) -> Path:
-        """Where the newest daemon listens: ``{"host", "port", "epoch"}``; ``{"over": true}`` after the search."""
+        """File with the newest daemon's address: ``{"host", "port", "epoch"}``; ``{"over": true}`` after the search."""
         return self.folder / "cluster.json"
 
     def proof(self, node: str) -> Path:
