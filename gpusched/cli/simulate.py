@@ -26,7 +26,12 @@ def _prepare(parser: argparse.ArgumentParser) -> None:
     common.add_set(parser, "an option of every policy that has it; POLICY.KEY=VALUE: of one policy")
     add(parser, "--seeds N", "number of seeds (10)", type=int, default=10)
     add(parser, "--seed N", "the first seed (0)", type=int, default=0)
-    add(parser, "--target X", "measure when this metric is reached", type=float)
+    add(
+        parser,
+        "--target X",
+        "metric that is good enough: a run ends when a trial reaches it",
+        type=float,
+    )
     _add_machine(parser.add_argument_group("the simulated machine"))
     trouble = parser.add_argument_group("noise and faults")
     for usage, meaning in _TROUBLE.items():
@@ -53,6 +58,8 @@ def _add_machine(group: Any) -> None:
         add(group, f"--{name}-delay S", meaning, type=float)
     rented = "elastic: atoms are rented and paid for by use"
     add(group, "--pool", rented, choices=("fixed", "elastic"), default="fixed", action="store")
+    add(group, "--instance N", "atoms of an elastic pool rented together (1)", type=int, default=1)
+    add(group, "--price X", "price of an instance-hour", type=float, default=0.0)
     add(group, "--max-atoms N", "most atoms for a trial", type=int)
     add(group, "--sizes N,N", "allowed numbers of atoms for a trial")
     add(group, "--max-trials N", "draw at most N configurations", type=int)
@@ -66,6 +73,7 @@ _DELAYS = {
     "save": "pause of training for a checkpoint",
     "exit": "from the last word to the end of the processes",
     "release": "from the end of the processes to the confirmed release",
+    "provision": "from renting an instance of an elastic pool to its first launch",
 }
 _TROUBLE = {
     "--time-noise X": "standard deviation of the logarithm of step times",
@@ -146,7 +154,8 @@ def _request(args: argparse.Namespace) -> Any:
         f"{name.replace('-', '_')}_s": given[f"{name.replace('-', '_')}_delay"] for name in _DELAYS
     }
     faults = {name: given[name] for name in ("crash", "lost", "hang", "quarantine")}
-    more = {name: given[name] for name in ("max_atoms", "max_trials", "target")}
+    names_of_more = ("max_atoms", "max_trials", "target", "instance", "price")
+    more = {"elastic": elastic, **{name: given[name] for name in names_of_more}}
     return Request(
         workload=args.workload,
         policies=list(dict.fromkeys(names)),
@@ -160,7 +169,6 @@ def _request(args: argparse.Namespace) -> Any:
         faults=Faults(**faults, readmit_s=args.readmit),
         seeds=args.seeds,
         first_seed=args.seed,
-        elastic=elastic,
         sampler=args.sampler,
         more={**more, "assumed": args.assume, "sizes": _sizes(args.sizes)},
     )
@@ -245,5 +253,6 @@ def _columns(
         ("trials", lambda row: row.trials, True),
         ("steps", lambda row: row.steps, True),
         ("device-s", lambda row: row.cost_s, True),
+        ("cost", lambda row: row.cost, any(row.cost.mean for row in rows)),
     ]
     return [(name, show) for name, show, is_shown in columns if is_shown]

@@ -19,7 +19,9 @@ from dataclasses import dataclass, field
 #:     report of a launch counts its steps from the checkpoint.
 #: 6   a trial that leaves because the search ends saves its step, so that a search that goes on loses nothing of it.
 #: 7   a trial whose save was refused is asked again after ``SAVE_RETRY_S``, not after another ``save_every_s``.
-RULES_VERSION = 7
+#: 8   ``pop`` aims at the recipe's target, judges a trial's present metric by the kill threshold, limits the
+#:     configurations in all, and gives slots to new and suspended ones alternately.
+RULES_VERSION = 8
 
 SAVE_RETRY_S = 10.0
 """After an unanswered request for a checkpoint, until the next; twice as long each time, at most ``save_every_s``."""

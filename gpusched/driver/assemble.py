@@ -104,6 +104,7 @@ def read_recipe(paths: ExperimentPaths) -> Recipe:
 
 def rules(recipe: Recipe, profile: Measured | None = None) -> Rules:
     """Return the core's part of a recipe; ``profile``: earlier measurements of it."""
+    has_own_target = recipe.rules_version < 8 and "target" in recipe.policy_options
     known = Rules(
         deadline_s=recipe.deadline_s,
         version=recipe.rules_version,
@@ -114,7 +115,7 @@ def rules(recipe: Recipe, profile: Measured | None = None) -> Rules:
         splits_batch=recipe.batch == "global",
         scaling=recipe.scaling,
         max_trials=recipe.max_trials,
-        target=None if "target" in recipe.policy_options else recipe.target,
+        target=None if has_own_target else recipe.target,
         target_for=recipe.target_for,
         max_failures=recipe.max_failures,
         kill_grace_s=recipe.grace_s,

@@ -9,15 +9,20 @@
     promising trials (the first S_effective by p) keep their atoms; the other trials take turns: after b steps an
         opportunistic trial is suspended and the next one in line runs         ``on_capacity``      (3.2, 5.3)
 
-A *slot* is ``atoms`` atoms. Never-run configurations come before suspended ones, at most ``configurations`` of them are
-under way at a time (the paper has 100 in all). With a ``target`` the search ends when a trial reaches it. Without one
-the target rises: it lies ``raise_by`` of the way from the best metric so far to the best possible one, and moves on
-when it is reached (section 9 names such a "dynamic target approach" without details). The trial with the best metric so
-far is never poor: it is the model that would be kept.
+A *slot* is ``atoms`` atoms. At most ``configurations`` are tried in all. New ones and suspended ones are given slots
+alternately: "we suspend it and start a new job" (5.3) alone would starve the suspended while new ones last. The target
+is the recipe's. Without one it rises: it lies ``raise_by`` of the way from the best metric so far to the best possible
+one, and moves on when it is reached (section 9 names such a "dynamic target approach" without details). The trial with
+the best metric so far has a chance, whatever p says: its model would be kept. The kill threshold judges the present: a
+reward may fall to that of a trial that has learnt nothing ("learning-crash", 6.3).
+
+Before rules version 8 POP had a target of its own, at which it ended the search, judged the best metric by the kill
+threshold, limited the configurations under way at a time, and started new ones as long as there were any.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +38,7 @@ from gpusched.core.decisions import (
     Stop,
 )
 from gpusched.core.policy import TrialView, View
+from gpusched.core.rules import Rules
 from gpusched.core.trial import NEVER, TrialState
 from gpusched.policies import base
 from gpusched.policies.confidence import Confidence
@@ -47,16 +53,16 @@ class Options(base.Options):
     R: int | None = 81
     atoms: int = 1
     b: int = 10
-    #: The metric that is good enough (None: it rises with what is reached).
+    #: Of searches begun before rules version 8; since then POP aims at the recipe's target.
     target: float | None = None
-    #: A metric that a trial which learns at all must have passed by its first judgement.
+    #: A metric above that of a trial which has not learnt anything, or has unlearnt it.
     kill_threshold: float | None = None
     #: Below this chance to reach the target a trial is poor.
     p_poor: float = 0.05
     #: Distance of a rising target beyond the best metric, as a share of what is still possible.
     raise_by: float = 0.1
-    #: Most trials under way at a time.
-    configurations: int = 100
+    #: Most configurations in all (None: as many as there are).
+    configurations: int | None = 100
     predictor: PredictorName = "mcmc"
     #: The values that the metric can have.
     metric_min: float | None = None
@@ -66,20 +72,28 @@ class Options(base.Options):
         yield from base.Options.problems(self)
         for name in ("atoms", "b", "configurations"):
             value = getattr(self, name)
-            if value < 1:
+            if value is not None and value < 1:
                 yield name, f"must be at least 1, not {value}"
         if not 0 <= self.p_poor < 1:
             yield "p_poor", f"must be at least 0 and below 1, not {self.p_poor:g}"
         if not 0 < self.raise_by < 1:
             yield "raise_by", f"must be between 0 and 1, not {self.raise_by:g}"
+        if self.target is not None:
+            yield (
+                "target",
+                f"pop aims at the recipe's target; write target: {self.target:g} beside policy, not in it",
+            )
         yield from bounds_problems(self.metric_min, self.metric_max, needed_by="pop")
-        if self.metric_min is None or self.metric_max is None:
-            return
-        for name in ("target", "kill_threshold"):
-            value = getattr(self, name)
-            if value is not None and not self.metric_min <= value <= self.metric_max:
-                bounds = f"{self.metric_min:g} to {self.metric_max:g}"
-                yield name, f"must lie within the metric's bounds, {bounds}; it is {value:g}"
+        if not self.is_within_bounds(self.kill_threshold):
+            yield "kill_threshold", f"must lie within {self.bounds}; it is {self.kill_threshold:g}"
+
+    def is_within_bounds(self, metric: float | None) -> bool:
+        low, high = self.metric_min, self.metric_max
+        return metric is None or low is None or high is None or low <= metric <= high
+
+    @property
+    def bounds(self) -> str:
+        return f"the metric's bounds, {self.metric_min:g} to {self.metric_max:g}"
 
 
 class Pop(base.Policy):
@@ -97,6 +111,8 @@ class Pop(base.Policy):
         self._best_trial: int | None = None
         self._target: float | None = None
         self._reached_by: int | None = None
+        #: Whether the last slot went to a new configuration: the next one is for a suspended trial.
+        self._gave_to_new = False
         #: Suspended trials, in the order of their turns.
         self._line: deque[int] = deque()
         #: Promising trials that are suspended: they come first, and others make room for them.
@@ -109,8 +125,10 @@ class Pop(base.Policy):
 
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         self._note_metric(view, trial)
-        if self._has_reached(view, trial):
+        if view.rules.version < 8 and self._has_reached(view, trial):
             return self._finish(view, trial)
+        if view.rules.is_reached_by(trial.curve):
+            return base.NOTHING  # the search ends here
         done = base.complete_at(trial, self.options.R)
         if done:
             return done
@@ -124,7 +142,8 @@ class Pop(base.Policy):
     def _judge(self, view: View, trial: TrialView) -> Sequence[Decision]:
         """5.3, OnIterationFinish on an evaluation boundary."""
         threshold = self.options.kill_threshold
-        if threshold is not None and trial.best_score < threshold * view.rules.sign:
+        score = trial.best_score if view.rules.version < 8 else trial.score
+        if threshold is not None and score < threshold * view.rules.sign:
             why = f"poor: not past {threshold:g} after {trial.step} steps"
             return (Stop(trial.id, why),)
         asked = self._ask(view, trial) if trial.metric is not None else None
@@ -251,7 +270,7 @@ class Pop(base.Policy):
 
     def _waiting(self, view: View) -> float:
         """Return how many trials and new configurations would take a slot."""
-        new = max(0, min(view.draws_left, self.options.configurations - self._active(view)))
+        new = max(0, min(view.draws_left, self._most_new(view)))
         suspended = sum(not view.trials[trial].held_by_user for trial in view.paused)
         return new + max(suspended, len(self._urgent))
 
@@ -266,16 +285,20 @@ class Pop(base.Policy):
             if trial in view.paused and not view.trials[trial].held_by_user:
                 p = self.confidence.of(trial)
                 return (Resume(trial, atoms, f"promising: p = {p:.2f}"),)
-        if view.can_draw and self._active(view) < self.options.configurations:
-            return (Start(atoms, "a new configuration"),)
-        next_trial = self._next_in_line(view)
-        if next_trial is None:
-            return base.NOTHING
-        self._line.popleft()
-        return (Resume(next_trial, atoms, "its turn again"),)
+        may_begin = view.can_draw and self._most_new(view) > 0
+        is_turn_of_new = may_begin and not (self._gave_to_new and view.rules.version >= 8)
+        suspended = None if is_turn_of_new else self._next_in_line(view)
+        self._gave_to_new = may_begin and suspended is None
+        if suspended is not None:
+            self._line.popleft()
+            return (Resume(suspended, atoms, "its turn again"),)
+        return (Start(atoms, "a new configuration"),) if may_begin else base.NOTHING
 
-    def _active(self, view: View) -> int:
-        return len(view.trials) - self._ended
+    def _most_new(self, view: View) -> float:
+        """Return how many more configurations the options allow."""
+        most = self.options.configurations
+        over = self._ended if view.rules.version < 8 else 0
+        return math.inf if most is None else most - len(view.trials) + over
 
     def _next_in_line(self, view: View) -> int | None:
         """The suspended trial whose turn is next; brought to the head of the line."""
@@ -294,12 +317,18 @@ class Pop(base.Policy):
             self._ended += 1
             self.confidence.forget(trial.id)
         elif trial.id not in self._line:
+            if not self._line:
+                self._gave_to_new = False  # one that has just had its turn makes way for a new one
             self._line.append(trial.id)
         if len(self.confidence):
             self._classify(view)
         return base.NOTHING
 
     # ------------------------------------------------------------ for people
+
+    def problems(self, rules: Rules, atoms: int) -> Iterator[base.BadOption]:
+        if not self.options.is_within_bounds(rules.target):
+            yield "metric_max", f"the target {rules.target:g} must lie within {self.options.bounds}"
 
     def notes(self, view: View) -> Sequence[str]:
         lines = []

@@ -17,7 +17,7 @@ from gpusched.errors import RecipeError
 from gpusched.recipe import checks
 from gpusched.recipe.messages import ELSEWHERE, Path, unknown_key
 from gpusched.recipe.policy import check_log_to, check_policy, check_sampler, option_names
-from gpusched.recipe.recipe import DEFAULT_POLICY, SHORTHANDS, Recipe, in_full, keys
+from gpusched.recipe.recipe import SHORTHANDS, Recipe, in_full, keys
 from gpusched.recipe.yaml import (
     Document,
     Finding,
@@ -278,23 +278,13 @@ def _check_values(
         sampler, folder, space, draft.repeats
     )
     findings += wrong
-    policy = _aimed(good.get("policy", draft.policy_name), draft.target, folder)
+    policy = good.get("policy", draft.policy_name)
     found["policy_name"], found["policy_options"], wrong = check_policy(policy, folder)
     findings += wrong
     found["log_to"], wrong = check_log_to(draft.log_to or [], folder)
     findings += wrong
     recipe = Recipe(**found)
     return recipe, [*findings, *_check_together(recipe)]
-
-
-def _aimed(policy: object, target: float | None, folder: FilePath) -> object:
-    """Return the policy as written, with the recipe's target if it aims at one and names none."""
-    options = {"name": policy} if isinstance(policy, str) else policy
-    if target is None or not isinstance(options, dict) or options.get("target") is not None:
-        return policy
-    name = options.get("name", DEFAULT_POLICY)
-    aims = isinstance(name, str) and "target" in option_names(plugins.absolute(name, folder))
-    return {**options, "target": target} if aims else policy
 
 
 def _name_of(file: FilePath) -> str:
@@ -330,9 +320,6 @@ def _check_arguments(args: Sequence[str], space: Space) -> Iterator[Finding]:
 
 def _check_together(recipe: Recipe) -> Iterator[Finding]:
     """Yield problems of keys that are right alone and wrong together."""
-    if recipe.target_for > 1 and "target" in recipe.policy_options:
-        ends = "ends the search at the first report that reaches its target"
-        yield ("target", "for"), f"{recipe.policy_name} {ends}; leave for: {recipe.target_for} out"
     if recipe.max_atoms is not None and recipe.sizes and min(recipe.sizes) > recipe.max_atoms:
         smallest = min(recipe.sizes)
         yield (

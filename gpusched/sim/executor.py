@@ -34,7 +34,7 @@ from gpusched.core.speed import Scaling
 from gpusched.devices.base import Device
 from gpusched.executors.base import FOREVER, LiveTrial
 from gpusched.protocol import Metric, Report, as_metric
-from gpusched.sim.machine import Pool, Run, Story, simulated
+from gpusched.sim.machine import Instances, Pool, Run, Story, simulated
 from gpusched.sim.physics import Delays, Faults, Incident, Noise
 from gpusched.sim.workload import Workload, with_noise
 
@@ -62,7 +62,9 @@ class SimExecutor:
         faults: Faults | None = None,
         incidents: Sequence[Incident] = (),
         seed: int = 0,
+        instance: int | None = None,
     ) -> None:
+        """``instance``: devices of an elastic pool that are rented together; None: all are there from the start."""
         self.workload = workload
         self.reports = 0
         self.launches = 0
@@ -86,6 +88,9 @@ class SimExecutor:
         if isinstance(devices, int):
             devices = simulated(devices)
         self._pool = Pool(devices, self._delays.release_s, self._faults, seed)
+        self._instances: Instances | None = None
+        if instance is not None:
+            self._instances = Instances(self._pool.devices, instance, self._delays.provision_s)
         self._confirming: dict[str, float] = {}
         for incident in incidents:
             self._push(incident.at, "incident", incident)
@@ -94,6 +99,13 @@ class SimExecutor:
     def device_s(self) -> float:
         """Device-seconds used by launches that are over."""
         return self._pool.used_s
+
+    @property
+    def paid_s(self) -> float:
+        """Device-seconds to pay for: of a fixed machine all until now, of an elastic pool those of rented instances."""
+        if self._instances is None:
+            return len(self._pool.devices) * self._now
+        return self._instances.paid_s
 
     # ------------------------------------------------------------ the seam
 
@@ -206,6 +218,8 @@ class SimExecutor:
         story.run = run
         self.launches += 1
         up_at = self._now + self._delays.launch(command.incarnation, atoms)
+        if self._instances is not None:
+            up_at += self._instances.occupy(run.devices, self._now) - self._now
         self._push(up_at, "up", run)
         self._go_on(run, up_at)
 
@@ -306,6 +320,8 @@ class SimExecutor:
         story = run.story
         run.gone = True
         self._pool.vacate(run, self._now)
+        if self._instances is not None:
+            self._instances.vacate(run.devices, self._now + self._delays.release_s)
         story.exit = TrialExited(
             at=self._now,
             trial=story.trial,

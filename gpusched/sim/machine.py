@@ -1,7 +1,8 @@
-"""The memory of the simulated machine: trials on disk (``Story``), their launches (``Run``), and devices (``Pool``)."""
+"""The memory of the simulated machine: trials on disk, their launches, devices, rented instances."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -165,3 +166,42 @@ class Pool:
         was_broken = name in self._broken
         self._broken.discard(name)
         return was_broken
+
+
+class Instances:
+    """Instances of an elastic pool: devices that are rented together, while a trial is on one of them."""
+
+    def __init__(self, devices: Sequence[Device], size: int, provision_s: float) -> None:
+        self._provision_s = provision_s
+        self._of = {device.id: place // size for place, device in enumerate(devices)}
+        self._size = Counter(self._of.values())
+        self._in_use = Counter[int]()
+        #: Since when each is rented, and when the last trial on it leaves.
+        self._since: dict[int, float] = {}
+        self._until: dict[int, float] = {}
+        self._paid_s = 0.0
+
+    def occupy(self, names: Sequence[str], now: float) -> float:
+        """Rent the instances of these devices; return when all of them are there."""
+        ready_at = now
+        for instance, count in Counter(self._of[name] for name in names).items():
+            if not self._in_use[instance] and self._until.get(instance, -1.0) < now:
+                self._paid_s += self._paid_for(instance)
+                self._since[instance] = now
+            self._in_use[instance] += count
+            ready_at = max(ready_at, self._since[instance] + self._provision_s)
+        return ready_at
+
+    def vacate(self, names: Sequence[str], clean_at: float) -> None:
+        for name in names:
+            self._in_use[self._of[name]] -= 1
+            self._until[self._of[name]] = clean_at
+
+    def _paid_for(self, instance: int) -> float:
+        since = self._since.get(instance)
+        return 0.0 if since is None else (self._until[instance] - since) * self._size[instance]
+
+    @property
+    def paid_s(self) -> float:
+        """Device-seconds of all instances so far, when no trial is on them."""
+        return self._paid_s + sum(map(self._paid_for, self._since))

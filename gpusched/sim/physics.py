@@ -43,6 +43,8 @@ class Delays:
     exit_s: float = 0.0
     #: From the end of its processes until the devices are confirmed free.
     release_s: float = 0.0
+    #: Of an elastic pool: from renting an instance until a trial can be launched on it.
+    provision_s: float = 0.0
 
     def launch(self, incarnation: int, atoms: int) -> float:
         """Return the time from the command to the first training step."""

@@ -40,7 +40,6 @@ class Request:
     faults: Faults = field(default_factory=Faults)
     seeds: int = 10
     first_seed: int = 0
-    elastic: bool = False
     sampler: str = DEFAULT_SAMPLER
     more: Mapping[str, Any] = field(default_factory=dict)
 
@@ -72,8 +71,7 @@ def plan(request: Request) -> list[Setup]:
     """Return all runs: for each situation every policy on every seed. Raises InputError with all problems."""
     problems = Problems()
     workload = load_workload(request.workload)
-    target = request.more.get("target")
-    options = choose_options(request.policies, request.overrides, workload, problems, target)
+    options = choose_options(request.policies, request.overrides, workload, problems)
     atoms = problems.of("--atoms", request.atoms, _atoms)
     deadlines = problems.of("--deadline", request.deadline, duration)
     scalings = problems.of("--scaling", _tables(request.scaling), _scaling)
@@ -85,6 +83,9 @@ def plan(request: Request) -> list[Setup]:
     assumed = request.more.get("assumed")
     if assumed not in (None, "auto"):
         problems.of("--assume", str(assumed).replace(",", ";"), _scaling)
+    for name, least in (("instance", 1), ("price", 0.0)):
+        if not request.more.get(name, least) >= least:
+            problems.lines.append(f"--{name} must be {least:g} or more")
     if request.seeds < 1:
         problems.lines.append(f"--seeds must be at least 1, not {request.seeds}")
     sampler, sampler_options, found = check_sampler(request.sampler, Path.cwd(), None, 1)
@@ -100,7 +101,6 @@ def plan(request: Request) -> list[Setup]:
             delays=_delays(request, workload, delay, deadline_s),
             noise=request.noise,
             faults=request.faults,
-            elastic=request.elastic,
             sampler=sampler,
             sampler_options=sampler_options,
             **request.more,
@@ -144,9 +144,8 @@ def choose_options(
     overrides: Sequence[str],
     workload: Workload,
     problems: Problems,
-    target: float | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """Return the complete options of each policy: its own defaults, then the workload's and the target, then ``--set``.
+    """Return the complete options of each policy: its own defaults, then the workload's, then ``--set``.
 
     ``--set key=value`` goes to every chosen policy that has the option, ``--set policy.key=value`` to that one.
     """
@@ -155,7 +154,7 @@ def choose_options(
     for name in names:
         if name not in known:
             problems.lines += [f"--policy: {message}" for _, message in check_policy(name)[2]]
-    defaults = {**workload.defaults, **({} if target is None else {"target": target})}
+    defaults = workload.defaults
     wanted: dict[str, dict[str, Any]] = {
         name: {k: v for k, v in defaults.items() if k in option_names(name)} for name in known
     }

@@ -51,8 +51,11 @@ class Setup:
     sampler: str = "random"
     sampler_options: Mapping[str, Any] = field(default_factory=dict)
     target: float | None = None
-    #: The pool is paid for by use, and ``atoms`` is only its ceiling; else all atoms are paid for till the end.
+    #: The pool is rented, ``instance`` atoms at once, up to ``atoms``; else all of them are paid for till the end.
     elastic: bool = False
+    instance: int = 1
+    #: Of an instance-hour, in any currency.
+    price: float = 0.0
     #: A name for what is varied, carried through to the result.
     label: str = ""
 
@@ -95,9 +98,9 @@ def complete_options(policy: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def quiet(setup: Setup) -> dict[str, Any]:
-    """``QUIET``, but with the watchdog where something can hang. Reaching the target is counted, and ends nothing."""
+    """``QUIET``, but with the watchdog where something can hang."""
     hangs = setup.faults.hang > 0 or any(incident.kind == "hang" for incident in setup.incidents)
-    return {**QUIET, "watch": hangs, "target": None}
+    return {**QUIET, "watch": hangs}
 
 
 def rules_of(setup: Setup, of: Recipe) -> Rules:
@@ -133,4 +136,5 @@ def machine(setup: Setup) -> SimExecutor:
         faults=setup.faults,
         incidents=setup.incidents,
         seed=setup.seed,
+        instance=setup.instance if setup.elastic else None,
     )

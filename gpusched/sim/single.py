@@ -28,7 +28,7 @@ class Outcome:
 
     ``best``: the metric of the best model on disk at the end (None: no model); ``top_steps``: how many steps
     it had had. ``time_to_target_s``: None if the target was not reached. ``device_s``: device-seconds used;
-    ``cost_s``: device-seconds to pay for.
+    ``cost_s``: device-seconds to pay for; ``cost``: the same at the price of an instance-hour.
     """
 
     policy: str
@@ -47,6 +47,7 @@ class Outcome:
     launches: int
     device_s: float
     cost_s: float
+    cost: float
     ended_at_s: float
     time_to_target_s: float | None
     wall_s: float
@@ -153,7 +154,8 @@ def result(setup: Setup, search: Experiment, executor: SimExecutor, wall_s: floa
         top_steps=best.step if best is not None else 0,
         launches=executor.launches,
         device_s=executor.device_s,
-        cost_s=executor.device_s if setup.elastic else setup.atoms * state.now,
+        cost_s=executor.paid_s,
+        cost=executor.paid_s / 3600.0 / setup.instance * setup.price,
         ended_at_s=state.now,
         time_to_target_s=reached,
         wall_s=wall_s,

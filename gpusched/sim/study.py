@@ -156,6 +156,7 @@ class Row:
     trials: Mean
     steps: Mean
     cost_s: Mean
+    cost: Mean
     time_to_target_s: Mean
     reached: int
     against: Mean | None
@@ -216,6 +217,7 @@ def _row(
         Mean.of(result.trials for result in found),
         Mean.of(result.steps for result in found),
         Mean.of(result.cost_s for result in found),
+        Mean.of(result.cost for result in found),
         Mean.of(times),
         len(times),
         against,

@@ -16,8 +16,8 @@ from gpusched.journal.log import Journal
 from gpusched.journal.rows import FORMAT
 
 ROOT = Path(__file__).resolve().parents[2]
-RULES_1 = ROOT / "tests" / "golden" / "rules-1"
-GOLDEN = sorted((ROOT / "tests" / "golden").glob("journal-v*.db"))
+FOLDER = ROOT / "tests" / "golden"
+GOLDEN = sorted(FOLDER.glob("journal-v*.db"))
 
 
 @pytest.fixture
@@ -53,20 +53,23 @@ def test_it_replays_to_the_same_end(journal: Journal, maker: ModuleType) -> None
     assert maker.outcome(experiment) == meta["outcome"]
 
 
-@pytest.mark.parametrize("name", ["hermes", "pop", "hypersched-sizes", "profiled"])
+@pytest.mark.parametrize(
+    ("version", "name"),
+    [(1, "hermes"), (1, "pop"), (1, "hypersched-sizes"), (1, "profiled"), (7, "pop")],
+)
 def test_a_search_goes_on_under_the_rules_it_began_with(
-    name: str, maker: ModuleType, tmp_path: Path
+    version: int, name: str, maker: ModuleType, tmp_path: Path
 ) -> None:
-    """Recorded before rules were mended (``core/rules.py``): under the new ones each would have decided otherwise."""
-    for suffix in ("", "-mark"):
-        shutil.copy(RULES_1 / f"{name}.db{suffix}", tmp_path / f"journal.db{suffix}")
+    """Recorded before rules were mended (``core/rules.py``): under the next ones each would have decided otherwise."""
+    recorded = FOLDER / f"rules-{version}" / f"{name}.db"
+    shutil.copy(recorded, tmp_path / "journal.db")
     journal = Journal.open(tmp_path / "journal.db")
     setup, outcome = journal.meta["setup"], journal.meta["outcome"]
     old = maker.experiment(setup)
     replay(old, journal.entries())
     assert maker.outcome(old) == outcome
     with pytest.raises(ReplayDiverged):
-        replay(maker.experiment(setup, version=2), journal.entries())
+        replay(maker.experiment(setup, version=version + 1), journal.entries())
     journal.close()
 
 

@@ -72,7 +72,14 @@ VARIANTS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "pop": [
         {"R": 40, "b": 4, "predictor": "least_squares", "configurations": 10, **BOUNDS},
         {"R": None, "b": 3, "predictor": "least_squares", "kill_threshold": 0.1, **BOUNDS},
-        {"R": 30, "b": 5, "predictor": "least_squares", "target": 0.9, "atoms": 2, **BOUNDS},
+        {
+            "R": 30,
+            "b": 5,
+            "predictor": "least_squares",
+            "configurations": None,
+            "atoms": 2,
+            **BOUNDS,
+        },
     ],
     "seer": [{"t_min": 0.02}, {"R": 30, "eta": 2.0, "nu": 1.5, "t_min": 0.05, "use_rest": False}],
     "hermes": [

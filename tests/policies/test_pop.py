@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
 from gpusched.core.events import Forecasted
+from gpusched.core.rules import Rules
 from gpusched.policies.pop import Options, Pop
 from tests.policies.hand import AWAITED, Hand
 
-SMALL: dict[str, Any] = {"b": 2, "R": 40, "target": 0.9, "metric_min": 0.0, "metric_max": 1.0}
+SMALL: dict[str, Any] = {"b": 2, "R": 40, "metric_min": 0.0, "metric_max": 1.0}
+
+
+def pop(atoms: int, /, target: float | None = 0.9, trials: int | None = None, **about: Any) -> Hand:
+    """A search that aims at ``target``, of so many configurations. What is not a rule is an option."""
+    fields = {field.name for field in dataclasses.fields(Options)}
+    options = {name: about.pop(name) for name in fields & about.keys()}
+    return Hand(
+        "pop", {**SMALL, **options}, atoms=atoms, configurations=trials, target=target, **about
+    )
 
 
 def policy(hand: Hand) -> Pop:
@@ -41,7 +52,7 @@ def test_the_defaults_are_the_papers() -> None:
 
 def test_the_horizon_is_what_the_time_left_allows() -> None:
     """3.1.1: M_i = (Tmax - Tpass) / Epoch_i."""
-    hand = Hand("pop", {**SMALL, "R": None}, atoms=1, deadline_s=100.0)
+    hand = pop(1, R=None, deadline_s=100.0)
     hand.report(0, 0.3, at=5.0)
     hand.report(0, 0.4, at=10.0)
     (asked,) = hand.forecasts
@@ -51,14 +62,14 @@ def test_the_horizon_is_what_the_time_left_allows() -> None:
 
 
 def test_R_bounds_the_horizon() -> None:
-    hand = Hand("pop", {**SMALL, "R": 7}, atoms=1, deadline_s=100.0)
+    hand = pop(1, R=7, deadline_s=100.0)
     boundary(hand, 0)
     assert hand.forecasts[0].horizon == 7
 
 
 def test_expected_remaining_time_is_steps_times_their_duration() -> None:
     """Equation 3: ERT = x * Epoch; "set ERT = Tmax - Tpass" where it would be more."""
-    hand = Hand("pop", SMALL, atoms=1, deadline_s=100.0, configurations=1)
+    hand = pop(1, deadline_s=100.0, trials=1)
     hand.report(0, 0.3, at=5.0)
     hand.report(0, 0.4, at=10.0)
     answer(hand, 0, p=0.5, steps=4.0)
@@ -77,17 +88,27 @@ def test_expected_remaining_time_is_steps_times_their_duration() -> None:
 
 def test_below_the_kill_threshold_a_trial_is_poor_before_anything_is_predicted() -> None:
     """5.3: "before computing any learning prediction we first check if the job's performance has passed .."."""
-    hand = Hand("pop", {**SMALL, "kill_threshold": 0.15}, atoms=2)
+    hand = pop(2, kill_threshold=0.15)
     hand.train(0, [0.1, 0.1])
     assert hand.where(0) == "stopped"
     assert hand.forecasts == []
-    hand.train(1, [0.2, 0.1])  # it has passed it once
+    hand.train(1, [0.2, 0.2])
     assert hand.where(1) == "running"
+
+
+def test_the_kill_threshold_judges_the_present_score() -> None:
+    """6.3: "the reward falls and remains at or below a non-learning value": a learning-crash."""
+    hand = pop(2, kill_threshold=0.15)
+    hand.train(0, [0.2, 0.7, 0.6])
+    hand.report(0, 0.1)
+    assert hand.why(0).endswith("stopped: poor: not past 0.15 after 4 steps")
+    hand.train(1, [0.4, None])
+    assert hand.where(1) == "stopped"
 
 
 def test_a_chance_below_0_05_is_poor() -> None:
     """5.3: "if it is less than 0.05 we terminate it"."""
-    hand = Hand("pop", SMALL, atoms=2)
+    hand = pop(2)
     hand.report(0, 0.8)
     boundary(hand, 1, p=0.049)
     hand.report(1, 0.5)
@@ -97,7 +118,7 @@ def test_a_chance_below_0_05_is_poor() -> None:
 
 
 def test_the_best_so_far_is_never_poor() -> None:
-    hand = Hand("pop", SMALL, atoms=1, configurations=1)
+    hand = pop(1, trials=1)
     boundary(hand, 0, p=0.0)
     hand.report(0, 0.5)
     assert hand.where(0) == "running"
@@ -108,7 +129,7 @@ def test_the_best_so_far_is_never_poor() -> None:
 
 def test_an_opportunistic_trial_gives_way_to_the_next_in_line() -> None:
     """5.3: "if the job is opportunistic we suspend it and start a new job"."""
-    hand = Hand("pop", SMALL, atoms=1)
+    hand = pop(1)
     boundary(hand, 0, p=0.5)  # 1 slot * 0.5: nobody is promising
     hand.report(0, 0.5)
     assert hand.where(0) == "paused"
@@ -117,7 +138,7 @@ def test_an_opportunistic_trial_gives_way_to_the_next_in_line() -> None:
 
 def test_a_promising_trial_keeps_its_atoms() -> None:
     """3.2: "these slots are assigned to run promising configurations with dedicated resources"."""
-    hand = Hand("pop", SMALL, atoms=2)
+    hand = pop(2)
     boundary(hand, 0, p=0.5)  # 2 slots * 0.5 = 1
     assert policy(hand).confidence.count == 1
     hand.train(0, [0.5] * 5)
@@ -125,27 +146,39 @@ def test_a_promising_trial_keeps_its_atoms() -> None:
     assert hand.launched(0) == [1]
 
 
-def test_suspended_trials_take_turns_once_no_new_ones_may_begin() -> None:
+@pytest.mark.parametrize(
+    ("most", "turns"),
+    [(3, [0, 1, 0, 2, 1, 0, 2, 1, 0]), (None, [0, 1, 0, 2, 1, 3, 0, 4, 2, 5, 1])],
+)
+def test_suspended_trials_and_new_ones_take_turns(most: int | None, turns: list[int]) -> None:
     """3.2: "equally shared between opportunistic configurations, e.g., in a round robin manner"."""
-    hand = Hand("pop", {**SMALL, "configurations": 3}, atoms=1)
-    turns = []
-    for _ in range(7):
+    hand, found = pop(1, configurations=most), []
+    while len(found) < len(turns):
         (trial,) = hand.live
-        turns.append(trial)
+        found.append(trial)
         boundary(hand, trial, p=0.3)
         hand.report(trial, 0.5)
-    assert turns == [0, 1, 2, 0, 1, 2, 0]
+    assert found == turns
+
+
+def test_there_are_100_configurations_in_all_and_then_the_search_is_over() -> None:
+    hand = pop(4, configurations=3, kill_threshold=0.15)
+    assert hand.live == [0, 1, 2]
+    for trial in range(3):
+        hand.train(trial, [0.1, 0.1])
+    assert hand.count == 3
+    assert hand.finished == "nothing left to run"
 
 
 def test_alone_an_opportunistic_trial_just_goes_on() -> None:
-    hand = Hand("pop", SMALL, atoms=1, configurations=1)
+    hand = pop(1, trials=1)
     boundary(hand, 0, p=0.3)
     hand.train(0, [0.5] * 3)
     assert hand.launched(0) == [1]
 
 
 def test_with_atoms_to_spare_nobody_is_suspended() -> None:
-    hand = Hand("pop", SMALL, atoms=3, configurations=2)
+    hand = pop(3, trials=2)
     boundary(hand, 0, p=0.1)
     hand.report(0, 0.5)
     assert hand.live == [0, 1]
@@ -153,7 +186,7 @@ def test_with_atoms_to_spare_nobody_is_suspended() -> None:
 
 def test_a_suspended_trial_that_becomes_promising_comes_back_at_once() -> None:
     """5.3: promising jobs are labelled with the priority p, which 4.2 uses "to order idle jobs"."""
-    hand = Hand("pop", SMALL, atoms=2)
+    hand = pop(2)
     boundary(hand, 0, p=0.5)
     boundary(hand, 1, p=0.6)  # 2 slots * 0.5 is not more than the one slot of 0.6
     assert [policy(hand)._is_promising(n) for n in (0, 1)] == [False, True]
@@ -166,7 +199,7 @@ def test_a_suspended_trial_that_becomes_promising_comes_back_at_once() -> None:
 
 
 def test_others_make_room_for_a_promising_trial_that_waits() -> None:
-    hand = Hand("pop", {**SMALL, "b": 4, "configurations": 3}, atoms=2)
+    hand = pop(2, b=4, configurations=3)
     hand.train(0, [0.5] * 4, at=4.0)
     answer(hand, 0, 0.4)
     hand.report(0, 0.5)
@@ -195,7 +228,7 @@ def test_nobody_gives_way_to_a_trial_that_has_an_atom_coming(
 
 def test_two_outstanding_forecasts_of_a_trial_are_told_apart() -> None:
     """The first was asked for when a step took 1 s; the answer to it must not use the 9 s of the second."""
-    hand = Hand("pop", {**SMALL, "configurations": 1}, atoms=1)
+    hand = pop(1, configurations=1)
     hand.report(0, 0.5, at=1.0)
     hand.report(0, 0.5, at=2.0)
     hand.report(0, 0.5, at=3.0)
@@ -217,14 +250,14 @@ def test_two_outstanding_forecasts_of_a_trial_are_told_apart() -> None:
 
 
 def test_slots_may_be_several_atoms() -> None:
-    hand = Hand("pop", {**SMALL, "atoms": 2}, atoms=4)
+    hand = pop(4, atoms=2)
     assert [hand.atoms(n) for n in hand.live] == [2, 2]
     assert policy(hand)._slots(hand.state) == 2
 
 
 def test_a_trial_without_a_forecast_takes_turns_too() -> None:
     """Non-finite metrics are not extrapolated, and a forecast may fail: neither may keep the atoms for ever."""
-    hand = Hand("pop", SMALL, atoms=1)
+    hand = pop(1)
     hand.train(0, [0.5, None])
     assert hand.where(0) == "paused"
     boundary(hand, 1)
@@ -234,7 +267,7 @@ def test_a_trial_without_a_forecast_takes_turns_too() -> None:
 
 
 def test_who_is_held_by_a_person_misses_its_turn() -> None:
-    hand = Hand("pop", {**SMALL, "configurations": 2}, atoms=1)
+    hand = pop(1, configurations=2)
     boundary(hand, 0, p=0.3)
     hand.report(0, 0.5)
     hand.user("pause", 0)
@@ -248,18 +281,24 @@ def test_who_is_held_by_a_person_misses_its_turn() -> None:
 
 def test_when_the_target_is_reached_the_search_is_over() -> None:
     """3: "minimize the time to find a configuration satisfying a target performance"."""
-    hand = Hand("pop", SMALL, atoms=2)
+    hand = pop(2)
     hand.report(0, 0.9)
     assert hand.where(0) == "completed"
     hand.report(1, 0.2)
     assert hand.where(1) == "stopped"
-    assert hand.finished is not None
-    assert "has reached the target 0.9; the search is over" in hand.said
+    assert hand.finished == "trial 0 reached the target 0.9"
+
+
+def test_a_target_may_have_to_be_held() -> None:
+    hand = pop(1, target_for=2)
+    hand.train(0, [0.95, 0.8, 0.95])
+    assert hand.where(0) == "running"
+    hand.report(0, 0.95)
+    assert hand.where(0) == "completed"
 
 
 def test_for_a_loss_the_target_is_reached_from_above() -> None:
-    options = {**SMALL, "target": 0.5, "metric_max": 4.0}
-    hand = Hand("pop", options, atoms=1, mode="min")
+    hand = pop(1, target=0.5, metric_max=4.0, mode="min")
     hand.report(0, 0.6)
     assert hand.where(0) == "running"
     hand.report(0, 0.5)
@@ -268,7 +307,7 @@ def test_for_a_loss_the_target_is_reached_from_above() -> None:
 
 def test_without_a_target_it_rises_when_it_is_reached() -> None:
     """Section 9: "gradually increasing the target once it is reached"; here by a tenth of what is still possible."""
-    hand = Hand("pop", {**SMALL, "target": None, "raise_by": 0.1}, atoms=1, configurations=1)
+    hand = pop(1, target=None, raise_by=0.1, trials=1)
     targets = []
     for value in (0.5, 0.54, 0.6, 0.5):
         hand.report(0, value)
@@ -283,7 +322,7 @@ def test_without_a_target_it_rises_when_it_is_reached() -> None:
 
 
 def test_without_bounds_there_is_one_clear_message() -> None:
-    ((option, message),) = Options(target=0.9).problems()
+    ((option, message),) = Options().problems()
     assert option == "metric_min"
     assert "pop needs a bounded metric" in message
     assert "0 and 1 for an accuracy" in message
@@ -297,17 +336,27 @@ def test_without_bounds_there_is_one_clear_message() -> None:
         ({"configurations": 0}, "configurations"),
         ({"p_poor": 1.0}, "p_poor"),
         ({"raise_by": 0.0}, "raise_by"),
-        ({"target": 1.5}, "target"),
+        ({"target": 0.9}, "target"),
         ({"kill_threshold": -1.0}, "kill_threshold"),
-        ({"metric_max": -1.0, "target": None}, "metric_max"),
+        ({"metric_max": -1.0}, "metric_max"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], named: str) -> None:
     assert [name for name, _ in Options(**{**SMALL, **options}).problems()] == [named]
 
 
+def test_a_target_beyond_the_metrics_bounds_is_refused() -> None:
+    made = Pop(Options(**SMALL))
+    assert list(made.problems(Rules(deadline_s=1.0, target=0.9), 1)) == []
+    ((option, message),) = made.problems(Rules(deadline_s=1.0, target=7.0), 1)
+    assert (option, message) == (
+        "metric_max",
+        "the target 7 must lie within the metric's bounds, 0 to 1",
+    )
+
+
 def test_explanation_names_class_p_and_time() -> None:
-    hand = Hand("pop", SMALL, atoms=2)
+    hand = pop(2)
     boundary(hand, 0, p=0.5)
     (line,) = hand.explain(0)
     assert line.startswith("promising: at step 2 it was to reach the target with p = 0.50, in 3 s")

@@ -101,16 +101,6 @@ def test_pop_needs_bounds_where_the_workload_has_none(tmp_path):
     assert "pop needs a bounded metric" in line
 
 
-def test_the_target_reaches_the_policy_that_aims_at_one():
-    pop, fifo = plan(Request(policies=["pop", "fifo"], more={"target": 0.75}, seeds=1))
-    assert pop.options["target"] == pop.target == fifo.target == 0.75
-    assert "target" not in fifo.options
-    (own,) = plan(
-        Request(policies=["pop"], overrides=["target=0.6"], more={"target": 0.75}, seeds=1)
-    )
-    assert own.options["target"] == 0.6
-
-
 def test_what_should_be_known_before_it_starts():
     seer = plan(Request(policies=["seer"], overrides=["B=100"], deadline="15m,30m", seeds=3))
     lines = list(forewords(seer))

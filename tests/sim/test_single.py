@@ -194,6 +194,7 @@ def test_target_and_history():
     before = [metric for at, metric in result.history if at < result.time_to_target_s]
     assert max(before) < 0.6
     assert dict(result.history)[result.time_to_target_s] >= 0.6
+    assert result.ended_at_s == pytest.approx(result.time_to_target_s)  # as a live search does
     assert simulate(Setup(deadline_s=1.0, target=0.99)).time_to_target_s is None
 
 
@@ -204,4 +205,25 @@ def test_an_elastic_pool_is_paid_for_by_use():
         Setup(policy="fifo", options=options, deadline_s=10.0, max_trials=4, elastic=True)
     )
     assert elastic.cost_s == pytest.approx(4 * 10 * 0.1)
+    assert elastic.cost == 0.0
     assert fixed.cost_s == pytest.approx(8 * 10 * 0.1)  # it ends when nothing is left to run
+
+
+def test_an_instance_is_paid_for_from_its_request_until_no_trial_is_on_it(steady):
+    """Six trials of 20 s on instances of four atoms: the second instance is rented for one trial, and given back."""
+    setup = Setup(
+        policy="fifo",
+        options={"R": 10},
+        workload=steady,
+        atoms=5,
+        deadline_s=100.0,
+        max_trials=6,
+        elastic=True,
+        instance=4,
+        price=36.0,
+        delays=Delays(provision_s=30.0, release_s=1.0),
+    )
+    result = simulate(setup, check=True)
+    # The first instance: a trial after the other; the second, of the pool's last atom: until its trial's release.
+    assert result.cost_s == pytest.approx(4 * (30 + 20 + 1 + 20 + 1) + 1 * (30 + 20 + 1))
+    assert result.cost == pytest.approx(result.cost_s / 3600 / 4 * 36.0)
