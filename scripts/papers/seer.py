@@ -1,13 +1,15 @@
 """SEER (SoCC'21), section 6: an elastic pool against fixed clusters of the same budget.
 
 The workload is HyperSched's Score(k) with steps of 0.1 minutes, a resize takes ten seconds, and training scales as in
-HyperSched's Table 3. A fixed cluster has budget / deadline atoms all the time; SEER pays for what it uses. As in the
-paper p_min is 1, p_max 4, eta 4 and t_min a minute.
+HyperSched's Table 3. A fixed cluster has budget / deadline atoms all the time; SEER, elastic grid search and elastic
+Hyperband pay for what they use. As in the paper p_min is 1, p_max 4, eta 4 and t_min a minute. The pool rents single
+atoms that are there at once, or (``rented``) p3.8xlarge instances of four, a minute after they are asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from gpusched.policies.seer import Seer
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup
 from gpusched.sim.single import Result
-from papers import study
+from papers import elastic, study
 from papers.study import Study, best
 
 SEEDS = 20
@@ -25,6 +27,9 @@ STEP_MIN = 0.1
 DELAYS = Delays(launch_s=10.0, resize_s=10.0)
 MINUTE_STEPS = {"r": 10, "R": 500, "eta": 4.0}
 MODELS = ("resnet18", "resnet50")
+#: Of an instance of four V100 an hour, in dollars: p3.8xlarge, on demand, us-east-1.
+PRICE = 12.24
+RENTED = {"instance": 4, "price": PRICE, "delays": replace(DELAYS, provision_s=60.0)}
 #: More than any plan needs.
 UNLIMITED = 10**9
 KEYS = ("label", "atoms", "deadline", "scaling")
@@ -32,6 +37,7 @@ MEASURES = {
     "score": best,
     "trials": lambda result: float(result.trials),
     "cost_min": lambda result: result.cost_s / 60.0,
+    "dollars": lambda result: result.cost_s / 3600.0 * PRICE / 4,
 }
 
 
@@ -70,11 +76,28 @@ def _policies(atoms: int, minutes: int, common: dict[str, Any]) -> list[Setup]:
     rules = Rules(deadline_s=60.0 * minutes)
     plan, words = Seer(SeerOptions(**budget)).plan_for(rules, UNLIMITED, rules.deadline_s)
     assert plan is not None, words
-    peak = plan.peak
+    peaks = {"seer": plan.peak}
+    options = {name: budget[name] for name in ("B", "p_min", "p_max", "t_min")} | {"T": minutes}
+    for policy in ("e_grid", "e_hyperband"):
+        peaks[policy] = elastic.peak(elastic.Options(**options).plan(policy))
     one = {"R": None, "atoms": atoms}
     named = {"label": f"{atoms}"}
+    ideal = [
+        Setup(
+            policy=policy,
+            options=budget if policy == "seer" else options,
+            # Where instances are rented whole, the last one may not be full.
+            atoms=-(-peak // 4) * 4,
+            elastic=True,
+            price=PRICE / 4,
+            **common,
+            **named,
+        )
+        for policy, peak in peaks.items()
+    ]
     return [
-        Setup(policy="seer", options=budget, atoms=peak, elastic=True, **common, **named),
+        *ideal,
+        *(replace(setup, **RENTED, label=f"{atoms} rented") for setup in ideal),
         Setup(policy="fifo", options=one, atoms=atoms, max_trials=1, **common, **named),
         *(
             Setup(policy=policy, options=MINUTE_STEPS, atoms=atoms, **common, **named)
@@ -83,7 +106,7 @@ def _policies(atoms: int, minutes: int, common: dict[str, Any]) -> list[Setup]:
     ]
 
 
-NAMES = {"fifo": "random (one trial)"}
+NAMES = {"fifo": "random (one trial)", "e_grid": "E-Grid", "e_hyperband": "E-Hyperband"}
 
 
 def draw(results: Sequence[Result], folder: Path) -> list[str]:
@@ -92,6 +115,8 @@ def draw(results: Sequence[Result], folder: Path) -> list[str]:
     found = study.points(results, MEASURES, ("policy", "label", "deadline", "scaling"))
     study.write(folder, name, title, found)
     models = list(dict.fromkeys(point["scaling"] for point in found))
+    rented = [point for point in found if point["label"].endswith("rented")]
+    found = [point for point in found if point not in rented]
     figure, axes = study.panels(2 * len(models))
     for place, model in enumerate(models):
         here = [point for point in found if point["scaling"] == model]
@@ -112,11 +137,11 @@ def draw(results: Sequence[Result], folder: Path) -> list[str]:
     axes[0].set_ylabel("score")
     axes[-1].legend(fontsize="x-small")
     study.save(figure, folder, name, title)
-    return _said(found)
+    return [*_said(found), "rented in instances of four, a minute each:", *_said(rented)]
 
 
 def _said(found: Sequence[dict[str, object]]) -> list[str]:
-    said = ["SEER: scores (and atom-minutes paid for)"]
+    said = []
     places = dict.fromkeys((p["scaling"], p["label"], p["deadline"]) for p in found)
     for scaling, label, deadline in places:
         here = [
@@ -125,7 +150,11 @@ def _said(found: Sequence[dict[str, object]]) -> list[str]:
             if (p["scaling"], p["label"], p["deadline"]) == (scaling, label, deadline)
         ]
         here.sort(key=lambda point: -float(str(point["score"])))
-        scores = [f"{p['policy']} {p['score']:.3f} ({p['cost_min']:.0f})" for p in here]
+        scores = [
+            f"{p['policy']} {p['score']:.3f} ± {p['score_half_width']:.3f} ({p['trials']:.0f} trials, "
+            f"{p['cost_min']:.0f} min, ${p['dollars']:.0f})"
+            for p in here
+        ]
         said.append(f"  {scaling} {label} x {float(str(deadline)) / 60:g} min: {', '.join(scores)}")
     return said
 

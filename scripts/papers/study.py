@@ -15,7 +15,7 @@ from gpusched.sim.study import Mean
 #: What HyperSched's section 6 gives every policy.
 STEPS = {"r": 5, "R": 500, "eta": 4.0}
 #: HyperSched as it is printed, without what is ours.
-AS_PRINTED = {"last_step_guard": False, "never_idle": False}
+AS_PRINTED = {"last_step_guard": False, "wait_for_more": False, "never_idle": False}
 BOUNDS = {"metric_min": 0.0, "metric_max": 1.0}
 
 Measure = Callable[[Result], float | None]
@@ -60,6 +60,24 @@ def points(
                 point[f"{name}_missing"] = len(group) - len(known)
         found.append(point)
     return found
+
+
+def paired(
+    results: Sequence[Result], one: str, other: str, key: str = "label", value: Measure = best
+) -> Mean:
+    """Return by how much runs whose ``key`` is ``one`` are ahead of those of ``other``, run by run."""
+
+    def runs(name: str) -> dict[Any, float]:
+        found = {}
+        for result in results:
+            measured = value(result)
+            if getattr(result, key) == name and measured is not None:
+                situation = (result.atoms, result.deadline, result.scaling, result.delay)
+                found[situation, result.seed] = measured
+        return found
+
+    ones, others = runs(one), runs(other)
+    return Mean.of(ones[run] - others[run] for run in ones.keys() & others.keys())
 
 
 def _rounded(value: float) -> float | None:
