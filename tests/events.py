@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpusched.core.events import Reported
+from gpusched.core.events import Outcome, Reported, TrialExited
 from gpusched.protocol import Report
 
 
@@ -24,3 +24,10 @@ def reported(
     """Make the event of a report."""
     report = Report(incarnation, seq, step, step_time_s, dict(metrics or {}))
     return Reported(at=at, trial=trial, report=report, metric=metric, **event)
+
+
+def exited(
+    outcome: Outcome, *, at: float = 0.0, trial: int = 0, incarnation: int = 1, **about: Any
+) -> TrialExited:
+    """Make the event of an incarnation's end."""
+    return TrialExited(at=at, trial=trial, incarnation=incarnation, outcome=outcome, **about)

@@ -31,7 +31,7 @@ from gpusched.core.state import State
 from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.journal.rows import commands_from, commands_text, event_body, event_from
 from gpusched.policies import base
-from tests.events import reported
+from tests.events import exited, reported
 
 
 def draw(n: int) -> Mapping[str, object]:
@@ -210,23 +210,13 @@ class Script:
         outcome: ev.Outcome = "yielded",
         *,
         saved: int | None = None,
-        error: str | None = None,
-        barred: bool = False,
-        outgrew: bool = False,
         incarnation: int | None = None,
+        **about: Any,
     ) -> Self:
         number = self._incarnation(trial, incarnation)
-        event = ev.TrialExited(
-            at=self.now,
-            trial=trial,
-            incarnation=number,
-            outcome=outcome,
-            saved_step=saved,
-            error=error,
-            barred=barred,
-            outgrew=outgrew,
+        return self.feed(
+            exited(outcome, at=self.now, trial=trial, incarnation=number, saved_step=saved, **about)
         )
-        return self.feed(event)
 
     def released(self, *devices: str) -> Self:
         return self.feed(ev.DevicesReleased(at=self.now, devices=devices))

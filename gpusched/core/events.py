@@ -96,7 +96,8 @@ class TrialExited(Event, kw_only=True):
     ``lost`` is the infrastructure's fault (a killed shim, a vanished device): it is relaunched and not counted
     against the trial. ``saved_step`` is the step of the checkpoint it committed when it left, if it did. ``barred``:
     it failed because its configuration cannot work here (out of memory), so that one is not tried again. ``outgrew``:
-    the memory was that of its own atoms, so that a smaller share of the batch on more of them may fit.
+    the memory was that of its own atoms, so that a smaller share of the batch on more of them may fit. ``beside``:
+    trials on the same GPU, which the memory may have been taken by.
     """
 
     trial: int
@@ -107,6 +108,7 @@ class TrialExited(Event, kw_only=True):
     error: str | None = None
     barred: bool = False
     outgrew: bool = False
+    beside: tuple[int, ...] = ()
     #: Whether the launch was asked for and had not begun when the daemon ended: not counted as a fault.
     unbegun: bool = False
 

@@ -28,7 +28,8 @@ _CAUSES = {
 def after_exit(state: State, trial: TrialRecord, event: TrialExited) -> After:
     """Return where a trial goes now that nothing of its incarnation is left."""
     return (
-        _go_back(state, trial, event)
+        _forgive(state, trial, event)
+        or _go_back(state, trial, event)
         or _outgrow(state, trial, event)
         or _planned(state, trial, event)
         or _relaunch(state, trial, event)
@@ -38,6 +39,14 @@ def after_exit(state: State, trial: TrialRecord, event: TrialExited) -> After:
 def _is_told_to_end(state: State, trial: TrialRecord) -> bool:
     """Tell whether the search is ending, or the trial was to leave for another reason than a resize."""
     return bool(state.stopping) or (trial.after is not None and not trial.after.is_resize)
+
+
+def _forgive(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
+    """Relaunch a trial, once, that ran out of memory beside others on its GPU: the memory may have been theirs."""
+    if not event.beside or trial.is_forgiven or trial.doom or _is_told_to_end(state, trial):
+        return None
+    trial.is_forgiven = True
+    return _relaunch(state, trial, event)
 
 
 def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | None:
@@ -103,7 +112,8 @@ def _relaunch(state: State, trial: TrialRecord, event: TrialExited) -> After:
     if not event.unbegun:
         trial.infrastructure_faults += 1
     why = trial.doom.why if trial.doom else ""
-    cause = why or event.error or _CAUSES[event.outcome]
+    first = (event.error or "").partition("\n")[0]
+    cause = why or first or _CAUSES[event.outcome]
     if trial.doom and trial.doom.hung and event.error:
         cause = f"{cause}: {event.error}"
     if trial.infrastructure_faults > state.rules.max_infrastructure_faults:

@@ -213,6 +213,8 @@ class TrialRecord:
     trained_atoms: int = 0
     most_atoms: int | None = None
     least_atoms: int = 1
+    #: Whether it was relaunched for running out of memory beside another trial on its GPU: the next time counts.
+    is_forgiven: bool = False
     steps_since_resize: int = 0
     #: Steps reported by the present incarnation.
     steps_of_incarnation: int = 0

@@ -27,7 +27,7 @@ from gpusched.errors import DamagedState, InputError, NewerFormat
 from gpusched.journal.damage import damaged, explained
 from gpusched.protocol import Report
 
-FORMAT = 7
+FORMAT = 8
 APPLICATION_ID = 0x67707363  # "gpsc"
 #: How long to wait for a quick command that reads the journal of a dead daemon at the same time.
 _LOCK_TIMEOUT_S = 2.0

@@ -17,7 +17,7 @@ from gpusched.core.decisions import (
     Start,
     Yield,
 )
-from gpusched.core.events import Outcome, TrialExited
+from gpusched.core.events import Outcome
 from gpusched.core.explain import explain
 from gpusched.core.trial import TrialState
 from tests.core import stages
@@ -130,16 +130,7 @@ def test_the_budget_of_relaunches_is_for_those_without_progress() -> None:
 def test_a_launch_that_never_began_is_not_counted() -> None:
     script = stages.running(max_infrastructure_faults=1)
     for incarnation in range(2, 8):
-        script.feed(
-            TrialExited(
-                at=script.now,
-                trial=0,
-                incarnation=script.trial(0).incarnation,
-                outcome="lost",
-                error="it had not begun when the daemon ended",
-                unbegun=True,
-            )
-        )
+        script.exited(0, "lost", error="it had not begun when the daemon ended", unbegun=True)
         script.drop().released("d0").expect(launch(0, incarnation, "d0"))
     assert script.trial(0).infrastructure_faults == 0
 
@@ -221,6 +212,39 @@ def test_a_sampler_that_draws_barred_ones_alone_has_come_to_its_end() -> None:
     ) if not script.state.can_draw else None
     assert not script.state.can_draw
     assert len(asked) < 1100
+
+
+def crowded(script: Script, trial: int = 0, **about: bool) -> Script:
+    return script.exited(
+        trial, "failed", error="out of memory\ntrace", barred=True, beside=(1,), **about
+    )
+
+
+def test_out_of_memory_beside_another_trial_is_forgiven_once_also_by_a_later_daemon() -> None:
+    script = Script(devices=2).wants(Start(1), Start(1)).start().drop().report(0, 0.1).drop()
+    crowded(script).expect(ConfirmRelease(("d0",))).released("d0").expect(launch(0, 2, "d0"))
+    assert script.trial(0).story[-2][1] == "out of memory; goes on from step 0"
+    assert script.trial(0).infrastructure_faults == 1
+    resumed = Script(devices=2).wants(Start(1), Start(1))
+    for event in script.events:
+        resumed.feed(event).drop()
+    assert crowded(resumed).trial(0).state is S.FAILED
+    assert "this configuration is not tried again" in str(resumed.trial(0).story)
+
+
+def test_forgiven_before_it_is_tried_on_more_atoms() -> None:
+    script = Script(devices=4, splits_batch=True).wants(Start(1), Start(1)).start().drop()
+    crowded(script.report(0, 0.1).drop(), outgrew=True).drop()
+    assert len(script.trial(0).devices) == 1
+    crowded(script.released("d0").drop(), outgrew=True).drop()
+    assert len(script.trial(0).devices) == 2
+
+
+@pytest.mark.parametrize("stage", ["stopping", "pausing"])
+def test_a_trial_that_was_to_leave_is_not_forgiven_but_leaves(stage: str) -> None:
+    script = crowded(stages.STAGES[stage]())
+    assert not script.trial(0).is_forgiven
+    assert script.trial(0).state is not S.STARTING
 
 
 def outgrown(script: Script, trial: int = 0) -> Script:

@@ -7,9 +7,11 @@ from collections.abc import Callable
 import pytest
 from conftest import Box, Watched, begin, gpu, run_trial
 
+from gpusched.core.events import TrialExited
 from gpusched.devices.base import Examined
 from gpusched.devices.cuda import EXAMINE_PATIENCE_S
-from gpusched.executors.local.endings import Ending, may_be_the_gpus, with_blame
+from gpusched.executors.local.endings import may_be_the_gpus, with_blame
+from tests.events import exited
 
 MakeBox = Callable[..., Box]
 
@@ -21,9 +23,9 @@ ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 NCCL = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3356, unhandled cuda error"
 
 
-def settle(box: Box, devices: Watched, names: list[str], error: str) -> tuple[Ending, float]:
+def settle(box: Box, devices: Watched, names: list[str], error: str) -> tuple[TrialExited, float]:
     """How it ended after all, and how long that took to find out."""
-    ending, begun = Ending("failed", step=3, error=error), box.clock.now()
+    ending, begun = exited("failed", step=3, error=error), box.clock.now()
     assert may_be_the_gpus(ending)
     devices.examine(names)
     while not (told := devices.told(Examined)):
@@ -52,7 +54,7 @@ def test_on_a_whole_gpu_it_was_the_trial(box: Box) -> None:
     devices, (name, _) = begin(box)
     run_trial(box, devices, name, 11)
     ending, took_s = settle(box, devices, [name], LAUNCH_FAILURE)
-    assert ending == Ending("failed", step=3, error=LAUNCH_FAILURE)
+    assert ending == exited("failed", step=3, error=LAUNCH_FAILURE)
     assert took_s < EXAMINE_PATIENCE_S
 
 
@@ -112,16 +114,16 @@ def test_a_driver_that_hangs_proves_nothing_against_the_trial(box: Box) -> None:
     ],
 )
 def test_which_errors_may_be_a_gpus(error: str | None, may: bool) -> None:
-    assert may_be_the_gpus(Ending("failed", error=error)) is may
+    assert may_be_the_gpus(exited("failed", error=error)) is may
 
 
 @pytest.mark.parametrize(
     "ending",
     [
-        Ending("failed", error=LAUNCH_FAILURE, barred=True),
-        Ending("killed", error=LAUNCH_FAILURE),
-        Ending("finished"),
+        exited("failed", error=LAUNCH_FAILURE, barred=True),
+        exited("killed", error=LAUNCH_FAILURE),
+        exited("finished"),
     ],
 )
-def test_any_other_ending_is_as_it_is(ending: Ending) -> None:
+def test_any_other_ending_is_as_it_is(ending: TrialExited) -> None:
     assert not may_be_the_gpus(ending)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.executors.local.endings import Ending, blame_memory, memory_fault, memory_message
+from gpusched.core.events import TrialExited
+from gpusched.executors.local.endings import blame_memory, memory_fault, memory_message
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.folder.paths import ExperimentPaths
+from tests.events import exited
 
 TORCH = (
     "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.10 GiB "
@@ -119,7 +121,7 @@ def test_many_hyperparameters_are_cut() -> None:
 # ---------------------------------------------------------------- endings
 
 
-def blamed(folder: Path, ending: Ending, strangers: Sequence[str] = ()) -> Ending:
+def blamed(folder: Path, ending: TrialExited, strangers: Sequence[str] = ()) -> TrialExited:
     it = Incarnation(3, 1, ("GPU-a", "GPU-b"), ExperimentPaths(folder).trial(3))
     it.paths.root.mkdir(parents=True)
     it.paths.hparams.write_text('{"trial": 3, "seed": 1, "hparams": {"batch": 4096}}')
@@ -127,7 +129,7 @@ def blamed(folder: Path, ending: Ending, strangers: Sequence[str] = ()) -> Endin
 
 
 def test_an_ending_for_want_of_memory_bars_its_configuration(tmp_path: Path) -> None:
-    ending = blamed(tmp_path, Ending("failed", step=4, error=f"rank 0: {TORCH}\ntrace"))
+    ending = blamed(tmp_path, exited("failed", step=4, error=f"rank 0: {TORCH}\ntrace"))
     assert (ending.outcome, ending.step, ending.barred) == ("failed", 4, True)
     assert ending.error is not None
     head, _, rest = ending.error.partition("\n")
@@ -137,20 +139,20 @@ def test_an_ending_for_want_of_memory_bars_its_configuration(tmp_path: Path) -> 
 
 
 def test_with_strangers_on_its_gpus_it_goes_on_elsewhere(tmp_path: Path) -> None:
-    ending = blamed(tmp_path, Ending("failed", error=TORCH), ["pid 9 (bob: x)"])
+    ending = blamed(tmp_path, exited("failed", error=TORCH), ["pid 9 (bob: x)"])
     assert (ending.outcome, ending.barred) == ("lost", False)
     assert str(ending.error).endswith("others were on its GPUs: pid 9 (bob: x)")
 
 
 def test_a_hyperparameter_file_that_is_gone_costs_the_words_alone(tmp_path: Path) -> None:
     it = Incarnation(3, 1, ("GPU-a",), ExperimentPaths(tmp_path).trial(3))
-    ending = blame_memory(it, Ending("failed", error=KILLED), lambda devices: ["pid 9 (bob: x)"])
+    ending = blame_memory(it, exited("failed", error=KILLED), lambda devices: ["pid 9 (bob: x)"])
     assert ending.barred, "a stranger on the GPU takes nothing of the machine's memory"
 
 
 @pytest.mark.parametrize(
     "ending",
-    [Ending("killed", error=TORCH), Ending("failed", error="ValueError: x"), Ending("yielded")],
+    [exited("killed", error=TORCH), exited("failed", error="ValueError: x"), exited("yielded")],
 )
-def test_other_endings_are_as_they_were(tmp_path: Path, ending: Ending) -> None:
+def test_other_endings_are_as_they_were(tmp_path: Path, ending: TrialExited) -> None:
     assert blamed(tmp_path, ending) == ending

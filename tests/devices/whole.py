@@ -38,11 +38,12 @@ from gpusched.devices.base import Device, DeviceEvent, require_sizes
 from gpusched.driver.loop import Driver
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.hub import Timers
-from gpusched.executors.local.endings import Ending, may_be_the_gpus, with_blame
+from gpusched.executors.local.endings import may_be_the_gpus, with_blame
 from gpusched.executors.local.inventory import Inventory
 from gpusched.sim.machine import Run
 from gpusched.sim.physics import Delays, Faults
 from gpusched.sim.setup import Setup, experiment, machine, recipe
+from tests.events import exited
 
 DEADLINE_S = 40.0
 RELEASED_WITHIN_S = 3.0
@@ -157,14 +158,14 @@ class Executor:
         names = story.run.devices
         error = event.error if event.error == OF_A_LOST_GPU else self._whole.rng.choice(ITS_OWN)
         gone = any(self._whole.is_lost(name) for name in names)
-        ending = Ending("failed", error=error)
+        ending = exited("failed", error=error)
         then = partial(self._exited, event, error == OF_A_LOST_GPU and gone)
         if may_be_the_gpus(ending):
             self.stock.examine(names, lambda fault: then(with_blame(ending, fault)))
         else:
             then(ending)
 
-    def _exited(self, event: TrialExited, gone: bool, ending: Ending) -> None:
+    def _exited(self, event: TrialExited, gone: bool, ending: TrialExited) -> None:
         assert ending.outcome == "lost" or not gone, "a lost GPU counts against its trial"
         self._whole.counts[f"{ending.outcome} by {'its GPU' if gone else 'itself'}"] += 1
         self._events.append(

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from gpusched.core.decisions import Launch
+from gpusched.core.events import TrialExited
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import DeviceError
 from gpusched.executors.base import Setting
 from gpusched.executors.hub import Timers
-from gpusched.executors.local.endings import Ending
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.settings import Limits
@@ -45,7 +45,7 @@ class Bench:
         self.server = Server()
         nothing: Any = None  # no frame is read here
         self.seqs: dict[int, int] = {}
-        self.ended: list[Ending] = []
+        self.ended: list[TrialExited] = []
         setting = Setting(
             paths=self.paths,
             recipe=recipe(folder, script=Path("train.py"), **settings),

@@ -1,4 +1,4 @@
-"""Two trials on shares of one GPU: out of memory beside another is nobody's fault once."""
+"""Two trials on shares of one GPU: the end of one that is out of memory names the other one."""
 
 from __future__ import annotations
 
@@ -30,22 +30,17 @@ def lab() -> Iterator[Lab]:
     lab.clean()
 
 
-def test_out_of_memory_beside_another_trial_counts_the_second_time(lab: Lab) -> None:
+def test_out_of_memory_names_the_trial_beside_it(lab: Lab) -> None:
     rig, executor = lab.rig, lab.executor
     executor.execute(Launch(0, 1, ("GPU-a#1",), train(10**6, pause_s=0.05)))
     rig.watch(report_of(0, 1))
     greedy = train(9, fails_at=2, error="CUDA out of memory. Tried to allocate 9.00 GiB")
 
-    def ending(incarnation: int, device: str) -> TrialExited:
-        executor.execute(Launch(1, incarnation, (device,), greedy))
-        event = rig.watch(exit_of(1))[-1]
-        assert isinstance(event, TrialExited)
-        return event
-
-    first = ending(1, "GPU-a#2")
-    assert (first.outcome, first.barred) == ("lost", False)
-    assert "others were on its GPUs: trial 0 of this search" in str(first.error)
-    again = ending(2, "GPU-a#2")
-    assert (again.outcome, again.barred) == ("failed", True)
+    executor.execute(Launch(1, 1, ("GPU-a#2",), greedy))
+    event = rig.watch(exit_of(1))[-1]
+    assert isinstance(event, TrialExited)
+    assert (event.outcome, event.barred, event.beside) == ("failed", True, (0,))
+    assert "out of GPU memory: 9.00 GiB wanted on 1 atom with " in str(event.error)
+    assert " beside trial 0. Smaller batches" in str(event.error)
     executor.execute(Kill(0, 1, 0.0))
     rig.watch(exit_of(0))

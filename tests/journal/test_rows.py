@@ -35,6 +35,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "by": text,
     "why": text,
     "barred": st.booleans(),
+    "beside": st.lists(numbers, max_size=3).map(tuple),
     "outgrew": st.booleans(),
     "curve": st.lists(floats, max_size=5).map(tuple),
     "device": text,

@@ -3,10 +3,10 @@
 * From what its shim said or left, or from the silence of a shim that died (``how_it_ended``).
 * A trial out of memory failed because of its configuration: the same one would fail again at the same size, so it is
   barred, and no other trial suffers; the core may try a larger size first, where its batch is split over more atoms.
-  The exception is company: where a stranger was on the GPU, or for once another trial that shares it, the memory may
-  have been theirs, and the message says so. The machine's own memory is another matter than a GPU's, with other cures:
-  all trials that run at a time share it. A rank on a CPU slot has a GPU's part of it where a limit holds for each
-  process (``blame_memory``).
+  The exception is company: where a stranger was on the GPU the memory may have been theirs, and the message says so.
+  Other trials on the GPU are named, and the core forgives that once. The machine's own memory is another matter than a
+  GPU's, with other cures: all trials that run at a time share it. A rank on a CPU slot has a GPU's part of it where a
+  limit holds for each process (``blame_memory``).
 * A GPU that is lost, or whose memory fails, ends its processes within milliseconds, and they say ``CUDA error: ...`` on
   their way out. NVML is asked about GPUs once a second, so such a failure is not believed at once: the trial's GPUs are
   examined anew, and only if they are whole has the trial failed by itself. Else it is lost, which is the
@@ -18,35 +18,20 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
 
-from gpusched.core.events import Outcome
+from msgspec.structs import replace
+
+from gpusched.core.events import TrialExited
 from gpusched.executors.local.incarnation import Incarnation
 from gpusched.folder.files import read_json
 from gpusched.processes import outcome
 from gpusched.protocol import Exit
 
 
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """The content of ``TrialExited``, which says what ``barred`` and ``outgrew`` mean."""
-
-    outcome: Outcome
-    step: int | None = None
-    saved_step: int | None = None
-    error: str | None = None
-    barred: bool = False
-    outgrew: bool = False
-    unbegun: bool = False
-
-
-def lost(error: str) -> Ending:
-    """Return an ending that is the infrastructure's fault, not the trial's."""
-    return Ending("lost", error=error)
-
-
-def how_it_ended(incarnation: Incarnation, record: Exit | None, status: object = None) -> Ending:
+def how_it_ended(
+    incarnation: Incarnation, record: Exit | None, status: object = None
+) -> TrialExited:
     """Judge from the shim's word, else from ``exit.json``, else from a last word; else killed if that was asked for.
 
     ``status``: the wait status of a shim that is known to have died.
@@ -59,10 +44,12 @@ def how_it_ended(incarnation: Incarnation, record: Exit | None, status: object =
             record = outcome.verdict(word=word, asked_to_stop=False, codes={}, error=None)
     if record is not None:
         error = str(record.error or record.stuck)
-        return Ending(record.outcome, record.step, record.saved_step, error or None)
+        return incarnation.exited(
+            record.outcome, error or None, step=record.step, saved_step=record.saved_step
+        )
     if incarnation.stop_grace_s is not None:
-        return Ending("killed")
-    return lost(_last_moments(incarnation, status))
+        return incarnation.exited("killed")
+    return incarnation.exited("lost", _last_moments(incarnation, status))
 
 
 def _last_moments(incarnation: Incarnation, status: object) -> str:
@@ -101,13 +88,13 @@ _OF_THE_HARDWARE = re.compile(
 )
 
 
-def may_be_the_gpus(ending: Ending) -> bool:
+def may_be_the_gpus(ending: TrialExited) -> bool:
     """Whether a trial that ended so may have failed because of a GPU: ``Devices.examine`` finds out."""
     failed = ending.outcome == "failed" and not ending.barred
     return failed and _OF_A_GPU.search(_told(ending.error)) is not None
 
 
-def with_blame(ending: Ending, fault: str) -> Ending:
+def with_blame(ending: TrialExited, fault: str) -> TrialExited:
     """Judge how a trial failed whose devices have been examined. ``fault``: what is wrong with one of them, if any."""
     hardware = _OF_THE_HARDWARE.search(_told(ending.error))
     if not fault and hardware is not None:
@@ -167,19 +154,24 @@ _FREE = re.compile(r"of which ([\d.]+ [KMGT]?i?B) is free|([\d.]+ [KMGT]iB) free
 
 
 def blame_memory(
-    incarnation: Incarnation, ending: Ending, company: Callable[[Sequence[str]], Sequence[str]]
-) -> Ending:
+    incarnation: Incarnation,
+    ending: TrialExited,
+    strangers: Callable[[Sequence[str]], Sequence[str]],
+    beside: Sequence[int] = (),
+) -> TrialExited:
     """Say with its size that a trial failed for want of memory; return any other ending as it is.
 
-    The same configuration would fail again, so it is barred; but where others were on its GPUs (``company`` names them)
-    the memory may have been theirs: then the trial is lost, and goes on from its checkpoint (reliability F12).
+    The same configuration would fail again, so it is barred; but where ``strangers`` names others on its GPUs the
+    memory may have been theirs: then the trial is lost, and goes on from its checkpoint (reliability F12). ``beside``:
+    other trials on its GPUs.
     """
     if ending.outcome != "failed" or not ending.error:
         return ending
     kind = memory_fault(ending.error)
     if kind is None:
         return ending
-    others = tuple(company(incarnation.devices)) if kind == "gpu" else ()
+    beside = beside if kind == "gpu" else ()
+    others = tuple(strangers(incarnation.devices)) if kind == "gpu" else ()
     hparams = (read_json(incarnation.paths.hparams) or {}).get("hparams")
     message = memory_message(
         kind,
@@ -187,12 +179,19 @@ def blame_memory(
         atoms=len(incarnation.devices),
         hparams=hparams if isinstance(hparams, dict) else None,
         strangers=others,
+        beside=beside,
     )
     if others:
         return replace(ending, outcome="lost", error=message)
     on_slots = all(device.startswith("cpu:") for device in incarnation.devices)
     outgrew = kind == "gpu" or (on_slots and _KILLED not in ending.error)
-    return replace(ending, error=f"{message}\n{ending.error}", barred=True, outgrew=outgrew)
+    return replace(
+        ending,
+        error=f"{message}\n{ending.error}",
+        barred=True,
+        outgrew=outgrew,
+        beside=tuple(beside),
+    )
 
 
 def memory_fault(error_text: str) -> MemoryKind | None:
@@ -211,10 +210,11 @@ def memory_message(
     atoms: int,
     hparams: Mapping[str, object] | None = None,
     strangers: Sequence[str] = (),
+    beside: Sequence[int] = (),
 ) -> str:
     """Say in one line what a trial wanted, what there was, at which size, and what to do.
 
-    ``strangers``: others on its devices, in words.
+    ``strangers``, ``beside``: others on its devices, in words, and trials.
     """
     at = f" with {_few(hparams)}" if hparams else ""
     size = f"{atoms} {'atom' if atoms == 1 else 'atoms'}{at}"
@@ -223,7 +223,8 @@ def memory_message(
             f"out of the machine's memory{_host_figures(error_text)} on {size}. Trials that run at a time share it: "
             f"smaller data, fewer loader workers or fewer atoms avoid it"
         )
-    said = f"out of GPU memory{_gpu_figures(error_text)} on {size}"
+    shared = f" beside trial {', '.join(map(str, beside))}" if beside else ""
+    said = f"out of GPU memory{_gpu_figures(error_text)} on {size}{shared}"
     if strangers:
         return f"{said}; others were on its GPUs: {', '.join(strangers[:3])}"
     return f"{said}. Smaller batches or models in the search space avoid it"

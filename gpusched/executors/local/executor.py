@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 from gpusched.core.decisions import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
@@ -27,7 +27,7 @@ from gpusched.executors.base import LiveTrial, Setting
 from gpusched.executors.best import BestKeeper
 from gpusched.executors.hub import Timers
 from gpusched.executors.local import endings
-from gpusched.executors.local.endings import Ending, how_it_ended, lost
+from gpusched.executors.local.endings import how_it_ended
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.intake import Intake
 from gpusched.executors.local.inventory import Inventory
@@ -66,8 +66,6 @@ class TorchrunExecutor:
         self._paths, self._hub, self._timers, self._say = setting.paths, setting.hub, timers, say
         self._devices = devices
         self._events: list[Event] = []
-        #: Trials that have run out of memory beside another one on their GPU.
-        self._forgiven: set[int] = set()
         emit = self._events.append
         self._inventory = Inventory(devices, timers, emit, say, limits.release_s)
         self._best = BestKeeper(setting, timers.after, self._atoms_of)
@@ -204,16 +202,17 @@ class TorchrunExecutor:
         if self.roster.has(incarnation):
             self._end(incarnation, how_it_ended(incarnation, frame.record))
 
-    def _end(self, incarnation: Incarnation, ending: Ending) -> None:
+    def _end(self, incarnation: Incarnation, ending: TrialExited) -> None:
         """The one place where an incarnation ends: now, or when its GPUs have been examined."""
         if self.roster.is_prestart(incarnation):
             self.prestarts.ended(incarnation, ending)
             return
         if not incarnation.is_due:
-            ending = Ending("lost", error=_UNBEGUN, unbegun=True)
+            ending = incarnation.exited("lost", _UNBEGUN, unbegun=True)
         if incarnation.fault is None:
-            company = partial(self._company, incarnation.trial)
-            ending = endings.blame_memory(incarnation, ending, company)
+            ending = endings.blame_memory(
+                incarnation, ending, self._inventory.strangers, self._beside(incarnation)
+            )
             if endings.may_be_the_gpus(ending):
                 self._inventory.examine(
                     incarnation.devices,
@@ -222,21 +221,16 @@ class TorchrunExecutor:
                 return
         self._tell_end(incarnation, ending)
 
-    def _company(self, trial: int, devices: Sequence[str]) -> tuple[str, ...]:
-        """Name those who have these GPUs beside a trial: strangers, and once for each trial those of ours."""
-        gpus = {gpu_of(device) for device in devices}
-        beside = tuple(
-            f"trial {other.trial} of this search"
+    def _beside(self, incarnation: Incarnation) -> list[int]:
+        """Return the other trials that share GPUs with an incarnation."""
+        gpus = {gpu_of(device) for device in incarnation.devices}
+        return [
+            other.trial
             for other in self.roster.current.values()
-            if other.trial != trial and gpus & {gpu_of(device) for device in other.devices}
-        )
-        if trial in self._forgiven:
-            beside = ()
-        elif beside:
-            self._forgiven.add(trial)
-        return (*self._inventory.strangers(devices), *beside)
+            if other is not incarnation and gpus & {gpu_of(device) for device in other.devices}
+        ]
 
-    def _tell_end(self, incarnation: Incarnation, ending: Ending) -> None:
+    def _tell_end(self, incarnation: Incarnation, ending: TrialExited) -> None:
         """Tell all that the incarnation has said, then its end."""
         if not self.roster.has(incarnation):
             return
@@ -248,15 +242,9 @@ class TorchrunExecutor:
         del self.roster.current[incarnation.trial]
         self.prestarts.left(incarnation, ending.saved_step)
         if incarnation.fault is not None:
-            ending = Ending("failed", step=ending.step, error=incarnation.fault)
-        self._events.append(
-            TrialExited(
-                at=self.now(),
-                trial=incarnation.trial,
-                incarnation=incarnation.number,
-                **asdict(ending),
-            )
-        )
+            ending = incarnation.exited("failed", incarnation.fault, step=ending.step)
+        ending.at = self.now()
+        self._events.append(ending)
 
     # ------------------------------------------------------------------ the server
 
@@ -281,7 +269,8 @@ class TorchrunExecutor:
                     self._end(incarnation, ending)
             case LaunchFailed():
                 if (incarnation := named(frame.trial, frame.incarnation)) is not None:
-                    self._end(incarnation, lost(f"it could not be launched: {frame.message}"))
+                    why = f"it could not be launched: {frame.message}"
+                    self._end(incarnation, incarnation.exited("lost", why))
             case PreloadFailed():
                 self._say(f"preload: {frame.module} is not preloaded: {frame.message}")
                 self.server.never_again(frame.module, tainted=frame.tainted)
@@ -314,7 +303,7 @@ class TorchrunExecutor:
         incarnation.prestart = None if is_due else Prestart()
         self.roster.current[one.trial] = incarnation
         if not incarnation.claim_or_forbid():
-            self._end(incarnation, Ending("lost", error=_UNBEGUN, unbegun=True))
+            self._end(incarnation, incarnation.exited("lost", _UNBEGUN, unbegun=True))
         elif not is_due:
             self.stopping.hunt(incarnation)
         elif (record := incarnation.exit_record()) is not None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gpusched.core.events import Outcome, TrialExited
 from gpusched.executors.base import Setting
 from gpusched.executors.hub import Hub, Timers
 from gpusched.executors.local.settings import Limits
@@ -69,6 +70,17 @@ class Incarnation:
     def trains_on(self) -> bool:
         """Whether it is to yield, and is answered "go on" until its successor's ranks are ready."""
         return self.successor is not None and self.successor.delays_yield
+
+    def exited(self, outcome: Outcome, error: str | None = None, **more: Any) -> TrialExited:
+        """Return the event of its end, to be told with the time at which all that it said before is in."""
+        return TrialExited(
+            at=0.0,
+            trial=self.trial,
+            incarnation=self.number,
+            outcome=outcome,
+            error=error,
+            **more,
+        )
 
     # ------------------------------------------------------------------ reports
 

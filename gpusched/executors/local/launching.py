@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.core.decisions import Launch
+from gpusched.core.events import TrialExited
 from gpusched.devices.base import Devices, Placement
 from gpusched.errors import GpuschedError
-from gpusched.executors.local.endings import Ending, lost
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.server import Server
 from gpusched.executors.local.settings import given_env
@@ -43,7 +43,7 @@ class Launcher:
         shared: Shared,
         server: Server,
         devices: Devices,
-        end: Callable[[Incarnation, Ending], None],
+        end: Callable[[Incarnation, TrialExited], None],
     ) -> None:
         self._setting = shared.setting
         self._recipe = shared.setting.recipe
@@ -70,7 +70,8 @@ class Launcher:
             self.prepare(incarnation, command)
             self._devices.take(command.devices)
         except (OSError, GpuschedError) as problem:
-            self._end(incarnation, lost(f"it could not be launched: {problem}"))
+            why = f"it could not be launched: {problem}"
+            self._end(incarnation, incarnation.exited("lost", why))
             return
         self.send(incarnation)
 

@@ -26,9 +26,9 @@ from enum import Enum, auto
 from functools import partial
 
 from gpusched.core.decisions import Launch
+from gpusched.core.events import TrialExited
 from gpusched.devices.base import Devices
 from gpusched.errors import GpuschedError
-from gpusched.executors.local.endings import Ending
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.server import Server
@@ -275,7 +275,7 @@ class Prestarts:
         self._roster.dropped.append(incarnation)
         self._stopping.kill(incarnation, 0.0)
 
-    def ended(self, incarnation: Incarnation, ending: Ending) -> None:
+    def ended(self, incarnation: Incarnation, ending: TrialExited) -> None:
         """Record the end of a prestart that is not due: nothing of it is left."""
         if self._roster.prestarted.get(incarnation.trial) is incarnation:
             first = (ending.error or ending.outcome).splitlines()[0]
@@ -311,7 +311,7 @@ class Prestarts:
         if incarnation.claim_or_forbid():
             self._stopping.hunt(incarnation)
         else:
-            self.ended(incarnation, Ending("killed"))
+            self.ended(incarnation, incarnation.exited("killed"))
 
     def find_abandoned(self, live: set[tuple[int, int]]) -> set[tuple[int, int]]:
         """End the prestarts of another daemon; return those of ``live`` (trial, number) that were not due yet."""

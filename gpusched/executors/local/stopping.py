@@ -14,7 +14,8 @@ import signal
 from collections.abc import Callable
 from functools import partial
 
-from gpusched.executors.local.endings import Ending, how_it_ended, lost
+from gpusched.core.events import Outcome, TrialExited
+from gpusched.executors.local.endings import how_it_ended
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.launching import Launcher
@@ -38,7 +39,7 @@ class Stopping:
         server: Server,
         launcher: Launcher,
         inventory: Inventory,
-        end: Callable[[Incarnation, Ending], None],
+        end: Callable[[Incarnation, TrialExited], None],
     ) -> None:
         self._hub = shared.setting.hub
         self._roster = shared.roster
@@ -60,7 +61,7 @@ class Stopping:
             return
         incarnation.stop_grace_s, incarnation.stacks = grace_s, stacks
         if self._launcher.withdraw(incarnation):
-            self._end(incarnation, Ending("killed"))
+            self._end(incarnation, incarnation.exited("killed"))
             return
         incarnation.tell_shim()
         patience_s = grace_s + self._limits.kill_margin_s
@@ -117,6 +118,5 @@ class Stopping:
             return
         hunt = Hunt(self._paths, incarnation.trial, incarnation.number)
         self._inventory.hold(incarnation.devices, hunt)
-        error = f"{hunt.describe()} cannot be killed"
-        ending = lost(error) if incarnation.stop_grace_s is None else Ending("killed", error=error)
-        self._end(incarnation, ending)
+        outcome: Outcome = "lost" if incarnation.stop_grace_s is None else "killed"
+        self._end(incarnation, incarnation.exited(outcome, f"{hunt.describe()} cannot be killed"))
