@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpusched.protocol import CLIENT_FRAME_BYTES, WORKER_FRAME_BYTES
+from gpusched.protocol.lines import CLIENT_FRAME_BYTES, WORKER_FRAME_BYTES
 from tests.test_layering import PACKAGE, imports_of
 
 SOURCES = sorted(PACKAGE.rglob("*.py"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
+import importlib
 import json
 import sys
 import time
@@ -16,8 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gpusched
 from gpusched import protocol
-from gpusched.protocol import BadFrame, Frame, Inbox, Report, encode
+from gpusched.protocol import Frame, Report, lines
+from gpusched.protocol.lines import BadFrame, Inbox, encode
 
 SAMPLES: list[Frame] = [
     protocol.RankHello(3, 1, 77),
@@ -67,8 +69,8 @@ SAMPLES: list[Frame] = [
     protocol.Shown({"trials": []}, over=True),
     protocol.Lines(["one"], [{"what": "began"}]),
 ]
-DECODERS = [getattr(protocol, name) for name in vars(protocol) if name.startswith(("from_", "to_"))]
-DECODERS = [one for one in DECODERS if one is not protocol.to_builtins]
+DECODERS = [getattr(lines, name) for name in vars(lines) if name.startswith(("from_", "to_"))]
+DECODERS = [one for one in DECODERS if one is not lines.to_builtins]
 
 
 def decoded(line: bytes, decoders: list[Any]) -> Iterator[Any]:
@@ -105,31 +107,23 @@ def test_each_record_comes_back_on_the_lines_that_carry_it(sample: Frame) -> Non
 
 @pytest.fixture(scope="module")
 def plain() -> Iterator[ModuleType]:
-    """``protocol`` as an interpreter loads it that has no msgspec."""
-    spec = importlib.util.spec_from_file_location("plain_protocol", protocol.__file__)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    msgspec = {
-        name: sys.modules[name] for name in list(sys.modules) if name.split(".")[0] == "msgspec"
-    }
-    sys.modules |= dict.fromkeys(msgspec)  # type: ignore[arg-type]
-    sys.modules["plain_protocol"] = module
-    try:
-        spec.loader.exec_module(module)
-    finally:
-        sys.modules |= msgspec
-    yield module
-    del sys.modules["plain_protocol"]
+    """``protocol.lines`` as an interpreter loads it that has no msgspec, with its own records."""
+    names = [name for name in sys.modules if name.startswith(("msgspec", "gpusched.protocol"))]
+    with pytest.MonkeyPatch.context() as ours:
+        ours.setattr(gpusched, "protocol", protocol)
+        for name in names:
+            ours.delitem(sys.modules, name)
+        with pytest.MonkeyPatch.context() as missing:
+            missing.setitem(sys.modules, "msgspec", None)
+            module = importlib.import_module("gpusched.protocol.lines")
+        yield module
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: type(sample).__name__)
 def test_the_stand_in_writes_and_reads_the_same_lines(sample: Frame, plain: ModuleType) -> None:
-    kind = getattr(plain, type(sample).__name__)
+    kind = getattr(plain.protocol, type(sample).__name__)
     line = encode(sample)
-    decoders = [
-        getattr(plain, name) for name in vars(protocol) if getattr(protocol, name) in DECODERS
-    ]
+    decoders = [getattr(plain, name) for name in vars(lines) if getattr(lines, name) in DECODERS]
     found = []
     for decode in decoders:
         with suppress(plain.BadFrame):
@@ -159,7 +153,7 @@ def test_the_stand_in_writes_and_reads_the_same_lines(sample: Frame, plain: Modu
 )
 def test_what_is_no_frame_is_a_bad_frame(line: bytes, plain: ModuleType) -> None:
     with pytest.raises(BadFrame):
-        protocol.to_rank(line)
+        lines.to_rank(line)
     with pytest.raises(plain.BadFrame):
         plain.to_rank(line)
 
@@ -194,7 +188,7 @@ def test_anything_is_a_record_or_a_bad_frame(fields: dict[str, Any], kind: Any, 
 @given(sizes=st.lists(st.integers(1, 60), min_size=1, max_size=40))
 def test_frames_in_pieces_of_any_size(sizes: list[int]) -> None:
     frames = [protocol.Saved(step, 0.5, 10) for step in range(10)]
-    data, inbox, found = b"".join(map(encode, frames)), Inbox(protocol.from_rank), []
+    data, inbox, found = b"".join(map(encode, frames)), Inbox(lines.from_rank), []
     for size in sizes:
         found += inbox.feed(data[:size])
         data = data[size:]
@@ -202,7 +196,7 @@ def test_frames_in_pieces_of_any_size(sizes: list[int]) -> None:
 
 
 def test_a_frame_that_is_not_taken_comes_first_the_next_time() -> None:
-    inbox = Inbox(protocol.from_rank)
+    inbox = Inbox(lines.from_rank)
     assert (
         next(inbox.feed(encode(protocol.Waits()) + encode(protocol.Saved(1, 0.5, 1))))
         == protocol.Waits()
@@ -212,7 +206,7 @@ def test_a_frame_that_is_not_taken_comes_first_the_next_time() -> None:
 
 @pytest.mark.parametrize("end", [b"", b"\n"])
 def test_too_long_a_frame_is_bad_for_the_lenient_too(end: bytes) -> None:
-    inbox = Inbox(protocol.to_rank, 1000, is_lenient=True)
+    inbox = Inbox(lines.to_rank, 1000, is_lenient=True)
     assert list(inbox.feed(b"nonsense\n")) == []
     with pytest.raises(BadFrame, match="1000"):
         list(inbox.feed(b"x" * 1001 + end))
@@ -226,5 +220,5 @@ def test_hostile_frames_cost_milliseconds() -> None:
         b'{"kind":"report","i":' + b"9" * 60_000,
     ):
         with pytest.raises(BadFrame):
-            protocol.from_rank(line)
+            lines.from_rank(line)
     assert time.monotonic() - began_s < 1.0

@@ -24,7 +24,8 @@ from gpusched.errors import DeviceError, GpuschedError, InputError
 from gpusched.executors.base import LiveExecutor
 from gpusched.executors.hub import Hub
 from gpusched.executors.peer import Peer
-from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown, from_client
+from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown
+from gpusched.protocol.lines import from_client
 from gpusched.text import no_trial
 
 #: How often watchers get a view.

@@ -3,7 +3,7 @@
 What the commands share. Reads through the daemon's socket while one lives; straight from the files only when none does
 (the journal has one connection, the daemon's).
 
-``Client`` is a command's end of ``daemon.sock`` (frames: ``protocol.py``).
+``Client`` is a command's end of ``daemon.sock`` (frames: ``protocol``).
 """
 
 from __future__ import annotations
@@ -19,19 +19,8 @@ from typing import Any
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.find import COMING_OR_GOING_S, has_daemon
 from gpusched.folder.paths import ExperimentPaths, socket_address
-from gpusched.protocol import (
-    ANSWER_FRAME_BYTES,
-    Ask,
-    BadFrame,
-    ClientHello,
-    Done,
-    Inbox,
-    Lines,
-    Refused,
-    Shown,
-    encode,
-    to_client,
-)
+from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown
+from gpusched.protocol.lines import ANSWER_FRAME_BYTES, BadFrame, Inbox, encode, to_client
 
 
 class DaemonGone(GpuschedError):

@@ -1,6 +1,6 @@
 """The daemon's one loop: its listening socket, every connection, every other descriptor it waits for; and timers.
 
-A connection says in its first frame of which kind it is (``protocol.py``): the daemon registers a taker for
+A connection says in its first frame of which kind it is (``protocol``): the daemon registers a taker for
 clients, an executor one for each kind that its trials speak as. Rules:
 
 * Nothing blocks, and no connection can starve, fill or break another (``peer.py``): each gets one short read a turn, as
@@ -29,7 +29,8 @@ from typing import Any, NoReturn
 from gpusched.errors import GpuschedError
 from gpusched.executors.peer import Peer
 from gpusched.folder.paths import socket_address
-from gpusched.protocol import BadFrame, Decode, Frame, decoder
+from gpusched.protocol import Frame
+from gpusched.protocol.lines import BadFrame, Decode, decoder
 
 _HELLO_PATIENCE_S = 10.0
 _MOST_STRANGERS = 256

@@ -1,4 +1,4 @@
-"""One connection of the hub: frames (``protocol.py``) that are never waited for.
+"""One connection of the hub: frames (``protocol``) that are never waited for.
 
 What cannot be written at once is kept up to a limit; beyond it the connection is closed, so a reader that sleeps harms
 itself alone. So does a sender of a frame that is too long, malformed or of a kind that it may not send.
@@ -10,7 +10,8 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpusched.protocol import CLIENT_FRAME_BYTES, BadFrame, Decode, Frame, Inbox, encode
+from gpusched.protocol import Frame
+from gpusched.protocol.lines import CLIENT_FRAME_BYTES, BadFrame, Decode, Inbox, encode
 
 if TYPE_CHECKING:
     from gpusched.executors.hub import Hub

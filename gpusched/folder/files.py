@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpusched.protocol import BadFrame
+from gpusched.protocol.lines import BadFrame
 
 T = TypeVar("T")
 _FILE_LIMIT_BYTES = 4 << 20

@@ -1,6 +1,6 @@
 """A trial's own file of reports: one sealed line a report, written and read here alone.
 
-A line of ``reports.jsonl`` is the report's frame (``protocol.py``) with a checksum, appended in a single ``write``
+A line of ``reports.jsonl`` is the report's frame (``protocol``) with a checksum, appended in a single ``write``
 before the frame is sent, so that a report the daemon missed is never lost. ``seq`` counts up over the whole life of the
 trial. A line torn by a crash or a full disk is closed with a newline before the next one; it is no report, and neither
 is a damaged or foreign line.
@@ -14,7 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpusched.folder.files import is_sound, sealed
-from gpusched.protocol import BadFrame, Report, encode, report_from
+from gpusched.protocol import Report
+from gpusched.protocol.lines import BadFrame, encode, report_from
 
 REPORT_LIMIT_BYTES = 32 * 1024
 _FIRST_READ_BYTES = 4096

@@ -25,7 +25,8 @@ from gpusched.processes.identity import (
     of_incarnation,
 )
 from gpusched.processes.segments import Segments
-from gpusched.protocol import Number, decoder, encode
+from gpusched.protocol import Number
+from gpusched.protocol.lines import decoder, encode
 
 
 class Claim(Struct, frozen=True):

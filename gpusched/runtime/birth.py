@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES, mark_of, read_file
-from gpusched.protocol import Begin, LaunchSpec, encode, to_unborn
+from gpusched.protocol import Begin, LaunchSpec
+from gpusched.protocol.lines import encode, to_unborn
 
 Body = Callable[[LaunchSpec, int], None]
 

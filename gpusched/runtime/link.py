@@ -13,17 +13,8 @@ from pathlib import Path
 
 from gpusched.folder.lock import Fence, read_epoch
 from gpusched.folder.paths import socket_address
-from gpusched.protocol import (
-    BadFrame,
-    Counts,
-    Frame,
-    Greeting,
-    Inbox,
-    ShimHello,
-    StopTree,
-    encode,
-    to_shim,
-)
+from gpusched.protocol import Counts, Frame, Greeting, ShimHello, StopTree
+from gpusched.protocol.lines import BadFrame, Inbox, encode, to_shim
 
 TERM_GRACE_S = 10.0
 GREETING_S = 2.0

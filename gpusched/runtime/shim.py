@@ -47,7 +47,8 @@ from gpusched.processes.identity import (
     start_time,
 )
 from gpusched.processes.segments import Segments
-from gpusched.protocol import Exited, LaunchSpec, RankError, ShimHello, Word, encode
+from gpusched.protocol import Exited, LaunchSpec, RankError, ShimHello, Word
+from gpusched.protocol.lines import encode
 from gpusched.runtime.birth import put_mark, put_title, redirect
 from gpusched.runtime.link import DaemonLink, Orders, Tether
 

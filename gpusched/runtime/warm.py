@@ -1,6 +1,6 @@
 """The warm server: imports torch once, then forks a shim per incarnation. ``python -m gpusched.runtime.warm FD``
 
-Speaks with the daemon on the socket pair whose descriptor it is given (frames: ``protocol.py``). Rules:
+Speaks with the daemon on the socket pair whose descriptor it is given (frames: ``protocol``). Rules:
 
 * Single-threaded whenever it forks; never touches CUDA (a forked child could not use it any more).
 * It says ``ready`` as soon as torchrun's elastic agent is imported. What DDP and optimizers import lazily, and the
@@ -42,20 +42,16 @@ from gpusched.processes.identity import (
 )
 from gpusched.processes.segments import Segments
 from gpusched.protocol import (
-    CLIENT_FRAME_BYTES,
-    BadFrame,
     Frame,
     Importing,
-    Inbox,
     Launched,
     LaunchFailed,
     LaunchSpec,
     Ready,
     ShimDied,
     Whole,
-    encode,
-    to_server,
 )
+from gpusched.protocol.lines import CLIENT_FRAME_BYTES, BadFrame, Inbox, encode, to_server
 from gpusched.runtime.birth import put_title
 from gpusched.runtime.imports import (
     HEAVY,

@@ -21,21 +21,18 @@ from gpusched.folder.lock import read_epoch
 from gpusched.folder.paths import socket_address
 from gpusched.protocol import (
     Answer,
-    BadFrame,
     Frame,
     Go,
     Greeting,
     Handed,
-    Inbox,
     RankHello,
     Remark,
     Report,
     Restore,
     Saved,
     Waits,
-    encode,
-    to_rank,
 )
+from gpusched.protocol.lines import BadFrame, Inbox, encode, to_rank
 
 REPLY_WAIT_S = 30.0
 """A daemon that is silent for so long is taken for dead; a live one answers within milliseconds."""

@@ -21,8 +21,6 @@ from gpusched.errors import GpuschedError
 from gpusched.executors.hub import Hub
 from gpusched.executors.peer import Peer
 from gpusched.protocol import (
-    CLIENT_FRAME_BYTES,
-    WORKER_FRAME_BYTES,
     Answer,
     Ask,
     ClientHello,
@@ -34,6 +32,10 @@ from gpusched.protocol import (
     ShimHello,
     Shown,
     Waits,
+)
+from gpusched.protocol.lines import (
+    CLIENT_FRAME_BYTES,
+    WORKER_FRAME_BYTES,
     encode,
     from_client,
     from_rank,

@@ -18,7 +18,8 @@ from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.settings import Limits
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.protocol import LaunchSpec, encode, to_server
+from gpusched.protocol import LaunchSpec
+from gpusched.protocol.lines import encode, to_server
 from tests.executors.conftest import recipe
 
 

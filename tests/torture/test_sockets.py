@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.protocol import ClientHello, encode
+from gpusched.protocol import ClientHello
+from gpusched.protocol.lines import encode
 from tests.rig import wait_until
 from tests.torture.bed import Bed, count, percentile, times
 

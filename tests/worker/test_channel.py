@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpusched.protocol import Answer, RankHello, Report, Saved, encode
+from gpusched.protocol import Answer, RankHello, Report, Saved
+from gpusched.protocol.lines import encode
 from gpusched.worker import channel as module
 from gpusched.worker.channel import Channel
 from tests.worker.fakes import PATIENCE_S, Bench, FakeDaemon, at_step, daemon

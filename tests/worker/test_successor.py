@@ -15,7 +15,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import gpusched
-from gpusched.protocol import Answer, Handed, Report, Restore, encode, from_rank, from_stranger
+from gpusched.protocol import Answer, Handed, Report, Restore
+from gpusched.protocol.lines import encode, from_rank, from_stranger
 from gpusched.worker import handover
 from gpusched.worker.handover import Outbox, Received, Snapshot, memory_name
 from tests.worker.fakes import PATIENCE_S, Bench, Ended, FakeDaemon, run_rank, run_ranks

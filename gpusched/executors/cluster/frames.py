@@ -4,7 +4,7 @@
     node    NodeHello, Joined, Cannot, Reconciled, Happened, Said, Answered, Beat
     daemon  Welcome, Cannot, Reconcile, Do, Expect, Ack, Readmit, LetGo, Beat, Bye
 
-They stand here and not in ``protocol.py`` because they carry events, commands and devices, which that file is below.
+They stand here and not in ``protocol`` because they carry events, commands and devices, which that file is below.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from gpusched.core.events import EVENT_TYPES, Event
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.base import LiveTrial
 from gpusched.folder.reports import REPORT_LIMIT_BYTES
-from gpusched.protocol import CLIENT_FRAME_BYTES, BadFrame, Count, Frame, decoder
+from gpusched.protocol import Count, Frame
+from gpusched.protocol.lines import CLIENT_FRAME_BYTES, BadFrame, decoder
 
 EVENTS_MAX = CLIENT_FRAME_BYTES // (2 * REPORT_LIMIT_BYTES)
 """Events of a frame: reports, the largest of them, are many after a reconcile."""

@@ -37,15 +37,8 @@ from gpusched.executors.local.server import Server
 from gpusched.executors.local.settings import Limits, cold_on_slices, devices_of
 from gpusched.executors.local.stopping import Stopping
 from gpusched.processes.identity import Identity
-from gpusched.protocol import (
-    Exited,
-    FromServer,
-    Launched,
-    LaunchFailed,
-    PreloadFailed,
-    Ready,
-    ShimDied,
-)
+from gpusched.protocol import Exited, Launched, LaunchFailed, PreloadFailed, Ready, ShimDied
+from gpusched.protocol.lines import FromServer
 
 _UNBEGUN = "it had not begun when the daemon ended"
 _WARM_UP_AFTER_S = 1.0

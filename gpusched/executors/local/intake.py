@@ -30,9 +30,8 @@ from gpusched.protocol import (
     Saved,
     ShimHello,
     Waits,
-    from_rank,
-    from_shim,
 )
+from gpusched.protocol.lines import from_rank, from_shim
 
 
 class Intake:

@@ -1,6 +1,6 @@
 """The daemon's end of the warm server: starts it, starts it again when it dies, says what it says.
 
-Its frames are in ``protocol.py``; what it does is in ``gpusched/runtime/warm.py``. It is started before anything
+Its frames are in ``protocol``; what it does is in ``gpusched/runtime/warm.py``. It is started before anything
 else is, as importing torch takes a second. It belongs to a session of its own, so that no terminal ends it.
 """
 
@@ -20,15 +20,8 @@ from gpusched.executors.local.settings import environment_for_trials, uses_torch
 from gpusched.executors.peer import Peer
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
 from gpusched.processes.outcome import last_line
-from gpusched.protocol import (
-    FromServer,
-    Importing,
-    LaunchSpec,
-    PreloadFailed,
-    Ready,
-    Whole,
-    from_server,
-)
+from gpusched.protocol import Importing, LaunchSpec, PreloadFailed, Ready, Whole
+from gpusched.protocol.lines import FromServer, from_server
 
 MOST_FALSE_STARTS = 3
 PAUSE_S = 1.0

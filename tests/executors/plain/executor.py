@@ -35,17 +35,8 @@ from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import MARK, kill_each, mark_of, of_incarnation
 from gpusched.processes.outcome import first_error, last_word, verdict
-from gpusched.protocol import (
-    Answer,
-    Go,
-    Greeting,
-    Handed,
-    RankHello,
-    Report,
-    Saved,
-    Waits,
-    from_rank,
-)
+from gpusched.protocol import Answer, Go, Greeting, Handed, RankHello, Report, Saved, Waits
+from gpusched.protocol.lines import from_rank
 
 SLOTS = 4
 

@@ -1,6 +1,7 @@
 """Every frame between rank, shim, warm server, daemon and client: a typed record, decoded and checked here alone.
 
-A frame is one JSON object on a line of its own; ``kind`` says which record it is. Both ends read this file:
+A frame is one JSON object on a line of its own; ``kind`` says which record it is. Both ends read these records, and
+``lines`` for the way from a record to a line and back:
 
     sender       frames                                                                    answers of the daemon
     rank 0       RankHello, Report, Saved, Remark, Handed, Waits                           Greeting, Answer, Restore
@@ -16,41 +17,21 @@ A frame is one JSON object on a line of its own; ``kind`` says which record it i
 * ``Report`` is one record for worker, wire, ``reports.jsonl``, journal, simulator and dashboard.
 
 msgspec decodes a report four times faster than ``json`` and checks it on the way. The other interpreter of ``launch:
-cold`` may lack it; ``without_msgspec.py`` stands in there.
+cold`` may lack it; ``without_msgspec`` stands in there.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 if TYPE_CHECKING:
-    from msgspec import DecodeError, Meta, Struct, convert, field, to_builtins
-    from msgspec.json import Decoder, Encoder
+    from msgspec import Meta, Struct, field
 else:
     try:
-        from msgspec import DecodeError, Meta, Struct, convert, field, to_builtins
-        from msgspec.json import Decoder, Encoder
+        from msgspec import Meta, Struct, field
     except ImportError:
-        from gpusched.without_msgspec import (
-            DecodeError,
-            Decoder,
-            Encoder,
-            Meta,
-            Struct,
-            convert,
-            field,
-            to_builtins,
-        )
-
-WORKER_FRAME_BYTES = 64 << 10
-"""The longest frame of a rank or a shim."""
-CLIENT_FRAME_BYTES = 1 << 20
-"""The longest request of a client, and the longest frame of the warm server."""
-ANSWER_FRAME_BYTES = 16 << 20
-"""The longest frame that a client is sent: the view of a large search."""
+        from gpusched.protocol.without_msgspec import Meta, Struct, field
 
 Count = Annotated[int, Meta(ge=0, lt=1 << 53)]
 Number = Annotated[int, Meta(ge=1, lt=1 << 53)]
@@ -61,10 +42,6 @@ Metric = (
 Go = Literal["continue", "save", "yield", "leave"]
 """The daemon's answer to a report: go on; save and go on; save and leave; leave without saving."""
 GO: tuple[Go, ...] = ("continue", "save", "yield", "leave")
-
-
-class BadFrame(ValueError):
-    """A line that is no frame of this protocol; the text says why."""
 
 
 class Frame(Struct, tag_field="kind", omit_defaults=True):
@@ -353,87 +330,3 @@ class Lines(Frame, tag="lines"):
 
     lines: list[str]
     records: list[dict[str, Any]]
-
-
-# ---------------------------------------------------------------------- lines
-
-Decode = Callable[[bytes], Any]
-
-
-def decoder(kinds: Any) -> Decode:
-    """A function from a line to one of these records. Raises BadFrame, and nothing else."""
-    decode = Decoder(kinds).decode
-
-    def checked(line: bytes) -> Any:
-        try:
-            if b"\\ud" in line:  # perhaps half a character, which is in no encoding but JSON's own
-                return convert(json.loads(line, parse_constant=_refuse), kinds)
-            return decode(line)
-        except (DecodeError, ValueError, RecursionError) as problem:
-            raise BadFrame(str(problem)) from None
-
-    return checked
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number")
-
-
-from_stranger = decoder(RankHello | ShimHello | ClientHello)
-from_rank = decoder(Report | Saved | Remark | Handed | Waits)
-to_rank = decoder(Greeting | Answer | Restore)
-from_shim = decoder(Exited)
-to_shim = decoder(Greeting | StopTree | Counts)
-FromServer = Ready | Importing | PreloadFailed | Whole | Launched | LaunchFailed | ShimDied
-from_server = decoder(FromServer)
-to_server = decoder(LaunchSpec)
-to_unborn = decoder(Begin)
-from_client = decoder(Ask)
-to_client = decoder(Done | Refused | Shown | Lines)
-report_from = decoder(Report)
-word_from = decoder(Word)
-exit_from = decoder(Exit)
-
-_encode = Encoder().encode
-
-
-def encode(record: Struct) -> bytes:
-    """The record as a line. What is no valid Unicode (a path, the output of a script) is escaped."""
-    try:
-        return _encode(record) + b"\n"
-    except UnicodeEncodeError:
-        return json.dumps(to_builtins(record)).encode() + b"\n"
-
-
-class Inbox:
-    """Cuts what comes over a connection into frames. ``decode`` may be replaced between two of them.
-
-    ``is_lenient``: a bad frame of bearable length is passed over.
-    """
-
-    __slots__ = ("_buffer", "_is_lenient", "decode", "limit_bytes")
-
-    def __init__(
-        self, decode: Decode, limit_bytes: int = WORKER_FRAME_BYTES, *, is_lenient: bool = False
-    ) -> None:
-        self.decode = decode
-        self.limit_bytes = limit_bytes
-        self._is_lenient = is_lenient
-        self._buffer = b""
-
-    def feed(self, data: bytes = b"") -> Iterator[Any]:
-        """Yield the frames that are whole now; one that is not taken comes first the next time. Raises BadFrame."""
-        self._buffer = self._buffer + data if self._buffer else data
-        while (end := self._buffer.find(b"\n")) >= 0:
-            line, self._buffer = self._buffer[:end], self._buffer[end + 1 :]
-            if end > self.limit_bytes:
-                raise BadFrame(f"a frame of {end} bytes, more than {self.limit_bytes}")
-            try:
-                frame = self.decode(line)
-            except BadFrame:
-                if self._is_lenient:
-                    continue
-                raise
-            yield frame
-        if len(self._buffer) > self.limit_bytes:
-            raise BadFrame(f"a frame of more than {self.limit_bytes} bytes")

@@ -1,4 +1,4 @@
-"""Stand-in for the part of msgspec that ``protocol.py`` uses, for an interpreter that has no msgspec.
+"""Stand-in for the part of msgspec that ``protocol`` uses, for an interpreter that has no msgspec.
 
 A script under ``launch: cold`` may run in an interpreter of the user's own (``python:`` in the recipe), which has torch
 and finds ``gpusched``, but none of its libraries. Records are dataclasses there, lines go through ``json``, and types
