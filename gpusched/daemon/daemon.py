@@ -1,0 +1,321 @@
+"""The daemon of one experiment: the lock, the loop, its end, and resume = replay + reconcile.
+
+It is one thread: the driver waits in the executor's poll, which also serves the control socket; what people ask
+(``people``) is dealt with between two turns. Signals do the same: SIGTERM and SIGINT ask for a stop in good order, a
+second one cancels. SIGHUP means nothing: a closed terminal ends nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpusched import failpoints
+from gpusched.core.events import Event, ExperimentStarted, Reopened, Tried
+from gpusched.daemon import recovery, reopening
+from gpusched.daemon.people import People
+from gpusched.daemon.storage import Storage, checksums, require_unchanged
+from gpusched.devices.base import Device, require_sizes
+from gpusched.driver.assemble import Assembled, assemble, make_helpers, read_recipe
+from gpusched.driver.clock import Beginning, ExperimentClock
+from gpusched.driver.loop import Driver, replay
+from gpusched.errors import (
+    DamagedState,
+    DeviceError,
+    Fenced,
+    GpuschedError,
+    InputError,
+    NewerFormat,
+    ReplayDiverged,
+)
+from gpusched.executors import base as executors
+from gpusched.executors.hub import Hub
+from gpusched.folder.lock import Epoch, Lock
+from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.log import Journal
+from gpusched.loggers.children import Loggers
+from gpusched.recipe.env import filled_in, read_source
+
+#: How often it is looked whether another daemon has taken over.
+FENCE_EVERY_S = 1.0
+#: The newest remarks of the executor and the devices that the dashboard shows.
+NOTES_SHOWN = 3
+#: How long a daemon that is over waits until the last devices are confirmed to be free.
+DRAIN_S = 10.0
+#: The report of an experiment with more steps takes longer than its end should; ``gpusched report`` writes it then.
+REPORT_STEPS_MAX = 20_000
+
+
+class Daemon:
+    """Runs one experiment to its end."""
+
+    def __init__(
+        self,
+        paths: ExperimentPaths,
+        *,
+        resuming: bool,
+        salvage: bool = False,
+        environment: Mapping[str, str] | None = None,
+        wish: reopening.Wish | None = None,
+        executor: str | None = None,
+    ) -> None:
+        self.paths = paths
+        self._wish = wish or {}
+        self._lock = Lock.take(paths.lock)
+        self._stop_asked = False
+        self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
+        self._foreword: list[str] = []
+        self._next_look_at = 0.0
+        recipe = read_recipe(paths)
+        recipe = replace(recipe, env=filled_in(recipe.env, environment or {}))
+        self.assembled: Assembled = assemble(recipe, paths)
+        self.experiment = self.assembled.experiment
+        self._began = Beginning.from_json(json.loads(paths.began.read_bytes()))
+        self._salvaged = False
+        if resuming:
+            journal: Journal | None = self._replay(salvage)
+        else:
+            journal, self.epoch = None, Epoch(paths.root, 0)
+        if self.experiment.finished:  # the time since its end does not count
+            self._began = Beginning.ago(self.experiment.state.now)
+        # After a reboot the wall clock may be wrong: time goes on where the journal ends.
+        self.clock = ExperimentClock(self._began, at_least_s=self.experiment.state.now)
+        self.hub = Hub(paths.socket)
+        self.storage = Storage(paths, checkpoints_max_bytes=recipe.checkpoints_max_bytes)
+        self.executor = executors.make(
+            executor or ("cluster" if recipe.cluster is not None else "local"),
+            executors.Setting(
+                paths=paths,
+                recipe=recipe,
+                hub=self.hub,
+                clock=self.clock,
+                epoch=self.epoch.number,
+                say=self._say,
+                seq_of=lambda trial: self.experiment.state.trials[trial].seq,
+                spare=self.storage.reserve.give,
+                devices=tuple(self.experiment.state.devices.slots),
+            ),
+        )
+        self.people = People(self.assembled, self.executor, self.hub, self.clock, self._warnings)
+        # The warm server imports torch by now: what syncs to disk comes after it.
+        self.journal = journal or Journal.create(
+            paths.journal, {"epoch": self.epoch.number, "checksums": checksums(paths)}
+        )
+        self._helpers = make_helpers(recipe)
+        source = read_source(paths.source)
+        folder = source.parent if source is not None else paths.root
+        self._loggers = Loggers(paths, recipe.log_to, folder)
+        self.driver = Driver(
+            self.experiment,
+            self.executor,
+            self.journal,
+            helpers=self._helpers,
+            observer=self.people.observe,
+            fence=self.epoch.check,
+            spare=self.storage.reserve.give,
+        )
+
+    # ------------------------------------------------------------ beginning
+
+    def _replay(self, salvage: bool) -> Journal:
+        """The journal of an experiment that is to go on. Raises InputError if it is over."""
+        journal = Journal.open(self.paths.journal)
+        self.epoch = Epoch(self.paths.root, int(journal.meta.get("epoch", 1)))
+        journal.set_epoch(self.epoch.number)
+        require_unchanged(self.paths, journal.meta)
+        try:
+            count = replay(self.experiment, journal.entries(), self._note_beginning)
+        except (ReplayDiverged, NewerFormat):
+            raise  # the journal is whole; it is this version that does not fit
+        except DamagedState:
+            if not salvage:
+                raise
+            self._salvaged = True
+            dropped = journal.drop_after_last_good()
+            print(f"salvage: {dropped} damaged events dropped; trials' own files are read again")
+        else:
+            print(f"replayed {count} events")
+        failpoints.reach("resume.replayed")
+        if self.experiment.finished:
+            recovery.complete(self.assembled)
+            try:
+                reopening.require_reopenable(self.assembled, self._wish)
+            except InputError:
+                journal.close()
+                raise
+        return journal
+
+    def _note_beginning(self, event: Event, _commands: object) -> None:
+        if type(event) is Reopened and event.began:
+            self._began = Beginning.from_json(event.began)
+
+    def _start(self, resuming: bool) -> None:
+        inventory = self.executor.inventory()
+        if resuming and self.experiment.state.devices.total:
+            for slot in self.experiment.state.devices.slots.values():
+                if slot.passing:
+                    self.executor.keep_out(slot.id, slot.reason)
+            self._resume(inventory)
+            self._go_on()
+            return
+        self.storage.require_room()
+        if not any(device.usable for device in inventory):
+            reasons = "; ".join(f"{device.label}: {device.why_not}" for device in inventory)
+            raise DeviceError(f"no device can be used now: {reasons or 'there is none'}")
+        islands = Counter(device.island for device in inventory)
+        rules = self.experiment.state.rules
+        widest = max(islands.values()) if rules.islands_apart else len(inventory)
+        self.assembled.recipe.require_atoms(widest)
+        self.assembled.require_policy(len(inventory))
+        self._foreword = list(self.assembled.foreword(len(inventory)))
+        require_sizes(inventory, rules.fit(widest))
+        asked = self._wish.get("try")
+        self.driver.handle(
+            [
+                *([Tried(at=self.clock(), **asked)] if asked else ()),
+                ExperimentStarted(
+                    at=self.clock(),
+                    devices=tuple(device.id for device in inventory),
+                    islands={device.id: device.island for device in inventory},
+                    unusable={d.id: d.why_not for d in inventory if not d.usable},
+                ),
+            ]
+        )
+
+    def _go_on(self) -> None:
+        """Go on after the end, or with other limits, if that is wished; a search that is ending ends first."""
+        state = self.experiment.state
+        while self._wish and state.stopping is not None and not state.finished:
+            self.driver.turn(self.clock() + FENCE_EVERY_S)
+        if state.finished:
+            event = reopening.reopened(self.assembled, self._wish, self._began)
+            self._foreword = list(reopening.remarks(self.assembled, event))
+            # Before the event, or a daemon that dies now would leave the word of an end that is none.
+            self.paths.final_view.unlink(missing_ok=True)
+            failpoints.reach("final.removed")
+            self.driver.reopen(event)
+        elif self._wish:  # before the old deadline is noticed to be over
+            self.driver.handle([reopening.changed(self.assembled, self._wish, self.clock())])
+
+    def _resume(self, inventory: Sequence[Device]) -> None:
+        state = self.experiment.state
+        launched: dict[int, int] = {}
+        if self._salvaged:
+            unknown = recovery.forget_the_unknown(state, self.paths)
+            launched = unknown.launched
+            self._say(
+                f"salvage: {unknown.killed} processes that the journal knows nothing of were ended; "
+                f"{len(unknown.aside)} folders of unknown trials were put aside"
+            )
+        lost = list(recovery.lost_devices(state, inventory, self.clock()))
+        self.driver.resume(self.epoch.number, launched=launched, lost=lost)
+
+    # ------------------------------------------------------------ the loop
+
+    def run(self, *, resuming: bool, ready: Any = None) -> None:
+        """Until the experiment is over."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.set_wakeup_fd(self.hub.wake_descriptor, warn_on_full_buffer=False)
+        try:
+            self._start(resuming)
+        except Fenced:
+            raise
+        except GpuschedError:
+            if not self.experiment.state.devices.total:  # refused: nobody comes back to its nodes
+                self.executor.close()
+            raise
+        self.paths.failure.unlink(missing_ok=True)
+        if ready is not None:
+            ready({"ok": os.getpid(), "foreword": self._foreword})
+        while not self.experiment.finished or self.driver.stalled:
+            self.driver.turn(self._due_at())
+            if self.clock() >= self._due_at():
+                self._do_what_is_due()
+        self._finish()
+
+    def _due_at(self) -> float:
+        """Time of the next work beside the trials; in the past: now."""
+        return min(self.people.due_at, self.storage.next_at, self._next_look_at)
+
+    def _do_what_is_due(self) -> None:
+        self._look_around()
+        events = self.people.asked()
+        change = self.storage.look(self.clock(), self.experiment.state)
+        if change is not None:
+            events.append(change)
+        if events:
+            self.driver.handle(events)
+        self.people.show()
+
+    def _finish(self) -> None:
+        until = self.clock() + DRAIN_S
+        while self.experiment.state.devices.draining and self.clock() < until:
+            self.driver.turn(until)
+        failpoints.reach("final.before")
+        self.journal.commit()
+        view = self.people.view(leaving=True)
+        try:
+            self.storage.write(self.paths.final_view, json.dumps(view).encode())
+        except OSError as error:
+            self._say(
+                f"{self.paths.final_view}: cannot be written ({error}); the journal has it all"
+            )
+        self.storage.release()
+        failpoints.reach("final.after")
+        self.people.farewell(view)
+        self.executor.close()
+        self.hub.close()
+        self.journal.close()
+        self._loggers.finish()
+        self._report(view)
+        for complaint in self._loggers.complaints:
+            print(complaint, flush=True)
+
+    def _report(self, view: dict[str, Any]) -> None:
+        """``report.html``, where that takes no noticeable time; nothing depends on it."""
+        if sum(t.seq for t in self.experiment.state.trials.values()) > REPORT_STEPS_MAX:
+            return
+        from gpusched.journal import timeline
+        from gpusched.report import page
+
+        with contextlib.suppress(OSError, DamagedState):
+            page.write(self.paths.report, page.html(view, timeline.read(self.paths.journal)))
+
+    # ------------------------------------------------------------ signals
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        """Ask at once, between two steps of the interpreter: requests that come later stay behind the signal."""
+        stopping = self._stop_asked or self.experiment.state.stopping
+        self._stop_asked = True
+        self.people.ask("cancel" if stopping else "stop")
+
+    # ------------------------------------------------------------ remarks
+
+    def _warnings(self) -> tuple[str, ...]:
+        storage = (self.driver.stalled, self.storage.warning)
+        return (*(text for text in storage if text), *self._notes)
+
+    def _say(self, text: str) -> None:
+        """A remark of the executor or the devices: into the log, and shown in the dashboard."""
+        print(text, flush=True)
+        self._notes.append(text)
+
+    def _look_around(self) -> None:
+        """Now and then: has another daemon taken over (raises Fenced)? what went wrong with forecasts?"""
+        now = self.clock()
+        if now < self._next_look_at:
+            return
+        self._next_look_at = now + FENCE_EVERY_S
+        self.epoch.check()
+        self._loggers.look()
+        for helper in (*self._helpers.values(), self._loggers):
+            while helper.complaints:
+                self._say(helper.complaints.popleft())
