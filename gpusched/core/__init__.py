@@ -8,8 +8,11 @@ commands say what an executor must do. Everything else in this package is a part
 
     events.py ──▶ experiment.py ──▶ decisions.py (commands)
                    │  records the fact, asks the policy, hands atoms out
+                   ├─ wishes.py      what people ask for
                    ├─ transitions.py from decisions (atoms), exits and silence to commands (devices)
-                   │    └─ exits.py       where a trial goes whose incarnation is gone
+                   │    ├─ exits.py       where a trial goes whose incarnation is gone
+                   │    ├─ holdings.py    which devices stay with a trial
+                   │    └─ saving.py      checkpoints, and which is the best
                    ├─ policy.py      the seam: what a policy sees, what it is asked
                    ├─ state.py       everything that is true now
                    │    ├─ rules.py       what the recipe asks for; configurations.py those that have not started

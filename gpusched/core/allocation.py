@@ -179,19 +179,15 @@ class DeviceTable:
         if names and awaited_by is not None:
             concerned.add(awaited_by)
 
-    def unawait(self, names: Iterable[str]) -> None:
-        """Record that no trial awaits these devices: they become free when they are released."""
-        for name in names:
-            slot = self.slots[name]
-            self._note(slot)
-            slot.awaited_by = None
-
     def give_back(self, names: Iterable[str]) -> None:
-        """HELD but not used since the last release -> FREE."""
+        """HELD but not used since the last release -> FREE; what is DRAINING becomes free when it is released."""
         for name in names:
             slot = self.slots[name]
             if slot.state is HELD:
                 self._set_free(slot)
+            else:
+                self._note(slot)
+                slot.awaited_by = None
 
     def released(self, names: Sequence[str]) -> set[int]:
         """DRAINING -> HELD by the trial that awaits it, or FREE. Returns the trials that awaited some of them."""

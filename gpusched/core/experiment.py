@@ -8,46 +8,22 @@ One report's way through: the fact is recorded in the trial (``_reported``), the
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
-from gpusched.core import invariants
+from gpusched.core import events, invariants, wishes
 from gpusched.core.allocation import DeviceState, DeviceTable
 from gpusched.core.configurations import Configurations, Draw
 from gpusched.core.decisions import Command, Decision, Finish, Resume, Start, Suggest
-from gpusched.core.events import (
-    CheckpointSaved,
-    DaemonResumed,
-    DeadlineMoved,
-    DeviceQuarantined,
-    DeviceReadmitted,
-    DevicesJoined,
-    DevicesReleased,
-    Event,
-    ExperimentStarted,
-    Forecasted,
-    Reopened,
-    Reported,
-    StorageChanged,
-    Suggested,
-    TimerFired,
-    TrialExited,
-    TrialUp,
-    Tried,
-    UserAsked,
-)
 from gpusched.core.policy import Policy
 from gpusched.core.rules import Rules
-from gpusched.core.state import NOTHING_LEFT, State
-from gpusched.core.transitions import WAKE, WATCH, Transitions
+from gpusched.core.state import DEADLINE, LAST_CALL, NOTHING_LEFT, WAKE, WATCH, State
+from gpusched.core.transitions import Transitions
 from gpusched.core.trial import NEVER, RUNNING, After, TrialRecord, TrialState
-from gpusched.protocol import Report
-from gpusched.text import show_duration, show_hparams
+from gpusched.text import show_duration
 
 S = TrialState
-
-DEADLINE, LAST_CALL = "deadline", "last call"
 
 
 class Experiment:
@@ -61,38 +37,38 @@ class Experiment:
         self._do = Transitions(self.state)
         self._touched: TrialRecord | None = None
         self._checks = invariants.Checks()
-        self._handlers: dict[type[Event], Callable[[Any], None]] = {
-            Reported: self._reported,
-            TrialUp: self._up,
-            CheckpointSaved: self._checkpoint_saved,
-            TrialExited: self._exited,
-            DevicesReleased: self._released,
-            DeviceQuarantined: self._quarantined,
-            DeviceReadmitted: self._readmitted,
-            StorageChanged: self._storage_changed,
-            TimerFired: self._timer_fired,
-            Forecasted: self._forecasted,
-            Suggested: self._suggested,
-            UserAsked: self._user_asked,
-            ExperimentStarted: self._started,
-            DevicesJoined: self._joined,
-            DaemonResumed: self._resumed,
-            DeadlineMoved: self._deadline_moved,
-            Reopened: self._reopened,
-            Tried: self._tried,
+        self._handlers: dict[type[events.Event], Callable[[Any], None]] = {
+            events.Reported: self._reported,
+            events.TrialUp: self._up,
+            events.CheckpointSaved: self._checkpoint_saved,
+            events.TrialExited: self._exited,
+            events.DevicesReleased: self._released,
+            events.DeviceQuarantined: self._quarantined,
+            events.DeviceReadmitted: self._readmitted,
+            events.StorageChanged: self._storage_changed,
+            events.TimerFired: self._timer_fired,
+            events.Forecasted: self._forecasted,
+            events.Suggested: self._suggested,
+            events.UserAsked: partial(wishes.asked, self.state, self._do),
+            events.ExperimentStarted: self._started,
+            events.DevicesJoined: self._joined,
+            events.DaemonResumed: self._resumed,
+            events.DeadlineMoved: partial(wishes.move_deadline, self.state, self._do),
+            events.Reopened: self._reopened,
+            events.Tried: partial(wishes.tried, self.state),
         }
 
     @property
     def finished(self) -> bool:
         return self.state.finished
 
-    def handle(self, event: Event) -> list[Command]:
+    def handle(self, event: events.Event) -> list[Command]:
         """Record a fact and return what must be done about it, in order.
 
         Raises InvalidTransition or AssertionError where the facts contradict each other; the state is then undefined.
         """
         state = self.state
-        if state.finished and type(event) is not Reopened:
+        if state.finished and type(event) is not events.Reopened:
             self._after_the_end(event)
             return []
         if event.at > state.now:
@@ -116,13 +92,13 @@ class Experiment:
             of.asked_for = n
             self._do.add(Suggest(n))
 
-    def _after_the_end(self, event: Event) -> None:
+    def _after_the_end(self, event: events.Event) -> None:
         """Follow the devices alone."""
         devices = self.state.devices
         match event:
-            case DevicesReleased():
+            case events.DevicesReleased():
                 devices.released(event.devices)
-            case DeviceQuarantined() if event.device in devices.slots:
+            case events.DeviceQuarantined() if event.device in devices.slots:
                 devices.quarantine(event.device, event.reason, passing=event.passing)
             case _:
                 pass
@@ -141,30 +117,35 @@ class Experiment:
         self._touched = trial
         return trial
 
-    def _up(self, event: TrialUp) -> None:
+    def _up(self, event: events.TrialUp) -> None:
         trial = self._current(event.trial, event.incarnation)
-        if trial is not None and trial.state is S.STARTING and trial.up_at is None:
-            self.state.set_up(trial)
-            self.state.move(trial, S.RUNNING, f"up on {trial.size_in_words}")
+        if trial is not None and trial.state is S.STARTING:
+            self._set_up(trial)
 
-    def _reported(self, event: Reported) -> None:
+    def _set_up(self, trial: TrialRecord) -> None:
+        """Note that the ranks of an incarnation run, where that is news."""
+        if trial.up_at is None:
+            self.state.set_up(trial)
+            if trial.state is S.STARTING:
+                self.state.move(trial, S.RUNNING, f"up on {trial.size_in_words}")
+
+    def _reported(self, event: events.Reported) -> None:
         report = event.report
         trial = self._current(event.trial, report.incarnation)
         if trial is None or report.seq <= trial.seq:
             return
+        self._set_up(trial)
         state = self.state
-        if trial.up_at is None:
-            state.set_up(trial)
-            if trial.state is S.STARTING:
-                state.move(trial, S.RUNNING, f"up on {trial.size_in_words}")
         rules, stride = state.rules, 1
         if rules.version >= 5:
             before = trial.step if trial.steps_of_incarnation else trial.saved_step
             trial.stride = stride = max(1, report.step - before)
         elif rules.version >= 3 and report.step > trial.step:
             stride = report.step - trial.step
-        self._measure(trial, report.step_time_s, stride)
-        self._record(trial, report, event.metric, stride)
+        state.speed.learn(trial, report.step_time_s, stride, state.now)
+        trial.record(report, event.metric, stride, state.now)
+        state.has_reports = True
+        state.set_score(trial, NEVER if event.metric is None else event.metric * rules.sign)
         stays = event.stays and trial.is_resizing
         if (trial.state is RUNNING or stays) and trial.doom is None:
             decisions = self.policy.on_report(state.view, trial.view)
@@ -179,28 +160,10 @@ class Experiment:
         if stays:
             trial.decided_at = state.now  # the trial trained until now: no overhead
         if state.best is None or trial.score > state.best.score:
-            self._do.save_if_better(trial, trains_on=stays and event.can_save)
+            self._do.saves.ask_if_better(trial, trains_on=stays and event.can_save)
         every_s = rules.save_every_s
         if every_s is not None and state.now - trial.last_saved_at >= every_s:
-            self._do.save_if_due(trial)
-
-    def _record(
-        self, trial: TrialRecord, report: Report, metric: float | None, stride: int
-    ) -> None:
-        state, step = self.state, report.step
-        if trial.steps_of_incarnation and trial.last_report_at is not None:
-            trial.intervals_s.append(state.now - trial.last_report_at)
-        trial.seq, trial.step, trial.report = report.seq, step, report
-        trial.last_report_at = state.now
-        trial.trained_atoms = len(trial.devices)
-        trial.steps_since_resize += stride
-        trial.steps_of_incarnation += 1
-        if step > trial.furthest_step:
-            trial.furthest_step, trial.infrastructure_faults = step, 0
-        trial.metric = metric
-        state.has_reports = True
-        state.set_score(trial, NEVER if metric is None else metric * state.rules.sign)
-        trial.curve.add(step, math.nan if metric is None else metric)
+            self._do.saves.ask_if_due(trial)
 
     def _end_at_target(self, trial: TrialRecord) -> None:
         """Save this step as its trial leaves and end the search, if the trial's last reports are good enough."""
@@ -210,48 +173,28 @@ class Experiment:
         times = f" for {rules.target_for} reports" if rules.target_for > 1 else ""
         reached = f"reached the target {rules.target:g}{times}"
         self._do.cut(trial, S.COMPLETED, reached)
-        self._stop_all(f"trial {trial.id} {reached}")
+        self._do.end(f"trial {trial.id} {reached}")
 
-    def _measure(self, trial: TrialRecord, step_time_s: float | None, stride: int) -> None:
-        """Learn the step time and, from an incarnation's first report, the overhead of its launch.
-
-        ``stride``: steps since the trial's last report.
-        """
-        state = self.state
-        if step_time_s is None:
-            if trial.steps_of_incarnation == 0 or trial.last_report_at is None:
-                return
-            step_time_s = state.now - trial.last_report_at
-        if trial.doom is not None or not step_time_s > 0:
-            return  # its devices may be lost; several reports read at once have no time between them
-        if trial.steps_of_incarnation == 0 and trial.decided_at is not None:
-            state.speed.saw_overhead(state.now - trial.decided_at - step_time_s)
-        elif trial.steps_of_incarnation == 1 and trial.step_time_before_s is not None:
-            before, trial.step_time_before_s = trial.step_time_before_s, None
-            state.speed.saw_resize(before[0], before[1], trial.atoms, step_time_s)
-        state.speed.saw_step(len(trial.devices), step_time_s / stride)
-        trial.step_time_s = step_time_s
-
-    def _checkpoint_saved(self, event: CheckpointSaved) -> None:
+    def _checkpoint_saved(self, event: events.CheckpointSaved) -> None:
         trial = self._current(event.trial, event.incarnation)
         if trial is None:
             return
         trial.save_s, trial.last_saved_at = event.save_s, self.state.now
         self.state.longest_save_s = max(self.state.longest_save_s, event.save_s)
-        self._do.saved(trial, event.step)
+        self._do.saves.committed(trial, event.step)
 
-    def _exited(self, event: TrialExited) -> None:
+    def _exited(self, event: events.TrialExited) -> None:
         trial = self._current(event.trial, event.incarnation)
         if trial is None:
             return
         if event.saved_step is not None:
-            self._do.saved(trial, event.saved_step)
+            self._do.saves.committed(trial, event.saved_step)
         self._do.exited(trial, event)
         self._give_up_if_hopeless()
 
     # ------------------------------------------------------------ facts about devices
 
-    def _started(self, event: ExperimentStarted) -> None:
+    def _started(self, event: events.ExperimentStarted) -> None:
         self.state.devices = DeviceTable(
             event.devices, event.islands, apart=self.state.rules.islands_apart
         )
@@ -262,15 +205,15 @@ class Experiment:
         if self.state.rules.watch:
             self._do.watch()
 
-    def _joined(self, event: DevicesJoined) -> None:
+    def _joined(self, event: events.DevicesJoined) -> None:
         self.state.devices.join(event.devices, event.islands)
         self.state.say(None, f"{', '.join(event.devices)} joined the search")
 
-    def _released(self, event: DevicesReleased) -> None:
+    def _released(self, event: events.DevicesReleased) -> None:
         for trial_id in sorted(self.state.devices.released(event.devices)):
             self._do.launch_if_ready(self.state.trials[trial_id])
 
-    def _quarantined(self, event: DeviceQuarantined) -> None:
+    def _quarantined(self, event: events.DeviceQuarantined) -> None:
         state = self.state
         slot = state.devices.slots.get(event.device)
         if slot is None:
@@ -280,29 +223,18 @@ class Experiment:
                 state.devices.quarantine(event.device, event.reason, passing=event.passing)
                 state.say(None, f"{event.device} stays quarantined: {event.reason}")
             return
-        waiting, was_held = slot.awaited_by, slot.state is DeviceState.HELD
-        holder = slot.trial if was_held else waiting
+        holder = slot.trial if slot.state is DeviceState.HELD else slot.awaited_by
         state.devices.quarantine(event.device, event.reason, passing=event.passing)
         state.say(None, f"{event.device} is quarantined: {event.reason}")
-        if holder is None:
-            return
-        trial = self._touched = state.trials[holder]
-        used = event.device in trial.devices
-        trial.devices = tuple(name for name in trial.devices if name != event.device)
-        trial.reserved = tuple(name for name in trial.reserved if name != event.device)
-        if not trial.has_processes:
-            self._do.settle_for_less(trial)
-            self._do.launch_if_ready(trial)
-        elif used:
-            # Ranks sit on a device that is lost: the incarnation cannot go on.
-            why = f"{event.device} was lost: {event.reason}"
-            self._do.kill(trial, grace_s=0.0, why=why)
+        if holder is not None:
+            trial = self._touched = state.trials[holder]
+            self._do.lose(trial, event.device, event.reason)
 
-    def _readmitted(self, event: DeviceReadmitted) -> None:
+    def _readmitted(self, event: events.DeviceReadmitted) -> None:
         self.state.devices.readmit(event.device)
         self.state.say(None, f"{event.device} is in use again")
 
-    def _storage_changed(self, event: StorageChanged) -> None:
+    def _storage_changed(self, event: events.StorageChanged) -> None:
         """Begin nothing below the low mark, as it could not be saved; trials that run go on."""
         if event.low != self.state.storage_low:
             self.state.storage_low = event.low
@@ -310,11 +242,11 @@ class Experiment:
 
     # ------------------------------------------------------------ time and people
 
-    def _timer_fired(self, event: TimerFired) -> None:
+    def _timer_fired(self, event: events.TimerFired) -> None:
         state = self.state
         due = state.timers.pop(event.timer, event.at)
         if event.timer == DEADLINE:
-            self._stop_all("deadline")
+            self._do.end("deadline")
         elif event.timer == LAST_CALL and state.stopping is not None:
             for trial in list(state.live.values()):
                 self._do.kill(trial)
@@ -325,96 +257,27 @@ class Experiment:
         elif event.timer == WATCH and state.stopping is None:
             self._do.kill_silent(due)
 
-    def _stop_all(self, reason: str) -> None:
-        """Have every trial leave at its next report; the last call kills those that have not."""
-        state = self.state
-        if state.stopping is not None:
-            return
-        state.stopping = reason
-        for trial in list(state.live.values()):
-            self._do.cut(trial, S.STOPPED, reason)
-        if state.live:
-            self._do.set_timer(LAST_CALL, state.now + state.rules.last_call_s)
-
-    def _forecasted(self, event: Forecasted) -> None:
+    def _forecasted(self, event: events.Forecasted) -> None:
         trial = self.state.trials.get(event.trial)
         self.state.forecasts.pop((event.trial, event.step), None)
         if trial is not None and self.state.stopping is None:
             view = self.state.view
             self._enact(self.policy.on_forecast(view, trial.view, event.step, event.forecast))
 
-    def _suggested(self, event: Suggested) -> None:
-        of = self.state.configurations
-        if event.n != of.asked_for:
+    def _suggested(self, event: events.Suggested) -> None:
+        configurations = self.state.configurations
+        if event.n != configurations.asked_for:
             return  # asked again after a resume, and answered twice
-        of.asked_for = None
-        of.suggested[event.n] = event.hparams
+        configurations.asked_for = None
+        configurations.suggested[event.n] = event.hparams
         if event.why:
             self.state.say(None, f"configuration {event.n} is by {event.by}: {event.why}")
 
-    def _user_asked(self, event: UserAsked) -> None:
-        state = self.state
-        trial = state.trials.get(event.trial) if event.trial is not None else None
-        match event.verb:
-            case "stop":
-                self._stop_all("stopped by the user")
-            case "cancel" | "kill":
-                self._stop_all("cancelled by the user")
-                grace_s = 0.0 if event.verb == "kill" else None
-                for live in state.live.values():
-                    self._do.kill(live, grace_s=grace_s)
-            case "pause" if trial is not None and not trial.is_final:
-                trial.held_by_user = True
-                state.unwant(trial)
-                self._do.leave(trial.id, After(S.PAUSED, "paused by the user"))
-            case "unpause" if trial is not None:
-                trial.held_by_user = False
-                goes_to = trial.after.state if trial.after is not None else trial.state
-                if goes_to is S.PAUSED:
-                    state.want(trial)
-            case "stop_trial" if trial is not None and not trial.is_final:
-                self._do.leave(trial.id, After(S.STOPPED, "stopped by the user"))
-            case _:
-                pass
+    def _reopened(self, event: events.Reopened) -> None:
+        if wishes.reopen(self.state, self._do, event):
+            self._enact(self.policy.on_reopen(self.state.view))
 
-    def _tried(self, event: Tried) -> None:
-        if self.state.stopping is None:
-            self.state.configurations.given.append((event.hparams, event.seed))
-            self.state.say(None, f"asked to try {show_hparams(event.hparams)}")
-
-    def _deadline_moved(self, event: DeadlineMoved) -> None:
-        state = self.state
-        if state.stopping is None:
-            state.move_deadline(event.deadline_s)
-            self._do.set_timer(DEADLINE, state.rules.deadline_s)
-
-    def _reopened(self, event: Reopened) -> None:
-        """Go on after the end, or before it with other limits. Trials that only the end stopped are paused again."""
-        state, was_over = self.state, self.state.finished
-        if state.stopping is not None and not was_over:
-            return  # trials are leaving still
-        state.go_on(event.deadline_s, event.target, event.max_trials)
-        self._do.set_timer(DEADLINE, state.rules.deadline_s)
-        if not was_over:
-            return
-        state.timers.pop(LAST_CALL, None)
-        if state.missed_wake_at is not None:
-            self._do.set_timer(WAKE, state.missed_wake_at)
-            state.missed_wake_at = None
-        if state.rules.watch:
-            self._do.watch()
-        untold, state.untold = state.untold, {}
-        for trial in list(state.trials.values()):
-            step = event.checkpoints.get(str(trial.id), 0)
-            if trial.cut_atoms is not None and (step or not trial.seq):
-                self._do.reopen(trial, step)
-                continue
-            trial.cut_atoms = None
-            if trial.id in untold:
-                state.rested.append(trial)
-        self._enact(self.policy.on_reopen(state.view))
-
-    def _resumed(self, event: DaemonResumed) -> None:
+    def _resumed(self, event: events.DaemonResumed) -> None:
         state = self.state
         state.watched_since = state.now
         for number, incarnation in event.launched.items():
@@ -467,7 +330,7 @@ class Experiment:
             and state.failures >= state.rules.max_failures
             and not state.has_reports
         ):
-            self._stop_all(f"the first {state.failures} trials failed")
+            self._do.end(f"the first {state.failures} trials failed")
 
     def _finish_if_over(self) -> None:
         """End the experiment, which has no live trial, if it is stopping or nothing can bring one back."""
@@ -475,17 +338,7 @@ class Experiment:
         if state.devices.total == 0:
             return
         if state.stopping is None:
-            if state.devices.draining or WAKE in state.timers or state.forecasts:
-                return
-            if state.configurations.asked_for is not None:
-                return  # a configuration may come
-            if state.storage_low:
-                return  # there may be room again
-            if state.atoms_total < state.rules.smallest:
-                return  # devices may come back from quarantine
-            if not state.trials and any(s.passing for s in state.devices.slots.values()):
-                return  # the first trial may want more than can be used yet
-            if any(trial.held_by_user for trial in state.paused.values()):
+            if state.may_go_on:
                 return
             state.stopping = NOTHING_LEFT
         state.finished = True

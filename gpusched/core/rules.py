@@ -23,9 +23,6 @@ from dataclasses import dataclass, field
 #:     configurations in all, and gives slots to new and suspended ones alternately.
 RULES_VERSION = 8
 
-SAVE_RETRY_S = 10.0
-"""After an unanswered request for a checkpoint, until the next; twice as long each time, at most ``save_every_s``."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:

@@ -16,6 +16,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 
+from gpusched.core.trial import TrialRecord
+
 Scaling = Callable[[int], float]
 
 #: f of Table 3's four models at 8 GPUs, as pseudo-measurements.
@@ -158,6 +160,25 @@ class Speed:
         return self._overhead.value or 0.0
 
     # ------------------------------------------------------------ measurements
+
+    def learn(self, trial: TrialRecord, step_time_s: float | None, stride: int, now: float) -> None:
+        """Learn the step time and, from an incarnation's first report, the overhead of its launch.
+
+        ``stride``: steps since the trial's last report.
+        """
+        if step_time_s is None:
+            if trial.steps_of_incarnation == 0 or trial.last_report_at is None:
+                return
+            step_time_s = now - trial.last_report_at
+        if trial.doom is not None or not step_time_s > 0:
+            return  # its devices may be lost; several reports read at once have no time between them
+        if trial.steps_of_incarnation == 0 and trial.decided_at is not None:
+            self.saw_overhead(now - trial.decided_at - step_time_s)
+        elif trial.steps_of_incarnation == 1 and trial.step_time_before_s is not None:
+            before, trial.step_time_before_s = trial.step_time_before_s, None
+            self.saw_resize(before[0], before[1], trial.atoms, step_time_s)
+        self.saw_step(len(trial.devices), step_time_s / stride)
+        trial.step_time_s = step_time_s
 
     def saw_step(self, atoms: int, step_time_s: float) -> None:
         scaling = self._given or self.s

@@ -23,6 +23,8 @@ from gpusched.core.speed import Speed
 from gpusched.core.trial import NEVER, TrialRecord, TrialState
 from gpusched.text import show_duration
 
+#: Names of timers: the end of the search and of its last trials, a policy's wake, the watch for silent trials.
+DEADLINE, LAST_CALL, WAKE, WATCH = "deadline", "last call", "wake", "watch"
 #: Reason for the end of a search in which no trial can go on and none can start.
 NOTHING_LEFT = "nothing left to run"
 
@@ -231,6 +233,22 @@ class State:
         ):
             return "deadline"
         return self.stopping
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether something may yet start a trial of a search in which none is live."""
+        slots = self.devices.slots.values()
+        return bool(
+            self.devices.draining
+            or WAKE in self.timers
+            or self.forecasts
+            or self.configurations.asked_for is not None  # a configuration may come
+            or self.storage_low  # there may be room again
+            or self.atoms_total < self.rules.smallest  # devices may come back from quarantine
+            # The first trial may want more than can be used yet.
+            or (not self.trials and any(slot.passing for slot in slots))
+            or any(trial.held_by_user for trial in self.paused.values())
+        )
 
     # ------------------------------------------------------------ changes, for Experiment alone
 

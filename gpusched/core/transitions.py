@@ -6,9 +6,9 @@ trial has ended, the atoms are gone) is dropped: policies speak of intentions, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
+from gpusched.core import holdings
 from gpusched.core.allocation import DeviceState
 from gpusched.core.decisions import (
     AskForecast,
@@ -17,13 +17,11 @@ from gpusched.core.decisions import (
     ConfirmRelease,
     Decision,
     Forecast,
-    KeepBest,
     Kill,
     Launch,
     Pause,
     Resize,
     Resume,
-    Save,
     Say,
     SetTimer,
     Start,
@@ -34,14 +32,12 @@ from gpusched.core.decisions import (
 from gpusched.core.events import TrialExited
 from gpusched.core.exits import after_exit
 from gpusched.core.policy import NO_STEP_FITS
-from gpusched.core.rules import SAVE_RETRY_S
-from gpusched.core.state import BestCheckpoint, State
+from gpusched.core.saving import Saves
+from gpusched.core.state import LAST_CALL, WAKE, WATCH, State
 from gpusched.core.trial import After, Doom, TrialRecord, TrialState
 
 S = TrialState
 
-WAKE = "wake"
-WATCH = "watch"
 #: Period at which the watchdog looks for trials that have been silent for too long (reliability F13).
 WATCH_EVERY_S = 10.0
 
@@ -52,11 +48,7 @@ class Transitions:
     def __init__(self, state: State) -> None:
         self._state = state
         self._commands: list[Command] = []
-        share, every_s = state.rules.save_share, state.rules.best_every_s
-        self._why_not_again = (
-            f"saving may take {share:.0%} of a trial's time, and it had just saved"
-        )
-        self._why_not_yet = f"the best model is replaced every {every_s:g} s at most"
+        self.saves = Saves(state, self.add)
 
     def take(self) -> list[Command]:
         """Return the commands since the last ``take``, in order."""
@@ -106,7 +98,7 @@ class Transitions:
 
     def _start(self, decision: Start) -> bool:
         state = self._state
-        atoms = self._within_room(state.rules.fit(decision.atoms))
+        atoms = holdings.within_room(state, state.rules.fit(decision.atoms))
         if not atoms or not state.can_draw:
             return False
         trial = state.draw(decision.tag)
@@ -116,7 +108,7 @@ class Transitions:
     def _resume(self, decision: Resume) -> bool:
         state = self._state
         trial = state.trials[decision.trial]
-        atoms = self._within_room(self._fit(trial, decision.atoms))
+        atoms = holdings.within_room(state, holdings.fit(state, trial, decision.atoms))
         if trial.state is not S.PAUSED or trial.held_by_user:
             return False
         if (
@@ -128,14 +120,6 @@ class Transitions:
             return False
         self._begin(trial, atoms, decision.reason or "resumed", f"resumed at step {trial.step}")
         return True
-
-    def _within_room(self, atoms: int) -> int:
-        """Return the allowed size that fits now, 0: none. Less than was asked for where no island has room for that."""
-        state = self._state
-        room = state.room()
-        if atoms > room and state.rules.islands_apart and atoms <= state.atoms_free:
-            atoms = state.rules.fit(room)
-        return atoms if atoms <= room else 0
 
     def _begin(self, trial: TrialRecord, atoms: int, reason: str, cause: str) -> None:
         state = self._state
@@ -174,9 +158,9 @@ class Transitions:
     def _resize(self, decision: Resize) -> bool:
         state = self._state
         trial = state.trials[decision.trial]
-        atoms, room = self._fit(trial, decision.atoms), state.room(trial.devices)
+        atoms, room = holdings.fit(state, trial, decision.atoms), state.room(trial.devices)
         if atoms > trial.atoms + room and state.rules.islands_apart:
-            atoms = max(trial.atoms, self._fit(trial, trial.atoms + room))
+            atoms = max(trial.atoms, holdings.fit(state, trial, trial.atoms + room))
         more = atoms - trial.atoms
         if trial.state is not S.RUNNING or trial.doom or more == 0 or more > room:
             return False
@@ -187,12 +171,6 @@ class Transitions:
         state.say(trial, decision.reason or f"resize to {atoms} atoms")
         self._yield(trial, After(S.STARTING, decision.reason, atoms))
         return True
-
-    def _fit(self, trial: TrialRecord, atoms: int) -> int:
-        """Return the largest size of at most ``atoms`` on which this trial has not failed, and its least at least."""
-        rules, most, least = self._state.rules, trial.most_atoms, trial.least_atoms
-        fitting = rules.fit(atoms if most is None else min(atoms, most))
-        return max(fitting, least) if least <= self._state.devices.most else fitting
 
     def leave(self, trial_id: int, after: After) -> bool:
         """Pause, stop or complete a trial; False if that changes nothing."""
@@ -226,16 +204,16 @@ class Transitions:
         trial.cut_atoms = atoms
         return True
 
-    def reopen(self, trial: TrialRecord, step: int) -> None:
-        """Pause a trial again that the end of the search stopped; it goes on from step ``step`` (0: it had none)."""
-        state, was_training = self._state, bool(trial.cut_atoms)
-        trial.saved_step = step
-        where = f"its checkpoint is of step {step}" if step else "it had not begun to train"
-        state.move(trial, S.PAUSED, f"the search goes on; {where}")
-        if was_training and not trial.held_by_user:
-            state.want(trial)
-        else:
-            trial.cut_atoms = None
+    def end(self, reason: str) -> None:
+        """Have every trial leave at its next report; the last call kills those that have not."""
+        state = self._state
+        if state.stopping is not None:
+            return
+        state.stopping = reason
+        for trial in list(state.live.values()):
+            self.cut(trial, S.STOPPED, reason)
+        if state.live:
+            self.set_timer(LAST_CALL, state.now + state.rules.last_call_s)
 
     def _yield(self, trial: TrialRecord, after: After) -> None:
         """Have a trial leave at this step, with a checkpoint if it may go on or is the best model so far."""
@@ -269,7 +247,7 @@ class Transitions:
             state.move(trial, S.YIELDING, f"killed while starting: {after.reason}")
             trial.after = after
             return
-        self._give_back(trial.devices)
+        state.devices.give_back(trial.devices)
         trial.devices = ()
         state.move(trial, after.state, after.reason)
 
@@ -321,7 +299,8 @@ class Transitions:
         trial.gone, trial.doom = trial.incarnation, None
         if trial.atoms and trial.step_time_s is not None and after.is_resize:
             trial.step_time_before_s = (trial.atoms, trial.step_time_s)
-        self._drain(trial, after.atoms if after.is_resize else 0)
+        if used := holdings.drain(state, trial, after.atoms if after.is_resize else 0):
+            self.add(ConfirmRelease(used))
         if after.state is not S.STOPPED and after != told:
             trial.cut_atoms = None  # its script came to an end of its own
         if after.state is S.FAILED:
@@ -335,139 +314,16 @@ class Transitions:
         state.move(trial, after.state, after.reason)
         self.launch_if_ready(trial)
 
-    # ------------------------------------------------------------ devices
-
-    def _drain(self, trial: TrialRecord, keep: int) -> None:
-        """Let the devices of an incarnation that is gone drain; ``keep`` atoms come back to the trial when released.
-
-        Devices reserved for a resize have not been used: they are clean, and stay with the trial or are free at once.
-        """
-        devices, used = self._state.devices, trial.devices
-        kept, clean = _kept(self._state, trial, keep)
-        devices.drain(kept, trial.id)
-        devices.drain(used[len(kept) :], None)
-        devices.give_back(trial.reserved[len(clean) :])
-        trial.devices, trial.reserved = kept + clean, ()
-        if used:
-            self.add(ConfirmRelease(used))
-
-    def settle_for_less(self, trial: TrialRecord) -> None:
-        """Keep an allowed size of what a waiting trial has left after losing a device; give back the rest."""
-        slots = self._state.devices.slots
-        atoms = _size_within(self._state, trial, len(trial.devices))
-        # Clean devices first: the trial need not wait for the others then.
-        by_readiness = sorted(
-            trial.devices, key=lambda name: slots[name].state is DeviceState.DRAINING
-        )
-        keep = by_readiness[:atoms]
-        self._give_back([name for name in trial.devices if name not in keep])
-        trial.devices = tuple(keep)
-
-    def _give_back(self, names: Sequence[str]) -> None:
-        """Free devices of a trial without processes: clean ones at once, the others when they are released."""
-        self._state.devices.unawait(names)
-        self._state.devices.give_back(names)
-
-    # ------------------------------------------------------------ checkpoints
-
-    def save_if_better(self, trial: TrialRecord, *, trains_on: bool = False) -> None:
-        """Have a checkpoint saved if this step would be the new best, unless saving eats too much training time.
-
-        A trial that leaves saves in any case; ``trains_on``: this one leaves later, and may end by itself before that.
-        Otherwise a search in which every step is a new best would do nothing but save: so not more often than
-        ``best_every_s``, and not more than ``save_share`` of the trial's time.
-        """
-        state = self._state
-        if not state.is_new_best(trial):
-            return
-        rules = state.rules
-        why = "the trial was to save it as it left"
-        if trial.after is not None and not trains_on:
-            if not trial.after.save:
-                trial.after = replace(trial.after, save=True)
-                self.add(Save(trial.id, trial.incarnation))
-        elif state.now - trial.last_saved_at < trial.save_s / rules.save_share:
-            why = self._why_not_again
-        elif state.best is not None and state.now - state.best_asked_at < rules.best_every_s:
-            why = self._why_not_yet
-        else:
-            why = "the trial was asked to save it, and has not committed it"
-            state.best_asked_at = trial.save_asked_at = state.now
-            self.add(Save(trial.id, trial.incarnation))
-        if trial.best_step == trial.step:
-            trial.why_unsaved = why
-
-    def save_if_due(self, trial: TrialRecord) -> None:
-        """Have a running trial saved that has trained for ``save_every_s`` without it: a machine may die.
-
-        A trial that was asked and has committed nothing (its disk refused) is asked again, less and less often, and not
-        while it may be writing: it would stop training until it has written, and write again.
-        """
-        state, rules = self._state, self._state.rules
-        if rules.version < 3 or rules.save_every_s is None or trial.state is not S.RUNNING:
-            return
-        pause_s = max(rules.save_every_s, trial.save_s / rules.save_share)
-        unsaved_s = state.now - max(trial.last_saved_at, trial.up_at or 0.0)
-        unasked_s = state.now - trial.save_asked_at
-        overdue_when_asked_s = unsaved_s - unasked_s - pause_s
-        patience_s = max(SAVE_RETRY_S, 2 * state.longest_save_s, overdue_when_asked_s)
-        if rules.version < 7:
-            patience_s = pause_s
-        is_due = unsaved_s >= pause_s and unasked_s >= min(patience_s, pause_s)
-        if is_due and not trial.doom:
-            trial.save_asked_at = state.now
-            self.add(Save(trial.id, trial.incarnation))
-
-    def saved(self, trial: TrialRecord, step: int) -> None:
-        """Note that a checkpoint of ``step`` is on disk: it may be the best model there is."""
-        state = self._state
-        if step != trial.saved_step:
-            trial.saved_step, trial.saved_at = step, state.now
-        metric = next((value for at, value in reversed(trial.curve) if at == step), None)
-        if metric is None or metric != metric:
-            return
-        score = metric * state.rules.sign
-        if state.best is None or score > state.best.score:
-            state.best = BestCheckpoint(trial.id, step, score, metric, trial.atoms, state.now)
-            self.add(KeepBest(trial.id, step, metric))
-
-
-# ---------------------------------------------------------------- questions
-
-
-def expected_launch(state: State, trial: TrialRecord) -> Launch | None:
-    """Return the launch that ends the resize a trial is in, if nothing comes between; None if it is in none."""
-    if state.stopping is not None:
-        return None
-    if trial.is_resizing and trial.after is not None:
-        kept, clean = _kept(state, trial, trial.after.atoms)
-        devices = kept + clean
-    elif trial.state is S.STARTING and not trial.has_processes:
-        devices = trial.devices
-    else:
-        return None
-    if not devices:
-        return None
-    return Launch(trial.id, trial.next_incarnation, devices, trial.hparams, trial.seed)
-
-
-def _kept(state: State, trial: TrialRecord, keep: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return what a trial keeps of the devices it used and of those reserved, to go on with ``keep`` atoms.
-
-    Where devices were lost: the largest allowed size that is left, or nothing.
-    """
-    used, reserved = trial.devices, trial.reserved
-    if keep:
-        keep = _size_within(state, trial, min(keep, len(used) + len(reserved)))
-    clean = reserved[:keep]
-    return used[: keep - len(clean)], clean
-
-
-def _size_within(state: State, trial: TrialRecord, atoms: int) -> int:
-    """Return the largest allowed size of at most ``atoms``; 0: none, or it has to wait for more memory."""
-    size = state.rules.fit(atoms)
-    has_to_wait = size < trial.least_atoms <= state.devices.most
-    return 0 if size > atoms or has_to_wait else size
+    def lose(self, trial: TrialRecord, device: str, reason: str) -> None:
+        """Take a device that is out of use away from the trial that holds or awaits it."""
+        is_used = device in trial.devices
+        trial.devices = tuple(name for name in trial.devices if name != device)
+        trial.reserved = tuple(name for name in trial.reserved if name != device)
+        if not trial.has_processes:
+            holdings.settle_for_less(self._state, trial)
+            self.launch_if_ready(trial)
+        elif is_used:  # the incarnation cannot go on
+            self.kill(trial, grace_s=0.0, why=f"{device} was lost: {reason}")
 
 
 def _silence(state: State, trial: TrialRecord) -> str:

@@ -286,6 +286,19 @@ class TrialRecord:
         """Return the seconds since its newest checkpoint was committed; None without one."""
         return round(max(0.0, now - self.saved_at), 3) if self.saved_step else None
 
+    def record(self, report: Report, metric: float | None, stride: int, now: float) -> None:
+        """Take in a report; ``stride``: steps since the trial's last one."""
+        if self.steps_of_incarnation and self.last_report_at is not None:
+            self.intervals_s.append(now - self.last_report_at)
+        self.seq, self.step, self.report, self.metric = report.seq, report.step, report, metric
+        self.last_report_at = now
+        self.trained_atoms = len(self.devices)
+        self.steps_since_resize += stride
+        self.steps_of_incarnation += 1
+        if report.step > self.furthest_step:
+            self.furthest_step, self.infrastructure_faults = report.step, 0
+        self.curve.add(report.step, math.nan if metric is None else metric)
+
     def tell(self, at: float, text: str) -> None:
         """Add a line to the trial's story."""
         self.story.append((at, text))

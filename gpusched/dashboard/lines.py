@@ -28,8 +28,7 @@ from gpusched.core.events import (
     TrialExited,
     UserAsked,
 )
-from gpusched.core.experiment import DEADLINE
-from gpusched.core.state import State
+from gpusched.core.state import DEADLINE, State
 from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.text import (
     clean,

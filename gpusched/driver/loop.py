@@ -27,7 +27,7 @@ from gpusched.core.decisions import (
 )
 from gpusched.core.events import DaemonResumed, Event, Reopened, Reported, TimerFired
 from gpusched.core.experiment import Experiment
-from gpusched.core.transitions import expected_launch
+from gpusched.core.holdings import expected_launch
 from gpusched.core.trial import InvalidTransition, TrialRecord
 from gpusched.errors import ReplayDiverged
 from gpusched.executors.base import FOREVER, Executor, LiveTrial

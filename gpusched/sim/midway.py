@@ -7,8 +7,7 @@ import math
 from gpusched.core.allocation import DeviceState
 from gpusched.core.decisions import Forecast, KeepBest
 from gpusched.core.experiment import Experiment
-from gpusched.core.state import State
-from gpusched.core.transitions import WATCH
+from gpusched.core.state import WATCH, State
 from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.devices.base import Device
 from gpusched.driver.loop import Driver, Helper

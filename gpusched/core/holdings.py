@@ -1,0 +1,91 @@
+"""Devices that a trial holds: how many it may have, and which stay its own through an exit, a loss, a resize.
+
+Devices reserved for a resize have not been used: they are clean, and stay with the trial or are free at once.
+"""
+
+from __future__ import annotations
+
+from gpusched.core.allocation import DeviceState
+from gpusched.core.decisions import Launch
+from gpusched.core.state import State
+from gpusched.core.trial import TrialRecord, TrialState
+
+# ---------------------------------------------------------------- how many
+
+
+def fit(state: State, trial: TrialRecord, atoms: int) -> int:
+    """Return the largest size of at most ``atoms`` on which this trial has not failed, and its least at least."""
+    most, least = trial.most_atoms, trial.least_atoms
+    fitting = state.rules.fit(atoms if most is None else min(atoms, most))
+    return max(fitting, least) if least <= state.devices.most else fitting
+
+
+def within_room(state: State, atoms: int) -> int:
+    """Return the allowed size that fits now, 0: none. Less than was asked for where no island has room for that."""
+    room = state.room()
+    if atoms > room and state.rules.islands_apart and atoms <= state.atoms_free:
+        atoms = state.rules.fit(room)
+    return atoms if atoms <= room else 0
+
+
+def _size_within(state: State, trial: TrialRecord, atoms: int) -> int:
+    """Return the largest allowed size of at most ``atoms``; 0: none, or it has to wait for more memory."""
+    size = state.rules.fit(atoms)
+    has_to_wait = size < trial.least_atoms <= state.devices.most
+    return 0 if size > atoms or has_to_wait else size
+
+
+# ---------------------------------------------------------------- which
+
+
+def _kept(state: State, trial: TrialRecord, keep: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what a trial keeps of the devices it used and of those reserved, to go on with ``keep`` atoms.
+
+    Where devices were lost: the largest allowed size that is left, or nothing.
+    """
+    used, reserved = trial.devices, trial.reserved
+    if keep:
+        keep = _size_within(state, trial, min(keep, len(used) + len(reserved)))
+    clean = reserved[:keep]
+    return used[: keep - len(clean)], clean
+
+
+def drain(state: State, trial: TrialRecord, keep: int) -> tuple[str, ...]:
+    """Let the devices of an incarnation that is gone drain, and return them.
+
+    ``keep`` atoms come back to the trial when they are released.
+    """
+    devices, used = state.devices, trial.devices
+    kept, clean = _kept(state, trial, keep)
+    devices.drain(kept, trial.id)
+    devices.drain(used[len(kept) :], None)
+    devices.give_back(trial.reserved[len(clean) :])
+    trial.devices, trial.reserved = kept + clean, ()
+    return used
+
+
+def settle_for_less(state: State, trial: TrialRecord) -> None:
+    """Keep an allowed size of what a waiting trial has left after losing a device; give back the rest."""
+    slots = state.devices.slots
+    atoms = _size_within(state, trial, len(trial.devices))
+    # Clean devices first: the trial need not wait for the others then.
+    by_readiness = sorted(trial.devices, key=lambda name: slots[name].state is DeviceState.DRAINING)
+    keep = by_readiness[:atoms]
+    state.devices.give_back([name for name in trial.devices if name not in keep])
+    trial.devices = tuple(keep)
+
+
+def expected_launch(state: State, trial: TrialRecord) -> Launch | None:
+    """Return the launch that ends the resize a trial is in, if nothing comes between; None if it is in none."""
+    if state.stopping is not None:
+        return None
+    if trial.is_resizing and trial.after is not None:
+        kept, clean = _kept(state, trial, trial.after.atoms)
+        devices = kept + clean
+    elif trial.state is TrialState.STARTING and not trial.has_processes:
+        devices = trial.devices
+    else:
+        return None
+    if not devices:
+        return None
+    return Launch(trial.id, trial.next_incarnation, devices, trial.hparams, trial.seed)

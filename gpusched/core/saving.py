@@ -1,0 +1,82 @@
+"""Checkpoints: when a trial is asked for one, and which becomes the best model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpusched.core.decisions import Command, KeepBest, Save
+from gpusched.core.state import BestCheckpoint, State
+from gpusched.core.trial import TrialRecord, TrialState
+
+SAVE_RETRY_S = 10.0
+"""After an unanswered request for a checkpoint, until the next; twice as long each time, at most ``save_every_s``."""
+
+
+class Saves:
+    """Asks trials of one search for checkpoints; ``add`` takes the commands."""
+
+    def __init__(self, state: State, add: Callable[[Command], None]) -> None:
+        self._state = state
+        self._add = add
+
+    def ask_if_better(self, trial: TrialRecord, *, trains_on: bool = False) -> None:
+        """Have a checkpoint saved if this step would be the new best, unless saving eats too much training time.
+
+        A trial that leaves saves in any case; ``trains_on``: this one leaves later, and may end by itself before that.
+        Otherwise a search in which every step is a new best would do nothing but save: so not more often than
+        ``best_every_s``, and not more than ``save_share`` of the trial's time.
+        """
+        state = self._state
+        if not state.is_new_best(trial):
+            return
+        rules = state.rules
+        why = "the trial was to save it as it left"
+        if trial.after is not None and not trains_on:
+            if not trial.after.save:
+                trial.after = replace(trial.after, save=True)
+                self._add(Save(trial.id, trial.incarnation))
+        elif state.now - trial.last_saved_at < trial.save_s / rules.save_share:
+            why = f"saving may take {rules.save_share:.0%} of a trial's time, and it had just saved"
+        elif state.best is not None and state.now - state.best_asked_at < rules.best_every_s:
+            why = f"the best model is replaced every {rules.best_every_s:g} s at most"
+        else:
+            why = "the trial was asked to save it, and has not committed it"
+            state.best_asked_at = trial.save_asked_at = state.now
+            self._add(Save(trial.id, trial.incarnation))
+        if trial.best_step == trial.step:
+            trial.why_unsaved = why
+
+    def ask_if_due(self, trial: TrialRecord) -> None:
+        """Have a running trial saved that has trained for ``save_every_s`` without it: a machine may die.
+
+        A trial that was asked and has committed nothing (its disk refused) is asked again, less and less often, and not
+        while it may be writing: it would stop training until it has written, and write again.
+        """
+        state, rules = self._state, self._state.rules
+        if rules.version < 3 or rules.save_every_s is None or trial.state is not TrialState.RUNNING:
+            return
+        pause_s = max(rules.save_every_s, trial.save_s / rules.save_share)
+        unsaved_s = state.now - max(trial.last_saved_at, trial.up_at or 0.0)
+        unasked_s = state.now - trial.save_asked_at
+        overdue_when_asked_s = unsaved_s - unasked_s - pause_s
+        patience_s = max(SAVE_RETRY_S, 2 * state.longest_save_s, overdue_when_asked_s)
+        if rules.version < 7:
+            patience_s = pause_s
+        is_due = unsaved_s >= pause_s and unasked_s >= min(patience_s, pause_s)
+        if is_due and not trial.doom:
+            trial.save_asked_at = state.now
+            self._add(Save(trial.id, trial.incarnation))
+
+    def committed(self, trial: TrialRecord, step: int) -> None:
+        """Note that a checkpoint of ``step`` is on disk: it may be the best model there is."""
+        state = self._state
+        if step != trial.saved_step:
+            trial.saved_step, trial.saved_at = step, state.now
+        metric = next((value for at, value in reversed(trial.curve) if at == step), None)
+        if metric is None or metric != metric:
+            return
+        score = metric * state.rules.sign
+        if state.best is None or score > state.best.score:
+            state.best = BestCheckpoint(trial.id, step, score, metric, trial.atoms, state.now)
+            self._add(KeepBest(trial.id, step, metric))
