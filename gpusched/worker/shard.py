@@ -53,7 +53,7 @@ class Shard:
     def __init__(self, dataset: Any, shard: int, shards: int, seed: int, place: Place) -> None:
         if shards > 1 and isinstance(dataset, Stateful):
             dataset = copy.deepcopy(dataset)  # its state is that of one shard
-        self.number, self._taken, self._has_ended = shard, place.taken, place.has_ended
+        self.number, self._taken, self.has_ended = shard, place.taken, place.has_ended
         self._info = _Shown(dataset, shard, shards, seed) if shards > 1 else None
         self._random = OwnGenerators(derive_seed(seed, shard))
         with self._reading():
@@ -80,7 +80,7 @@ class Shard:
                 "shard would be the whole stream; leave shards out"
             )
         self._taken += len(found)
-        self._has_ended = len(found) < most
+        self.has_ended = len(found) < most
         return found
 
     @property
@@ -89,7 +89,7 @@ class Shard:
         if isinstance(self._stateful, Stateful):
             with self._reading():
                 state = copy.deepcopy(portable(self._stateful.state_dict(), "the data set"))
-        return Place(self._taken, self._has_ended, state)
+        return Place(self._taken, self.has_ended, state)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

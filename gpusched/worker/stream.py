@@ -79,7 +79,10 @@ class _Reader(IterableDataset[Piece]):
             number += 1
 
     def _own(self, worker: int, workers: int) -> Iterator[Piece]:
-        """Read the shards of this rank (of every ``workers``-th one); a batch is as mixed as there are shards left."""
+        """Read the shards of this rank (of every ``workers``-th one); a batch is as mixed as there are shards left.
+
+        A shard that ends leaves the rest of its batch to the others: only the last batch of a reader may be short.
+        """
         rank, ranks = self.layout.rank, self.layout.world_size
         size = self.global_batch * (rank + 1) // ranks - self.global_batch * rank // ranks
         left = [n for n in range(self.shards) if not self.places.get(n, Place()).has_ended]
@@ -87,19 +90,22 @@ class _Reader(IterableDataset[Piece]):
         is_idle = worker == 0
         while live:
             samples: list[Any] = []
-            read = []
-            for shard in live:
-                wanted = min(-(-size // len(live)), size - len(samples))
-                samples += shard.take(wanted) if wanted else []
-                read.append(shard)
-            places = {shard.number: shard.place for shard in read}
-            live = [shard for shard in live[1:] + live[:1] if not places[shard.number].has_ended]
+            read: dict[int, Shard] = {}
+            while live and len(samples) < size:
+                each = -(-(size - len(samples)) // len(live))
+                for shard in live:
+                    if (wanted := min(each, size - len(samples))) > 0:
+                        samples += shard.take(wanted)
+                        read[shard.number] = shard
+                live = [shard for shard in live if not shard.has_ended]
+            live = live[1:] + live[:1]
             if samples and not (self.drop_last and len(samples) < size):
                 is_idle = False
+                places = {number: shard.place for number, shard in read.items()}
                 yield Piece(self.collate(samples), len(samples), 0, places, 0)
         if (
             is_idle
-        ):  # what is left is another rank's: a sample to take part with, which counts for nothing
+        ):  # what is left is another rank's: a sample to take part with, that counts for nothing
             for number in range(self.shards):
                 shard = Shard(self.dataset, number, self.shards, self.seed, Place())
                 if samples := shard.take(1):
@@ -130,6 +136,11 @@ class StreamLoader(BaseLoader):
             raise ValueError(
                 f"trial.loader(..., shards={shards}): {layout.world_size} ranks cannot share them; use more shards, "
                 f"or leave them out"
+            )
+        if shards > 1 and self.global_batch < layout.world_size:
+            raise ValueError(
+                f"trial.loader(..., shards={shards}): a global batch of {self.global_batch} gives no sample to some of "
+                f"{layout.world_size} ranks, whose shards would never be read; use a larger batch_size"
             )
         self.dataset = dataset
         self._shards = shards
@@ -171,6 +182,11 @@ class StreamLoader(BaseLoader):
                 self._is_last = not goes_on
                 yield tagged(place_batch(last.batch, self._device), self._weight.value)
                 piece = following
+            if last is None and where.consumed == 0:
+                raise ValueError(
+                    f"trial.loader: this stream does not fill one global batch of {self.global_batch} samples"
+                    f"{', and drop_last=True leaves none' if self._drop_last else ''}: use a smaller batch_size"
+                )
         finally:
             self._end(where.epoch)
 

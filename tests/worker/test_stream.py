@@ -86,7 +86,7 @@ def consume(kind: str, options: dict[str, Any], epochs: int = 2) -> dict[str, An
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     dataset = make(kind, trial)
-    loader = trial.loader(dataset, batch_size=4, **options)
+    loader = trial.loader(dataset, **{"batch_size": 4, **options})
     trial.track(model=model, opt=optimizer)
     steps: list[list[int]] = []
     weights = []
@@ -166,16 +166,29 @@ def test_what_does_not_fill_a_batch_is_left_out_on_wish(bench: Bench) -> None:
     assert [len(step) for step in one["steps"]] == [4] * 11
 
 
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_a_shard_that_ends_leaves_the_rest_of_its_batch_to_the_others(
+    bench: Bench, drop_last: bool
+) -> None:
+    """Five shards of 45 samples: two are empty, three end one after another."""
+    options = {"shards": 5, "drop_last": drop_last}
+    (one,) = values(run_ranks(consume, 1, bench, arguments=("sharded", options, 1)))
+    assert [len(step) for step in one["steps"]] == [4] * 11 + [1] * (not drop_last)
+
+
 @pytest.mark.parametrize(
     ("kind", "options", "told"),
     [
         ("by rank", {}, "yields other samples on other ranks"),
         ("plain", {"shards": 4}, "does not ask torch.utils.data.get_worker_info()"),
         ("sharded", {"shards": 2}, "3 ranks cannot share them"),
+        ("sharded", {"shards": 5, "batch_size": 2}, "gives no sample to some of 3 ranks"),
+        ("plain", {"drop_last": True, "batch_size": 46}, "does not fill one global batch of 46"),
     ],
 )
 def test_a_stream_that_would_lose_or_repeat_samples_is_refused(
     bench: Bench, kind: str, options: dict[str, Any], told: str
 ) -> None:
+    bench.prepare(batch="global")
     for rank in run_ranks(consume, 3, bench, arguments=(kind, options)):
         assert told in rank.error
