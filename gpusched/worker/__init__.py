@@ -4,8 +4,8 @@
   trial); ``trial`` is made of ``setup`` and what a script calls while it trains
 * what a rank says: ``reports``, over ``channel`` to the daemon; ``leaving`` (with or without a save), ``endings`` (the
   last word, or in which line it failed)
-* what is wrong with a script: ``usage`` (which call is wrong or missing), ``forgotten`` (state that nothing saves),
-  ``files`` (which path two trials write)
+* what is wrong with a script: ``usage`` (which call is wrong or missing), ``forgotten`` (state that nothing saves)
+  and ``averages`` (of weights, kept by hand), ``files`` (which path two trials write)
 * what a trial trains on: ``data`` (who gets which sample), ``loader``, ``stream``, ``shard``; ``weights``,
   ``learning_rate`` and ``schedule`` keep gradients, rates and schedules right whatever the number of ranks
 * what survives a launch: ``training`` (what was set up), ``state``, ``sharded`` and ``rng`` (what a checkpoint holds),

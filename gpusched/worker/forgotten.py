@@ -18,6 +18,7 @@ from itertools import islice
 from types import ModuleType
 from typing import Any
 
+from gpusched.worker.averages import Averages
 from gpusched.worker.learning_rate import bare_optimizer
 
 _CHANGES = (
@@ -49,6 +50,7 @@ class AtWork:
         self._copies: weakref.WeakKeyDictionary[Any, tuple[list[float], int]] | None = None
         #: Models that are tracked, in an object of the script's own or by themselves.
         self._models: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._averages = Averages()
         self._changing_copy: str | None = None
 
     def watch(self) -> None:
@@ -58,10 +60,14 @@ class AtWork:
         self._is_watching = True
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
-        register_optimizer_step_post_hook(lambda optimizer, *_: self._noticed.add(optimizer))
+        register_optimizer_step_post_hook(self._stepped)
         for module, kind, method in _CHANGES:
             if module in sys.modules:
                 _notice_calls(getattr(sys.modules[module], kind), method, self._noticed.add)
+
+    def _stepped(self, optimizer: Any, *_: object) -> None:
+        self._noticed.add(optimizer)
+        self._averages.stepped()
 
     def forgotten(self, tracked: Mapping[str, Any]) -> str | None:
         """Return the message for an object at work that is not tracked, or whose model or scheduler is not."""
@@ -89,6 +95,19 @@ class AtWork:
         self._whole = state
         return self._changing_copy
 
+    def look_for_averages(self, tracked: Mapping[str, Any]) -> None:
+        """Notice an average of a tracked model's weights that the script keeps by hand."""
+        if self._changing_copy is not None or not self._averages.is_due():
+            return
+        held = _held(tracked.values())
+        models = _outer([each for each in held.values() if _has_values(_parameters(each))])
+        if (name := self._averages.look(models, held)) is not None:
+            self._changing_copy = (
+                f"{name} is an average of a tracked model's weights that no checkpoint holds: it would begin afresh at "
+                f"every launch, while the rest goes on. Keep it in trial.state (ema = trial.state.setdefault('ema', "
+                f"ema) before the loop), or track a torch.optim.swa_utils.AveragedModel in its place"
+            )
+
     def look_at_copies(self, tracked: Mapping[str, Any]) -> None:
         """Notice a copy of a model that changes from report to report and is not tracked.
 
@@ -103,9 +122,7 @@ class AtWork:
             known = {id(each) for value in held for each in _parameters(value)}
             known |= {id(each) for value in self._noticed for each in owned(value)}
             found = [each for each in live("torch.nn", "Module") if _is_apart(each, known)]
-            inner = {id(part) for each in found for part in each.modules() if part is not each}
-            outer = [each for each in found if id(each) not in inner]
-            self._copies.update({each: (_values(each), 0) for each in outer})
+            self._copies.update({each: (_values(each), 0) for each in _outer(found)})
             return
         for copy, (before, still) in list(self._copies.items()):
             now = _values(copy)
@@ -193,6 +210,12 @@ def _parameters(value: Any) -> list[Any]:
     torch = sys.modules.get("torch")
     is_model = torch is not None and isinstance(value, torch.nn.Module)
     return list(value.parameters()) if is_model else []
+
+
+def _outer(models: Sequence[Any]) -> list[Any]:
+    """Return the models that are no part of another one among them."""
+    inner = {id(part) for each in models for part in each.modules() if part is not each}
+    return [each for each in models if id(each) not in inner]
 
 
 def _has_scheduler(optimizer: Any) -> bool:

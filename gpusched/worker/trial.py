@@ -161,6 +161,8 @@ class Trial(Setup):
             self._witness.attach()
         if objects:
             self._training.track(objects)
+            if self._context.scheduled:
+                self._usage.at_work.look_for_averages(self._training.tracked)
         self._training.restore_clock()
         self._set_generators()
         self._step_began_s = time.monotonic()

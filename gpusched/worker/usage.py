@@ -80,6 +80,7 @@ class Usage:
             self._refuse_or_tell("schedule", complaint, is_resized, say)
         if self._context.scheduled and not writes_files:
             self.at_work.look_at_copies(training.tracked)
+            self.at_work.look_for_averages(training.tracked)
             if (lacks := training.lacks or training.forgotten()) is not None:
                 self._refuse_or_tell("state", lacks, written_by is not None, self._remark)
 

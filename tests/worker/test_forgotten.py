@@ -13,6 +13,7 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR
 
 from gpusched.worker.forgotten import AtWork
+from gpusched.worker.training import PlainState
 
 
 class Lookahead(torch.optim.Optimizer):
@@ -118,3 +119,134 @@ def test_copies_without_values_to_read_are_passed_over_and_others_are_noticed() 
     at_work.look_at_copies({"model": model})
     assert "a Linear that no optimizer moves" in str(at_work.forgotten({"model": model}))
     assert len(unread) == 3
+
+
+class Keeper:
+    """An object of the script's own that holds tensors beside the model: ``kept`` in a public attribute."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.number = model, 0
+        self.kept: Any = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def update(self) -> None:
+        """Keep what is kept as it is."""
+
+    def values(self) -> dict[str, torch.Tensor]:
+        return {n: v for n, v in self.model.state_dict().items() if v.is_floating_point()}
+
+
+class InPlace(Keeper):
+    def update(self) -> None:
+        for name, value in self.values().items():
+            self.kept[name].mul_(0.98).add_(value, alpha=0.02)
+
+
+class Rebound(Keeper):
+    """Keeps the trained parameters alone, in a list that is made anew each time."""
+
+    def update(self) -> None:
+        before = self.kept.values() if isinstance(self.kept, dict) else self.kept
+        shapes = [p for p in self.model.parameters() if p.requires_grad]
+        before = before if len(before) == len(shapes) else [p.detach() for p in shapes]
+        self.kept = [0.98 * one + 0.02 * p.detach() for one, p in zip(before, shapes, strict=True)]
+
+
+class Gradients(Keeper):
+    def update(self) -> None:
+        self.kept = {n: p.grad.clone() for n, p in self.model.named_parameters() if p.requires_grad}
+
+
+class Momentum(Keeper):
+    """A buffer that is filled in place with what the gradients are."""
+
+    def update(self) -> None:
+        for name, value in self.model.named_parameters():
+            if value.requires_grad:
+                self.kept[name].mul_(0.9).add_(value.grad)
+
+
+class BestOfSome(Keeper):
+    """The weights of every seventh step, as if they had been the best so far."""
+
+    def update(self) -> None:
+        self.number += 1
+        if self.number % 7 == 0:
+            self.kept = {name: value.clone() for name, value in self.model.state_dict().items()}
+
+
+class Halves(BestOfSome):
+    def update(self) -> None:
+        super().update()
+        self.kept = {name: value.bfloat16() for name, value in self.kept.items()}
+
+
+class Alias(Keeper):
+    def update(self) -> None:
+        self.kept = self.model.state_dict()
+
+
+def report_six_times(
+    keeper: Keeper, tracked: dict[str, Any], between: Callable[[], None] = lambda: None
+) -> str | None:
+    """Train with ten steps between two reports; return what is told in the end."""
+    at_work = AtWork()
+    at_work.watch()
+    model = tracked["model"]
+    rates = SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    target = torch.ones(8, 3)
+    at_work.look_for_averages(tracked)
+    for _ in range(6):
+        for _ in range(10):
+            rates.zero_grad()
+            (model(torch.rand(8, 4)) - target).square().mean().backward()
+            rates.step()
+            keeper.update()
+        between()
+        at_work.look_for_averages(tracked)
+    return at_work._changing_copy
+
+
+def small_net() -> nn.Module:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3))
+    net[0].bias.requires_grad_(False)
+    return net
+
+
+@pytest.mark.parametrize("kind", [InPlace, Rebound])
+def test_an_average_that_a_script_keeps_by_hand_is_noticed(kind: type[Keeper]) -> None:
+    model = small_net()
+    told = str(report_six_times(kind(model), {"model": model}))
+    assert told.startswith("keeper.kept is an average of a tracked model's weights")
+
+
+def test_an_average_in_a_closure_is_noticed() -> None:
+    model = small_net()
+    shadow = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    def average() -> None:
+        for name, p in model.named_parameters():
+            shadow[name].mul_(0.98).add_(p.detach(), alpha=0.02)
+
+    told = str(report_six_times(Keeper(model), {"model": model}, average))
+    assert "shadow is an average" in told
+
+
+@pytest.mark.parametrize("kind", [Keeper, Gradients, Momentum, BestOfSome, Halves, Alias])
+def test_tensors_beside_a_model_that_are_no_average_are_left_alone(kind: type[Keeper]) -> None:
+    model = small_net()
+    assert report_six_times(kind(model), {"model": model}) is None
+
+
+def test_an_average_that_a_checkpoint_holds_is_not_forgotten() -> None:
+    model, state = small_net(), PlainState()
+    keeper = InPlace(model)
+    state["ema"] = keeper.kept
+    assert report_six_times(keeper, {"model": model, "trial.state": state}) is None
+    keeper = Rebound(model)
+
+    def copy_after_every_report() -> None:
+        state["ema"] = [each.clone() for each in keeper.kept]
+
+    tracked = {"model": model, "trial.state": state}
+    assert report_six_times(keeper, tracked, copy_after_every_report) is None

@@ -256,6 +256,9 @@ def forgetful(what: str, how: str = "forgets") -> None:
         more = {"other": other, "second": second}
     elif what == "parameters":
         more["other"] = other
+    kept = {name: p.detach().clone() for name, p in model.named_parameters()}
+    if what == "dictionary" and how == "tracks":
+        kept = trial.state.setdefault("average", kept)
     if how in ("tracks", "wraps"):
         wrapped = Wrapped(optimizer) if how == "wraps" else optimizer
         trial.track(model=model, opt=wrapped, **more)
@@ -281,6 +284,9 @@ def forgetful(what: str, how: str = "forgets") -> None:
             more["more"].update_parameters(model)
         elif what == "average":
             more["more"].update(model)
+        elif what == "dictionary":
+            for name, p in model.named_parameters():
+                kept[name] = 0.9 * kept[name] + 0.1 * p.detach()
         evaluated.load_state_dict(model.state_dict())
         trial.report(accuracy=0.0)
 
@@ -294,6 +300,7 @@ FORGOTTEN = {
     "scaler": "this script uses a GradScaler that trial.track does not have",
     "swa": "this script uses a AveragedModel that trial.track does not have",
     "average": "a Linear that no optimizer moves changes from report to report",
+    "dictionary": "kept is an average of a tracked model's weights that no checkpoint holds",
 }
 
 
@@ -314,7 +321,8 @@ def test_what_a_script_forgets_to_track_is_told_and_refused_at_the_resume(
 @pytest.mark.parametrize(
     ("what", "how"),
     [
-        *((what, how) for what in FORGOTTEN if what != "anew" for how in ("tracks", "nests")),
+        *((what, "tracks") for what in FORGOTTEN if what != "anew"),
+        *((what, "nests") for what in FORGOTTEN if what not in ("anew", "dictionary")),
         ("scheduler", "wraps"),
     ],
 )

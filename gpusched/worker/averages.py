@@ -1,0 +1,231 @@
+"""Averages of a model's weights that a script keeps by hand, in a dictionary or a list of tensors.
+
+Looked for under the script's names (locals, globals, closures, attributes of objects of its own classes): containers
+with tensors of the shapes of a tracked model's parameters. Such tensors are an average if they have moved, at two
+reports, a part of the way to where the model is, and were the model itself at no step of its optimizer. Gradients and
+buffers do not move so; copies of the weights (the best so far, those of the last epoch) are the model of some step.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import CO_OPTIMIZED
+from itertools import islice
+from types import FrameType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from gpusched.worker.endings import PACKAGE
+
+_LIBRARIES = (PACKAGE, f"{os.path.dirname(os.__file__)}/", "<")  # noqa: PTH120 - a prefix of texts
+_PLAIN = (type(None), bool, int, float, str, bytes, type, ModuleType)
+_VISITED_MAX, _ELEMENTS_MAX, _DEPTH = 5_000, 200, 4
+_TENSORS, _VALUES = 16, 256
+_LOOKS, _STILL_MAX, _MOVES_MAX, _STEPS_MAX, _HITS = 5, 4, 8, 10_000, 2
+_MOST_OF_THE_WAY, _ALIKE = 0.9, 0.5
+
+
+@dataclass(slots=True)
+class _Likeness:
+    """A container like a tracked model: where it was at the last report, and how often it moved as averages do."""
+
+    values: Any
+    looks: int = 0
+    moves: int = 0
+    hits: int = 0
+
+
+@dataclass(slots=True)
+class Averages:
+    """Search for averages among the names of a script, from report to report."""
+
+    _likenesses: dict[str, _Likeness] = field(default_factory=dict)
+    #: Names of containers that have been found to be something else.
+    _settled: set[str] = field(default_factory=set)
+    _looks: int = 0
+    #: Values of every tracked model at each optimizer step since the last report; kept while there are likenesses.
+    _steps: list[Any] = field(default_factory=list)
+    _sample_models: Callable[[], Iterable[Any]] | None = None
+
+    def is_due(self) -> bool:
+        """Count a report; tell whether to look: at the first few, later seldom unless there is a likeness."""
+        self._looks += 1
+        rarely = self._looks & (self._looks - 1) == 0
+        return rarely or self._looks <= _LOOKS or bool(self._likenesses)
+
+    def stepped(self) -> None:
+        """Remember the models as an optimizer has just left them."""
+        if self._likenesses and self._sample_models and len(self._steps) <= _STEPS_MAX:
+            self._steps += self._sample_models()
+
+    def look(self, models: Sequence[Any], held: Mapping[int, Any]) -> str | None:
+        """Return the name of an average found by now that is not among ``held``, which a checkpoint has by identity."""
+        orders = {shapes: order for model in models for shapes, order in _orders(model)}
+        known = {each.data_ptr() for order in orders.values() for _, each in order}
+        self._sample_models = lambda: [_sampled([p for _, p in each]) for each in orders.values()]
+        found = dict(_tensors_of_script(held, known, orders.keys()))
+        steps = [*self._steps, *self._sample_models()]
+        is_complete = len(self._steps) <= _STEPS_MAX
+        self._steps = self._sample_models()  # the first of the next stretch
+        for name, tensors in found.items():
+            if name in self._settled:
+                continue
+            order = orders[_shapes(tensors)]
+            now = _sampled([tensors[index] for index, _ in order])
+            before = self._likenesses.setdefault(name, _Likeness(now))
+            before.looks += 1
+            if before.values.equal(now):
+                is_settled = before.looks > _STILL_MAX + before.moves
+            else:
+                before.moves += 1
+                model = _sampled([each for _, each in order])
+                is_copy = any(_is_same(step, now, tensors[0].dtype) for step in steps)
+                before.hits += is_complete and not is_copy and _moves_to(before.values, now, model)
+                is_settled = is_copy or before.hits == _HITS or before.moves == _MOVES_MAX
+                if before.hits == _HITS and not _is_held(held, (before.values, now), order):
+                    return name
+            before.values = now
+            if is_settled:
+                self._settled.add(name)
+        left = found.keys() - self._settled
+        self._likenesses = {name: one for name, one in self._likenesses.items() if name in left}
+        return None
+
+
+def _moves_to(before: Any, now: Any, model: Any) -> bool:
+    """Tell whether values went a part of the way to those of the model, which they resemble."""
+    moved, left = now - before, model - before
+    along = float(moved @ left)
+    is_partial = 0 < along < _MOST_OF_THE_WAY * float(left @ left)
+    is_straight = along > _ALIKE * float(moved.norm() * left.norm())
+    return (
+        is_partial
+        and is_straight
+        and float(now @ model) > _ALIKE * float(now.norm() * model.norm())
+    )
+
+
+def _is_same(step: Any, values: Any, dtype: Any) -> bool:
+    return bool(step.shape == values.shape and step.to(dtype).to(values.dtype).equal(values))
+
+
+def _is_held(
+    held: Mapping[int, Any], values: Sequence[Any], order: Sequence[tuple[int, Any]]
+) -> bool:
+    """Tell whether something that a checkpoint has holds the same tensors, now or as they were at the last report."""
+    last = order[-1][0]
+    for container in held.values():
+        tensors = _tensors_in(container)
+        if len(tensors) > last:
+            its = _sampled([tensors[index] for index, _ in order])
+            if any(its.shape == each.shape and its.equal(each) for each in values):
+                return True
+    return False
+
+
+def _orders(model: Any) -> Iterator[tuple[tuple[Any, ...], list[tuple[int, Any]]]]:
+    """Yield the shapes of a model's trained parameters, of all, and of its state, with places of trained ones."""
+    parameters = list(model.parameters())
+    trained = [each for each in parameters if each.requires_grad and each.numel()]
+    known = {id(each) for each in trained}
+    for tensors in (trained, parameters, list(model.state_dict(keep_vars=True).values())):
+        places = [(index, each) for index, each in enumerate(tensors) if id(each) in known]
+        if places:
+            yield _shapes(tensors), places[:: -(-len(places) // _TENSORS)]
+
+
+def _shapes(tensors: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(getattr(each, "shape", None) for each in tensors)
+
+
+def _sampled(tensors: Sequence[Any]) -> Any:
+    from gpusched.worker.state import sampled
+
+    return sampled(tensors, _VALUES).nan_to_num()
+
+
+def _tensors_in(value: Any) -> list[Any]:
+    """Return the elements of a container of nothing but plain tensors; none for other objects."""
+    import torch
+
+    if not isinstance(value, dict | list | tuple) or not value:
+        return []
+    elements = list(value.values() if isinstance(value, dict) else value)
+    is_plain = all(
+        isinstance(each, torch.Tensor) and not hasattr(each, "to_local") for each in elements
+    )
+    return elements if is_plain else []
+
+
+def _tensors_of_script(
+    held: Mapping[int, Any], known: set[int], shapes: Iterable[tuple[Any, ...]]
+) -> Iterator[tuple[str, list[Any]]]:
+    """Yield by name the containers of tensors of these shapes, but for the model's own and those that are held."""
+    rest = deque((name, value, 0) for name, value in _names(sys._getframe()))
+    visited: set[int] = set()
+    while rest and len(visited) < _VISITED_MAX:
+        name, value, depth = rest.popleft()
+        if isinstance(value, _PLAIN) or id(value) in visited or id(value) in held:
+            continue
+        visited.add(id(value))
+        if tensors := _tensors_in(value):
+            if _shapes(tensors) in shapes and not any(each.data_ptr() in known for each in tensors):
+                yield name, tensors
+        elif depth < _DEPTH:
+            rest += [
+                (f"{name}{path}", part, depth + 1)
+                for path, part in islice(_inside(value), _ELEMENTS_MAX)
+            ]
+
+
+def _names(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
+    """Yield what the names of the script stand for in this frame and those that called it."""
+    modules: set[int] = set()
+    while frame is not None:
+        code = frame.f_code
+        if _is_of_script(code.co_filename):
+            if code.co_flags & CO_OPTIMIZED:
+                names = frame.f_locals
+                yield from list(names.items())
+                if sys.version_info < (3, 13):
+                    names.clear()  # a copy, which would keep what the script deletes until the frame ends
+            if id(frame.f_globals) not in modules:
+                modules.add(id(frame.f_globals))
+                yield from list(frame.f_globals.items())
+        frame = frame.f_back
+
+
+def _inside(value: Any) -> Iterable[tuple[str, Any]]:
+    """Return what a container, a function's closure, or an object of the script's own class holds, with its place."""
+    if isinstance(value, dict):
+        return [(f"[{key!r}]", part) for key, part in islice(value.items(), _ELEMENTS_MAX)]
+    if isinstance(value, list | tuple):
+        return [(f"[{number}]", part) for number, part in enumerate(value[:_ELEMENTS_MAX])]
+    if isinstance(value, MethodType):
+        return [(".__self__", value.__self__)]
+    if isinstance(value, FunctionType):
+        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
+        return [(f".{name}", cell.cell_contents) for name, cell in cells if _is_filled(cell)]
+    module = sys.modules.get(type(value).__module__)
+    if not _is_of_script(getattr(module, "__file__", None) or "<"):
+        return []
+    inside = list(getattr(value, "__dict__", {}).items())
+    is_model = hasattr(
+        value, "named_parameters"
+    )  # has its own tensors in attributes of these names
+    return [(f".{name}", part) for name, part in inside if not (is_model and name[0] == "_")]
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def _is_of_script(file: str) -> bool:
+    return not file.startswith(_LIBRARIES) and "/site-packages/" not in file
