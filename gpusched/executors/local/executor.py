@@ -24,8 +24,7 @@ from gpusched.core.decisions import Command, ConfirmRelease, KeepBest, Kill, Lau
 from gpusched.core.events import Event, Reported, TrialExited, TrialUp
 from gpusched.devices.base import Device, Devices, Reading, gpu_of
 from gpusched.executors.base import LiveTrial, Setting
-from gpusched.executors.best import BestKeeper
-from gpusched.executors.hub import Timers
+from gpusched.executors.live import LiveBase
 from gpusched.executors.local import endings
 from gpusched.executors.local.endings import how_it_ended
 from gpusched.executors.local.incarnation import Incarnation, Shared
@@ -45,23 +44,20 @@ _WARM_UP_AFTER_S = 1.0
 """Time for which a daemon that took over leaves the processors to returning ranks, unless it launches something."""
 
 
-class TorchrunExecutor:
+class TorchrunExecutor(LiveBase):
     """Process groups on this machine's devices.
 
     The experiment's folder exists and its lock is held by the caller, as is the hub. Raises ``GpuschedError``.
     """
 
     def __init__(self, setting: Setting, devices: Devices, limits: Limits | None = None) -> None:
-        limits, timers, say = limits or Limits(), Timers(setting.clock), setting.say
+        super().__init__(setting, self._atoms_of)
+        limits, timers, self._say = limits or Limits(), self._timers, setting.say
         shared = Shared(setting, limits, timers)
         self.roster = shared.roster
-        self.now = setting.clock
-        self._paths, self._hub, self._timers, self._say = setting.paths, setting.hub, timers, say
         self._devices = devices
-        self._events: list[Event] = []
         emit = self._events.append
-        self._inventory = Inventory(devices, timers, emit, say, limits.release_s)
-        self._best = BestKeeper(setting, timers.after, self._atoms_of)
+        self._inventory = Inventory(devices, timers, emit, self._say, limits.release_s)
         self.server = Server(setting, self._server_said, self._server_gone)
         self._launcher = Launcher(shared, self.server, devices, self._end)
         self.stopping = Stopping(shared, self.server, self._launcher, self._inventory, self._end)
@@ -118,28 +114,11 @@ class TorchrunExecutor:
         if incarnation is not None:
             incarnation.answer(report.seq)
 
-    def poll(self, until: float) -> Sequence[Event]:
-        """Also returns when somebody rang at the hub."""
-        timers = self._timers
-        timers.run_due()
-        while not self._events:
-            next_at = min(until, timers.next_at)
-            rung = self._hub.turn(min(max(0.0, next_at - self.now()), 3600.0))
-            timers.run_due()
-            if rung or self.now() >= until:
-                break
-        return self._told()
-
     def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
         not_due = self.prestarts.find_abandoned({(one.trial, one.incarnation) for one in live})
         for one in live:
             self._reconcile(one, is_due=(one.trial, one.incarnation) not in not_due)
         return self._told()
-
-    def _told(self) -> list[Event]:
-        events = list(self._events)
-        self._events.clear()
-        return events
 
     def close(self) -> None:
         """Let go: trials, shims and (until the last is gone) the warm server live on, and prestarts end themselves."""
