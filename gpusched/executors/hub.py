@@ -48,7 +48,7 @@ class Hub:
 
     def __init__(self, path: Path) -> None:
         self._takers: dict[type[Frame], Taker] = {}
-        self.decode_hello: Decode = _refuse
+        self._decode_hello: Decode = _refuse
         self._epoll = select.epoll()
         self._peers: dict[int, Peer] = {}
         self._others: dict[int, Callable[[], None]] = {}
@@ -76,7 +76,7 @@ class Hub:
     def register(self, hello: type[Frame], take: Taker) -> None:
         """Have connections that begin with this frame taken by ``take``."""
         self._takers[hello] = take
-        self.decode_hello = decoder(functools.reduce(operator.or_, self._takers))
+        self._decode_hello = decoder(functools.reduce(operator.or_, self._takers))
 
     def interrupt(self) -> None:
         """Let the current ``turn`` say that somebody rang: called by a taker whose peer asked for something."""
@@ -135,7 +135,7 @@ class Hub:
 
     def adopt(self, line: socket.socket) -> Peer:
         """A connection made by ourselves, non-blocking: no hello; ``hear`` is to be called."""
-        peer = Peer(self, line)
+        peer = Peer(self, line, _refuse)
         peer.be_client()
         self._peers[peer.fd] = peer
         self._epoll.register(peer.fd, select.EPOLLIN)
@@ -151,6 +151,18 @@ class Hub:
         self._strangers.pop(descriptor, None)
         self._epoll.unregister(descriptor)
 
+    def greet(self, line: socket.socket, decode: Decode | None = None) -> None:
+        """Wait for the hello of a connection, any that is registered or those that ``decode`` knows.
+
+        Where too many say nothing, the one that has been silent for longest makes room: a crowd keeps nobody out.
+        """
+        if len(self._strangers) >= _MOST_STRANGERS:
+            self._peers[next(iter(self._strangers))].close()
+        peer = Peer(self, line, decode or self._decode_hello)
+        self._peers[peer.fd] = peer
+        self._strangers[peer.fd] = time.monotonic() + _HELLO_PATIENCE_S
+        self._epoll.register(peer.fd, select.EPOLLIN)
+
     def introduce(self, peer: Peer, hello: Frame) -> None:
         """Take the first frame of a connection."""
         self._strangers.pop(peer.fd, None)
@@ -164,13 +176,10 @@ class Hub:
             line = self.accept(self._listener)
             if line is None:
                 return
-            if _user_of(line) != os.getuid() or len(self._strangers) >= _MOST_STRANGERS:
+            if _user_of(line) == os.getuid():
+                self.greet(line)
+            else:
                 line.close()
-                continue
-            peer = Peer(self, line)
-            self._peers[peer.fd] = peer
-            self._strangers[peer.fd] = time.monotonic() + _HELLO_PATIENCE_S
-            self._epoll.register(peer.fd, select.EPOLLIN)
 
     def _turn_one_away(self, listener: socket.socket) -> None:
         """No descriptor is left for one more connection: without this the loop would spin on the one that waits."""

@@ -27,11 +27,11 @@ class Peer:
     ``fault``: why the connection was closed, if the other side sent a bad frame.
     """
 
-    def __init__(self, hub: Hub, line: socket.socket) -> None:
+    def __init__(self, hub: Hub, line: socket.socket, decode_hello: Decode) -> None:
         self._hub = hub
         self._socket = line
         self.fd = line.fileno()
-        self._inbox = Inbox(hub.decode_hello)
+        self._inbox = Inbox(decode_hello)
         self._out = bytearray()
         self._out_limit = _WORKER_BACKLOG_BYTES
         self._on_frame: Callable[[Any], None] = self._on_hello
