@@ -14,10 +14,12 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gpusched
 from gpusched.core.decisions import ConfirmRelease, Kill, Launch, Save, Yield
 from gpusched.core.events import (
     CheckpointSaved,
@@ -53,7 +55,7 @@ class Bootstrap:
 
     def nodes(self) -> list[NodeOffer]:
         return [
-            NodeOffer(f"n{number:03}", "127.0.0.1")
+            NodeOffer(f"n{number:03}", "127.0.0.1", "cpu")
             for number in range(json.loads(os.environ[VARIABLE])["nodes"])
         ]
 
@@ -62,8 +64,8 @@ class Bootstrap:
             command = [sys.executable, "-m", "scripts.simulated_nodes.executor", str(self._shared)]
             self._process = subprocess.Popen(command)
 
-    def lost(self) -> set[str]:
-        return set()
+    def interrupt(self) -> None:
+        """Do nothing: no call takes long."""
 
     def close(self) -> None:
         if self._process is not None:
@@ -83,9 +85,10 @@ class Node:
         assert line is not None
         self.peer: Peer = hub.adopt(line)
         self.peer.hear(frames.to_node, self._said)
-        self.peer.send(frames.NodeHello(name))
+        self.peer.send(frames.NodeHello(name, version=gpusched.__version__))
         self._devices = [
-            Device(f"gpu{number}", f"gpu{number}") for number in range(self._given["devices"])
+            Device(f"{name}/gpu{number}", f"{name}/gpu{number}", zlib.crc32(name.encode()))
+            for number in range(self._given["devices"])
         ]
 
     def _said(self, frame: Any) -> None:
@@ -110,7 +113,8 @@ class Node:
 
     def _happened(self, *events: Event) -> None:
         if not self.peer.closed:
-            self.peer.send(frames.Happened.of(list(events)))
+            for frame in frames.Happened.of(events):
+                self.peer.send(frame)
 
     def _do(self, command: Any) -> None:
         match command:

@@ -29,20 +29,12 @@ _PATIENCE_S = 5.0
 class NodeOffer(Struct, frozen=True):
     """A machine that may be used. ``address``: the host by which the daemon and other nodes reach it.
 
-    ``gpus``: UUIDs or indices; without any the node offers ``cpus`` CPU slots.
+    ``devices``: those that its process may use, as a recipe names them.
     """
 
     name: str
     address: str
-    gpus: list[str] = []
-    cpus: int = 1
-
-    @property
-    def devices(self) -> str:
-        """The same as a recipe names them."""
-        if not self.gpus:
-            return f"cpu:{self.cpus}"
-        return "cuda:" * self.gpus[0].isdigit() + ",".join(self.gpus)
+    devices: str
 
 
 class Bootstrap(Protocol):
@@ -58,6 +50,10 @@ class Bootstrap(Protocol):
         Called again where the node is silent: the process itself sees to it that there is one at a time.
         Raises GpuschedError.
         """
+        ...
+
+    def interrupt(self) -> None:
+        """End the call that is under way soon, as one that failed; called from another thread."""
         ...
 
     def close(self) -> None:
@@ -89,36 +85,34 @@ class LocalBootstrap:
     """``nodes`` processes of this machine, each with ``cpus`` slots; ``host``: an address of this machine."""
 
     def __init__(self, nodes: int, cpus: int, shared: Path, host: str = "127.0.0.1") -> None:
-        self._offers = [NodeOffer(f"node{number}", host, cpus=cpus) for number in range(nodes)]
+        self._offers = [NodeOffer(f"node{n}", host, f"cpu:{cpus}") for n in range(nodes)]
         self._logs = shared / "cluster"
-        self._started: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self._started: list[subprocess.Popen[bytes]] = []
 
     def nodes(self) -> list[NodeOffer]:
         return self._offers
 
     def start(self, name: str, argv: list[str], env: dict[str, str]) -> None:
-        log = os.open(
-            private_folder(self._logs) / f"{name}.log",
-            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
-            0o600,
-        )
-        self._started = [one for one in self._started if one[1].poll() is None]
-        try:
+        self._started = [process for process in self._started if process.poll() is None]
+        log = private_folder(self._logs) / f"{name}.log"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        with os.fdopen(os.open(log, flags, 0o600), "ab") as out:
             process = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                stdout=out,
+                stderr=out,
                 env={**os.environ, **env},
                 cwd="/",
                 start_new_session=True,
             )
-        finally:
-            os.close(log)
-        self._started.append((name, process))
+        self._started.append(process)
+
+    def interrupt(self) -> None:
+        """Do nothing: no call takes long."""
 
     def close(self) -> None:
-        for _, process in self._started:
+        for process in self._started:
             try:
                 process.wait(_PATIENCE_S)
             except subprocess.TimeoutExpired:

@@ -4,7 +4,8 @@
     node    NodeHello, Joined, Cannot, Reconciled, Happened, Said, Answered, Beat
     daemon  Welcome, Cannot, Reconcile, Do, Expect, Ack, Readmit, LetGo, Beat, Bye
 
-They stand here and not in ``protocol`` because they carry events, commands and devices, which that file is below.
+Devices have the cluster's names in all of them, ``node/device``. The frames stand here and not in ``protocol`` as
+they carry events, commands and devices, which are above that file.
 """
 
 from __future__ import annotations
@@ -27,10 +28,14 @@ EVENTS_MAX = CLIENT_FRAME_BYTES // (2 * REPORT_LIMIT_BYTES)
 
 
 class NodeHello(Frame, tag="node"):
-    """The process of this node speaks on this connection. ``process``: a number of its own, drawn at its start."""
+    """The process of this node speaks on this connection.
+
+    ``process``: a number of its own, drawn at its start; ``version``: of its gpusched.
+    """
 
     node: str
     process: str = ""
+    version: str = ""
 
 
 class Joined(Frame, tag="joined"):
@@ -64,7 +69,7 @@ class Happened(Frame, tag="happened"):
 
     def read(self) -> list[Event]:
         """Return the events. Raises BadFrame."""
-        return [_record(EVENT_TYPES, name, fields) for name, fields in self.events]
+        return [_read(EVENT_TYPES, name, fields) for name, fields in self.events]
 
 
 class Said(Frame, tag="said"):
@@ -87,13 +92,13 @@ class Beat(Frame, tag="beat"):
 
 
 class Welcome(Frame, tag="welcome"):
-    """The daemon takes the node; the recipe with the values of ``env``."""
+    """The daemon takes the node; ``recipe`` has the values of ``env``."""
 
     recipe: dict[str, Any]
 
 
 class Reconcile(Frame, tag="reconcile"):
-    """All incarnations that should have processes on the node; what else is found there is ended.
+    """All incarnations that should have processes on the node; any other found there is ended.
 
     ``kept_out``: devices in quarantine for a reason that may pass, and the reason.
     """
@@ -116,7 +121,7 @@ class Do(Frame, tag="do"):
 
     def read(self) -> Command:
         """Return the command. Raises BadFrame."""
-        command: Command = _record(COMMAND_TYPES, self.name, self.command)
+        command: Command = _read(COMMAND_TYPES, self.name, self.command)
         return command
 
 
@@ -157,7 +162,7 @@ from_node = decoder(Joined | Cannot | Reconciled | Happened | Said | Answered | 
 to_node = decoder(Welcome | Cannot | Reconcile | Do | Expect | Ack | Readmit | LetGo | Beat | Bye)
 
 
-def _record(kinds: Any, name: str, fields: Any) -> Any:
+def _read(kinds: Any, name: str, fields: Any) -> Any:
     kind = kinds.get(name)
     if kind is None:
         raise BadFrame(f"no kind of record is called {name[:40]!r}")

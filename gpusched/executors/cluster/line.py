@@ -1,18 +1,19 @@
-"""The line between the daemon and a node: TLS over TCP, both ends checked against certificates of this experiment.
+"""The line between the daemon and a node: TLS over TCP, both ends checked against the certificate of this experiment.
 
-The daemon makes one certificate for itself and one for its nodes in the experiment's shared folder (``make_keys``).
-Each end trusts exactly the other's. Whoever can read that folder can be a node; so can only the user (0700, 0600).
-``cluster.json`` there says where the newest daemon listens: nodes dial, the daemon never does.
+The daemon makes one key and its certificate in the experiment's shared folder; both ends show that certificate and
+trust no other. Whoever can read that folder can be either end; so can only the user (0700, 0600). ``cluster.json``
+there says where the newest daemon listens: nodes dial, the daemon never does.
 """
 
 from __future__ import annotations
 
 import datetime
+import hashlib
 import json
 import os
 import socket
 import ssl
-from collections.abc import Callable
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 from gpusched.errors import GpuschedError
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import private_folder, read_json, write_durably
+from gpusched.protocol.lines import Decode
 
 DIAL_LIMIT_S = 5.0
 _VALID_DAYS = 3650
@@ -34,45 +36,43 @@ class Keys:
 
     @property
     def address(self) -> Path:
-        """File with the newest daemon's address: ``{"host", "port", "epoch"}``; ``{"over": true}`` after the search."""
+        """File with the newest daemon's address: ``{"host", "port"}``; ``{"over": true}`` after the search."""
         return self.folder / "cluster.json"
+
+    @property
+    def certificate(self) -> Path:
+        return self.folder / "line.pem"
+
+    @property
+    def key(self) -> Path:
+        return self.folder / "line.key"
 
     def proof(self, node: str) -> Path:
         """Return the file by which a node shows that it writes into the same folder."""
         return self.folder / f"{node}.proof"
 
-    def certificate(self, end: str) -> Path:
-        """Return the certificate of an end, ``daemon`` or ``node``."""
-        return self.folder / f"{end}.pem"
-
-    def key(self, end: str) -> Path:
-        """Return the private key of an end."""
-        return self.folder / f"{end}.key"
-
     def make(self) -> None:
-        """Make both certificates, unless they are there. Raises GpuschedError without the library."""
-        if self.certificate("node").exists():
+        """Make key and certificate, unless they are there. Raises GpuschedError without the library."""
+        if self.certificate.exists():
             return
         try:
-            import cryptography  # noqa: F401
+            key, certificate = _self_signed("gpusched")
         except ImportError:
             raise GpuschedError(
                 "a cluster needs the library cryptography: pip install 'gpusched[cluster]'"
             ) from None
         private_folder(self.folder)
-        for end in ("daemon", "node"):
-            key, certificate = _self_signed(f"gpusched {end}")
-            write_durably(self.key(end), key)
-            write_durably(self.certificate(end), certificate)
+        write_durably(self.key, key)
+        write_durably(self.certificate, certificate)
 
-    def context(self, end: str, other: str, purpose: Any) -> ssl.SSLContext:
-        """Return the rules of a line for this end: TLS 1.3, and the other end's certificate alone."""
+    def context(self, purpose: Any) -> ssl.SSLContext:
+        """Return the rules of a line: TLS 1.3, and this experiment's certificate alone."""
         rules = ssl.SSLContext(purpose)
         rules.minimum_version = ssl.TLSVersion.TLSv1_3
         rules.check_hostname = False  # the certificate itself is known, whatever the host is called
         rules.verify_mode = ssl.CERT_REQUIRED
-        rules.load_cert_chain(self.certificate(end), self.key(end))
-        rules.load_verify_locations(self.certificate(other))
+        rules.load_cert_chain(self.certificate, self.key)
+        rules.load_verify_locations(self.certificate)
         rules.sslsocket_class = Line
         return rules
 
@@ -129,39 +129,33 @@ class Line(ssl.SSLSocket):
 
 
 class Listener:
-    """The daemon's end, on one interface. ``take`` gets each connection before its handshake. Raises GpuschedError."""
+    """The daemon's end, on one interface: lines come to ``hub`` as ``decode`` reads them. Raises GpuschedError."""
 
-    def __init__(
-        self, keys: Keys, host: str, epoch: int, hub: Hub, take: Callable[[Line], None]
-    ) -> None:
-        self._hub = hub
-        self._rules = keys.context("daemon", "node", ssl.PROTOCOL_TLS_SERVER)
+    def __init__(self, keys: Keys, host: str, hub: Hub, decode: Decode) -> None:
+        self._hub, self._decode = hub, decode
+        self._rules = keys.context(ssl.PROTOCOL_TLS_SERVER)
         self._rules.num_tickets = 0
-        self._take = take
         try:
             self._socket = socket.create_server((host, 0), backlog=_BACKLOG)
             self._socket.setblocking(False)
-            port = self._socket.getsockname()[1]
-            where = {"host": host, "port": port, "epoch": epoch}
+            where = {"host": host, "port": self._socket.getsockname()[1]}
             write_durably(keys.address, json.dumps(where).encode())
         except OSError as error:
             raise GpuschedError(f"the daemon cannot listen for nodes on {host}: {error}") from None
-
-    def fileno(self) -> int:
-        return self._socket.fileno()
+        hub.watch(self._socket.fileno(), self.accept)
 
     def accept(self) -> None:
-        """Accept whoever waits; the handshake follows as frames are read."""
+        """Accept a connection that waits; the handshake follows as frames are read."""
         line = self._hub.accept(self._socket)
         if line is None:
             return
         with suppress(OSError):  # also a TLS layer that cannot be put on a connection that has gone
             line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             secure = self._rules.wrap_socket(line, server_side=True, do_handshake_on_connect=False)
-            assert isinstance(secure, Line)
-            self._take(secure)
+            self._hub.greet(secure, self._decode)
 
     def close(self) -> None:
+        self._hub.unwatch(self._socket.fileno())
         self._socket.close()
 
 
@@ -185,8 +179,7 @@ def dial(keys: Keys) -> ssl.SSLSocket | None:
         return None
     try:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        rules = keys.context("node", "daemon", ssl.PROTOCOL_TLS_CLIENT)
-        secure = rules.wrap_socket(line)
+        secure = keys.context(ssl.PROTOCOL_TLS_CLIENT).wrap_socket(line)
         secure.setblocking(False)
         return secure
     except OSError as error:
@@ -210,9 +203,6 @@ def home_of(shared: Path, name: str) -> Path:
 
     Raises GpuschedError where it belongs to another user.
     """
-    import hashlib
-    import tempfile
-
     digest = hashlib.sha256(f"{shared}\0{name}".encode()).hexdigest()[:16]
     home = Path(tempfile.gettempdir()) / f"gpusched-{os.getuid()}" / f"{name}-{digest}"
     private_folder(home)

@@ -3,7 +3,7 @@
 ``python -m gpusched.executors.cluster.node SHARED --name NAME``. ``SHARED`` is the experiment's folder, which all nodes
 share. What must be on this machine's own disk lies in a folder of the node (``line.home_of``): socket, epoch, logs; the
 folder of trials, ``worker.json`` and the notes of written paths are links to the shared ones there, so that a trial
-finds all in ``GPUSCHED_DIR``.
+finds all in ``GPUSCHED_DIR``. Devices are called ``node/device`` on the line, and by their own names in the executor.
 
 A lost line is to a node what the daemon's death is on one machine: the executor is closed, trials go on, the newest
 daemon is dialled (``cluster.json``), and another executor adopts what is left.
@@ -17,15 +17,25 @@ import secrets
 import shutil
 import sys
 import time
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from gpusched.core.decisions import Launch
-from gpusched.core.events import Event, Reported
+import msgspec
+
+import gpusched
+from gpusched.core.decisions import ConfirmRelease, Launch
+from gpusched.core.events import (
+    DeviceQuarantined,
+    DeviceReadmitted,
+    DevicesReleased,
+    Event,
+    Reported,
+)
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.base import Setting
 from gpusched.executors.cluster import frames
@@ -44,14 +54,16 @@ from gpusched.recipe.recipe import Recipe
 BEAT_S = 1.0
 SILENT_S = float(os.environ.get("GPUSCHED_NODE_LOST_S", "3")) * 3
 """Silence after which a line is given up. Longer than the daemon's limit: a new line costs a new warm server."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 0.5
+PAUSE_S = 0.5
+"""Least time from one dialling to the next."""
 CANNOT_PAUSE_S = 5.0
-"""Time before a node that could run no trial tries again."""
+"""The same for a node that could run no trial."""
 LEAVE_AFTER_S = 900.0
 """Time without any daemon after which a node's process ends; its trials have left before."""
 HUNT_S = 30.0
 BACKLOG_BYTES = 1 << 30
 """Reports that a daemon has missed, while it reads them; more would end the line, and all of its trials with it."""
+Named = TypeVar("Named", bound=Launch | ConfirmRelease)
 LINKS = ("trials", "worker.json", "written")
 
 
@@ -83,32 +95,22 @@ class Node:
 
     def run(self) -> None:
         """Serve one daemon after the other, until one says that the search is over."""
-        pause_s, heard_s = FIRST_PAUSE_S, time.monotonic()
+        heard_s = time.monotonic()
         while not self.is_over and time.monotonic() - heard_s < LEAVE_AFTER_S:
-            line = dial(self.keys)
-            if line is None:
-                if is_over(self.keys):
-                    self.is_over = True
-                    break
-                time.sleep(pause_s)
-                pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
-                continue
-            began_s, session = time.monotonic(), Session(self, line)
-            session.run()
-            heard_s, pause_s = time.monotonic(), FIRST_PAUSE_S
-            if session.why_not:
-                print(session.why_not, flush=True)
-                self._rest(CANNOT_PAUSE_S)
-            elif heard_s - began_s < BEAT_S:  # hung up on at once: a daemon of another version, say
-                self._rest(LONGEST_PAUSE_S)
+            began_s, pause_s, line = time.monotonic(), PAUSE_S, dial(self.keys)
+            if line is not None:
+                session = Session(self, line)
+                session.run()
+                heard_s = time.monotonic()
+                if session.why_not:
+                    print(session.why_not, flush=True)
+                    pause_s = CANNOT_PAUSE_S
+            # A line that was good for a while is dialled again at once.
+            while time.monotonic() - began_s < pause_s and not self.is_over:
+                time.sleep(PAUSE_S / 5)
+                self.is_over = is_over(self.keys)
         if self.is_over and not incarnations_left(self.paths.root):
             shutil.rmtree(self.paths.root, ignore_errors=True)
-
-    def _rest(self, pause_s: float) -> None:
-        """Wait before another try, but not beyond the end of the search."""
-        until_s = time.monotonic() + pause_s
-        while time.monotonic() < until_s and not is_over(self.keys):
-            time.sleep(LONGEST_PAUSE_S)
 
     def recipe_here(self, resolved: dict[str, Any]) -> Recipe:
         """Return the recipe with the devices of this node. Raises GpuschedError where it cannot run here."""
@@ -144,7 +146,8 @@ class Session:
 
     def run(self) -> None:
         """Serve until the line is lost, or silent."""
-        self._peer.send(frames.NodeHello(self._node.name, self._node.process))
+        hello = frames.NodeHello(self._node.name, self._node.process, gpusched.__version__)
+        self._peer.send(hello)
         try:
             while not self._peer.closed and self.now() - self._heard_s < SILENT_S:
                 self._turn()
@@ -164,7 +167,15 @@ class Session:
         self._tell(events)
         if self.now() >= self._beat_s + BEAT_S:
             self._beat_s = self.now()
-            self._peer.send(frames.Beat(list(self._executor.readings())))
+            shown = [
+                replace(one, device=self._shown(one.device), label=self._shown(one.label))
+                for one in self._executor.readings()
+            ]
+            self._peer.send(frames.Beat(shown))
+
+    def _shown(self, device: str) -> str:
+        """Return the cluster's name of a device of this node."""
+        return f"{self._node.name}/{device}"
 
     # ------------------------------------------------------------------ what the daemon says
 
@@ -187,21 +198,24 @@ class Session:
                 self._reconcile(executor, frame)
             case frames.Do():
                 command = frame.read()
+                if isinstance(command, Launch | ConfirmRelease):
+                    command = _with_own_names(command)
                 if isinstance(command, Launch):
                     self._seqs[command.trial] = frame.seq
                     if self._is_fenced(command):
                         return
                 executor.execute(command)
             case frames.Expect(trial=trial, launch=launch, interval_s=interval_s):
-                executor.expect(trial, launch, interval_s)
+                own = _with_own_names(launch) if launch is not None else None
+                executor.expect(trial, own, interval_s)
             case frames.Ack(trial=trial, incarnation=incarnation, seq=seq):
                 report = Report(incarnation, seq, 0)
                 executor.acknowledge(Reported(at=0.0, trial=trial, report=report, metric=None))
             case frames.Readmit(device=device):
-                executor.readmit(device, partial(self._answer, device))
+                executor.readmit(_own_name(device), partial(self._answer, device))
             case frames.LetGo(device=device):
                 try:
-                    executor.let_go(device)
+                    executor.let_go(_own_name(device))
                 except GpuschedError as error:
                     self._say(str(error))
             case _:
@@ -233,7 +247,14 @@ class Session:
             node=node.name,
         )
         self._executor = TorchrunExecutor(setting, devices_of(recipe, node.paths.root, ()))
-        self._peer.send(frames.Joined(list(self._executor.inventory()), proof))
+        island = zlib.crc32(node.name.encode())  # the same whatever nodes there were before
+        devices = [
+            replace(
+                device, id=self._shown(device.id), label=self._shown(device.label), island=island
+            )
+            for device in self._executor.inventory()
+        ]
+        self._peer.send(frames.Joined(devices, proof))
 
     def _prove(self) -> str:
         """Write, link and rename in the shared folder, as trials will. Raises GpuschedError where that cannot be."""
@@ -269,15 +290,33 @@ class Session:
             self._say(f"ended what was left of trial {trial}, launch {incarnation}")
         for one in frame.live:
             self._seqs[one.trial] = one.last_seq
-        events = executor.reconcile(frame.live)
+        own = [replace(one, devices=tuple(map(_own_name, one.devices))) for one in frame.live]
+        events = executor.reconcile(own)
         for device, reason in frame.kept_out.items():
-            executor.keep_out(device, reason)
+            executor.keep_out(_own_name(device), reason)
         self._tell(events)
         self._peer.send(frames.Reconciled())
 
     def _tell(self, events: Sequence[Event]) -> None:
+        for event in events:
+            match event:
+                case DevicesReleased():
+                    event.devices = tuple(map(self._shown, event.devices))
+                case DeviceQuarantined() | DeviceReadmitted():
+                    event.device = self._shown(event.device)
+                case _:
+                    pass
         for frame in frames.Happened.of(events):
             self._peer.send(frame)
+
+
+def _own_name(device: str) -> str:
+    """Return the executor's name of a device."""
+    return device.partition("/")[2]
+
+
+def _with_own_names(command: Named) -> Named:
+    return msgspec.structs.replace(command, devices=tuple(map(_own_name, command.devices)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

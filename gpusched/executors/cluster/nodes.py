@@ -1,9 +1,9 @@
 """A node as the daemon sees it: its line, its devices, the trials on it, and what was asked of it and not answered.
 
-    absent ──hello──▶ joining ──joined──▶ up ──line lost──▶ away ──hello within the limit──▶ joining
-                                           └────────────── no sign of life ──────────────▶ lost ──hello──▶ joining
+    absent ──hello──▶ joining ──reconciled──▶ up ──line lost──▶ away ──hello within the limit──▶ joining
+                                               └────────────── no sign of life ──────────────▶ lost ──hello──▶ joining
 
-What was asked is kept until it is answered, and sent again when the node is back: carried out twice is as good as once.
+A command is kept until it is answered, and sent again when the node is back: carried out twice is as good as once.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
-
-import msgspec
 
 from gpusched.core.decisions import Command, ConfirmRelease, Kill, Launch, Save, Yield
 from gpusched.core.events import (
@@ -45,10 +43,9 @@ class Trial:
 
 @dataclass
 class Node:
-    """One node. Names of devices are the cluster's here, ``node/device``, and the node's own on the line."""
+    """One node. Names of devices are the cluster's, ``node/device``."""
 
     name: str
-    island: int
     state: NodeState = "absent"
     peer: Peer | None = None
     #: The process behind the line, by its hello.
@@ -64,27 +61,24 @@ class Node:
     kept_out: dict[str, str] = field(default_factory=dict)
     answers: dict[str, list[Callable[[str], None]]] = field(default_factory=dict)
 
-    def ours(self, device: str) -> str:
-        """Return the cluster's name of a device of this node."""
-        return f"{self.name}/{device}"
-
     def send(self, frame: Frame) -> None:
         """Send a frame if the node can take commands; what it must not miss is kept elsewhere."""
         if self.state == "up" and self.peer is not None:
             self.peer.send(frame)
 
+    def hang_up(self) -> None:
+        """Close the line without a call of ``on_end``."""
+        if self.peer is not None:
+            self.peer.on_end = None
+            self.peer.close()
+            self.peer = None
+
     # ------------------------------------------------------------------ commands
 
     def launch(self, command: Launch, seq: int) -> None:
-        theirs = self.own_names(command)
-        live = LiveTrial(command.trial, command.incarnation, theirs.devices, seq)
-        is_up = self.state == "up"
-        self.trials[command.trial] = Trial(live, None if is_up else theirs)
-        self.send(Do.of(theirs, seq))
-
-    def own_names(self, command: Launch) -> Launch:
-        """Return the launch with the node's own names of its devices."""
-        return msgspec.structs.replace(command, devices=_theirs(command.devices))
+        live = LiveTrial(command.trial, command.incarnation, command.devices, seq)
+        self.trials[command.trial] = Trial(live, None if self.state == "up" else command)
+        self.send(Do.of(command, seq))
 
     def ask(self, command: Yield | Save | Kill) -> None:
         """Pass on a command about an incarnation that is here."""
@@ -99,16 +93,14 @@ class Node:
     def release(self, devices: Iterable[str]) -> None:
         names = tuple(devices)
         self.releasing.update(names)
-        self.send(Do.of(ConfirmRelease(_theirs(names))))
+        self.send(Do.of(ConfirmRelease(names)))
 
     # ------------------------------------------------------------------ the line
 
     def reconcile(self) -> Reconcile:
         """Word all that should be on the node."""
         live = [trial.live for trial in self.trials.values() if trial.unsent is None]
-        return Reconcile(
-            live, dict(zip(_theirs(self.kept_out), self.kept_out.values(), strict=True))
-        )
+        return Reconcile(live, self.kept_out)
 
     def outstanding(self) -> Iterator[Do]:
         """Yield what was asked and not answered: the node has just reconciled."""
@@ -118,7 +110,7 @@ class Node:
                 trial.unsent = None
             yield from map(Do.of, trial.asked.values())
         if self.releasing:
-            yield Do.of(ConfirmRelease(_theirs(sorted(self.releasing))))
+            yield Do.of(ConfirmRelease(tuple(sorted(self.releasing))))
 
     def take(self, frame: Happened, now: float) -> Iterator[Event]:
         """Yield the node's events as the search's, without those of incarnations that are not here any more."""
@@ -126,16 +118,13 @@ class Node:
             event.at = now
             match event:
                 case DevicesReleased(devices=devices):
-                    event.devices = tuple(map(self.ours, devices))
-                    self.releasing.difference_update(event.devices)
+                    self.releasing.difference_update(devices)
                 case DeviceQuarantined(device=device):
-                    event.device = self.ours(device)
-                    self.releasing.discard(event.device)
+                    self.releasing.discard(device)
                     if event.passing:
-                        self.kept_out[event.device] = event.reason
+                        self.kept_out[device] = event.reason
                 case DeviceReadmitted(device=device):
-                    event.device = self.ours(device)
-                    self.kept_out.pop(event.device, None)
+                    self.kept_out.pop(device, None)
                 case _:
                     if not self._follow(event):
                         continue
@@ -166,15 +155,6 @@ def node_of(device: str) -> str:
     return device.partition("/")[0]
 
 
-def _theirs(devices: Iterable[str]) -> tuple[str, ...]:
-    """Return the node's own names of devices."""
-    return tuple(name.partition("/")[2] for name in devices)
-
-
 def on_node(live: Sequence[LiveTrial], name: str) -> dict[int, Trial]:
     """Return those of ``live`` that hold devices of this node."""
-    return {
-        one.trial: Trial(replace(one, devices=_theirs(one.devices)))
-        for one in live
-        if one.devices and node_of(one.devices[0]) == name
-    }
+    return {one.trial: Trial(one) for one in live if name in map(node_of, one.devices)}

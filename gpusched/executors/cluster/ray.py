@@ -10,14 +10,14 @@ import contextlib
 import hashlib
 import os
 import re
-import select
 import shlex
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import psutil
@@ -32,8 +32,8 @@ CALL_S = 150.0
 """Time for a call: a node's first includes the start of an anchor."""
 LEASE_S = 600.0
 """Time after which an anchor gives a node back on which no process of the experiment lives."""
-FRESH_S = 1.0
-"""Age up to which a survey answers for the next."""
+CLOSE_S = 20.0
+"""Time for a call that gives everything back: a person waits for the end."""
 AGAIN_S = 15.0
 """Time between two tries to join a cluster that was lost."""
 END_S = 5.0
@@ -73,11 +73,6 @@ class NodeLook(msgspec.Struct, frozen=True):
     gpus: tuple[dict[str, str], ...] = ()
 
 
-class _Line(msgspec.Struct, frozen=True):
-    result: msgspec.Raw = msgspec.Raw(b"null")
-    error: str = ""
-
-
 class RayBootstrap:
     """Nodes of the Ray cluster at ``address``: ``HOST:PORT`` of its GCS, or ``auto`` for the one of this machine.
 
@@ -89,29 +84,40 @@ class RayBootstrap:
     ) -> None:
         self._address, self._python = find_cluster(address)
         self._shared = shared.resolve()
+        self._lease_s = lease_s
         whole = f"{os.getuid()} {self._shared}"
         #: Namespace, the same at a resume.
         self._experiment = "gpusched-" + hashlib.sha256(whole.encode()).hexdigest()[:12]
         #: False: whoever reaches the cluster can run code on every node.
         self.has_token = False
-        self._lease_s = lease_s
-        self._bridge: _Bridge | None = self._join()
+        self._offers: list[NodeOffer] = []
+        self._join_at = 0.0
+        self._bridge: _Bridge | None = self._join(JOIN_S)
         if not self.has_token and not insecure:
             self.leave()
             raise DeviceError(
                 f"the Ray cluster at {self._address} has no token: whoever reaches it can run code on every node; "
                 f"{HOW_TO_GUARD}, or accept it with --insecure-cluster"
             )
-        self._survey = Survey()
-        self._surveyed_at = -AGAIN_S
 
     def nodes(self) -> list[NodeOffer]:
-        """List the nodes whose share is reserved. Raises DeviceError where none ever was."""
-        survey = self._look()
+        """List the nodes whose share is reserved; as before while Ray is silent, which says nothing about them.
+
+        Raises DeviceError where none ever was.
+        """
+        if self._offers and self._bridge is None and time.monotonic() < self._join_at:
+            return self._offers
+        try:
+            survey = self._call("survey", {"lease_s": self._lease_s}, Survey)
+        except DeviceError:
+            if not self._offers:
+                raise
+            return self._offers
         if not survey.offers and survey.waiting:
             waits = "; ".join(f"{name}: {why}" for name, why in sorted(survey.waiting.items()))
             raise DeviceError(f"no node of the Ray cluster at {self._address} is free: {waits}")
-        return survey.offers
+        self._offers = survey.offers
+        return self._offers
 
     def start(self, name: str, argv: list[str], env: dict[str, str]) -> None:
         self._call("start", {"name": name, "argv": argv, "env": env}, type(None))
@@ -120,10 +126,14 @@ class RayBootstrap:
         """Have every node describe itself; ``argv`` is tried on each, and prints gpusched's version."""
         return self._call("look", {"argv": list(argv)}, tuple[NodeLook, ...])
 
+    def interrupt(self) -> None:
+        if (bridge := self._bridge) is not None:
+            bridge.interrupt()
+
     def close(self) -> None:
         """Remove all anchors and groups: other jobs have the devices. Those out of reach go when their lease ends."""
         with contextlib.suppress(DeviceError):
-            self._call("close", {}, type(None))
+            self._call("close", {}, type(None), CLOSE_S)
         self.leave()
 
     def leave(self) -> None:
@@ -132,46 +142,33 @@ class RayBootstrap:
             self._bridge.end()
             self._bridge = None
 
-    def _look(self) -> Survey:
-        """Return the newest survey; an older one while Ray is silent, which says nothing about the nodes."""
-        wait_s = FRESH_S if self._bridge is not None else AGAIN_S
-        if time.monotonic() - self._surveyed_at > wait_s:
-            try:
-                self._survey = self._call("survey", {"lease_s": self._lease_s}, Survey)
-            except DeviceError:
-                if not self._survey.offers:
-                    raise
-            finally:
-                self._surveyed_at = time.monotonic()
-        return self._survey
-
-    def _call(self, call: str, given: Mapping[str, object], form: type[T]) -> T:
+    def _call(
+        self, call: str, given: Mapping[str, object], form: type[T], limit_s: float = CALL_S
+    ) -> T:
         """Have the bridge answer a call, a new one where the last has ended. Raises DeviceError."""
         try:
-            self._bridge = self._bridge or self._join()
-            line = self._bridge.ask({"call": call, "given": given}, CALL_S)
+            self._bridge = self._bridge or self._join(min(limit_s, JOIN_S))
+            answer = self._bridge.ask({"call": call, "given": given}, limit_s)
         except BridgeEnded as error:
             self.leave()
+            self._join_at = time.monotonic() + AGAIN_S
             raise DeviceError(f"the Ray cluster at {self._address} is silent: {error}") from None
-        if line.error:
-            raise DeviceError(f"the Ray cluster at {self._address}: {call}: {line.error}")
-        return msgspec.json.decode(line.result, type=form)
+        if "error" in answer:
+            raise DeviceError(f"the Ray cluster at {self._address}: {call}: {answer['error']}")
+        return msgspec.convert(answer["result"], form)
 
-    def _join(self) -> _Bridge:
+    def _join(self, limit_s: float) -> _Bridge:
         log = private_folder(self._shared / "cluster") / "ray.log"
         words = [self._address, self._experiment, str(self._shared)]
         bridge = _Bridge(self._python, words, log)
         try:
-            line = bridge.ask(None, JOIN_S)
+            answer = bridge.ask(None, limit_s)
         except BridgeEnded as error:
+            answer = {"error": f"the Ray cluster at {self._address} was not joined: {error}"}
+        if "error" in answer:
             bridge.end()
-            raise DeviceError(
-                f"the Ray cluster at {self._address} was not joined: {error}"
-            ) from None
-        if line.error:
-            bridge.end()
-            raise DeviceError(line.error)
-        self.has_token = msgspec.json.decode(line.result, type=bool)
+            raise DeviceError(answer["error"])
+        self.has_token = answer["result"]
         return bridge
 
 
@@ -184,48 +181,46 @@ class _Bridge:
 
     def __init__(self, python: str, words: Sequence[str], log: Path) -> None:
         self._log = log
-        self._rest = b""
+        self._socket, theirs = socket.socketpair()
+        self._lines = self._socket.makefile("rb")
         #: Ray reads this when it is imported; the bridge first tries the cluster without a token.
         environ = {**os.environ, "RAY_AUTH_MODE": "disabled"}
-        with log.open("ab") as errors:
+        with theirs, log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [python, str(Path(__file__).with_name("ray_bridge.py")), *words],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
                 stderr=errors,
                 env=environ,
                 cwd="/",
                 start_new_session=True,
             )
 
-    def ask(self, call: Mapping[str, object] | None, limit_s: float) -> _Line:
+    def ask(self, call: Mapping[str, object] | None, limit_s: float) -> dict[str, Any]:
         """Send a call and wait for the answer; None: wait for the greeting."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        self._socket.settimeout(limit_s)
         try:
             if call is not None:
-                self._process.stdin.write(msgspec.json.encode(call) + b"\n")
-                self._process.stdin.flush()
-            until_s = time.monotonic() + limit_s
-            while b"\n" not in self._rest:
-                left_s = max(0.0, until_s - time.monotonic())
-                if not select.select([self._process.stdout], [], [], left_s)[0]:
-                    raise BridgeEnded(f"no answer in {limit_s:.0f} s (see {self._log})")
-                read = os.read(self._process.stdout.fileno(), 1 << 16)
-                if not read:
-                    raise BridgeEnded(f"its driver ended (see {self._log})")
-                self._rest += read
-        except OSError as error:
-            raise BridgeEnded(f"its driver ended ({error.strerror}; see {self._log})") from None
-        line, _, self._rest = self._rest.partition(b"\n")
-        return msgspec.json.decode(line, type=_Line)
+                self._socket.sendall(msgspec.json.encode(call) + b"\n")
+            line = self._lines.readline()
+        except TimeoutError:
+            raise BridgeEnded(f"no answer in {limit_s:.0f} s (see {self._log})") from None
+        except OSError:
+            line = b""
+        if not line:
+            raise BridgeEnded(f"its driver ended (see {self._log})")
+        answer: dict[str, Any] = msgspec.json.decode(line)
+        return answer
+
+    def interrupt(self) -> None:
+        """Have the call under way fail; called from another thread."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> None:
-        """Close the pipe, which ends a bridge that is well, and kill one that is not."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
+        """Close the line, which ends a bridge that is well, and kill one that is not."""
+        self._lines.close()
+        self._socket.close()
         try:
             self._process.wait(END_S)
         except subprocess.TimeoutExpired:

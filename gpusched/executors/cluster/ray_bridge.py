@@ -85,23 +85,20 @@ class Anchor:
         """Start a process outside Ray's tree, which sees the reserved GPUs and none of Ray's variables."""
         own = {k: v for k, v in os.environ.items() if not k.startswith("RAY_") and k not in RAYS}
         own["CUDA_VISIBLE_DEVICES"] = ",".join(self.gpus())
-        lease = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW)
-        try:
+        out_flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        with self._path.open("rb") as lease, os.fdopen(os.open(log, out_flags, 0o600), "ab") as out:
             fcntl.flock(lease, fcntl.LOCK_SH)
-            with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)) as out:  # noqa: PTH123
-                subprocess.run(
-                    [sys.executable, "-I", "-S", "-c", DETACH, *argv],
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=out,
-                    env={**own, **env},
-                    cwd="/",
-                    pass_fds=[lease],
-                    check=True,
-                    timeout=ANCHOR_S,
-                )
-        finally:
-            os.close(lease)
+            subprocess.run(
+                [sys.executable, "-I", "-S", "-c", DETACH, *argv],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                env={**own, **env},
+                cwd="/",
+                pass_fds=[lease.fileno()],
+                check=True,
+                timeout=ANCHOR_S,
+            )
 
     def _keep_lease(self) -> None:
         seen_at_s = time.monotonic()
@@ -232,8 +229,8 @@ class Bridge:
             .remote(f"{self._experiment}-{name}", lease_s)
         )
         gpus = ray.get(anchor.gpus.remote(), timeout=ANCHOR_S)
-        cpus = count if kind == "CPU" else int(row["Resources"].get("CPU", 1))
-        return {"name": name, "address": row["NodeManagerAddress"], "gpus": gpus, "cpus": cpus}
+        devices = "cuda:" + ",".join(gpus) if gpus else f"cpu:{count}"
+        return {"name": name, "address": row["NodeManagerAddress"], "devices": devices}
 
     def _group(self, node: str, kind: str, total: int) -> tuple[Any, int]:
         """Return the placement group on a node and its size: all devices that no other job has, if it is new."""

@@ -117,7 +117,7 @@ class Bed:
         return subprocess.Popen([sys.executable, "-m", "gpusched", *words], stdout=subprocess.PIPE)
 
     def node(self, name: str) -> Node:
-        return next(node for node in self.executor.nodes if node.name == name)
+        return self.executor.members.nodes[name]
 
     def state(self, name: str) -> str:
         return self.node(name).state
@@ -176,11 +176,9 @@ class Bed:
 
     def crash(self) -> None:
         """Let go of everything as a killed daemon would: nobody is told."""
-        for node in self.executor.nodes:
-            if node.peer is not None:
-                node.peer.on_end = None
-                node.peer.close()
-        self.executor.stop_listening()
+        for node in self.executor.members.nodes.values():
+            node.hang_up()
+        self.executor.members.stop_listening()
         self.hub.close()
         self._crashed.append(self.executor)
 

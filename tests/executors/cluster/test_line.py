@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import resource
-import shutil
 import socket
 import ssl
 import stat
@@ -21,10 +20,11 @@ from typing import Any
 
 import pytest
 
+from gpusched import __version__
 from gpusched.core.decisions import Launch
 from gpusched.errors import InputError
 from gpusched.executors.cluster import frames
-from gpusched.executors.cluster.line import Keys, Line, Listener, dial, say_over
+from gpusched.executors.cluster.line import Keys, Listener, dial, say_over
 from gpusched.executors.cluster.node import Node as NodeProcess
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import read_json
@@ -103,12 +103,11 @@ def test_a_certificate_of_another_experiment_is_refused(
 ) -> None:
     theirs = Keys(tmp_path)
     theirs.make()
-    shutil.copy(Keys(bed.paths.root).certificate("daemon"), theirs.certificate("daemon"))
     for with_certificate in (True, False):
-        rules = theirs.context("node", "daemon", ssl.PROTOCOL_TLS_CLIENT)
-        if not with_certificate:
-            rules = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            rules.check_hostname, rules.verify_mode = False, ssl.CERT_NONE
+        rules = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        rules.check_hostname, rules.verify_mode = False, ssl.CERT_NONE
+        if with_certificate:
+            rules.load_cert_chain(theirs.certificate, theirs.key)
         with socket.create_connection(address) as plain, suppress(OSError):
             plain.setblocking(False)
             with rules.wrap_socket(plain, do_handshake_on_connect=False) as line:
@@ -127,7 +126,7 @@ def test_a_node_speaks_to_no_other_daemon(bed: Bed, tmp_path: Path) -> None:
     ours, theirs = Keys(tmp_path / "ours"), Keys(tmp_path / "theirs")
     ours.make()
     theirs.make()
-    rules = theirs.context("daemon", "node", ssl.PROTOCOL_TLS_SERVER)
+    rules = theirs.context(ssl.PROTOCOL_TLS_SERVER)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         ours.address.write_text(f'{{"host": "127.0.0.1", "port": {port}}}')
@@ -175,22 +174,38 @@ def test_a_recorded_line_played_again_is_refused(bed: Bed, address: tuple[str, i
     assert is_well(bed)
 
 
-def test_a_second_machine_of_the_same_name_is_refused(bed: Bed) -> None:
-    """Each hello used to end the other's line, as fast as both could dial."""
+@pytest.mark.parametrize(
+    ("hello", "told"),
+    [
+        (
+            frames.NodeHello("node0", "another", __version__),
+            "another machine is node node0 already; give this one a name of its own: --name",
+        ),
+        (
+            frames.NodeHello("node7", "another", "0.0.1"),
+            f"gpusched 0.0.1 runs there, {__version__} on the daemon's machine: install the same version on both",
+        ),
+        (frames.NodeHello("node7"), "gpusched of an older version runs there"),
+    ],
+)
+def test_a_node_that_cannot_take_part_is_told_why(
+    bed: Bed, hello: frames.NodeHello, told: str
+) -> None:
+    """Two machines of one name used to end each other's lines, as fast as both could dial."""
     first = bed.node("node0").peer
     said: list[Any] = []
     hub = Hub(bed.paths.root / "second.sock")
     line = dial_while(bed)
     peer = hub.adopt(line)
     peer.hear(frames.to_node, said.append)
-    peer.send(frames.NodeHello("node0", "another"))
+    peer.send(hello)
     while not peer.closed:
         bed.executor.poll(bed.executor.now() + 0.01)
         hub.turn(0.01)
     hub.close()
     assert [type(frame) for frame in said] == [frames.Cannot]
-    assert "give this one a name of its own: --name" in said[0].why
-    assert "a second machine that calls itself node node0 was refused" in bed.said
+    assert said[0].why.startswith(told)
+    assert f"node {hello.node} was refused: {said[0].why}" in bed.said
     assert bed.node("node0").peer is first
     assert is_well(bed)
 
@@ -203,18 +218,12 @@ def test_a_second_process_of_a_node_is_refused(bed: Bed) -> None:
 def test_a_node_that_is_always_hung_up_on_dials_in_peace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A daemon of another version, for example."""
     (tmp_path / "disk").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "disk"))
     keys, dialled, hub = Keys(tmp_path), [], Hub(tmp_path / "daemon.sock")
     keys.make()
-
-    def take(line: Line) -> None:
-        peer = hub.adopt(line)
-        peer.hear(frames.from_stranger, lambda hello: dialled.append(hello) or peer.close())
-
-    listener = Listener(keys, "127.0.0.1", 1, hub, take)
-    hub.watch(listener.fileno(), listener.accept)
+    hub.register(frames.NodeHello, lambda hello, _peer: dialled.append(hello))
+    listener = Listener(keys, "127.0.0.1", hub, frames.from_stranger)
     node = threading.Thread(target=NodeProcess(tmp_path, "node0").run)
     node.start()
     until_s = time.monotonic() + 1.2
@@ -232,7 +241,7 @@ def test_a_daemon_without_descriptors_turns_a_connection_away(tmp_path: Path) ->
     """Its loop used to spin on the one that waits."""
     keys, hub = Keys(tmp_path), Hub(tmp_path / "daemon.sock")
     keys.make()
-    listener = Listener(keys, "127.0.0.1", 1, hub, lambda _line: None)
+    listener = Listener(keys, "127.0.0.1", hub, frames.from_stranger)
     where = read_json(keys.address) or {}
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     spares = []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -123,6 +125,35 @@ def test_an_address_where_nothing_answers_is_named(
     interpreter(tmp_path, monkeypatch, "")
     with pytest.raises(DeviceError, match=f"nothing answers at {address} .*is the Ray cluster up"):
         RayBootstrap(address, tmp_path)
+
+
+SILENT_RAY = """
+import sys, time, types
+__version__ = "2.60.0"
+util = sys.modules["ray.util"] = types.ModuleType("ray.util")
+util.placement_group_table = dict
+_raylet = sys.modules["ray._raylet"] = types.ModuleType("ray._raylet")
+_raylet.GcsClient = lambda address: types.SimpleNamespace(internal_kv_get=lambda *_, timeout: None)
+def init(*_, **__): ...
+def nodes(): time.sleep(600)
+"""
+
+
+def test_a_call_that_ray_does_not_answer_delays_no_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listener: str
+) -> None:
+    """The end of a search used to wait for it, two minutes and a half."""
+    interpreter(tmp_path, monkeypatch, "2.60.0")
+    (tmp_path / "packages" / "ray" / "__init__.py").write_text(SILENT_RAY)
+    monkeypatch.setattr(ray, "END_S", 0.1)
+    bootstrap = RayBootstrap(listener, tmp_path, insecure=True)
+    with ThreadPoolExecutor(1) as helper:
+        call = helper.submit(bootstrap.nodes)
+        time.sleep(0.1)
+        bootstrap.interrupt()
+        with pytest.raises(DeviceError, match="is silent: its driver ended"):
+            call.result(timeout=30)
+    bootstrap.close()
 
 
 def test_a_bridge_that_ends_or_hangs_is_named_with_its_log(

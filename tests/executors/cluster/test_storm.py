@@ -1,13 +1,16 @@
 """Two hundred faults on eight nodes in virtual time: a search that ends all the same, and no trial in two places.
 
-The daemon's side is real: driver, experiment, ``ClusterExecutor``, its frames. Nodes, lines and the clock are played.
+The daemon's side is real: driver, experiment, ``ClusterExecutor``, its frames. Nodes, lines and the clock are played,
+and the shared disk often refuses a fence.
 """
 
 from __future__ import annotations
 
+import errno
 import heapq
 import itertools
 import random
+import zlib
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -15,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpusched import policies
+import pytest
+
+from gpusched import __version__, policies
 from gpusched.core.decisions import ConfirmRelease, Kill, Launch, Save, Yield
 from gpusched.core.events import (
     CheckpointSaved,
@@ -36,7 +41,7 @@ from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
 from gpusched.executors.cluster.line import Keys
 from gpusched.folder.files import private_folder
-from gpusched.folder.lock import read_fence
+from gpusched.folder.lock import read_fence, write_fence
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.folder.reports import line_of
 from gpusched.protocol import Report
@@ -73,8 +78,11 @@ class World:
 
     def unwatch(self, descriptor: int) -> None: ...
 
-    def adopt(self, line: Any) -> Any:
-        return line
+    def register(self, hello: Any, take: Any) -> None:
+        self.take = take
+
+    def greet(self, line: Line) -> None:
+        line.hear(frames.from_stranger, lambda hello: self.take(hello, line) or line.close())
 
 
 class AtOnce:
@@ -126,6 +134,8 @@ class Line:
         self._to_daemon = max(self._to_daemon, self.world.now + self.world.rng.uniform(0, 0.05))
         self.world.after(self._to_daemon - self.world.now, deliver)
 
+    def be_client(self) -> None: ...
+
     def close(self) -> None:
         """The daemon closes it, or it breaks: both sides notice."""
         if self.is_open:
@@ -156,7 +166,6 @@ class PlayedNode:
 
     def __init__(self, world: World, paths: ExperimentPaths, name: str) -> None:
         self.world, self.paths, self.name = world, paths, name
-        self.greet: Any = None
         self.line: Line | None = None
         self.is_there = True
         self.is_ready = False
@@ -175,8 +184,8 @@ class PlayedNode:
             self.world.after(self.silent_until - self.world.now, self.start)
         elif self.is_there and self.line is None:
             self.line = Line(self.world, self)
-            self.greet(self.line)
-            self.line.tell(frames.NodeHello(self.name))
+            self.world.greet(self.line)
+            self.line.tell(frames.NodeHello(self.name, version=__version__))
 
     def lost_line(self, line: Line) -> None:
         if self.line is line:
@@ -206,7 +215,8 @@ class PlayedNode:
         match frame:
             case frames.Welcome():
                 Keys(self.paths.root).proof(self.name).write_text("mine")
-                devices = [Device(f"cpu:{n}", f"core {n}") for n in range(2)]
+                island = zlib.crc32(self.name.encode())
+                devices = [Device(f"{self.name}/cpu:{n}", "", island) for n in range(2)]
                 self.line.tell(frames.Joined(devices, "mine"))
             case frames.Reconcile():
                 self.reconcile(frame)
@@ -339,10 +349,12 @@ class PlayedCluster:
         self._nodes = nodes
 
     def nodes(self) -> list[NodeOffer]:
-        return [NodeOffer(name, "127.0.0.1", cpus=2) for name in self._nodes]
+        return [NodeOffer(name, "127.0.0.1", "cpu:2") for name in self._nodes]
 
     def start(self, name: str, argv: list[str], env: dict[str, str]) -> None:
         self._nodes[name].start()
+
+    def interrupt(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -356,8 +368,17 @@ class Recipe:
         return {}
 
 
-def test_two_hundred_faults(tmp_path: Path) -> None:
-    world, paths = World(11), ExperimentPaths(tmp_path)
+def test_two_hundred_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, paths = World(12), ExperimentPaths(tmp_path)
+    refused: list[int] = []
+
+    def write_unwillingly(fence: Path, incarnation: int) -> None:
+        if incarnation and world.rng.random() < 0.5:
+            refused.append(incarnation)
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_fence(fence, incarnation)
+
+    monkeypatch.setattr("gpusched.executors.cluster.executor.write_fence", write_unwillingly)
     SAVED.clear()
     private_folder(paths.trials)
     nodes = {f"n{n}": PlayedNode(world, paths, f"n{n}") for n in range(NODES)}
@@ -375,8 +396,6 @@ def test_two_hundred_faults(tmp_path: Path) -> None:
     )
     helper: Any = AtOnce()
     executor = ClusterExecutor(setting, PlayedCluster(nodes), 3.0, 5.0, helper)
-    for node in nodes.values():
-        node.greet = executor.greet
     rules = Rules(
         deadline_s=100_000.0, max_trials=120, islands_apart=True, max_infrastructure_faults=50
     )
@@ -410,3 +429,4 @@ def test_two_hundred_faults(tmp_path: Path) -> None:
                 f"trial {number} was written by two launches at a time"
             )
     assert sum(node.stopped_by_fence for node in nodes.values()) > 2
+    assert len(refused) > 10

@@ -1,0 +1,360 @@
+"""The nodes of a search: how they are started, join, fall silent, and come back.
+
+* A line that is lost changes nothing for ``LOST_AFTER_S``: the node dials again, and finds out what became of its
+  trials, as after the death of a daemon. A node that is silent for longer is given up: its devices are quarantined.
+* A node that comes back after that ends what it finds of trials that are not its own any more, and has its devices
+  proven clean, before any is used.
+* The bootstrap may take seconds, so it is called in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor as Helper
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gpusched
+from gpusched.core.events import DeviceQuarantined, DevicesJoined, Event
+from gpusched.devices.base import Device
+from gpusched.errors import DeviceError
+from gpusched.executors.base import Setting
+from gpusched.executors.cluster import frames
+from gpusched.executors.cluster.bootstrap import Bootstrap, NodeOffer
+from gpusched.executors.cluster.line import Keys, Listener, interface_towards, say_over
+from gpusched.executors.cluster.nodes import Node, node_of
+from gpusched.executors.hub import Timers
+from gpusched.executors.peer import Peer
+
+BEAT_S = 1.0
+LOST_AFTER_S = float(os.environ.get("GPUSCHED_NODE_LOST_S", "3"))
+"""Silence after which a node is given up; ``GPUSCHED_NODE_LOST_S`` overrides it."""
+JOIN_LIMIT_S = 60.0
+"""Time that nodes have to join at the beginning, and one that said hello to open its devices."""
+RETURN_LIMIT_S = 15.0
+"""Time that nodes have to come back to a daemon that takes over."""
+LOOK_EVERY_S = 5.0
+"""Time between two questions to the bootstrap: which nodes are there now?"""
+
+Wait = Callable[[float, Callable[[], bool]], None]
+
+
+class Members:
+    """Nodes by name, lost ones among them. ``emit`` takes events about devices.
+
+    ``heard`` gets what a node says about trials and devices, and that it has reconciled; ``lost`` a node given up.
+    """
+
+    def __init__(
+        self,
+        setting: Setting,
+        bootstrap: Bootstrap,
+        timers: Timers,
+        *,
+        emit: Callable[[Event], None],
+        heard: Callable[[Node, Any], None],
+        lost: Callable[[Node], None],
+        lost_after_s: float,
+        look_every_s: float,
+        helper: Helper | None,
+    ) -> None:
+        self.nodes: dict[str, Node] = {}
+        self._setting = setting
+        self._root = setting.paths.root
+        self._keys = Keys(self._root)
+        self._bootstrap = bootstrap
+        self._timers = timers
+        self._now = timers.now
+        self._emit, self._heard, self._lost = emit, heard, lost
+        self._lost_after_s, self._look_every_s = lost_after_s, look_every_s
+        #: Devices that the search knows; those of nodes that join after ``open`` are new.
+        self._known: set[str] = set(setting.devices)
+        self._is_open = False
+        #: Whether the search has said which trials should live; until then no node is told.
+        self._may_reconcile = not setting.devices
+        self._offers: dict[str, NodeOffer] = {}
+        self._complaints: set[str] = set()
+        self._helper = helper or ThreadPoolExecutor(1, "gpusched-bootstrap")
+        #: Calls of the bootstrap, in order, and takers of their results.
+        self._calls: deque[tuple[Future[Any], Callable[[Any], None]]] = deque()
+        self._listener: Listener | None = None
+        self._beat_at = 0.0
+
+    def open(self, wait: Wait) -> tuple[Device, ...]:
+        """Start the nodes and wait for them; return their devices. Raises DeviceError where none joins."""
+        self._keys.make()
+        self._offers = offers = {offer.name: offer for offer in self._bootstrap.nodes()}
+        if not offers:
+            raise DeviceError("the cluster has no node that could be used")
+        host = interface_towards(next(iter(offers.values())).address)
+        self._setting.hub.register(frames.NodeHello, self._hello)
+        self._listener = Listener(self._keys, host, self._setting.hub, frames.from_stranger)
+        self._take_results()
+        for device in self._setting.devices:
+            self.node(node_of(device))
+        for name in offers:
+            self.node(name)
+            self._start(name)
+        takes_over = bool(self._setting.devices)
+        limit_s = RETURN_LIMIT_S if takes_over else JOIN_LIMIT_S
+        wanted = [self.nodes[name] for name in offers]
+        joined = "joining" if takes_over else "up"
+        wait(
+            limit_s,
+            lambda: all((node.devices and node.state == joined) or node.why_not for node in wanted),
+        )
+        self._beat_at = self._now()
+        self._timers.after(BEAT_S, self._beat)
+        self._timers.after(self._look_every_s, self._look)
+        late = f"it has not joined within {limit_s:.0f} s; its log is in {self._keys.folder}"
+        unused = {node.name: node.why_not or late for node in wanted if not node.devices}
+        for name, why in unused.items():
+            self._setting.say(f"node {name} is not used: {why}")
+        if len(unused) == len(wanted) and not takes_over:
+            reasons = "; ".join(sorted(set(unused.values())))
+            raise DeviceError(f"no node of the cluster can be used: {reasons}")
+        devices = tuple(device for node in self.nodes.values() for device in node.devices)
+        if not takes_over:
+            self._known.update(device.id for device in devices)
+        self._is_open = True
+        return devices
+
+    def node(self, name: str) -> Node:
+        """Return the node of this name; one that is not known yet becomes so."""
+        if name not in self.nodes:
+            self.nodes[name] = Node(name, heard_at=self._now())
+        return self.nodes[name]
+
+    def up(self, device: str) -> Node | None:
+        """Return the node of a device if it can take commands."""
+        node = self.nodes.get(node_of(device))
+        return node if node is not None and node.state == "up" else None
+
+    def reconcile(self, wait: Wait) -> None:
+        """Tell each node which trials should live there, and wait for its answer; without an answer it is lost."""
+        self._may_reconcile = True
+        asked = []
+        for node in self.nodes.values():
+            if node.state == "joining" and node.devices:
+                self._reconcile(node)
+                asked.append(node)
+            else:
+                node.state = "away"
+        wait(JOIN_LIMIT_S, lambda: all(node.state != "joining" for node in asked))
+        for node in self.nodes.values():
+            if node.state != "up":
+                self._lose(node, "it has not come back to the daemon that took over")
+
+    def stop_listening(self) -> None:
+        """Take no further connection."""
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    def close(self) -> None:
+        """Have the nodes' processes end, and give the machines back."""
+        for node in self.nodes.values():
+            if node.peer is not None:
+                node.peer.send(frames.Bye())
+            node.hang_up()
+        self.stop_listening()
+        say_over(self._keys)
+        self._helper.shutdown(wait=False, cancel_futures=True)
+        if not all(called.done() for called, _ in self._calls):
+            self._bootstrap.interrupt()
+        self._helper.shutdown(wait=True)
+        self._bootstrap.close()
+
+    # ------------------------------------------------------------------ the bootstrap
+
+    def _start(self, name: str) -> None:
+        """Have a node's process started; where there is one already, the new one ends itself."""
+        offer = self._offers.get(name)
+        if offer is None:
+            return  # a person started it
+        words = [sys.executable, "-m", "gpusched.executors.cluster.node", str(self._root)]
+        words += ["--name", name, "--devices", offer.devices]
+        environment = {"PYTHONPATH": str(Path(gpusched.__file__).parent.parent)}
+        self._call(partial(self._bootstrap.start, name, words, environment), lambda _nothing: None)
+
+    def _look(self) -> None:
+        """Ask which nodes there are, and have those started that have no line: they are new, or they are back."""
+        self._call(self._bootstrap.nodes, self._offered)
+        self._timers.after(self._look_every_s, self._look)
+
+    def _offered(self, offers: list[NodeOffer]) -> None:
+        self._offers = {offer.name: offer for offer in offers}
+        for name in self._offers:
+            if self.node(name).peer is None:
+                self._start(name)
+
+    def _call(self, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        self._calls.append((self._helper.submit(call), then))
+
+    def _take_results(self) -> None:
+        self._timers.after(BEAT_S, self._take_results)
+        while self._calls and self._calls[0][0].done():
+            called, then = self._calls.popleft()
+            problem = called.exception()
+            if problem is None:
+                then(called.result())
+            else:
+                self.complain(f"the cluster: {problem}")
+
+    def complain(self, text: str) -> None:
+        """Say something once."""
+        if text not in self._complaints:
+            self._complaints.add(text)
+            self._setting.say(text)
+
+    # ------------------------------------------------------------------ lines
+
+    def _hello(self, hello: frames.NodeHello, peer: Peer) -> bool:
+        node = self.node(hello.node)
+        if why := self._why_refused(node, hello):
+            peer.send(frames.Cannot(why))
+            self.complain(f"node {node.name} was refused: {why}")
+            return False
+        node.hang_up()
+        peer.be_client()
+        node.peer, node.process = peer, hello.process
+        node.state, node.heard_at = "joining", self._now()
+        node.devices, node.why_not = (), ""
+        peer.hear(frames.from_node, partial(self._said, node))
+        peer.on_end = partial(self._hung_up, node)
+        peer.send(frames.Welcome(self._setting.recipe.resolved()))
+        return True
+
+    def _why_refused(self, node: Node, hello: frames.NodeHello) -> str:
+        if hello.version != gpusched.__version__:
+            return (
+                f"gpusched {hello.version or 'of an older version'} runs there, {gpusched.__version__} on the "
+                f"daemon's machine: install the same version on both"
+            )
+        if (
+            node.peer is not None and node.process != hello.process
+        ):  # they would push each other out for ever
+            return f"another machine is node {node.name} already; give this one a name of its own: --name"
+        return ""
+
+    def _said(self, node: Node, frame: Any) -> None:
+        node.heard_at = self._now()
+        match frame:
+            case frames.Beat(readings=readings):
+                node.readings = tuple(readings)
+            case frames.Joined():
+                self._joined(node, frame)
+            case frames.Reconciled():
+                self._reconciled(node)
+            case frames.Said(text=text):
+                self._setting.say(f"node {node.name}: {text}")
+            case frames.Cannot(why=why):
+                self._cannot(node, why)
+            case _:
+                self._heard(node, frame)
+
+    def _cannot(self, node: Node, why: str) -> None:
+        node.why_not = why
+        if node.peer is not None:
+            node.peer.close()
+        self._lose(node, why)
+
+    def _joined(self, node: Node, frame: frames.Joined) -> None:
+        if why := self._unshared(node, frame.proof):
+            self._cannot(node, why)
+            return
+        node.devices = tuple(frame.devices)
+        there = {device.id: device.why_not for device in node.devices}
+        for name in self._devices_of(node):
+            why = there.get(name, "it was not there any more when its node came back")
+            if why and name not in node.kept_out:
+                self._quarantine(name, why, passing=name in there)
+        if self._may_reconcile:
+            self._reconcile(node)
+
+    def _unshared(self, node: Node, proof: str) -> str:
+        """Say why the folder is not the same here and there; nothing where it is."""
+        path = self._keys.proof(node.name)
+        try:
+            found = path.read_text()
+        except OSError as error:
+            found = str(error)
+        if found == proof:
+            return ""
+        return (
+            f"{self._root} is another folder there: the file {path.name} that the node wrote is not here. Use --dir "
+            f"with a folder that all nodes share"
+        )
+
+    def _reconcile(self, node: Node) -> None:
+        assert node.peer is not None
+        node.peer.send(node.reconcile())
+
+    def _reconciled(self, node: Node) -> None:
+        node.state = "up"
+        self._heard(node, frames.Reconciled())
+        new = [device for device in node.devices if device.id not in self._known]
+        if new and self._is_open:
+            self._take_up(new)
+        for frame in node.outstanding():
+            node.send(frame)
+
+    def _take_up(self, new: Sequence[Device]) -> None:
+        """Have the search use devices of a node that has joined it."""
+        islands = {device.id: device.island for device in new}
+        self._known.update(islands)
+        self._emit(DevicesJoined(at=self._now(), devices=tuple(islands), islands=islands))
+        for device in new:
+            if not device.usable:
+                self._quarantine(device.id, device.why_not)
+
+    def _hung_up(self, node: Node) -> None:
+        """The line is gone: the node will dial again, or its process has died and another is started."""
+        node.peer = None
+        if node.state != "lost":
+            node.state = "away"
+            self._start(node.name)
+
+    # ------------------------------------------------------------------ silence
+
+    def _beat(self) -> None:
+        """Give a sign of life to every node, and give up those that give none."""
+        now = self._now()
+        if now - self._beat_at > BEAT_S + self._lost_after_s / 2:
+            for node in self.nodes.values():  # this daemon was suspended: no node was heard
+                node.heard_at = max(node.heard_at, now - BEAT_S)
+        self._beat_at = now
+        for node in self.nodes.values():
+            if node.peer is not None:
+                node.peer.send(frames.Beat())
+            limit_s = JOIN_LIMIT_S if node.state == "joining" else self._lost_after_s
+            if now - node.heard_at > limit_s:
+                self._lose(node, f"no sign of life for {now - node.heard_at:.1f} s")
+        self._timers.after(BEAT_S, self._beat)
+
+    def _lose(self, node: Node, why: str) -> None:
+        """Give a node up: its devices are out of use, and its trials are lost."""
+        if node.state == "lost":
+            return
+        node.state = "lost"
+        node.hang_up()
+        if self._is_open:
+            self._setting.say(f"node {node.name} is given up: {why}")
+        node.releasing.clear()
+        reason = f"node {node.name} was lost: {why}"
+        for device in self._devices_of(node):
+            node.kept_out.setdefault(device, reason)
+            self._quarantine(device, reason)
+        self._lost(node)
+
+    def _quarantine(self, device: str, reason: str, *, passing: bool = True) -> None:
+        self._emit(DeviceQuarantined(at=self._now(), device=device, reason=reason, passing=passing))
+
+    def _devices_of(self, node: Node) -> list[str]:
+        """Return the devices of a node that the search knows."""
+        return sorted(device for device in self._known if node_of(device) == node.name)
