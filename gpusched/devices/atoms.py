@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpusched.devices.base import Device
+from gpusched.devices.base import Device, Quarantined
 from gpusched.devices.gpu import Gpu
 from gpusched.devices.machine import Machine, choose, listing, visible
 from gpusched.devices.release import Verdict
@@ -18,9 +18,20 @@ from gpusched.devices.unit import Doing, Unit
 from gpusched.errors import DeviceError
 
 JOINT, SHARE = "+", "#"
+PAUSE_MIN_S = 0.02
+"""Between two looks at a release at first; ever more after that."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class Release:
+    """A release that is waited for. (The driver frees memory after a process is gone: reliability.md, F19.)"""
+
+    since: float
+    until: float
+    pause_s: float = PAUSE_MIN_S
+
+
+@dataclass(slots=True, eq=False)
 class Atom:
     """``missing``: UUIDs of GPUs that belong to it and are not there any more."""
 
@@ -29,6 +40,12 @@ class Atom:
     units: tuple[Unit, ...]
     island: int = 0
     missing: tuple[str, ...] = ()
+    release: Release | None = None
+    #: When a release began that was not complete within its limit.
+    late_since: float | None = None
+    #: Until when an answer is due to somebody who asks for it back.
+    answer_due: float | None = None
+    strangers: tuple[str, ...] = ()
 
     @property
     def is_held(self) -> bool:
@@ -61,12 +78,6 @@ class Atom:
             alone=alone,
         )
 
-    def why_not_free(self, verdicts: Sequence[Verdict]) -> str:
-        """Say why the atom is not free by its units' verdicts; empty if it is."""
-        if self.missing:
-            return self.why_not()
-        return "; ".join(verdict.why for verdict in verdicts if not verdict.clean)
-
     def why_not(self) -> str:
         """Say why the atom may not be used; empty if it may."""
         reasons = [f"{uuid} is not there any more" for uuid in self.missing]
@@ -77,6 +88,35 @@ class Atom:
                     f"{unit.gpu.label}: {unit.out.reason}" if several else unit.out.reason
                 )
         return "; ".join(reasons)
+
+    def fault(self) -> Quarantined | None:
+        """Return what went bad since the last call: broken, lost or, while it should be free, in use by others."""
+        reasons = [f"{unit.gpu.label}: {why}" for unit in self.units if (why := unit.news())]
+        if not reasons:
+            return None
+        out = [unit.out for unit in self.units if unit.out is not None]
+        is_passing = not self.missing and all(one.passing for one in out)
+        return Quarantined(self.id, "; ".join(reasons), is_passing)
+
+    def why_not_released(self) -> str:
+        """Say why a release is not complete; empty if it is."""
+        return self.why_not() if self.missing else _why([u.released() for u in self.units])
+
+    def why_not_readmitted(self) -> str:
+        """Say why an atom that was asked back stays out of use; empty if it need not."""
+        return self.why_not() if self.missing else _why([u.can_readmit() for u in self.units])
+
+    def can_recover(self) -> bool:
+        """Tell whether the atom is out of use, or late, for a reason that has passed."""
+        is_out = self.late_since is not None or any(unit.out for unit in self.units)
+        if not is_out or self.missing:
+            return False
+        clean = [unit.can_recover() for unit in self.units]  # all: they count clean seconds
+        return all(clean)
+
+
+def _why(verdicts: Sequence[Verdict]) -> str:
+    return "; ".join(verdict.why for verdict in verdicts if not verdict.clean)
 
 
 def make_atom(

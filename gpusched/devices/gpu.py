@@ -75,14 +75,13 @@ class GpuProcess:
 class GpuUsage:
     """Processes on a GPU and memory in use, at one moment.
 
-    ``ticket``: the latest request that had been made when this reading was *begun*; a release is judged by readings
-    begun after it was asked for. ``memory_v2_bytes`` leaves out what the driver reserves for itself,
+    ``at``: the time when this reading was *begun*; a release is judged by readings begun after it was asked for.
+    ``memory_v2_bytes`` leaves out what the driver reserves for itself,
     ``memory_v1_bytes`` does not. ``error``: why the reading is incomplete in a way that a later one may not be.
     ``is_partial``: nobody asked for the processes, since memory alone says that the GPU is not free.
     """
 
     uuid: str
-    ticket: int
     at: float
     processes: tuple[GpuProcess, ...] | None = None
     memory_v1_bytes: int | None = None
@@ -194,7 +193,6 @@ def _numa_node(bus_id: str) -> int | None:
 def read_usage(
     gpu: Gpu,
     handle: Any,
-    ticket: int,
     at: float,
     *,
     both_versions: bool = False,
@@ -208,7 +206,7 @@ def read_usage(
     if ceiling_bytes is not None:
         used = _used(handle, pynvml.nvmlMemory_v2, [])
         if used is not None and used > ceiling_bytes:
-            return GpuUsage(gpu.uuid, ticket, at, memory_v2_bytes=used, is_partial=True)
+            return GpuUsage(gpu.uuid, at, memory_v2_bytes=used, is_partial=True)
     errors: list[str] = []
     processes = _processes(handle, errors)
     memory_errors: list[str] = []
@@ -216,7 +214,7 @@ def read_usage(
     v1 = _used(handle, None, memory_errors) if v2 is None or both_versions else None
     if v1 is None and v2 is None:  # one figure is enough, whatever the other call said
         errors += memory_errors
-    return GpuUsage(gpu.uuid, ticket, at, processes, v1, v2, "; ".join(errors))
+    return GpuUsage(gpu.uuid, at, processes, v1, v2, "; ".join(errors))
 
 
 def _used(handle: Any, version: int | None, errors: list[str]) -> int | None:

@@ -55,6 +55,8 @@ FATAL_XIDS = {
 }
 """Fatal where the driver gives no recovery action to judge by. An XID in none of the three tables is noted."""
 LOST_XID = 79
+XID_PATIENCE_S = 10.0
+"""Time to wait for vitals read after an XID that must be judged by them."""
 
 RESET = (
     "`gpusched gpus --let-go {index}`, then `sudo nvidia-smi --gpu-reset -i {index}`, then "
@@ -126,6 +128,37 @@ def xid_trouble(
     if now is not None and xid != LOST_XID and (now.recovery is not None or xid in RECORDED_XIDS):
         return trouble(index, now, first)
     return Trouble(f"XID {xid}: {meaning}") if meaning else None
+
+
+class Xids:
+    """XIDs of one GPU that are to be judged still, by vitals read after they came."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, float]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def note(self, number: int, at: float) -> None:
+        self._waiting.append((number, at))
+
+    def clear(self) -> None:
+        self._waiting.clear()
+
+    def judge(self, index: int, now: float, vitals: Vitals | None, first: Vitals | None) -> str:
+        """Say why one of them condemns the GPU. An XID that lacks fresh vitals waits for them."""
+        numbers = [number for number, _ in self._waiting]
+        waiting, said = [], ""
+        for number, at in self._waiting:
+            fresh = vitals if vitals is not None and vitals.at > at else None
+            is_decided = number in IGNORED_XIDS or number == LOST_XID
+            if not is_decided and fresh is None and now - at < XID_PATIENCE_S:
+                waiting.append((number, at))
+                continue
+            ill = xid_trouble(number, index, fresh, first, numbers)
+            said = said or (ill.reason if ill else "")
+        self._waiting = waiting
+        return said
 
 
 def is_unknown(xid: int) -> bool:

@@ -30,27 +30,13 @@ import pynvml
 
 from gpusched.devices.gpu import Gpu, GpuUsage, Vitals, read_gpu, read_usage, read_vitals
 from gpusched.devices.holders import Holder, Processes
-from gpusched.devices.nvml import (
-    NvmlError,
-    NvmlLost,
-    NvmlTimeout,
-    NvmlUnsupported,
-    ask,
-    start,
-)
+from gpusched.devices.nvml import ErrorEvents, NvmlError, NvmlLost, ask, start
 
 PACKET_MAX_BYTES = 1 << 18
 PROGRAM = "from gpusched.devices.helper import main; main()  # asks NVML"
 KILLED_WITHIN_S = 0.02
 IGNORE_RECOVERY = "GPUSCHED_IGNORE_RECOVERY"
 """Environment variable: UUIDs (or beginnings) of cards whose recovery action is wrong, separated by commas."""
-XIDS_MAX = 1000
-"""Of a storm of events so many are read in one round."""
-FAILURES_MAX = 3
-"""After so many failures in a row it is said that no error events come."""
-WANTED = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
-DOUBLE_BIT_XID = 48
-"""A double-bit error event carries no XID; this is the one that goes with it."""
 
 
 # ---------------------------------------------------------------- questions and answers
@@ -94,7 +80,7 @@ class Counted(Message, frozen=True):
 
 
 class Look(Message, frozen=True):
-    """Ask for usage (and vitals) of a GPU, or of its slices: answered by ``Seen``.
+    """Ask for usage (and vitals) of a GPU, or of its slices: answered by ``Seen``. ``at``: the time of the question.
 
     ``ceilings``: a subject with more memory in use than this is not free yet, whoever is on it: its lists of processes
     (dear: they slow the driver that is waited for) are left out.
@@ -102,7 +88,6 @@ class Look(Message, frozen=True):
 
     board: Gpu
     subjects: tuple[Gpu, ...]
-    ticket: int
     at: float
     ceilings: Mapping[str, int] = {}
     vitals: bool = True
@@ -164,9 +149,7 @@ class Board:
         self._processes = processes
         self._handles: dict[str, Any] = {}
         self._answered: set[str] = set()
-        self._events: Any = None
-        self._failures = 0
-        self._deaf = ""
+        self._events = ErrorEvents()
 
     def answer(self, question: Question) -> Reply:
         """Return the answer to a question; a failure is one, too."""
@@ -215,7 +198,6 @@ class Board:
             read_usage(
                 subject,
                 self.handle(subject),
-                look.ticket,
                 look.at,
                 both_versions=look.vitals,
                 ceiling_bytes=look.ceilings.get(subject.uuid),
@@ -228,47 +210,11 @@ class Board:
         vitals = read_vitals(board, look.at, self._answered) if look.vitals else None
         if vitals is not None and _recovery_lies(look.board):
             vitals = replace(vitals, recovery=None)
-        xids = self._hear(board, retry=look.vitals)
+        xids = self._events.take(board, retry=look.vitals)
         openers = None
         if look.openers and look.board.minor is not None:
             openers = self._processes.openers(Path(f"/dev/nvidia{look.board.minor}"))
-        return Seen(usage, vitals, holders, xids, self._deaf, openers)
-
-    # ---- XIDs: critical GPU errors, as the driver reports them
-
-    def _hear(self, board: Any, *, retry: bool) -> tuple[int, ...]:
-        """Return the errors that have come, and register for them first; a lost GPU is noticed elsewhere."""
-        heard: set[int] = set()
-        if self._events is None and self._failures and not retry:
-            return ()
-        try:
-            if self._events is None:
-                self._register(board)
-            for _ in range(XIDS_MAX):
-                event = ask("nvmlEventSetWait_v2", self._events, 0)
-                is_xid = event.eventType == pynvml.nvmlEventTypeXidCriticalError
-                heard.add(int(event.eventData) if is_xid else DOUBLE_BIT_XID)
-        except NvmlTimeout:
-            self._failures = 0
-        except NvmlError as error:
-            self._failures += 1
-            if isinstance(error, NvmlUnsupported) or self._failures >= FAILURES_MAX:
-                self._deaf = error.text
-            if self._events is not None:
-                with contextlib.suppress(NvmlError):
-                    ask("nvmlEventSetFree", self._events)
-            self._events = None
-        return tuple(sorted(heard))
-
-    def _register(self, board: Any) -> None:
-        # Asking for an event that a card does not have would refuse the whole request.
-        wanted = WANTED & int(ask("nvmlDeviceGetSupportedEventTypes", board))
-        if not wanted & pynvml.nvmlEventTypeXidCriticalError:
-            code = pynvml.NVML_ERROR_NOT_SUPPORTED
-            raise NvmlUnsupported("nvmlDeviceGetSupportedEventTypes", code, "not supported")
-        self._events = ask("nvmlEventSetCreate")
-        ask("nvmlDeviceRegisterEvents", board, wanted, self._events)
-        self._deaf = ""
+        return Seen(usage, vitals, holders, xids, self._events.deaf, openers)
 
 
 def _recovery_lies(gpu: Gpu) -> bool:

@@ -203,7 +203,7 @@ def _find_boards(machine: Machine, count: int, processes: Processes, world: Worl
                 world.wait([helper], deadline - world.now())
             if answer is not None and isinstance(answer.value, Found):
                 gpu, slices = answer.value.gpu, answer.value.slices
-                machine.watches[gpu.uuid] = Watch(gpu, slices, helper, processes, world)
+                machine.watches[gpu.uuid] = Watch(gpu, helper, processes, world)
                 found.append((gpu, slices))
                 continue
             why = str(answer.value.error()) if answer and isinstance(answer.value, Failed) else why

@@ -1,4 +1,4 @@
-"""The one door to NVML: every call goes through ``ask``, and NVML's errors become ours.
+"""The one door to NVML: every call goes through ``ask``, NVML's errors become ours; and the driver's error events.
 
 Rules: ``nvmlInit`` is called once and lasts as long as the process. A call may block for as long as a sick GPU pleases,
 so nothing here is called by the daemon: ``helper.py`` calls it in processes of their own.
@@ -8,6 +8,7 @@ The names are those of ``nvidia-ml-py`` (``import pynvml``), which are those of 
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from typing import Any
 
@@ -82,6 +83,14 @@ _ADVICE = {
     ),
 }
 
+XIDS_MAX = 1000
+"""Events of a storm that are read in one round."""
+FAILURES_MAX = 3
+"""Failures in a row after which ``deaf`` says why no error events come."""
+WANTED = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
+DOUBLE_BIT_XID = 48
+"""The XID that goes with a double-bit error event, which carries none."""
+
 _started = False
 
 
@@ -127,3 +136,49 @@ def ask_if_supported(function: str, *arguments: object) -> Any | None:
         raise
     except NvmlError:
         return None
+
+
+class ErrorEvents:
+    """Critical errors (XIDs) as the driver reports them for one GPU. ``deaf``: why none come; empty where they do."""
+
+    def __init__(self) -> None:
+        self.deaf = ""
+        self._events: Any = None
+        self._failures = 0
+
+    def take(self, board: Any, *, retry: bool) -> tuple[int, ...]:
+        """Return each error that has come since the last call once, registering first; a lost GPU is noticed elsewhere.
+
+        ``retry``: register again after a failure.
+        """
+        heard: set[int] = set()
+        if self._events is None and self._failures and not retry:
+            return ()
+        try:
+            if self._events is None:
+                self._register(board)
+            for _ in range(XIDS_MAX):
+                event = ask("nvmlEventSetWait_v2", self._events, 0)
+                is_xid = event.eventType == pynvml.nvmlEventTypeXidCriticalError
+                heard.add(int(event.eventData) if is_xid else DOUBLE_BIT_XID)
+        except NvmlTimeout:
+            self._failures = 0
+        except NvmlError as error:
+            self._failures += 1
+            if isinstance(error, NvmlUnsupported) or self._failures >= FAILURES_MAX:
+                self.deaf = error.text
+            if self._events is not None:
+                with contextlib.suppress(NvmlError):
+                    ask("nvmlEventSetFree", self._events)
+            self._events = None
+        return tuple(sorted(heard))
+
+    def _register(self, board: Any) -> None:
+        # Asking for an event that a card does not have would refuse the whole request.
+        wanted = WANTED & int(ask("nvmlDeviceGetSupportedEventTypes", board))
+        if not wanted & pynvml.nvmlEventTypeXidCriticalError:
+            code = pynvml.NVML_ERROR_NOT_SUPPORTED
+            raise NvmlUnsupported("nvmlDeviceGetSupportedEventTypes", code, "not supported")
+        self._events = ask("nvmlEventSetCreate")
+        ask("nvmlDeviceRegisterEvents", board, wanted, self._events)
+        self.deaf = ""

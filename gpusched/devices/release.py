@@ -32,6 +32,10 @@ IDLE_LIMIT_V2_BYTES = 1024 * MIB
 """More than this on a GPU without processes is not an idle driver's: a process is there that NVML does not name."""
 CONTAINED_LIMIT_V2_BYTES = 128 * MIB
 """Inside a container NVML may name this container's processes alone: a bare context of somebody else is more."""
+UNEXPLAINED_MIN_BYTES = 512 * MIB
+"""Beside a trial: what its own contexts may have more in use than NVML says of them."""
+RESIDENT_MAX_BYTES = 64 * MIB
+"""A process without a name that is there before us in a container and holds no more is the machine's own (MPS)."""
 IDLE_LIMIT_V1_BYTES = 2048 * MIB
 """v1 counts what the driver reserves for itself too: 0.9 GiB on an idle A100, about 1 GiB on a B200."""
 
@@ -51,6 +55,12 @@ class Baseline:
         if usage.memory_v1_bytes is not None and self.v1_bytes is not None:
             return usage.memory_v1_bytes - usage.graphics_bytes - self.v1_bytes
         return None
+
+    def ceiling_bytes(self, usage: GpuUsage) -> int | None:
+        """Return the memory in use above which the GPU is not free, whoever is on it; None where that is unknown."""
+        if usage.memory_v2_bytes is None or self.v2_bytes is None:
+            return None
+        return self.v2_bytes + tolerance_bytes() + usage.graphics_bytes
 
 
 def tolerance_bytes() -> int:
@@ -96,6 +106,32 @@ def learn(usage: GpuUsage, known: Baseline | None, residents: tuple[int, ...] = 
         lower(usage.memory_v1_bytes, known.v1_bytes),
         tuple(sorted({*known.residents, *residents})),
     )
+
+
+def learn_if_idle(
+    usage: GpuUsage,
+    known: Baseline | None,
+    means: Means,
+    who: Callable[[int], Holder],
+    *,
+    contained: bool,
+) -> Baseline | None:
+    """Take the reading of a GPU on which no trial is into its baseline, if nobody else is there either."""
+    if usage.error or usage.is_partial:
+        return known
+    if usage.graphics_bytes and known is not None:
+        return known  # a display that shrinks between two calls would look like a lower baseline
+    residents = []
+    for process in usage.compute:
+        whose = who(process.pid).whose
+        is_small = process.memory_bytes is not None and process.memory_bytes <= RESIDENT_MAX_BYTES
+        if whose == "unseen" and known is None and is_small:
+            residents.append(process.pid)
+        elif whose != "resident":
+            return known
+    if means.memory and not looks_idle(usage, known, contained=contained):
+        return known
+    return learn(usage, known, tuple(residents))
 
 
 class BaselineFile:
@@ -243,3 +279,21 @@ def _holders(
         if not holder.lives_there and process.pid not in baseline.residents:
             found.append(holder)
     return tuple(found)
+
+
+def strangers(
+    usage: GpuUsage, known: Baseline | None, who: Callable[[int], Holder], *, contained: bool
+) -> dict[int, Holder]:
+    """Return whoever is on a GPU beside its trial, by pid.
+
+    Under 0 stands the memory that no process of this container has: newer drivers hide all others in there.
+    """
+    found = {process.pid: who(process.pid) for process in usage.compute}
+    found = {pid: holder for pid, holder in found.items() if holder.whose == "foreign"}
+    sizes = [process.memory_bytes for process in usage.compute]
+    excess = known.excess_bytes(usage) if known else None
+    if contained and excess is not None and sizes and None not in sizes:
+        hidden = excess - sum(size or 0 for size in sizes)
+        if hidden > UNEXPLAINED_MIN_BYTES:
+            found[0] = Holder(0, "unseen", memory_bytes=hidden)
+    return found

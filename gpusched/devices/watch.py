@@ -4,26 +4,30 @@ Whoever wants to know calls ``turn``: it takes the answer that has come, and ask
 readings are as fresh as they are looked at, and a helper that hangs delays nobody: the readings stay what they were and
 grow old, and a caller that needs a newer one keeps seeing that there is none.
 
-Freshness is a ticket, not a time: ``request()`` hands one out, and every reading carries the latest ticket handed out
-before it was *begun*. A release is judged only by readings that carry the ticket of its request.
+Every reading carries the time at which it was *begun*: a release is judged only by readings begun after its request.
 
 Pace: every second, at once after a request, and at each turn while a GPU drains, then of that GPU alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpusched.devices import health
 from gpusched.devices.gpu import Gpu, GpuUsage, Vitals
 from gpusched.devices.helper import Failed, Helper, Look, Seen, World
 from gpusched.devices.holders import Holder, Processes
 from gpusched.devices.nvml import NvmlLost
+from gpusched.devices.release import WAITING
 
 IDLE_PACE_S = 0.9
 """Somewhat less than the second after which everybody looks."""
 VITALS_PACE_S = 1.9
+VITALS_AGE_MAX_S = 5.0
+"""Vitals are read every two seconds; older ones say nothing about a GPU that is to be given out."""
 LOADS = 30
 READING_MAX_S = 3.0
 """A reading that took longer is thrown away: its beginning and its end do not belong together."""
@@ -36,11 +40,10 @@ NONE_DRAINS: Mapping[str, int | None] = {}
 class Watch:
     """The readings of one board: the GPU itself, or its MIG slices."""
 
-    def __init__(
-        self, gpu: Gpu, slices: tuple[Gpu, ...], helper: Helper, processes: Processes, world: World
-    ) -> None:
+    def __init__(self, gpu: Gpu, helper: Helper, processes: Processes, world: World) -> None:
         self.gpu = gpu
-        self.slices = slices
+        #: The GPU or its slices, as far as anybody uses them; set before the first ``turn``.
+        self.subjects: tuple[Gpu, ...] = ()
         self.usage: dict[str, GpuUsage] = {}
         self.vitals: Vitals | None = None
         self.first_vitals: Vitals | None = None
@@ -61,10 +64,9 @@ class Watch:
         self._helper: Helper | None = helper
         self._killed: Helper | None = None
         self._started_at = world.now()
-        self._subjects: tuple[Gpu, ...] = ()
         self._asked: Look | None = None
-        self._ticket = 0
         self._full_due = self._vitals_due = world.now()
+        self._requested_at = self._looked_at = -math.inf
         self._is_searching = False
         self._xids: list[int] = []
         self._heard: set[int] = set()
@@ -72,21 +74,13 @@ class Watch:
 
     # ---------------------------------------------------------------- requests
 
-    def begin(self, subjects: tuple[Gpu, ...]) -> None:
-        """Read these from now on: the GPU or its slices."""
-        self._subjects = subjects
-
-    def request(self, *, vitals: bool = False) -> int:
-        """Ask for readings begun from now on; the ticket they will carry."""
-        self._ticket += 1
-        self._full_due = self.now()
+    def request(self, *, vitals: bool = False) -> float:
+        """Have usage (and vitals) read at the next turn. Return a time that readings begun from now on alone reach."""
+        self._full_due = now = self.now()
         if vitals:
-            self.request_vitals()
-        return self._ticket
-
-    def request_vitals(self) -> None:
-        """Have the vitals read at the next turn."""
-        self._full_due = self._vitals_due = self.now()
+            self._vitals_due = now
+        self._requested_at = max(now, math.nextafter(self._looked_at, math.inf))
+        return self._requested_at
 
     def search_openers(self) -> None:
         """Find out who has the GPU's device file open; ``openers`` says it after the next full reading."""
@@ -97,7 +91,7 @@ class Watch:
         self._end_helper()
         self.lost = self.first_vitals = None
         self.forget()
-        self.request_vitals()
+        self.request(vitals=True)
 
     def forget(self) -> None:
         """Drop the error events that came before: what comes again is told again."""
@@ -118,6 +112,24 @@ class Watch:
     def who(self, pid: int) -> Holder:
         """Return the name of a process, as the helper found it out."""
         return self._names.get(pid) or Holder(pid, "gone")
+
+    def illness(self, *, at_once: bool = False) -> str:
+        """Say what only a person can cure. ``at_once``: only what even a running trial cannot live with."""
+        if self.lost is not None:
+            return self.lost
+        if self.vitals is None:
+            return ""
+        ill = health.trouble(self.gpu.index, self.vitals, self.first_vitals)
+        return ill.reason if ill and (ill.at_once or not at_once) else ""
+
+    def unwell(self) -> str:
+        """Say why a GPU that is free of processes may not be given out: ill, or of unknown health just now."""
+        if ill := self.illness():
+            return ill
+        if self.vitals is None or self.now() - self.vitals.at > VITALS_AGE_MAX_S:
+            return WAITING
+        error = self.vitals.error
+        return f"the GPU's health cannot be read: {error}" if error else ""
 
     def take_xids(self) -> list[int]:
         """Return the error numbers that have come since the last call: each once, until ``rebind``."""
@@ -147,7 +159,7 @@ class Watch:
         if self._is_closed or self.lost is not None or self._asked is not None:
             return False
         is_full = now >= self._full_due
-        wanted = bool(self._subjects) and bool(is_full or ceilings)
+        wanted = bool(self.subjects) and bool(is_full or ceilings)
         helper = self._running_helper(now) if wanted else None
         if helper is None:
             return False
@@ -157,7 +169,8 @@ class Watch:
 
     def _question(self, now: float, is_full: bool, ceilings: Mapping[str, int | None]) -> Look:
         vitals = now >= self._vitals_due
-        draining = tuple(one for one in self._subjects if one.uuid in ceilings)
+        self._looked_at = max(now, self._requested_at)
+        draining = tuple(one for one in self.subjects if one.uuid in ceilings)
         known = {uuid: one for uuid, one in ceilings.items() if one is not None}
         if is_full:
             self._full_due = now + IDLE_PACE_S
@@ -165,9 +178,8 @@ class Watch:
             self._vitals_due = now + VITALS_PACE_S
         return Look(
             self.gpu,
-            self._subjects if is_full else draining,
-            self._ticket,
-            now,
+            self.subjects if is_full else draining,
+            self._looked_at,
             {} if is_full else known,
             vitals=vitals,
             openers=is_full and self._is_searching,
@@ -204,10 +216,7 @@ class Watch:
                 if isinstance(error, NvmlLost):
                     self.let_go(f"the GPU is lost: {error}")  # so that it can be reset
                     return True
-                failed = (
-                    GpuUsage(one.uuid, look.ticket, look.at, error=str(error))
-                    for one in look.subjects
-                )
+                failed = [GpuUsage(one.uuid, look.at, error=str(error)) for one in look.subjects]
                 self._keep(Seen(tuple(failed), None, (), (), self.deaf))
             case Seen() if answer.took_s <= READING_MAX_S:
                 self._keep(answer.value)

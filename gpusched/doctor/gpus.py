@@ -213,6 +213,7 @@ def cuda_check(witness: Testimony, world: World, count: int) -> Check:
     """Check that torch can compute on the GPUs that are free: NVML may be well where CUDA is not."""
     while (said := witness.said()) is None:
         world.wait([], WITNESS_POLL_S)
+    witness.close()
     wrong = sorted({text for text in said.values() if text})
     if not wrong:
         return ok("CUDA", f"torch computes on the {count} free GPUs")

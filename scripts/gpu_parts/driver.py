@@ -22,7 +22,7 @@ from gpu_parts.box import Failed
 from gpusched.devices.gpu import Gpu
 from gpusched.devices.helper import Driver, Facts, Look, Seen, ThisMachine, WhichDriver, ask_once
 from gpusched.devices.holders import processes_here
-from gpusched.devices.opening import ContextChild
+from gpusched.devices.witness import DRIVER, Witness
 
 CALLS = 20
 SAMPLE_S = 0.001
@@ -145,12 +145,13 @@ def nvml(*, device: str) -> Iterator[dict[str, Any]]:
     )
     yield {"part": "nvml", "warm_imports": warm.stdout.strip() or warm.stderr[-300:]}
     idle = used(handle)
+    child = Witness(sys.executable, [device], time.monotonic, DRIVER)
     try:
-        child = ContextChild(device)
-    except OSError as error:
-        yield {"part": "nvml", "context": str(error), "idle_bytes": idle}
-        return
-    try:
+        while (said := child.said()) is None:
+            time.sleep(SAMPLE_S)
+        if said[device]:
+            yield {"part": "nvml", "context": said[device], "idle_bytes": idle}
+            return
         pids = [p.pid for p in pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)]
         yield {
             "part": "nvml",
@@ -284,7 +285,7 @@ def faults(*, device: str) -> Iterator[dict[str, Any]]:
     gpu, world = found(device)
     helper = world.start(processes_here())
     try:
-        look = Look(gpu, (gpu,), 1, world.now())
+        look = Look(gpu, (gpu,), world.now())
         ask_once(world, helper, look, 60.0)  # from here on errors are heard
         for name, program in _FAULTS.items():
             seen = {"CUDA_VISIBLE_DEVICES": device, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}

@@ -8,11 +8,12 @@ time. What it is told is checked against the truth, which only the world knows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from fake_driver import GIB, MIB, NEVER, Context, FakeGpu, FakeProcesses
+from fake_driver import GIB, MIB, NEVER, FakeGpu, FakeProcesses
 from fake_nvml import installed
 from schedule_world import SICK_S, World
 
@@ -90,7 +91,7 @@ class Schedule(World):
                 environ={"XDG_STATE_HOME": str(self.folder)},
                 world=self.clock,
                 processes=FakeProcesses(self.driver, visible=not contained),
-                start_context=lambda uuid: _Child(self, uuid),
+                call_witness=partial(_Child, self) if contained else None,
             )
 
         by_uuid = {gpu.uuid: gpu for gpu in self.units}
@@ -339,13 +340,17 @@ class Shared(Schedule):
 
 
 class _Child:
-    """The context that ``opening`` opens, in the script's world."""
+    """A witness in the script's world: CUDA works on all GPUs."""
 
-    def __init__(self, schedule: Schedule, uuid: str) -> None:
+    def __init__(self, schedule: Schedule, uuids: Sequence[str]) -> None:
         self.pid = schedule.new_pid()
-        self._schedule = schedule
-        gpu = next(gpu for gpu in schedule.units if gpu.uuid == uuid)
-        self.context: Context = schedule.driver.start(gpu, self.pid, 500 * MIB)
+        self._schedule, self._uuids = schedule, uuids
+        for gpu in schedule.units:
+            if gpu.uuid in uuids:
+                schedule.driver.start(gpu, self.pid, 500 * MIB)
+
+    def said(self) -> Mapping[str, str]:
+        return dict.fromkeys(self._uuids, "")
 
     def close(self) -> None:
         self._schedule.driver.end(self.pid, 0.2, 0.3)

@@ -34,9 +34,9 @@ pairs = ("nvmlDeviceGetP2PStatus", "nvmlDeviceGetTopologyCommonAncestor")
 calls = [(name, tuple(order), more) for name, more in zip(pairs, ((0,), ())) for order in (gpus, gpus[::-1])]
 until, xids = time.monotonic() + 30, {}
 while not xids and time.monotonic() < until:
-    seen = [ask(place, helper.Look(gpu, (gpu,), 1, 0.0)) for place, gpu in enumerate(gpus)]
+    seen = [ask(place, helper.Look(gpu, (gpu,), 0.0)) for place, gpu in enumerate(gpus)]
     xids = {gpu.uuid: one.xids for gpu, one in zip(gpus, seen) if one.xids}
-full = ask(0, helper.Look(gpus[0], gpus[:1], 2, 0.0, {gpus[0].uuid: 1 << 20}))
+full = ask(0, helper.Look(gpus[0], gpus[:1], 0.0, {gpus[0].uuid: 1 << 20}))
 said = {
     "driver": driver.version,
     "cuda": driver.cuda,

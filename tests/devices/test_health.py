@@ -102,7 +102,7 @@ def listening(make_box: Callable[..., Box]) -> tuple[Box, list[Watch]]:
     box = make_box(gpu(0), gpu(1))
     watches = list(find_machine(box.processes, box.clock).watches.values())
     for watch in watches:
-        watch.begin((watch.gpu,))
+        watch.subjects = (watch.gpu,)
     heard(box, watches)
     return box, watches
 

@@ -35,7 +35,7 @@ def usage(
     processes: tuple[GpuProcess, ...] | None = (),
     error: str = "",
 ) -> GpuUsage:
-    return GpuUsage("GPU-a", 1, 0.0, processes, v1, v2, error)
+    return GpuUsage("GPU-a", 0.0, processes, v1, v2, error)
 
 
 def nobody(pid: int) -> Holder:

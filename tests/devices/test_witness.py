@@ -36,7 +36,6 @@ class Scripted:
     def said(self) -> Mapping[str, str] | None:
         if self.box.clock.now() < self.until:
             return None
-        self.close()
         return {uuid: self.faults.get(uuid, "") for uuid in self.called[-1]}
 
     def close(self) -> None:
@@ -102,11 +101,13 @@ def said(witness: Witness) -> Mapping[str, str]:
     while (found := witness.said()) is None:
         assert time.monotonic() < until
         time.sleep(0.05)
+    witness.close()
     return found
 
 
-def test_on_this_machine_torch_says_why_not() -> None:
-    (text,) = said(Witness(sys.executable, ["GPU-x"], time.monotonic)).values()
+@pytest.mark.parametrize("program", [module.TORCH, module.DRIVER])
+def test_on_this_machine_cuda_says_why_not(program: str) -> None:
+    (text,) = said(Witness(sys.executable, ["GPU-x"], time.monotonic, program)).values()
     assert text.startswith("CUDA does not work here though NVML does: ")
     assert len(text) > 60, text
 
@@ -120,9 +121,8 @@ def test_on_this_machine_torch_says_why_not() -> None:
     ],
 )
 def test_however_it_ends(monkeypatch: pytest.MonkeyPatch, program: str, why: str) -> None:
-    monkeypatch.setattr(module, "PROGRAM", program)
     monkeypatch.setattr(module, "LIMIT_S", 0.4 if "sleep" in program else 60.0)
-    found = said(Witness(sys.executable, ["GPU-a", "GPU-b"], time.monotonic))
+    found = said(Witness(sys.executable, ["GPU-a", "GPU-b"], time.monotonic, program))
     assert why in found["GPU-b"]
     if why == "no kernels":
         assert found["GPU-a"] == ""

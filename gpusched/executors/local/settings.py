@@ -15,7 +15,7 @@ from typing import Any
 
 from gpusched.devices.base import Devices
 from gpusched.devices.choose import parse_devices
-from gpusched.devices.witness import Witness
+from gpusched.devices.witness import DRIVER, Witness
 from gpusched.recipe.recipe import Recipe
 
 _FOREIGN = re.compile(
@@ -86,10 +86,10 @@ def cold_on_slices(recipe: Recipe, environ: Mapping[str, str]) -> Recipe:
     return replace(recipe, launch="cold") if names_slice and recipe.launch == "warm" else recipe
 
 
-def witness_for(recipe: Recipe, uuids: Sequence[str]) -> Witness | None:
-    """Have CUDA tried on these GPUs by the torch that the recipe's script uses; None where it uses none."""
+def witness_for(recipe: Recipe, uuids: Sequence[str]) -> Witness:
+    """Have CUDA tried on these GPUs by the torch that the recipe's script uses, or else by the driver's library."""
     if not uses_torch(recipe.cwd / recipe.script):
-        return None
+        return Witness(sys.executable, uuids, time.monotonic, DRIVER)
     return Witness(str(recipe.python or sys.executable), uuids, time.monotonic)
 
 

@@ -95,6 +95,6 @@ if box and "GPUSCHED_TRIAL" not in os.environ:
     for key, value in settings(Path(box, "driver.json")).items():
         setattr(driver, key, value)
     doctor.why_no_gpu = lambda: ""  # the trials only pretend to compute there
-    witness.PROGRAM = "import json, sys; print(json.dumps([''] * len(sys.argv[1:])))"
+    witness.TORCH = "import json, sys; print(json.dumps([''] * len(sys.argv[1:])))"
     kept = installed(driver)  # collected, it would undo itself
     kept.__enter__()
