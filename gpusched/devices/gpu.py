@@ -76,16 +76,15 @@ class GpuUsage:
     """Processes on a GPU and memory in use, at one moment.
 
     ``at``: the time when this reading was *begun*; a release is judged by readings begun after it was asked for.
-    ``memory_v2_bytes`` leaves out what the driver reserves for itself,
-    ``memory_v1_bytes`` does not. ``error``: why the reading is incomplete in a way that a later one may not be.
+    ``memory_bytes`` leaves out what the driver reserves for itself. ``error``: why the reading is incomplete in a way
+    that a later one may not be.
     ``is_partial``: nobody asked for the processes, since memory alone says that the GPU is not free.
     """
 
     uuid: str
     at: float
     processes: tuple[GpuProcess, ...] | None = None
-    memory_v1_bytes: int | None = None
-    memory_v2_bytes: int | None = None
+    memory_bytes: int | None = None
     error: str = ""
     is_partial: bool = False
 
@@ -164,11 +163,8 @@ def _slices(gpu: Gpu, board: Any) -> list[Gpu]:
 
 
 def _total(handle: Any) -> int | None:
-    for version in (pynvml.nvmlMemory_v2, None):
-        memory = ask_if_supported("nvmlDeviceGetMemoryInfo", handle, version)
-        if memory is not None:
-            return int(memory.total)
-    return None
+    memory = ask_if_supported("nvmlDeviceGetMemoryInfo", handle)
+    return None if memory is None else int(memory.total)
 
 
 def _cpus(handle: Any) -> frozenset[int]:
@@ -190,36 +186,25 @@ def _numa_node(bus_id: str) -> int | None:
     return None
 
 
-def read_usage(
-    gpu: Gpu,
-    handle: Any,
-    at: float,
-    *,
-    both_versions: bool = False,
-    ceiling_bytes: int | None = None,
-) -> GpuUsage:
-    """Read processes, then memory. ``both_versions``: also the v1 figure where v2 is to be had (for the baseline).
+def read_usage(gpu: Gpu, handle: Any, at: float, *, ceiling_bytes: int | None = None) -> GpuUsage:
+    """Read processes, then memory.
 
     ``ceiling_bytes``: with more in use the processes are not asked for: 4.5 ms of the driver's time, memory takes 12 us
     (measured on an RTX 4090 laptop: flightlessmango/MangoHud#2104).
     """
-    if ceiling_bytes is not None:
-        used = _used(handle, pynvml.nvmlMemory_v2, [])
-        if used is not None and used > ceiling_bytes:
-            return GpuUsage(gpu.uuid, at, memory_v2_bytes=used, is_partial=True)
     errors: list[str] = []
+    if ceiling_bytes is not None:
+        used = _used(handle, [])
+        if used is not None and used > ceiling_bytes:
+            return GpuUsage(gpu.uuid, at, memory_bytes=used, is_partial=True)
     processes = _processes(handle, errors)
-    memory_errors: list[str] = []
-    v2 = _used(handle, pynvml.nvmlMemory_v2, memory_errors)
-    v1 = _used(handle, None, memory_errors) if v2 is None or both_versions else None
-    if v1 is None and v2 is None:  # one figure is enough, whatever the other call said
-        errors += memory_errors
-    return GpuUsage(gpu.uuid, at, processes, v1, v2, "; ".join(errors))
+    return GpuUsage(gpu.uuid, at, processes, _used(handle, errors), "; ".join(errors))
 
 
-def _used(handle: Any, version: int | None, errors: list[str]) -> int | None:
+def _used(handle: Any, errors: list[str]) -> int | None:
+    """Return the memory in use without the driver's reserve (version 2 of the question: from driver 510 on)."""
     try:
-        return int(ask("nvmlDeviceGetMemoryInfo", handle, version).used)
+        return int(ask("nvmlDeviceGetMemoryInfo", handle, pynvml.nvmlMemory_v2).used)
     except NvmlLost:
         raise
     except NvmlUnsupported:
@@ -230,9 +215,9 @@ def _used(handle: Any, version: int | None, errors: list[str]) -> int | None:
 
 
 _LISTS = (
-    (False, ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")),
-    (False, ("nvmlDeviceGetMPSComputeRunningProcesses_v3",)),
-    (True, ("nvmlDeviceGetGraphicsRunningProcesses_v3",)),
+    (False, "nvmlDeviceGetComputeRunningProcesses_v3"),
+    (False, "nvmlDeviceGetMPSComputeRunningProcesses_v3"),
+    (True, "nvmlDeviceGetGraphicsRunningProcesses_v3"),
 )
 
 
@@ -242,37 +227,25 @@ def _processes(handle: Any, errors: list[str]) -> tuple[GpuProcess, ...] | None:
     Clients of an MPS server have a list of their own.
     """
     found: dict[int, GpuProcess] = {}
-    for place, (draws, functions) in enumerate(_LISTS):
-        listed = _first_supported(functions, handle, errors)
-        if listed is None:
+    for place, (draws, function) in enumerate(_LISTS):
+        try:
+            listed = ask(function, handle)
+        except NvmlLost:
+            raise
+        except NvmlError as error:
+            if not isinstance(error, NvmlUnsupported | NvmlDenied):
+                errors.append(str(error))
             if place == 0:
                 return None
             continue
         for item in listed:
             used = None if item.usedGpuMemory is None else int(item.usedGpuMemory)
-            pid = int(item.pid)
-            known = found.get(pid)
+            known = found.get(int(item.pid))
             if known is None:
-                found[pid] = GpuProcess(pid, used, computes=not draws, draws=draws)
+                found[int(item.pid)] = GpuProcess(int(item.pid), used, not draws, draws)
             elif draws:
-                found[pid] = replace(known, draws=True)
+                found[int(item.pid)] = replace(known, draws=True)
     return tuple(found.values())
-
-
-def _first_supported(
-    functions: tuple[str, ...], handle: Any, errors: list[str]
-) -> list[Any] | None:
-    for function in functions:
-        try:
-            return list(ask(function, handle))
-        except NvmlLost:
-            raise
-        except (NvmlUnsupported, NvmlDenied):
-            continue
-        except NvmlError as error:
-            errors.append(str(error))
-            return None
-    return None
 
 
 def read_vitals(handle: Any, at: float, answered: set[str]) -> Vitals:

@@ -94,7 +94,7 @@ def read_atom(atom: Atom) -> Reading:
     """Read an atom: a bundle shows its mean utilisation, summed memory and power, and its hottest GPU."""
     units = atom.units
     vitals = [unit.watch.vitals for unit in units]
-    used = _all(_used(unit) for unit in units)
+    used = _all(unit.usage.memory_bytes if unit.usage else None for unit in units)
     total = _all(unit.gpu.memory_total_bytes for unit in units)
     whole = not any(
         unit.gpu.parent for unit in units
@@ -130,13 +130,6 @@ def _history(units: Sequence[Unit]) -> tuple[float | None, ...]:
     recent = [history[len(history) - length :] for history in histories]
     means = [_all(loads) for loads in zip(*recent, strict=True)]
     return tuple(sum(loads) / len(loads) if loads else None for loads in means)
-
-
-def _used(unit: Unit) -> int | None:
-    usage = unit.usage
-    if usage is None:
-        return None
-    return usage.memory_v1_bytes if usage.memory_v2_bytes is None else usage.memory_v2_bytes
 
 
 def _holders(unit: Unit) -> list[str]:

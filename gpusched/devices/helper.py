@@ -35,6 +35,8 @@ from gpusched.devices.nvml import ErrorEvents, NvmlError, NvmlLost, ask, start
 PACKET_MAX_BYTES = 1 << 18
 PROGRAM = "from gpusched.devices.helper import main; main()  # asks NVML"
 KILLED_WITHIN_S = 0.02
+STUCK: list[subprocess.Popen[bytes]] = []
+"""Killed helpers that have not ended yet: nobody else may wait for a child."""
 IGNORE_RECOVERY = "GPUSCHED_IGNORE_RECOVERY"
 """Environment variable: UUIDs (or beginnings) of cards whose recovery action is wrong, separated by commas."""
 
@@ -199,7 +201,6 @@ class Board:
                 subject,
                 self.handle(subject),
                 look.at,
-                both_versions=look.vitals,
                 ceiling_bytes=look.ceilings.get(subject.uuid),
             )
             for subject in look.subjects
@@ -304,8 +305,9 @@ class HelperProcess:
     def kill(self) -> None:
         self._process.kill()
         self.line.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=KILLED_WITHIN_S)
+        STUCK[:] = [one for one in (*STUCK, self._process) if one.poll() is None]
 
     def is_gone(self) -> bool:
         return self._process.poll() is not None

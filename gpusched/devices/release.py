@@ -28,39 +28,34 @@ from gpusched.text import show_bytes
 
 WAITING = "waiting for the driver's answer"
 MIB = 1 << 20
-IDLE_LIMIT_V2_BYTES = 1024 * MIB
+IDLE_LIMIT_BYTES = 1024 * MIB
 """More than this on a GPU without processes is not an idle driver's: a process is there that NVML does not name."""
-CONTAINED_LIMIT_V2_BYTES = 128 * MIB
+CONTAINED_LIMIT_BYTES = 128 * MIB
 """Inside a container NVML may name this container's processes alone: a bare context of somebody else is more."""
 UNEXPLAINED_MIN_BYTES = 512 * MIB
 """Beside a trial: what its own contexts may have more in use than NVML says of them."""
 RESIDENT_MAX_BYTES = 64 * MIB
 """A process without a name that is there before us in a container and holds no more is the machine's own (MPS)."""
-IDLE_LIMIT_V1_BYTES = 2048 * MIB
-"""v1 counts what the driver reserves for itself too: 0.9 GiB on an idle A100, about 1 GiB on a B200."""
 
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Idle use, without what the display's processes hold. None: the driver does not give that version."""
+    """Idle use, without what the display's processes hold. None: the driver gives no figure."""
 
-    v2_bytes: int | None
-    v1_bytes: int | None
+    idle_bytes: int | None
     residents: tuple[int, ...] = ()
 
     def excess_bytes(self, usage: GpuUsage) -> int | None:
         """Return how much more is in use than when idle; None if that cannot be said."""
-        if usage.memory_v2_bytes is not None and self.v2_bytes is not None:
-            return usage.memory_v2_bytes - usage.graphics_bytes - self.v2_bytes
-        if usage.memory_v1_bytes is not None and self.v1_bytes is not None:
-            return usage.memory_v1_bytes - usage.graphics_bytes - self.v1_bytes
-        return None
+        if usage.memory_bytes is None or self.idle_bytes is None:
+            return None
+        return usage.memory_bytes - usage.graphics_bytes - self.idle_bytes
 
     def ceiling_bytes(self, usage: GpuUsage) -> int | None:
         """Return the memory in use above which the GPU is not free, whoever is on it; None where that is unknown."""
-        if usage.memory_v2_bytes is None or self.v2_bytes is None:
+        if usage.memory_bytes is None or self.idle_bytes is None:
             return None
-        return self.v2_bytes + tolerance_bytes() + usage.graphics_bytes
+        return self.idle_bytes + tolerance_bytes() + usage.graphics_bytes
 
 
 def tolerance_bytes() -> int:
@@ -76,10 +71,8 @@ def assumed(*, lenient: bool, contained: bool = False) -> Baseline:
 
     Otherwise what it usually takes, for a GPU that a trial of ours has just left.
     """
-    if lenient:
-        limit_bytes = CONTAINED_LIMIT_V2_BYTES if contained else IDLE_LIMIT_V2_BYTES
-        return Baseline(limit_bytes, IDLE_LIMIT_V1_BYTES)
-    return Baseline(16 * MIB, 1024 * MIB)
+    limit_bytes = CONTAINED_LIMIT_BYTES if contained else IDLE_LIMIT_BYTES
+    return Baseline(limit_bytes if lenient else 16 * MIB)
 
 
 def looks_idle(usage: GpuUsage, known: Baseline | None, *, contained: bool = False) -> bool:
@@ -91,21 +84,13 @@ def looks_idle(usage: GpuUsage, known: Baseline | None, *, contained: bool = Fal
 
 
 def learn(usage: GpuUsage, known: Baseline | None, residents: tuple[int, ...] = ()) -> Baseline:
-    """Take the usage of an idle GPU into a baseline. Each figure falls or stays."""
-
-    def lower(now: int | None, before: int | None) -> int | None:
-        if now is None:
-            return before
-        now = max(0, now - usage.graphics_bytes)
-        return now if before is None else min(now, before)
-
-    if known is None:
-        known = Baseline(None, None)
-    return Baseline(
-        lower(usage.memory_v2_bytes, known.v2_bytes),
-        lower(usage.memory_v1_bytes, known.v1_bytes),
-        tuple(sorted({*known.residents, *residents})),
-    )
+    """Take the usage of an idle GPU into a baseline. The figure falls or stays."""
+    known = known or Baseline(None)
+    idle_bytes = known.idle_bytes
+    if usage.memory_bytes is not None:
+        now_bytes = max(0, usage.memory_bytes - usage.graphics_bytes)
+        idle_bytes = now_bytes if idle_bytes is None else min(now_bytes, idle_bytes)
+    return Baseline(idle_bytes, tuple(sorted({*known.residents, *residents})))
 
 
 def learn_if_idle(
@@ -150,10 +135,10 @@ class BaselineFile:
             kept = json.loads(self._path(gpu).read_bytes())
             if any(kept.get(k) != v for k, v in self._circumstances(gpu).items()):
                 return None
-            baseline = Baseline(kept["v2_bytes"], kept["v1_bytes"], tuple(kept["residents"]))
+            baseline = Baseline(kept["idle_bytes"], tuple(kept["residents"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
-        figures = (baseline.v2_bytes, baseline.v1_bytes, *baseline.residents)
+        figures = (baseline.idle_bytes, *baseline.residents)
         if not all(f is None or type(f) is int for f in figures):
             return None
         return baseline
@@ -177,8 +162,7 @@ class Means:
     memory: bool = False
 
     def with_reading(self, gpu: Gpu, usage: GpuUsage) -> Means:
-        memory = usage.memory_v2_bytes is not None or usage.memory_v1_bytes is not None
-        memory = memory and not gpu.is_numa_node
+        memory = usage.memory_bytes is not None and not gpu.is_numa_node
         return Means(self.processes or usage.processes is not None, self.memory or memory)
 
     @property

@@ -17,6 +17,7 @@ from gpusched.devices.holders import DESKTOP, RESIDENTS, Holder, Processes
 MIB = 1 << 20
 GIB = 1 << 30
 NEVER = float("inf")
+MEMORY, LIST = "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetComputeRunningProcesses_v3"
 
 
 class Time(Protocol):

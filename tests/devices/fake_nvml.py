@@ -235,8 +235,6 @@ class FakeLibrary:
         listed = self._gpu(handle).listed(self._driver.time.now())
         return self._list([c for c in listed if not c.graphics and not c.mps], count, array)
 
-    nvmlDeviceGetComputeRunningProcesses_v2 = nvmlDeviceGetComputeRunningProcesses_v3
-
     def nvmlDeviceGetMPSComputeRunningProcesses_v3(
         self, handle: Any, count: Any, array: Any
     ) -> int:

@@ -10,7 +10,7 @@ import random
 from collections import Counter
 
 import pynvml
-from fake_driver import GIB, MIB, FakeDriver, FakeGpu
+from fake_driver import GIB, LIST, MEMORY, MIB, FakeDriver, FakeGpu
 from virtual_time import VirtualClock
 
 from gpusched.devices.health import FATAL_XIDS, IGNORED_XIDS
@@ -57,20 +57,13 @@ class World:
         driver = FakeDriver(gpus, self.clock, pids=rng.choice(["same"] * 6 + ["host", "absent"]))
         for gpu in gpus if driver.pids != "same" else ():
             gpu.idle = min(gpu.idle, 4 * MIB)  # in a container more than that might be a stranger's
-        if rng.random() < 0.15:
-            driver.missing.add("nvmlDeviceGetMemoryInfo_v2")
-        if rng.random() < 0.1:
-            driver.missing.add("nvmlDeviceGetComputeRunningProcesses_v3")  # v2 is there
         kind = rng.random()
         for gpu in gpus:
             if kind < 0.08:
-                gpu.unsupported |= {"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"}
+                gpu.unsupported.add(MEMORY)
                 self.memory = False
             elif kind < 0.14:
-                gpu.unsupported |= {
-                    "nvmlDeviceGetComputeRunningProcesses_v2",
-                    "nvmlDeviceGetComputeRunningProcesses_v3",
-                }
+                gpu.unsupported.add(LIST)
                 self.lists = False
             elif kind < 0.24:
                 gpu.mig, gpu.slices = True, self._slices(gpu)
@@ -170,9 +163,8 @@ class World:
             self._sick(board, until)
         elif happening == "error":
             until = self.now + self.rng.choice([0.5, 4.0, 15.0])
-            lists = "nvmlDeviceGetComputeRunningProcesses_v"
-            for function in self.rng.choice([[""], [lists + "2", lists + "3"]]):
-                board.failures.append((self.now, until, function, pynvml.NVML_ERROR_UNKNOWN))
+            function = self.rng.choice(["", LIST])
+            board.failures.append((self.now, until, function, pynvml.NVML_ERROR_UNKNOWN))
             self._sick(board, until)
         elif happening == "xid":
             self._xid(board, self.rng.choice([*FATAL_XIDS, *IGNORED_XIDS, 63, 94, 154, 999]))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fake_driver import GIB, MIB, NEVER, FakeGpu, FakeProcesses
+from fake_driver import GIB, LIST, MEMORY, MIB, NEVER, FakeGpu, FakeProcesses
 from fake_nvml import installed
 from schedule_world import SICK_S, World
 
@@ -323,10 +323,9 @@ class Shared(Schedule):
         self.atoms_per_gpu, self.gpus_per_atom = 2, 1
         self.lists = self.memory = True
         self.driver.pids = "same"
-        lists = {f"nvmlDeviceGetComputeRunningProcesses_v{version}" for version in "23"}
         for gpu in self.driver.gpus:
             gpu.mig, gpu.slices = False, []
-            gpu.unsupported -= {"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2", *lists}
+            gpu.unsupported -= {MEMORY, LIST}
         self.units = list(self.driver.gpus)
         self.begun: list[Trial] = []
 

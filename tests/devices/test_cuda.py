@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 from conftest import Box, begin, gpu, run_trial, with_slices
-from fake_driver import GIB, MIB
+from fake_driver import GIB, LIST, MEMORY, MIB
 
 from gpusched.devices.base import Devices, require_sizes
 from gpusched.devices.leases import Leases, lease_folder
@@ -109,8 +109,7 @@ def test_a_container_with_foreign_pids_is_found_out_and_said_once(
 
 def test_a_driver_without_process_lists_is_judged_by_memory(make_box: MakeBox) -> None:
     box = make_box(gpu(0))
-    for version in "23":
-        box.gpus[0].unsupported.add(f"nvmlDeviceGetComputeRunningProcesses_v{version}")
+    box.gpus[0].unsupported.add(LIST)
     devices, (name,) = begin(box)
     assert "lists no processes" in devices.notes[0]
     run_trial(box, devices, name, 11)
@@ -121,8 +120,7 @@ def test_a_driver_without_process_lists_is_judged_by_memory(make_box: MakeBox) -
 
 def test_a_gpu_that_nobody_could_confirm_is_refused(make_box: MakeBox) -> None:
     box = make_box(gpu(0), gpu(1))
-    blind = {f"nvmlDeviceGetComputeRunningProcesses_v{version}" for version in "23"}
-    box.gpus[1].unsupported |= blind | {"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"}
+    box.gpus[1].unsupported |= {LIST, MEMORY}
     _, second = box.devices().open()
     assert "neither processes nor memory" in second.why_not
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from conftest import LIMIT_S, Box, begin, gpu, run_trial, with_slices
-from fake_driver import GIB, MIB
+from fake_driver import GIB, LIST, MEMORY, MIB
 
 from gpusched.devices.base import Quarantined, Readmitted, Released, Strangers
 from gpusched.errors import DeviceError
@@ -68,29 +68,22 @@ def test_a_release_waits_for_the_slowest_gpu_of_a_bundle(make_box: MakeBox) -> N
     assert devices.released([name], 3.0) is not None
 
 
-def test_what_a_driver_keeps_for_itself_is_no_leak(make_box: MakeBox) -> None:
-    """v1 counts the driver's reserve as used; v2 is missing on old drivers."""
+def test_a_driver_without_the_figure_we_go_by_is_judged_by_its_lists(make_box: MakeBox) -> None:
+    """Before driver 510: what it has counts its own reserve as used."""
     box = make_box(gpu(0, reserved=900 * MIB))
-    box.driver.missing.add("nvmlDeviceGetMemoryInfo_v2")
+    box.driver.missing.add(MEMORY)
     devices, (name,) = begin(box)
+    assert "NVML gives no memory figure" in devices.notes[0]
     run_trial(box, devices, name, 11)
-    box.driver.end(11, 0.2, 0.4)
-    assert devices.released([name], 3) is not None
-
-
-def test_v2_failing_later_falls_back_to_v1_against_its_own_baseline(box: Box) -> None:
-    devices, (name, _) = begin(box)
-    run_trial(box, devices, name, 11)
-    box.gpus[0].unsupported.add("nvmlDeviceGetMemoryInfo_v2")
-    box.driver.end(11, 0.0, 5.0)
-    assert devices.released([name], 4) is None
+    box.driver.end(11, 2.0, 0.4)
+    assert devices.released([name], 1.5) is None
     assert devices.released([name], 3) is not None
 
 
 def test_memory_that_is_not_given_any_more_is_unknown_not_free(box: Box) -> None:
     devices, (name, _) = begin(box)
     run_trial(box, devices, name, 11)
-    box.gpus[0].unsupported |= {"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"}
+    box.gpus[0].unsupported.add(MEMORY)
     box.driver.end(11)
     assert devices.released([name], 5) is None
     assert "no memory figure" in devices.waits_for(name)
@@ -283,7 +276,7 @@ def test_lists_of_processes_are_not_asked_for_while_memory_is_not_back(make_box:
     took_s = devices.released([name], 10)
     assert took_s == pytest.approx(3.5, abs=0.35)
     lists = box.driver.calls["nvmlDeviceGetGraphicsRunningProcesses_v3"]
-    memory = box.driver.calls["nvmlDeviceGetMemoryInfo_v2"]
+    memory = box.driver.calls[MEMORY]
     assert lists <= 6, "at the beginning, once a second, and at the end"
     assert memory >= lists + 12
 
@@ -306,8 +299,7 @@ def test_memory_that_is_a_numa_node_proves_nothing(make_box: MakeBox) -> None:
 def test_a_bare_context_that_nobody_lists_is_not_free(make_box: MakeBox) -> None:
     """Mend 9: 300 MiB were within the tolerance of a large GPU."""
     box = make_box(gpu(0))
-    for version in "23":
-        box.gpus[0].unsupported.add(f"nvmlDeviceGetComputeRunningProcesses_v{version}")
+    box.gpus[0].unsupported.add(LIST)
     devices, (name,) = begin(box)
     run_trial(box, devices, name, 11, memory=300 * MIB)
     box.driver.end(11, 0.0, 5.0)

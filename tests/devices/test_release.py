@@ -25,17 +25,16 @@ from gpusched.devices.release import (
 )
 
 GPU = Gpu("GPU-a", 0, "x", memory_total_bytes=80 * GIB)
-IDLE = Baseline(4 * MIB, 600 * MIB)
+IDLE = Baseline(4 * MIB)
 ALL = Means(processes=True, memory=True)
 
 
 def usage(
-    v2: int | None = 4 * MIB,
-    v1: int | None = None,
+    memory: int | None = 4 * MIB,
     processes: tuple[GpuProcess, ...] | None = (),
     error: str = "",
 ) -> GpuUsage:
-    return GpuUsage("GPU-a", 0.0, processes, v1, v2, error)
+    return GpuUsage("GPU-a", 0.0, processes, memory, error)
 
 
 def nobody(pid: int) -> Holder:
@@ -46,17 +45,16 @@ def nobody(pid: int) -> Holder:
     ("reading", "clean", "why"),
     [
         (usage(), True, ""),
-        (usage(v2=60 * MIB), True, ""),
-        (usage(v2=269 * MIB), False, "265 MiB more memory in use than when idle"),
-        (usage(v2=None, v1=660 * MIB), True, ""),
-        (usage(v2=None, v1=3 * GIB), False, "2.41 GiB more"),
-        (usage(v2=None), False, "no memory figure"),
+        (usage(memory=60 * MIB), True, ""),
+        (usage(memory=269 * MIB), False, "265 MiB more memory in use than when idle"),
+        (usage(memory=3 * GIB), False, "3.00 GiB more"),
+        (usage(memory=None), False, "no memory figure"),
         (usage(processes=None), False, "no longer lists the GPU's processes"),
         (usage(error="NVML: Unknown Error"), False, "cannot be read"),
         (usage(processes=(GpuProcess(7, 3),)), False, "held by pid 7 (bob: job 7, 3 bytes)"),
         (usage(processes=(GpuProcess(7, None, computes=False, draws=True),)), True, ""),
         (
-            usage(v2=2 * GIB, processes=(GpuProcess(7, 2 * GIB, computes=False, draws=True),)),
+            usage(memory=2 * GIB, processes=(GpuProcess(7, 2 * GIB, computes=False, draws=True),)),
             True,
             "",
         ),
@@ -78,7 +76,7 @@ def test_strangers_alone_or_not() -> None:
 
 def test_who_lived_on_it_when_it_was_idle_is_no_holder() -> None:
     """By its pid alone: in a container nobody can name it."""
-    lived = Baseline(4 * MIB, None, residents=(7,))
+    lived = Baseline(4 * MIB, residents=(7,))
     assert judge(GPU, usage(processes=(GpuProcess(7, MIB),)), lived, ALL, nobody).clean
     assert not judge(GPU, usage(processes=(GpuProcess(8, MIB),)), lived, ALL, nobody).clean
 
@@ -91,11 +89,11 @@ def test_many_holders_are_counted_not_listed() -> None:
 def test_what_was_never_to_be_had_is_not_asked_for() -> None:
     no_list = Means(processes=False, memory=True)
     assert judge(GPU, usage(processes=None), IDLE, no_list, nobody).clean
-    assert not judge(GPU, usage(v2=9 * GIB, processes=None), IDLE, no_list, nobody).clean
+    assert not judge(GPU, usage(memory=9 * GIB, processes=None), IDLE, no_list, nobody).clean
     no_memory = Means(processes=True, memory=False)
-    nothing_known = Baseline(None, None)
-    assert judge(GPU, usage(v2=None), nothing_known, no_memory, nobody).clean
-    assert not judge(GPU, usage(v2=None), IDLE, Means(), nobody).clean
+    nothing_known = Baseline(None)
+    assert judge(GPU, usage(memory=None), nothing_known, no_memory, nobody).clean
+    assert not judge(GPU, usage(memory=None), IDLE, Means(), nobody).clean
 
 
 def test_a_bare_context_is_more_than_an_idle_gpu_varies_by(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,25 +109,24 @@ def test_a_baseline_only_falls(figures: list[int]) -> None:
     known: Baseline | None = None
     for figure in figures:
         before = known
-        known = learn(usage(v2=figure, v1=figure + 600 * MIB), known)
-        assert known.v2_bytes is not None
-        assert before is None or before.v2_bytes is None or known.v2_bytes <= before.v2_bytes
+        known = learn(usage(memory=figure), known)
+        assert known.idle_bytes is not None
+        assert before is None or before.idle_bytes is None or known.idle_bytes <= before.idle_bytes
     assert known is not None
-    assert known.v2_bytes == min(figures)
+    assert known.idle_bytes == min(figures)
 
 
 def test_only_an_idle_gpu_is_learnt_from() -> None:
-    assert looks_idle(usage(v2=700 * MIB), None)
-    assert not looks_idle(usage(v2=2 * GIB), None)
-    assert looks_idle(usage(v2=None, v1=1900 * MIB), None)
-    assert not looks_idle(usage(v2=None), None)
-    assert not looks_idle(usage(v2=700 * MIB), IDLE), "a dying trial is no new idle"
-    assert not looks_idle(usage(v2=300 * MIB), None, contained=True), "it may be a stranger's"
+    assert looks_idle(usage(memory=700 * MIB), None)
+    assert not looks_idle(usage(memory=2 * GIB), None)
+    assert not looks_idle(usage(memory=None), None)
+    assert not looks_idle(usage(memory=700 * MIB), IDLE), "a dying trial is no new idle"
+    assert not looks_idle(usage(memory=300 * MIB), None, contained=True), "it may be a stranger's"
 
 
 def test_never_seen_idle() -> None:
     generous, strict = assumed(lenient=True), assumed(lenient=False)
-    after_ours = usage(v2=900 * MIB)
+    after_ours = usage(memory=900 * MIB)
     assert judge(GPU, after_ours, generous, ALL, nobody).clean
     assert not judge(GPU, after_ours, strict, ALL, nobody).clean
 
@@ -138,7 +135,7 @@ def test_never_seen_idle() -> None:
 
 
 def test_a_baseline_is_kept_per_gpu_driver_and_boot(tmp_path: Path) -> None:
-    baseline = Baseline(5, 7, (9,))
+    baseline = Baseline(5, (9,))
     kept = BaselineFile(tmp_path, "580", "boot-1")
     assert kept.read(GPU) is None
     kept.write(GPU, baseline)
@@ -153,15 +150,15 @@ def test_a_baseline_is_kept_per_gpu_driver_and_boot(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "null", "{}", '{"v2_bytes": "much"}', "\udcff"],
+    ["", "{", "[]", "null", "{}", '{"idle_bytes": "much"}', "\udcff"],
 )
 def test_a_damaged_file_is_no_file(tmp_path: Path, text: str) -> None:
     kept = BaselineFile(tmp_path, "580", "boot-1")
-    kept.write(GPU, Baseline(5, 7))
+    kept.write(GPU, Baseline(5))
     (file,) = (tmp_path / "baselines").iterdir()
     file.write_bytes(text.encode("utf-8", "surrogateescape"))
     assert kept.read(GPU) is None
-    whole = {"v2_bytes": True, "v1_bytes": 1.5, "residents": ["x"]}
+    whole = {"idle_bytes": True, "residents": ["x"]}
     circumstances = {"driver": "580", "boot": "boot-1", "total": 80 * GIB}
     file.write_text(json.dumps({**whole, **circumstances}))
     assert kept.read(GPU) is None
@@ -169,5 +166,5 @@ def test_a_damaged_file_is_no_file(tmp_path: Path, text: str) -> None:
 
 def test_a_uuid_is_not_trusted_as_a_file_name(tmp_path: Path) -> None:
     kept = BaselineFile(tmp_path / "state", "580", "boot-1")
-    kept.write(Gpu("MIG-GPU-a/1/../../x", 0, "x"), Baseline(1, 2))
+    kept.write(Gpu("MIG-GPU-a/1/../../x", 0, "x"), Baseline(1))
     assert [p.name for p in tmp_path.iterdir()] == ["state"]

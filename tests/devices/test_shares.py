@@ -202,8 +202,8 @@ def test_what_cannot_be_shared_is_refused(make_box: MakeBox) -> None:
 
 def test_memory_that_nvml_does_not_tell_apart_is_not_free() -> None:
     """(Windows' driver model gives no memory of single processes.)"""
-    usage = GpuUsage("GPU-a", 0.0, (GpuProcess(12, None),), None, 5 * GIB)
-    given = (Gpu("GPU-a", 0, "x"), usage, Baseline(0, None), Means(True, True))
+    usage = GpuUsage("GPU-a", 0.0, (GpuProcess(12, None),), 5 * GIB)
+    given = (Gpu("GPU-a", 0, "x"), usage, Baseline(0), Means(True, True))
 
     def ours(pid: int) -> Holder:
         return Holder(pid, "ours")
