@@ -1,13 +1,13 @@
 """gpusched: deadline-aware multi-GPU hyperparameter search on one workstation.
 
-A training script needs ``init``, and ``Trial`` for its annotations; a program that uses the best model needs ``load``::
+A training script needs its trial, and ``Trial`` for annotations; a program that uses the best model needs ``load``::
 
-    trial: gpusched.Trial = gpusched.init()
+    from gpusched import trial  # or, with defaults or in_charge: trial = gpusched.init(...)
 
     best = gpusched.load("runs/train-20260101-120000")
     net.load_state_dict(best.state["model"])
 
-Importing gpusched costs nothing: torch and all else is loaded when ``init`` or ``load`` is called and needs them.
+Importing gpusched costs nothing: torch and all else is loaded when ``trial``, ``init`` or ``load`` needs them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ if TYPE_CHECKING:
     from gpusched.worker.training import Pickled
     from gpusched.worker.trial import Trial
 
+    trial: Trial
+
 __version__ = "0.1.0"
 __all__ = ["Trial", "__version__", "init", "load", "pickled"]
 
 
 def __getattr__(name: str) -> object:
-    """Load ``Trial``, the type that ``init`` returns, or an integration when a script names it."""
+    """Return what a script names: its ``trial``, ready as by ``init()``; the type ``Trial``; an integration."""
+    if name == "trial":
+        return init()
     if name in ("accelerate", "lightning", "transformers"):
         import importlib
 

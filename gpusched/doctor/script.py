@@ -47,7 +47,7 @@ def remarks(script: Path, *, grows: bool, lr_power: float) -> Iterator[str]:
             )
     if not grows or _TRAINERS.search(text) or "local_batch" in names:
         return
-    if "scale_lr" not in names:
+    if not {"scale_lr", "prepare"} & names.keys():
         if "backward" in names and "track" in names and lr_power != 0:
             yield (
                 f"{script.name}: on several atoms a trial has a batch for each, and the script does not call "

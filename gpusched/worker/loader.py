@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
 from gpusched.worker.data import EpochShares, Layout, derive_seed, epoch_order
 from gpusched.worker.rng import OwnGenerators
@@ -303,6 +303,35 @@ class EvaluationLoader:
             yield place_batch(batch, self._device)
 
 
+_KEPT = (
+    *("batch_size", "drop_last", "num_workers", "collate_fn", "timeout", "worker_init_fn"),
+    *("multiprocessing_context", "prefetch_factor", "persistent_workers", "in_order"),
+)
+
+
+def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
+    """Return the arguments with which ``trial.loader`` gives one rank the batches of this loader.
+
+    Raises:
+        TypeError: Its batches are a batch sampler's.
+    """
+    if loader.batch_size is None:
+        raise TypeError(
+            "trial.prepare: this DataLoader has a batch_sampler (or no batches), which cannot be shared by ranks: make "
+            "it with batch_size, or keep it and give each rank its share (trial.rank, trial.world_size)"
+        )
+    arguments: dict[str, Any] = {name: getattr(loader, name) for name in _KEPT}
+    if loader.pin_memory:
+        arguments["pin_memory"] = True
+    sampler: Any = loader.sampler
+    if isinstance(sampler, SequentialSampler) or isinstance(loader.dataset, IterableDataset):
+        return {**arguments, "shuffle": False}
+    is_plain = isinstance(sampler, RandomSampler) and not sampler.replacement
+    if is_plain and sampler.num_samples == len(cast(Any, loader.dataset)):
+        return arguments
+    return {**arguments, "sampler": sampler}
+
+
 def own_sampler(options: dict[str, Any]) -> Any:
     """Take the script's sampler out of ``options``.
 
@@ -340,8 +369,8 @@ def refuse_foreign_options(dataset: Any, options: dict[str, Any]) -> None:
     """Raise TypeError for a ready-made loader or a sampler of the script's own."""
     if isinstance(dataset, DataLoader):
         raise TypeError(
-            "trial.loader takes a data set, not a DataLoader: write "
-            "trial.loader(the_data_set, batch_size=...)"
+            "trial.loader takes a data set, not a DataLoader: write trial.loader(the_data_set, batch_size=...), or "
+            "loader = trial.prepare(loader)"
         )
     if options.get("in_order") is False:
         raise TypeError(

@@ -4,13 +4,18 @@ Set-up must draw alike on all ranks (a ``random_split`` of the data must not dif
 So ``seed_everything`` seeds all ranks alike, and ``diverge`` gives every rank but 0 a stream of its own when set-up is
 over. Rank 0 keeps its stream, so a trial on one atom draws what the plain script would.
 
-Only generators of libraries that are loaded are touched; nothing is imported.
+Only generators of libraries that are loaded are touched; nothing is imported. A library that the script imports later,
+after ``from gpusched import trial``, is seeded as it is imported.
 """
 
 from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
 from typing import Any
 
 from gpusched.worker.data import derive_seed
@@ -19,10 +24,43 @@ from gpusched.worker.data import derive_seed
 def seed_everything(seed: int) -> None:
     """Seed Python's, numpy's and torch's global generators, as far as they are loaded."""
     random.seed(seed)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(seed % (1 << 32))
-    if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(seed)
+    for name, seed_library in _LIBRARIES.items():
+        if (library := sys.modules.get(name)) is not None:
+            seed_library(library, seed)
+
+
+def seed_later_imports(seed: int) -> None:
+    """Seed numpy and torch when they are imported, if they are not loaded yet."""
+    if not _LIBRARIES.keys() <= sys.modules.keys():
+        sys.meta_path.insert(0, _SeedAtImport(seed))
+
+
+_LIBRARIES: dict[str, Callable[[Any, int], object]] = {
+    "numpy": lambda numpy, seed: numpy.random.seed(seed % (1 << 32)),
+    "torch": lambda torch, seed: torch.manual_seed(seed),
+}
+
+
+class _SeedAtImport(MetaPathFinder):
+    """Finds the libraries as Python does, and has them seeded when they are there."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        found = PathFinder.find_spec(name, path) if name in _LIBRARIES else None
+        if found is None or found.loader is None:
+            return None
+        load = found.loader.exec_module
+
+        def load_and_seed(module: ModuleType) -> None:
+            load(module)
+            _LIBRARIES[name](module, self._seed)
+
+        found.loader.exec_module = load_and_seed  # type: ignore[method-assign]
+        return found
 
 
 def diverge(seed: int, rank: int, step: int) -> None:

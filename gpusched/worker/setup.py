@@ -81,6 +81,36 @@ class Setup(ABC):
 
     # ------------------------------------------------------------------ setting up
 
+    def prepare(self, *objects: Any) -> Any:
+        """Fit what a script for one rank has made to any number of ranks, in one line before the loop.
+
+        Returns models as ``wrap`` does, for each ``DataLoader`` of training data a ``trial.loader`` of the same data
+        set and options, and optimizers as they are, with their rates scaled (``scale_lr``)::
+
+            model, opt, loader = trial.prepare(model, opt, loader)
+
+        Raises:
+            TypeError: Something else, or a ``DataLoader`` whose batches gpusched cannot share.
+        """
+        import torch
+
+        from gpusched.worker.loader import arguments_of
+
+        prepared = []
+        for each in objects:
+            if isinstance(each, torch.utils.data.DataLoader):
+                each = self.loader(each.dataset, **arguments_of(each))
+            elif isinstance(each, torch.nn.Module):
+                each = self.wrap(each)
+            elif isinstance(each, torch.optim.Optimizer):
+                self.scale_lr(each)
+            else:
+                raise TypeError(
+                    f"trial.prepare takes models, optimizers and DataLoaders, not a {type(each).__name__}"
+                )
+            prepared.append(each)
+        return tuple(prepared) if len(prepared) != 1 else prepared[0]
+
     def wrap(self, model: Any, *, shard: bool = False, **ddp_options: Any) -> Any:
         """``model`` on this rank's device, in ``DistributedDataParallel`` where there are several ranks.
 

@@ -86,6 +86,19 @@ def test_only_a_good_ending_is_called_finished(
     assert bench.last_word() == (expected if word else None)
 
 
+def test_a_library_that_is_imported_after_the_trial_is_seeded_too(bench: Bench) -> None:
+    script = "from gpusched import trial\nimport random, numpy as np\nprint(np.random.rand(), random.random())"
+    drawn = set()
+    for seed in (1, 1, 2):
+        bench.seed = seed
+        bench.prepare()
+        environment = {"PATH": "/usr/bin", "PYTHONPATH": str(ROOT), **bench.environment()}
+        command = [sys.executable, "-c", script]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        drawn.add((seed, done.stdout))
+    assert len(drawn) == len({text for _, text in drawn}) == 2
+
+
 def test_a_wrong_command_line_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
     script = tmp_path / "alone.py"
     script.write_text("import gpusched\ngpusched.init({'width': 3})\n")

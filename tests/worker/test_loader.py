@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
 
 from gpusched.worker.data import Layout
-from gpusched.worker.loader import EvaluationLoader, TrainingLoader, place_batch
+from gpusched.worker.loader import EvaluationLoader, TrainingLoader, arguments_of, place_batch
 from gpusched.worker.weights import BatchWeight
 
 CPU = torch.device("cpu")
@@ -270,3 +270,42 @@ def test_a_data_set_with_a_state_is_asked_for_it() -> None:
     first = next(iterator).tolist()
     resumed.load_state_dict(loader.state_dict())
     assert resumed.dataset.asked == first
+
+
+def in_order(batch: list[int]) -> list[int]:
+    return sorted(batch)
+
+
+@pytest.mark.parametrize(
+    ("options", "kept"),
+    [
+        ({"shuffle": True, "drop_last": True}, {"drop_last": True}),
+        ({"collate_fn": in_order, "num_workers": 2}, {"shuffle": False, "num_workers": 2}),
+        ({"sampler": (once := RandomSampler(range(9), num_samples=5))}, {"sampler": once}),
+        ({"sampler": (again := RandomSampler(range(9), replacement=True))}, {"sampler": again}),
+    ],
+    ids=["shuffled", "in order", "a part", "with replacement"],
+)
+def test_a_ready_made_loader_keeps_its_options(
+    options: dict[str, Any], kept: dict[str, Any]
+) -> None:
+    found = arguments_of(DataLoader(Numbers(9), batch_size=3, **options))
+    assert {**found, **kept, "batch_size": 3} == found
+    assert found["collate_fn"] is options.get("collate_fn", found["collate_fn"])
+    assert "shuffle" in kept or "shuffle" not in found
+    assert "pin_memory" not in found, "pinned where the trial is on a GPU"
+    TrainingLoader(
+        Numbers(9),
+        **{"shuffle": True, **found},
+        layout=Layout(0, 1, 1, False),
+        seed=1,
+        weight=BatchWeight(),
+        device=CPU,
+    )
+
+
+@pytest.mark.parametrize("batches", [BatchSampler(range(9), 3, False), None])
+def test_a_loader_whose_batches_cannot_be_shared_is_refused(batches: Any) -> None:
+    loader = DataLoader(Numbers(9), batch_sampler=batches, batch_size=1 if batches else None)
+    with pytest.raises(TypeError, match="cannot be shared by ranks"):
+        arguments_of(loader)

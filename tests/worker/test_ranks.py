@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import init_process_group
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import gpusched
 from gpusched.protocol import RankHello, Report
@@ -126,6 +126,45 @@ def test_global_batch_resized_anywhere_gives_the_same_weights(
     moved.prepare(batch="global")
     expected = resized(whole, [(1, END)])
     assert resized(moved, plan) == pytest.approx(expected, abs=1e-9, rel=1e-9)
+
+
+def three_lines(how: str) -> tuple[list[float], Any]:
+    """Train a script for one rank, ported by ``prepare`` or by the calls that stand in that line."""
+    trial = gpusched.trial if how == "prepare" else gpusched.init()
+    model: Any = small_net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    loader: Any = DataLoader(digits(), batch_size=5, shuffle=True)
+    if how == "prepare":
+        model, optimizer, loader = trial.prepare(model, optimizer, loader)
+    else:
+        model, loader = trial.wrap(model), trial.loader(digits(), batch_size=5)
+        trial.scale_lr(optimizer)
+    for _ in trial.steps(4, model=model, opt=optimizer):
+        for x, y in loader:
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+        trial.report(accuracy=0.0)
+    return torch.cat([p.detach().flatten() for p in model.parameters()]).tolist(), type(model)
+
+
+def test_prepare_is_wrap_loader_and_scale_lr_in_one_line(bench: Bench) -> None:
+    found = []
+    for how in ("prepare", "by hand"):
+        here = Bench(bench.root / how)
+        here.prepare()
+        with daemon(here, at_step(**{"yield": 2})):
+            run_ranks(three_lines, 2, here, 1, (how,))
+        found.append(values(run_ranks(three_lines, 3, here, 2, (how,))))
+    assert found[0] == found[1]
+    assert found[0][0][1] is DistributedDataParallel
+
+
+def test_prepare_takes_models_optimizers_and_loaders_alone(bench: Bench) -> None:
+    def wrongly() -> None:
+        gpusched.init().prepare(small_net(), digits())
+
+    assert "not a TensorDataset" in run_ranks(wrongly, 1, bench)[0].error
 
 
 def test_a_batch_per_atom_is_the_mean_over_its_samples(bench: Bench) -> None:

@@ -24,7 +24,7 @@ _FOREIGN = re.compile(
 """Variables of a torchrun (``PET_*`` are its defaults) or a trial around us that must not reach a trial."""
 
 _USES_TORCH = re.compile(
-    r"\b(torch\w*|import_module|__import__)\b|\.(wrap|loader|eval_loader|scale_lr)\s*\(|\.track\s*\((?!\s*\))"
+    r"\b(torch\w*|import_module|__import__)\b|\.(wrap|prepare|loader|eval_loader|scale_lr)\s*\(|\.track\s*\((?!\s*\))"
 )
 """Torch itself, modules that we cannot see, and the methods of a trial that need torch.
 

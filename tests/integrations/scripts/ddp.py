@@ -11,9 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-import gpusched
-
-trial = gpusched.init()  # <-
+from gpusched import trial
 
 
 class Trainer:

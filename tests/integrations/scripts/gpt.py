@@ -8,9 +8,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-import gpusched
+from gpusched import trial
 
-trial = gpusched.init()  # <-
 EVERY, MOST, WARMUP, RATE, BATCH, CONTEXT = 5, 100, 10, 3e-3, 8, 16
 gradient_accumulation_steps = 4
 ddp, seed_offset = int(os.environ.get("RANK", -1)) != -1, 0

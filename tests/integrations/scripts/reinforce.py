@@ -4,9 +4,8 @@ import gymnasium
 import torch
 from torch import nn
 
-import gpusched
+from gpusched import trial
 
-trial = gpusched.init()  # <-
 world = gymnasium.make("CartPole-v1")
 policy = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2))
 optimizer = torch.optim.Adam(policy.parameters(), lr=0.02)

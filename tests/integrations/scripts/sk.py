@@ -5,8 +5,8 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import SGDClassifier
 
 import gpusched
+from gpusched import trial
 
-trial = gpusched.init()  # <-
 X, y = load_digits(return_X_y=True)
 model = SGDClassifier(
     learning_rate="adaptive", eta0=trial.hparams.get("eta0", 0.01), random_state=0
