@@ -73,7 +73,7 @@ $(LIBRARIES)/.installed: $(STAMP)
 	@$(BIN)/python -c "import site; print('$(CURDIR)', *site.getsitepackages(), sep='\n')" > \
 		"$$($(LIBRARIES)/bin/python -c 'import site; print(site.getsitepackages()[0])')/first.pth"
 	@$(LIBRARIES)/bin/python -m pip --disable-pip-version-check install -qq -c constraints.txt \
-		lightning "transformers[torch]" optuna cmaes mlflow-skinny sqlalchemy alembic tensorboard wandb gymnasium \
+		lightning "transformers[torch]" optuna cmaes mlflow-skinny sqlalchemy alembic tensorboard wandb "gymnasium[box2d]" \
 		ray cryptography
 	@$(LIBRARIES)/bin/python -m pip --disable-pip-version-check install -qq trackio==0.43.0 # wants an older pillow
 	@touch $@

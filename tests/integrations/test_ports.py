@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -96,9 +97,37 @@ def test_the_page_counts_the_lines_that_a_port_changes(name: str) -> None:
     assert int(row[1]) == changed
 
 
-def test_the_carts_of_our_recipe_move_as_gymnasium_has_them() -> None:
+@pytest.fixture
+def recipes(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of recipes, on the path."""
+    monkeypatch.syspath_prepend(str(ROOT / "recipes"))
+    return ROOT / "recipes"
+
+
+def test_a_restored_lander_goes_on_as_if_it_had_not_stopped(recipes: Path) -> None:
+    pytest.importorskip("Box2D")
+    landers = runpy.run_path(str(recipes / "lunarlander.py"))["Landers"]
+    world, later = landers(2, seed=1), landers(2, seed=1)
+    actions = torch.randint(0, 4, (400, 2), generator=torch.Generator().manual_seed(0))
+    for action in actions[:250]:
+        world.step(action)
+    saved = io.BytesIO()
+    torch.save(world.state_dict(), saved)
+    for action in actions[250:]:
+        world.step(action)
+    saved.seek(0)
+    later.load_state_dict(torch.load(saved, weights_only=True))
+    for action in actions[250:]:
+        later.step(action)
+    assert torch.equal(world.seen(), later.seen())
+    assert torch.equal(world.recent, later.recent)
+    assert world.finished == later.finished > 4
+    assert world.recent[:3].max() < 0, "who fires at random crashes"
+
+
+def test_the_carts_of_our_recipe_move_as_gymnasium_has_them(recipes: Path) -> None:
     gymnasium = pytest.importorskip("gymnasium")
-    moved = runpy.run_path(str(ROOT / "recipes" / "cartpole.py"))["moved"]
+    moved = runpy.run_path(str(recipes / "cartpole.py"))["moved"]
     world = gymnasium.make("CartPole-v1").unwrapped
     compared = 0
     for episode in range(10):
