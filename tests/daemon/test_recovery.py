@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpusched.core.decisions import ConfirmRelease, Launch
 from gpusched.core.events import DeviceQuarantined
 from gpusched.daemon import recovery
 from gpusched.devices.base import Device
@@ -59,10 +58,3 @@ def test_after_a_salvage_unknown_trials_are_put_aside_and_numbers_skipped(tmp_pa
     folders(tmp_path, {1: [1]})
     recovery.forget_the_unknown(script.state, paths)
     assert (paths.trials / "0001.salvaged-2").is_dir(), "another salvage harms no earlier one"
-
-
-def test_the_names_of_commands_are_those_of_failpoints() -> None:
-    from gpusched.failpoints import NAMES
-
-    for kind in (Launch, ConfirmRelease):
-        assert f"{kind.__name__}.before" in NAMES

@@ -1,6 +1,6 @@
 """Failpoints that a search passes seldom, or that are not the daemon's: best/, salvage, the end, shims and ranks.
 
-With ``test_daemon_kills.py`` every name in ``failpoints.NAMES`` is died at.
+With ``test_daemon_kills.py`` every name in ``failpoints.py`` is died at.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.failpoints import SALVAGE, WORKER
 from gpusched.folder.files import read_json
 from gpusched.journal.log import Journal
 from tests.rig import wait_until
 from tests.torture.bed import SCRIPTS, Bed
+from tests.torture.failpoints import SALVAGE, WORKER
 from tests.torture.test_daemon_kills import AT_THE_END, finish
 
 MakeBed = Callable[..., Bed]
