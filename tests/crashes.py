@@ -65,9 +65,9 @@ class FragileJournal:
         self._points.pass_by("before append")
         self._journal.append(event, commands)
 
-    def commit(self) -> None:
+    def commit(self, *, is_synced: bool = True) -> None:
         self._points.pass_by("before commit")
-        self._journal.commit()
+        self._journal.commit(is_synced=is_synced)
         self._points.pass_by("after commit")
 
 

@@ -257,7 +257,7 @@ def _remove(tree: dict[str, Any], gone: str) -> None:
 
 @dataclass
 class Step:
-    """One commit: the files before it and after it, and how many events are acknowledged before it."""
+    """One commit: the files at the last sync and after it, and how many events were acknowledged at that sync."""
 
     before: dict[str, bytes]
     after: dict[str, bytes]
@@ -270,6 +270,8 @@ class JournalStates:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.steps: list[Step] = []
+        self._synced: dict[str, bytes] = {}
+        self._acknowledged = 0
         self._marks: list[bytes] = [b""]
 
     def files(self) -> dict[str, bytes]:
@@ -279,12 +281,17 @@ class JournalStates:
             found[suffix] = file.read_bytes() if file.exists() else b""
         return found
 
-    def commit(self, journal: Any, acknowledged: int) -> None:
-        before = self.files()
-        journal.commit()
+    def commit(self, journal: Any, acknowledged: int, *, is_synced: bool = True) -> None:
+        """Commit; ``acknowledged``: number of events that are, once this commit is synced."""
+        before = self._synced = self._synced or self.files()
+        journal.commit(is_synced=is_synced)
         after = self.files()
-        self.steps.append(Step(before, after, acknowledged))
+        self.steps.append(Step(before, after, self._acknowledged))
         self._marks.append(after["-mark"])
+        if is_synced:
+            self._acknowledged = acknowledged
+        if is_synced or after[""] != before[""]:  # the log was synced to be moved into the database
+            self._synced = after
 
     def _log(self, rng: random.Random, old: bytes, new: bytes) -> bytes:
         """Where the log begins anew, SQLite syncs its header before it writes what follows (its ticket ff5be73dee)."""

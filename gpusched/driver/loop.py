@@ -34,9 +34,9 @@ from gpusched.executors.base import FOREVER, Executor, LiveTrial
 from gpusched.journal.log import DiskFull, Journal
 from gpusched.journal.rows import Entry
 
-#: Reports that wait for no effect are synced at least this often. No report is answered while a sync lasts, and the
-#: more there are in it the longer it lasts: at 3,200 reports a second, 5 ms at this interval, 25 ms at one of a second.
-COMMIT_EVERY_S = 0.25
+#: Reports that wait for no effect are committed at least this often, for whoever reads the journal, and synced at
+#: least that often. No report is answered meanwhile; at 3,200 reports a second a sync takes 5 ms, a commit 1 ms.
+COMMIT_EVERY_S, SYNC_EVERY_S = 0.25, 2.0
 #: Interval at which a full disk is tried again.
 RETRY_EVERY_S = 1.0
 
@@ -88,7 +88,8 @@ class Driver:
         #: Time of each timer that is set, by name, and of the next one; ``set_timer`` sets one.
         self.timers: dict[str, float] = {}
         self._wakes_at = FOREVER
-        self._uncommitted_since: float | None = None
+        #: When to commit next, and since when what was committed may be unsynced.
+        self._commit_at, self._synced_at = FOREVER, 0.0
         self._effects: list[Command] = []
         self._waiting: list[Reported] = []
         #: Launches that the executor was told to expect, by trial.
@@ -108,8 +109,7 @@ class Driver:
     def turn(self, at_most: float = FOREVER) -> None:
         """Wait for something to happen, for a timer, or until ``at_most``; deal with it."""
         until = at_most if at_most < self._wakes_at else self._wakes_at
-        if self._uncommitted_since is not None:
-            until = min(until, self._uncommitted_since + COMMIT_EVERY_S)
+        until = min(until, self._commit_at)
         for helper in self._helpers.values():
             until = min(until, helper.next_look_at(self.executor.now()))
         events: list[Event] = list(self.executor.poll(until))
@@ -119,8 +119,7 @@ class Driver:
         now = self.executor.now()
         if now >= self._wakes_at:
             self.handle(list(self._due(now)))
-        since = self._uncommitted_since
-        if since is not None and now >= since + COMMIT_EVERY_S:
+        if now >= self._commit_at:
             self._settle()
 
     def set_timer(self, timer: str, at: float) -> None:
@@ -148,8 +147,8 @@ class Driver:
             self._expect_what_is_left()
         if self._effects:
             self._settle()
-        elif self.journal is not None and events and self._uncommitted_since is None:
-            self._uncommitted_since = self.executor.now()
+        elif self.journal is not None and events:
+            self._commit_at = min(self._commit_at, self.executor.now() + COMMIT_EVERY_S)
 
     def _settle(self) -> None:
         """Sync the journal, then carry out what waits for it."""
@@ -165,21 +164,27 @@ class Driver:
             self.executor.acknowledge(report)
 
     def _commit(self) -> bool:
-        """Sync the journal; False if the disk is full, to be tried again. Any other failure to write is fatal.
+        """Commit the journal; False if the disk is full, to be tried again. Any other failure to write is fatal.
 
+        Effects wait for a sync, reports without one now and then.
         After a failed fsync nothing on that disk can be trusted (Rebello et al., ATC'20): fail-stop, resume re-reads.
         """
+        now = self.executor.now()
+        is_synced = bool(self._effects) or now >= self._synced_at + SYNC_EVERY_S
         while self.journal is not None:
             try:
-                self.journal.commit()
+                self.journal.commit(is_synced=is_synced)
                 break
             except DiskFull as error:
                 if not self._spare():
                     self.stalled = f"the journal cannot be written: {error}"
-                    self._uncommitted_since = self.executor.now() + RETRY_EVERY_S - COMMIT_EVERY_S
+                    self._commit_at = now + RETRY_EVERY_S
                     return False
+        if is_synced:
+            self._commit_at, self._synced_at = FOREVER, now
+        else:
+            self._commit_at = self._synced_at + SYNC_EVERY_S
         self.stalled = None
-        self._uncommitted_since = None
         return True
 
     def _execute(self, command: Command) -> None:

@@ -1,8 +1,8 @@
 """Damage of a journal: how it is noticed, worded, and left behind.
 
-* The mark is the number of the newest committed event, in a small file beside the journal. A log cannot tell by itself
+* The mark is the number of the newest synced event, in a small file beside the journal. A log cannot tell by itself
   that its end is missing: SQLite takes a damaged or lost write-ahead log for transactions that never were. The mark is
-  written *after* each commit and never synced, so it is never ahead of what was committed; a journal that ends before
+  written *after* each sync and never synced itself, so it is never ahead of what was synced; a journal that ends before
   it has lost events. It costs one small write, and an unreadable mark only means that nothing is known.
 * Salvage replaces a damaged journal by a new one that holds the events before the damage. Nothing is repaired in place,
   since nobody knows what else is wrong in a damaged file. The new journal is built beside the old one, complete and

@@ -4,8 +4,9 @@ It is the product's memory. Resume replays it through ``Experiment.handle``; the
 read it after the daemon is gone.
 
 * One connection, the daemon's. WAL and ``synchronous=FULL``: what is committed survives a power cut.
-* ``append`` only collects; ``commit`` writes and syncs. Nothing may be *done* about an event before it is committed;
-  an answer of "go on" does nothing outside and need not wait.
+* ``append`` only collects; ``commit`` writes and syncs. Nothing may be *done* about an event before it is synced;
+  an answer of "go on" does nothing outside and need not wait. Events that nothing is done about may be committed
+  unsynced: they survive the daemon's death, and a power cut from the next sync on.
 * What is damaged is named, never skipped: a changed row by its checksum (``rows``), a missing end by the mark
   (``damage``).
 * ``FORMAT`` is raised with every change of events or commands. A newer journal is refused, with both versions named; an
@@ -60,6 +61,7 @@ class Journal:
         self._path = path
         self._mark = Mark(path.with_name(path.name + "-mark"))
         self._pending: list[Row] = []
+        self._has_unsynced = False
         (self._format,) = connection.execute("PRAGMA user_version").fetchone()
         #: Of the daemon that writes; None: nobody is fenced off (simulations).
         self._epoch: int | None = None
@@ -141,21 +143,24 @@ class Journal:
     def is_dirty(self) -> bool:
         return bool(self._pending)
 
-    def commit(self) -> None:
-        """Write and sync what was appended.
+    def commit(self, *, is_synced: bool = True) -> None:
+        """Write what was appended, and sync it with all that was committed before.
 
         Raises DiskFull; and sqlite3.Error where nothing on that disk can be trusted any more, as after a failed fsync
         (Rebello et al., ATC'20): the caller must end. Either way nothing of the batch is acknowledged.
         """
-        if not self._pending:
+        if not self._pending and not (is_synced and self._has_unsynced):
             return
         connection = self.connection
         failpoints.reach("journal.before")
         try:
+            connection.execute(f"PRAGMA synchronous={'FULL' if is_synced else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
             self._refuse_if_fenced()
             self._raise_format()
             connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", self._pending)
+            if not self._pending:
+                connection.execute("UPDATE meta SET one = 1")  # nothing to write is nothing to sync
             failpoints.reach("journal.inserted")
             connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -167,7 +172,9 @@ class Journal:
         failpoints.reach("journal.synced")
         self._format = rows.FORMAT
         self._pending.clear()
-        self._mark.write(self._seq)
+        self._has_unsynced = not is_synced
+        if is_synced:
+            self._mark.write(self._seq)
         failpoints.reach("journal.marked")
 
     def _raise_format(self) -> None:

@@ -33,9 +33,9 @@ _BATCH = 5000
 class _LazyJournal(Journal):
     """A journal that is written in large batches."""
 
-    def commit(self) -> None:
+    def commit(self, *, is_synced: bool = True) -> None:
         if len(self._pending) >= _BATCH:
-            super().commit()
+            super().commit(is_synced=is_synced)
 
     def close(self) -> None:
         super().commit()

@@ -100,11 +100,30 @@ def test_meta_can_be_changed_key_by_key(path: Path) -> None:
     journal.close()
 
 
-def test_every_commit_is_synced_and_logged_ahead(path: Path) -> None:
+def test_a_commit_is_logged_ahead_and_synced_unless_it_need_not_be(path: Path) -> None:
     journal = Journal.create(path, META)
     pragma = journal.connection.execute
     assert pragma("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert pragma("PRAGMA synchronous").fetchone() == (2,)
+    mark, events = path.with_name("journal.db-mark"), iter(sample(3))
+    for is_synced, level, marked in ((True, 2, 1), (False, 1, 1), (True, 2, 3)):
+        journal.append(*next(events))
+        journal.commit(is_synced=is_synced)
+        assert pragma("PRAGMA synchronous").fetchone() == (level,)
+        assert int(mark.read_bytes()[:16]) == marked
+    journal.close()
+
+
+def test_a_sync_without_news_reaches_what_was_committed_before(path: Path) -> None:
+    journal = Journal.create(path, META)
+    journal.append(*sample(1)[0])
+    journal.commit(is_synced=False)
+    log = path.with_name("journal.db-wal")
+    size = log.stat().st_size
+    journal.commit(is_synced=False)
+    assert log.stat().st_size == size, "nothing to write"
+    journal.commit()
+    assert log.stat().st_size > size, "SQLite syncs a commit that writes, and no other"
+    assert journal.meta == META
     journal.close()
 
 

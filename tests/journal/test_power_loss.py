@@ -28,7 +28,7 @@ TRIAL = 7
 
 
 def _record_journal(path: Path, seed: int) -> tuple[JournalStates, list[Entry]]:
-    """Commits of one to nine events, with the log moved into the database now and then."""
+    """Commits of one to nine events, most of them synced, with the log moved into the database now and then."""
     rng = random.Random(seed)
     journal = Journal.create(path, META)
     journal.connection.execute(f"PRAGMA wal_autocheckpoint={rng.choice([4, 10, 1000])}")
@@ -40,7 +40,7 @@ def _record_journal(path: Path, seed: int) -> tuple[JournalStates, list[Entry]]:
             journal.append(event, commands)
             entries.append(Entry(len(entries) + 1, event, commands))
         if len(entries) > known:
-            states.commit(journal, known)
+            states.commit(journal, len(entries), is_synced=rng.random() < 0.6)
     journal.close()
     return states, entries
 
