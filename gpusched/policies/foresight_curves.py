@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -51,9 +51,9 @@ DECAY = 0.75
 MISFIT = 0.01
 #: Looks after which a trial has a full vote on which shapes are likely.
 JUDGED = 8
-#: Looks ahead that a trial may be trained for: so many times the steps it has had.
-AHEAD = (1.5, 2.0, 4.0)
-#: Trials that vote on shapes, and newcomers that the promise of another one is taken from: the latest.
+#: How far a trial may be trained before it is judged again: so many times the steps it has had, or all of the way.
+AHEAD = (1.5, 2.0, 4.0, math.inf)
+#: Trials that vote on shapes, spread over all; and newcomers that the promise of another one is taken from: the latest.
 VOTERS, FRESH = 256, 64
 #: Rises that differ by less than this share of themselves count as alike; looks at unlike ones, before any was seen.
 ALIKE, UNLIKE = 0.25, 0.05
@@ -87,14 +87,6 @@ def _at(steps: Array) -> Array:
     return found
 
 
-def shape_at(shape: int, step: int) -> float:
-    """Return one shape at a step, between the points at which it is tabulated."""
-    place = min(math.log2(max(1, step)) * FINE, len(TABLE) - 1.001)
-    below = int(place)
-    low, high = float(TABLE[below, shape]), float(TABLE[below + 1, shape])
-    return low + (place - below) * (high - low)
-
-
 @cache
 def _between(low: int, high: int) -> Array:
     """Return the mean of each shape over the steps after ``low``, up to ``high``."""
@@ -114,10 +106,8 @@ class Seen:
     start: tuple[float, float] | None = None
     #: By shape: start, amplitude, their variances and covariance; and the logarithm of how well it explains the curve.
     fit: Array = field(default_factory=lambda: np.zeros((6, 0)))
-    #: Fading sums over looks, by shape: of s, s*s, s*y; and of 1, y.
-    by_shape: Array = field(default_factory=lambda: np.zeros((3, len(USUAL))))
-    weight: float = 0.0
-    y: float = 0.0
+    #: Fading sums over looks, by shape: of 1, s, s*s, y, s*y.
+    sums: Array = field(default_factory=lambda: np.zeros((5, len(USUAL))))
     #: What it adds to the sums of ``Curves.amplitudes``.
     tally: Array = field(default_factory=lambda: np.zeros(3))
 
@@ -213,39 +203,30 @@ class Curves:
 
     def rescale(self, trials: Mapping[int, TrialView]) -> None:
         """Look at every curve anew where scores have outgrown the scale they were fitted on."""
-        if self._high <= self.ceiling:
-            return
-        self._guess()
-        self._forget()
-        for trial in self.seen:
-            self._read(trial, ((step, metric * self.sign) for step, metric in trials[trial].curve))
+        if self._high > self.ceiling:
+            curves = {i: trials[i].curve for i in self.seen}
+            signed = {i: [(step, y * self.sign) for step, y in of] for i, of in curves.items()}
+            self.read(signed, self._given)
 
     def read(self, curves: Mapping[int, Sequence[tuple[int, float]]], best: float | None) -> None:
         """Look at whole curves of steps and scores, to their last steps. ``best``: the best possible score."""
-        self._given = best
+        self._given, self._first_scores = best, []
         for curve in curves.values():
             scores = [_bounded(score) for _, score in curve if math.isfinite(score)]
             self._low, self._high = min([self._low, *scores]), max([self._high, *scores])
             self._first_scores += scores[:1]
         self._guess()
+        self._forget()
         for trial, curve in curves.items():
-            self._read(trial, curve)
-            seen, (last, _) = self.seen[trial], curve[-1] if curve else (0, 0.0)
-            if last > seen.step:
-                late = [score for step, score in curve if step > seen.step]
-                self._look(seen, seen.bin, last, late)
-        self.learn(list(curves))
-
-    def _read(self, trial: int, curve: Iterable[tuple[int, float]]) -> None:
-        """Look at a curve of steps and scores from its beginning."""
-        self.seen[trial] = seen = Seen()
-        window: list[float] = []
-        for step, score in curve:
-            window.append(score)
-            at = bisect_right(LOOKS, step) - 1
-            if at > seen.bin:
-                self._look(seen, at, step, window)
-                window = []
+            self.seen[trial] = seen = Seen()
+            window: list[float] = []
+            for n, (step, score) in enumerate(curve, 1):
+                window.append(score)
+                at = bisect_right(LOOKS, step) - 1
+                if at > seen.bin or (n == len(curve) and step > seen.step):
+                    self._look(seen, at, step, window)
+                    window = []
+        self.learn()
 
     def _look(self, seen: Seen, at: int, step: int, window: Sequence[float]) -> None:
         """Add the mean of the reports since the last look to the trial's sums, and fit all shapes."""
@@ -258,29 +239,22 @@ class Curves:
         for a, b, c in zip(late, late[1:], late[2:], strict=False):
             self._noise.add((b - 0.5 * (a + c)) ** 2 / 1.5)
         y, shape = sum(values) / len(values), _between(low, step)
-        variance = self._noise_var / len(values) + (MISFIT * self.range) ** 2
+        noise = self.noise_var / len(values)
+        variance = noise + (MISFIT * self.range) ** 2
         if seen.is_fitted:
             self._compare(seen.fit, shape, y, variance)
-        noise = self._noise_var / len(values)
         if seen.start is None:
             seen.start = y, noise
         else:
             rise = y - seen.start[0]
             self._rises[:, at] += (1.0, rise, rise * rise, noise + seen.start[1])
-        seen.level, weight = y, 1.0 / variance
-        seen.by_shape *= DECAY
-        seen.by_shape += weight * np.stack((shape, shape * shape, shape * y))
-        seen.weight = DECAY * seen.weight + weight
-        seen.y = DECAY * seen.y + weight * y
+        seen.level, ones = y, np.ones_like(shape)
+        seen.sums *= DECAY
+        seen.sums += np.stack((ones, shape, shape * shape, ones * y, shape * y)) / variance
         self._fit(seen)
 
     @property
-    def noise(self) -> float:
-        """The deviation of a report's noise."""
-        return math.sqrt(self._noise_var)
-
-    @property
-    def _noise_var(self) -> float:
+    def noise_var(self) -> float:
         """The variance of a report's noise; the median of its square is 0.455 of it."""
         return (self._noise.value or 0.0) / 0.455
 
@@ -306,9 +280,9 @@ class Curves:
         usual = total / n
         wide = max(0.15, math.sqrt(max(0.0, squares / n - usual**2))) * self.range
         start_weight, height_weight = 1 / (START * self.range) ** 2, 1 / wide**2
-        a, b, c = seen.weight + start_weight, seen.by_shape[0], seen.by_shape[1] + height_weight
-        u = seen.y + start_weight * self.usual
-        v = seen.by_shape[2] + height_weight * usual * self.range
+        a, b, c, u, v = seen.sums
+        a, c = a + start_weight, c + height_weight
+        u, v = u + start_weight * self.usual, v + height_weight * usual * self.range
         det = a * c - b * b
         start, height = (c * u - b * v) / det, (a * v - b * u) / det
         explained = 0.5 * (start * u + height * v) - 0.5 * np.log(det)
@@ -325,11 +299,12 @@ class Curves:
         seen.tally = known * np.array((1.0, mean / self.range, (mean / self.range) ** 2))
         self._amplitudes += seen.tally
 
-    def learn(self, voters: Sequence[int]) -> None:
-        """Learn which shapes are likely here, those that explain the curves of these trials, and how trials differ."""
+    def learn(self) -> None:
+        """Learn which shapes are likely here, those that explain the curves so far, and how trials differ."""
         self.unlike = min(1.0, self._difference() / ALIKE)
         self.apart = self.unlike * min(1.0, self._errors / self._count) ** 0.25 / self.doubt
-        known = [seen for seen in map(self.seen.__getitem__, voters) if seen.is_fitted]
+        known = [seen for seen in self.seen.values() if seen.is_fitted]
+        known = known[:: 1 + len(known) // VOTERS]
         if not known:
             return
         explained = np.stack([seen.fit[5] for seen in known])
@@ -373,7 +348,7 @@ class Curves:
         off = score - mean[:, None]
         own = mixed(start_var + shape * (2 * cov + shape * height_var) + off * off)
         variance = np.maximum(1e-18, own)
-        noise = self._noise_var / np.maximum(1.0, 0.5 * steps) + (MISFIT * self.range) ** 2
+        noise = self.noise_var / np.maximum(1.0, 0.5 * steps) + (MISFIT * self.range) ** 2
         tells = []
         for further in AHEAD:
             there = _at(np.minimum(further * steps, ends))

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpusched.policies import foresight_curves
-from gpusched.policies.foresight_curves import shape_at
 from gpusched.sim.workload import SimulatedCurve
 
 Array = NDArray[np.float64]
@@ -125,7 +124,8 @@ class _Path:
         random: np.random.Generator,
     ) -> None:
         model = curves.model
-        self._ceiling, self._noise, self._random = model.ceiling, model.noise, random
+        self._ceiling, self._noise = model.ceiling, math.sqrt(model.noise_var)
+        self._random = random
         self._shift, self._end = shift, int(donor.steps[-1])
         self._known: dict[float, float] = dict(
             zip(donor.steps.tolist(), donor.scores.tolist(), strict=True)
@@ -144,7 +144,12 @@ class _Path:
         self._off = 0.0 if self._diverged else level - self._smooth(self._end)
 
     def _smooth(self, step: int) -> float:
-        return self._start + self._height * shape_at(self._shape, step)
+        """Return the score of the shape, between the points at which it is tabulated."""
+        table = foresight_curves.TABLE[:, self._shape]
+        place = min(math.log2(max(1, step)) * foresight_curves.FINE, len(table) - 1.001)
+        below = int(place)
+        low, high = float(table[below]), float(table[below + 1])
+        return self._start + self._height * (low + (place - below) * (high - low))
 
     def score(self, step: int) -> float:
         """Return the score of a step; one that was seen, as it was."""

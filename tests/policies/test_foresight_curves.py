@@ -32,7 +32,7 @@ class Trained:
             trial.curve.add(step, value)
             self.curves.look(view, self.sign, self.ceiling)
         self.curves.rescale(self.trials)
-        self.curves.learn(list(self.trials))
+        self.curves.learn()
 
     def belief(self, trial: int, step: int) -> Belief:
         return self.curves.believe({trial: step})[trial]
