@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from gpusched.cli import common
 from gpusched.daemon import session
-from gpusched.daemon.session import Client, DaemonGone
+from gpusched.daemon.session import Client, DaemonGone, DaemonSilent
 from gpusched.dashboard import live
 from gpusched.dashboard.model import View, thinned
 from gpusched.errors import GpuschedError
@@ -29,6 +29,8 @@ from gpusched.protocol import Lines, Shown
 
 #: How long a daemon may hold its lock without taking anybody's call before those who follow give up.
 MUTE_S = 60.0
+#: How long they wait for one answer before they look again.
+LOOK_S = 5.0
 
 LADDER = (
     ("stop", "stopping: every trial leaves at its next step (Ctrl-C again: now)"),
@@ -76,9 +78,9 @@ class Interrupts:
         """Do what one more Ctrl-C means; return that in words."""
         verb, words = LADDER[min(self.count, len(LADDER) - 1)]
         self.count += 1
-        client = Client.connect(self._paths.socket)
+        client = Client.connect(self._paths.socket, LOOK_S)
         if client is not None:
-            with client, contextlib.suppress(DaemonGone):
+            with client, contextlib.suppress(DaemonGone, DaemonSilent):
                 client.ask(verb)
         return words
 
@@ -200,7 +202,7 @@ class Stream:
             time.sleep(0.05)
 
     def _frames(self, verb: str, silence_s: float) -> Iterator[Shown | Lines | None]:
-        client = Client.connect(self._paths.socket)
+        client = Client.connect(self._paths.socket, LOOK_S)
         if client is None:
             self.over = not find.has_daemon(self._paths)
             return
@@ -208,7 +210,7 @@ class Stream:
         with client:
             try:
                 client.ask(verb)
-            except DaemonGone:
+            except (DaemonGone, DaemonSilent):
                 return
             client.set_timeout(silence_s)
             while not self.over:

@@ -17,14 +17,21 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.errors import GpuschedError, InputError
-from gpusched.folder.find import COMING_OR_GOING_S, has_daemon
+from gpusched.folder.find import has_daemon
 from gpusched.folder.paths import ExperimentPaths, socket_address
 from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown
 from gpusched.protocol.lines import ANSWER_FRAME_BYTES, BadFrame, Inbox, encode, to_client
 
+#: How long a daemon may take to answer, or hold its lock without listening; its disk may be slow.
+PATIENCE_S = 30.0
+
 
 class DaemonGone(GpuschedError):
     """The daemon ended before it answered."""
+
+
+class DaemonSilent(GpuschedError):
+    """The daemon lives and has not answered in time."""
 
 
 class Client:
@@ -35,10 +42,10 @@ class Client:
         self._inbox = Inbox(to_client, ANSWER_FRAME_BYTES)
 
     @classmethod
-    def connect(cls, path: Path, timeout_s: float = 5.0) -> Client | None:
-        """Connect to the socket at ``path``; None if nobody answers there."""
+    def connect(cls, path: Path, timeout_s: float | None = None) -> Client | None:
+        """Connect to the socket at ``path``; None if nobody answers there. ``timeout_s``: not ``PATIENCE_S``."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.settimeout(timeout_s)
+        connection.settimeout(PATIENCE_S if timeout_s is None else timeout_s)
         try:
             with socket_address(path) as address:
                 connection.connect(address)
@@ -49,9 +56,15 @@ class Client:
         return cls(connection)
 
     def ask(self, verb: str, **arguments: Any) -> Any:
-        """Ask and return the answer. Raises what the daemon answers with, and DaemonGone if it ends first."""
+        """Ask and return the answer. Raises what the daemon answers with, DaemonGone if it ends, and DaemonSilent."""
         self.send(verb, **arguments)
-        answer = self.receive()
+        try:
+            answer = self.receive()
+        except TimeoutError:
+            raise DaemonSilent(
+                f"the daemon has not answered for {self._connection.gettimeout():g} s; it may be stopped, or its "
+                "disk very slow: its daemon.log tells more"
+            ) from None
         if answer is None:
             raise DaemonGone(
                 "the daemon went away before it answered; 'gpusched status' tells more"
@@ -152,7 +165,7 @@ def explanation(paths: ExperimentPaths, trial: int) -> dict[str, Any]:
 
 def _from_daemon(paths: ExperimentPaths, verb: str, **arguments: Any) -> dict[str, Any] | None:
     """Return the daemon's answer; None if no daemon lives, or if the daemon ends while being asked."""
-    until = time.monotonic() + COMING_OR_GOING_S
+    until = time.monotonic() + PATIENCE_S
     while has_daemon(paths):
         client = Client.connect(paths.socket)
         if client is not None:

@@ -20,8 +20,6 @@ _REST = re.compile(r"-\d{8}-\d{6}(-\d+)?|(?<=-\d{8})-\d{6}(-\d+)?")
 
 #: Entries of a folder that a message names.
 FILES_NAMED = 5
-#: How long a daemon may hold its lock without answering before that is called an error.
-COMING_OR_GOING_S = 5.0
 
 
 def runs_folder(given: str | None = None) -> Path:

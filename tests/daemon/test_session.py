@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gpusched.cli import attach
 from gpusched.daemon import session
 from gpusched.daemon.session import Client
 from gpusched.errors import GpuschedError
@@ -63,10 +64,29 @@ def test_a_daemon_that_ends_while_it_is_asked_leaves_the_answer_to_its_files(
 def test_a_daemon_that_has_the_lock_and_never_answers_is_an_error_that_names_its_log(
     paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "COMING_OR_GOING_S", 0.1)
+    monkeypatch.setattr(session, "PATIENCE_S", 0.1)
     lock = hold(paths)
     with pytest.raises(GpuschedError, match=r"does not answer; see .*daemon\.log"):
         session.view(paths)
+    os.close(lock)
+
+
+def test_a_daemon_that_listens_and_says_nothing_is_an_error_of_its_own(
+    paths: ExperimentPaths, listening: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped, or on a disk that takes seconds: neither the person nor gpusched has done anything wrong."""
+    monkeypatch.setattr(session, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(attach, "LOOK_S", 0.1)
+    monkeypatch.setattr(attach, "MUTE_S", 0.3)
+    lock = hold(paths)
+    for asked in (
+        lambda: session.view(paths),
+        lambda: session.ask(paths, "stop"),
+        lambda: list(attach.Stream(paths).lines()),
+    ):
+        with pytest.raises(GpuschedError, match="has not answered for"):
+            asked()
+    assert attach.Interrupts(paths)().startswith("stopping"), "it is sent, and read in time"
     os.close(lock)
 
 
