@@ -1,47 +1,33 @@
-"""A search to look at: the real core and the real policies, played on a heap of made-up facts.
+"""A search to look at: the real core and the real policies, driven on the simulator's machine.
 
-``Scene(...).play(until)`` feeds ``Experiment.handle`` in virtual time and is repeatable: same arguments, same views.
-Not a test of the scheduler; it exists so that the dashboard is tested on standings that really occur.
+``Scene(...).play(until)`` is repeatable: same arguments, same views. Not a test of the scheduler; it exists so that the
+dashboard is tested on standings that really occur.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from gpusched import policies
-from gpusched.core.decisions import (
-    Command,
-    ConfirmRelease,
-    Kill,
-    Launch,
-    Save,
-    SetTimer,
-    Yield,
-)
-from gpusched.core.events import (
-    CheckpointSaved,
-    DevicesReleased,
-    Event,
-    ExperimentStarted,
-    Reported,
-    TimerFired,
-    TrialExited,
-    TrialUp,
-)
+from gpusched.core.decisions import Command
+from gpusched.core.events import Event, TrialExited
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.dashboard import view as views
-from gpusched.devices.base import Reading
-from tests.events import reported
+from gpusched.devices.base import Device, Reading
+from gpusched.driver.loop import Driver
+from gpusched.sim.executor import SimExecutor
+from gpusched.sim.physics import Delays, Incident
+from gpusched.sim.single import start
+from gpusched.sim.workload import SimulatedCurve
 
 VIEWS = Path(__file__).with_name("golden") / "views"
+DELAYS = Delays(launch_s=0.2, resize_s=0.2, save_s=0.002, exit_s=0.1, release_s=0.25)
 
 
 def recorded(name: str) -> views.View:
@@ -49,8 +35,46 @@ def recorded(name: str) -> views.View:
     return views.from_json(json.loads((VIEWS / f"{name}.json").read_text()))
 
 
+class Training:
+    """A workload. ``fails``: trials that raise at their second step; ``broken``: trials that report NaN."""
+
+    name = "scene"
+    defaults: Mapping[str, Any] = {}
+
+    def __init__(self, mode: str, step_s: float, fails: Sequence[int], broken: Sequence[int]):
+        self.metric, self.mode = "accuracy" if mode == "max" else "loss", mode
+        self._step_s, self._fails, self._broken = step_s, fails, broken
+
+    def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
+        random = Random(seed * 7919 + trial)
+        top, speed = 0.985 - 0.5 * random.random() ** 3, 0.1 + 0.5 * random.random()
+        step_s = self._step_s * (1 + 0.2 * random.random())
+
+        def metric(step: int) -> float:
+            noise = Random(seed + trial * 1009 + step * 31).uniform(-0.012, 0.012)
+            accuracy = min(0.9999, top - (top - 0.1) * math.exp(-speed * step**0.8) + noise)
+            return round(accuracy if self.mode == "max" else 2.3 * (1 - accuracy), 5)
+
+        shown = (lambda step: math.nan) if trial in self._broken else metric
+        if trial in self._fails:
+            return SimulatedCurve(shown, lambda step: step_s, length=1, ending="failed")
+        return SimulatedCurve(shown, lambda step: step_s)
+
+
+class Machine(SimExecutor):
+    """The simulated machine, where a script fails with words of its own."""
+
+    def poll(self, until: float) -> Sequence[Event]:
+        events = super().poll(until)
+        for event in events:
+            if isinstance(event, TrialExited) and event.outcome == "failed":
+                why = f"trial {event.trial} cannot be: loss is \x1b[31mnegative\x1b[0m\n  at line 7"
+                event.error = f"ValueError: {why}"
+        return events
+
+
 class Scene:
-    """One search. ``fails``: trials that raise at their second step; ``broken``: trials that report NaN."""
+    """One search, and what has happened in it."""
 
     def __init__(
         self,
@@ -58,54 +82,43 @@ class Scene:
         atoms: int = 4,
         deadline_s: float = 60.0,
         policy: str = "hypersched",
-        options: dict[str, Any] | None = None,
-        step_s: float = 0.5,
-        seed: int = 7,
         kind: str = "cpu",
         mode: str = "max",
-        fails: tuple[int, ...] = (),
-        broken: tuple[int, ...] = (),
+        fails: Sequence[int] = (),
+        broken: Sequence[int] = (),
+        incidents: Sequence[Incident] = (),
         max_trials: int | None = None,
+        check: bool = True,
     ) -> None:
-        defaults = {"R": 81, "r": 1, "eta": 3.0} if policy != "fifo" else {"R": 81}
-        self.policy = policies.make(policy, options or defaults)
-        self.policy_name, self.kind, self.mode = policy, kind, mode
+        self._seed, self.policy_name, self.kind = 7, policy, kind
+        options = {"R": 81} if policy == "fifo" else {"R": 81, "r": 1, "eta": 3.0}
         rules = Rules(
             deadline_s=deadline_s, mode=mode, watch=False, max_trials=max_trials, max_failures=100
         )
-        self._seed, self._step_s, self._fails, self._broken = seed, step_s, fails, broken
-        self.experiment = Experiment(rules, self.policy, self._draw)
-        self.seen: list[tuple[Event, list[Command]]] = []
-        self._heap: list[tuple[float, int, Event]] = []
-        self._count = itertools.count()
-        self._timers: dict[str, float] = {}
-        self._running: dict[tuple[int, int], bool] = {}
-        self._leaving: dict[int, Command] = {}
-        self._saved: dict[int, int] = {}
+        self.experiment = Experiment(rules, policies.make(policy, options), self._draw)
+        training = Training(mode, 0.5, fails, broken)
+        self.metric = training.metric
         self.ids = tuple(f"{kind}:{n}" if kind == "cpu" else f"gpu{n}" for n in range(atoms))
-        self.tell(ExperimentStarted(at=0.0, devices=self.ids))
+        devices = [Device(name, name) for name in self.ids]
+        machine = Machine(training, devices, delays=DELAYS, incidents=incidents, seed=self._seed)
+        self.seen: list[tuple[Event, list[Command]]] = []
+        self._driver = Driver(self.experiment, machine, observer=self.on_event, check=check)
+        start(self._driver, machine)
 
     # ------------------------------------------------------------ playing
 
+    def on_event(self, event: Event, commands: list[Command]) -> None:
+        self.seen.append((event, commands))
+
     def tell(self, event: Event) -> None:
         """A fact from outside, now."""
-        commands = self.experiment.handle(event)
-        self.experiment.check()
-        self.seen.append((event, commands))
-        for command in commands:
-            self._carry_out(command, event.at)
-        if type(event) is Reported:
-            self._after_report(event)
+        self.play(event.at)
+        self._driver.handle([event])
 
     def play(self, until: float = math.inf) -> Scene:
         """Go on to this time, or to the end."""
-        while self._heap and self._heap[0][0] <= until and not self.experiment.finished:
-            _, _, event = heapq.heappop(self._heap)
-            if type(event) is TimerFired and self._timers.get(event.timer) != event.at:
-                continue
-            if type(event) is Reported and not self._running.get((event.trial, event.incarnation)):
-                continue
-            self.tell(event)
+        while self._driver.executor.now() < until and not self.experiment.finished:
+            self._driver.turn(until)
         return self
 
     def frames(self, every_s: float) -> Iterator[views.View]:
@@ -118,19 +131,19 @@ class Scene:
         yield self.view()
 
     def view(self, now: float | None = None, **more: Any) -> views.View:
-        state = self.experiment.state
+        state, policy = self.experiment.state, self.experiment.policy
         more.setdefault("daemon_pid", 4242)
         more.setdefault("readings", self.readings() if self.kind == "gpu" else ())
         return views.build(
             state,
             name="digits-0714-1532",
             policy=self.policy_name,
-            metric="accuracy" if self.mode == "max" else "loss",
+            metric=self.metric,
             folder="/data/runs/digits-0714-1532",
             now=now,
-            rungs=self.policy.rungs(state.view),
-            eta=getattr(self.policy.options, "eta", None),
-            notes=self.policy.notes(state.view),
+            rungs=policy.rungs(state.view),
+            eta=getattr(policy.options, "eta", None),
+            notes=policy.notes(state.view),
             **more,
         )
 
@@ -150,8 +163,6 @@ class Scene:
             for place, name in enumerate(self.ids)
         ]
 
-    # ------------------------------------------------------------ the made-up machine
-
     def _draw(self, number: int) -> dict[str, object]:
         random = Random(self._seed * 1000 + number)
         return {
@@ -162,99 +173,3 @@ class Scene:
                 "decay": 10 ** random.randint(-6, -3),
             },
         }
-
-    def _metric(self, trial: int, step: int) -> float | None:
-        if trial in self._broken:
-            return None
-        random = Random(self._seed * 7919 + trial)
-        top, speed = 0.985 - 0.5 * random.random() ** 3, 0.1 + 0.5 * random.random()
-        noise = Random(self._seed + trial * 1009 + step * 31).uniform(-0.012, 0.012)
-        accuracy = min(0.9999, top - (top - 0.1) * math.exp(-speed * step**0.8) + noise)
-        return round(accuracy if self.mode == "max" else 2.3 * (1 - accuracy), 5)
-
-    def _push(self, event: Event) -> None:
-        heapq.heappush(self._heap, (event.at, next(self._count), event))
-
-    def _carry_out(self, command: Command, now: float) -> None:
-        match command:
-            case Launch(trial, incarnation):
-                self._running[trial, incarnation] = True
-                self._push(TrialUp(at=now + 0.2, trial=trial, incarnation=incarnation))
-                self._next_report(trial, incarnation, now + 0.2)
-            case Yield(trial) | Save(trial):
-                self._leaving.setdefault(trial, command)
-                if isinstance(command, Yield):
-                    self._leaving[trial] = command
-            case Kill(trial, incarnation):
-                if self._running.pop((trial, incarnation), False):
-                    self._push(
-                        TrialExited(
-                            at=now + 0.1, trial=trial, incarnation=incarnation, outcome="killed"
-                        )
-                    )
-            case ConfirmRelease(devices):
-                self._push(DevicesReleased(at=now + 0.25, devices=devices))
-            case SetTimer(timer, at):
-                self._timers[timer] = at
-                self._push(TimerFired(at=at, timer=timer))
-            case _:
-                pass
-
-    def _next_report(self, number: int, incarnation: int, now: float) -> None:
-        trial = self.experiment.state.trials[number]
-        step = trial.step + 1
-        speed = self.experiment.state.speed.s(max(1, len(trial.devices)))
-        time_s = self._step_s * (1 + 0.2 * Random(number).random()) / speed
-        if number in self._fails and step >= 2:
-            error = f"ValueError: trial {number} cannot be: loss is \x1b[31mnegative\x1b[0m\n  at line 7"
-            self._push(
-                TrialExited(
-                    at=now + time_s,
-                    trial=number,
-                    incarnation=incarnation,
-                    outcome="failed",
-                    error=error,
-                )
-            )
-            return
-        metric = self._metric(number, step)
-        self._push(
-            reported(
-                at=now + time_s,
-                trial=number,
-                incarnation=incarnation,
-                seq=trial.seq + 1,
-                step=step,
-                metric=metric,
-                step_time_s=time_s,
-                metrics={"accuracy": metric if metric is not None else "nan", "loss": 0.25},
-            )
-        )
-
-    def _after_report(self, report: Reported) -> None:
-        trial, incarnation = report.trial, report.incarnation
-        command = self._leaving.pop(trial, None)
-        if isinstance(command, Yield):
-            self._running.pop((trial, incarnation), None)
-            self._push(
-                TrialExited(
-                    at=report.at + 0.15,
-                    trial=trial,
-                    incarnation=incarnation,
-                    outcome="yielded",
-                    step=report.step,
-                    saved_step=report.step if command.save else None,
-                )
-            )
-            return
-        if isinstance(command, Save):
-            self._push(
-                CheckpointSaved(
-                    at=report.at + 0.02,
-                    trial=trial,
-                    incarnation=incarnation,
-                    step=report.step,
-                    save_s=0.002,
-                )
-            )
-        self._next_report(trial, incarnation, report.at)

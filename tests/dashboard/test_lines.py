@@ -11,8 +11,6 @@ import pytest
 from gpusched.core.decisions import Start
 from gpusched.core.events import (
     DaemonResumed,
-    DeviceQuarantined,
-    DeviceReadmitted,
     Event,
     TimerFired,
     TrialExited,
@@ -20,6 +18,7 @@ from gpusched.core.events import (
 )
 from gpusched.dashboard import lines
 from gpusched.dashboard import view as views
+from gpusched.sim.physics import Incident
 from tests.dashboard.scene import Scene
 from tests.helpers import Script
 
@@ -126,18 +125,19 @@ def test_an_old_incarnation_is_no_news() -> None:
 
 
 def test_devices_daemons_and_people() -> None:
-    told = Told(Scene())
-    told.scene.play(5)
-    told.scene.tell(DeviceQuarantined(at=5.0, device="cpu:1", reason="held by python (pid 9)"))
+    broken = Incident(at=5.0, kind="quarantine", device="cpu:1", reason="held by python (pid 9)")
+    mended = Incident(at=5.5, kind="readmit", device="cpu:1")
+    told = Told(Scene(incidents=(broken, mended)))
+    told.scene.play(5.1)
     assert told.last("quarantined")["text"] == "cpu:1 is quarantined: held by python (pid 9)"
     assert "cpu:1 was lost" in told.last("killed")["text"]
-    told.scene.tell(DeviceReadmitted(at=5.2, device="cpu:1"))
+    told.scene.play(8)
     assert told.last("readmitted")["device"] == "cpu:1"
-    told.scene.tell(DaemonResumed(at=5.3, epoch=2))
+    told.scene.tell(DaemonResumed(at=8.0, epoch=2))
     assert told.last("daemon")["text"] == "daemon 2 took over"
-    told.scene.tell(UserAsked(at=5.4, verb="pause", trial=0))
+    told.scene.tell(UserAsked(at=8.0, verb="pause", trial=0))
     assert told.last("asked")["text"] == "asked to pause trial 0"
-    told.scene.tell(UserAsked(at=5.5, verb="stop"))
+    told.scene.tell(UserAsked(at=8.1, verb="stop"))
     assert told.last("asked")["text"] == "asked to stop the experiment"
     told.scene.play()
     assert told.last("over")["text"].startswith("over (stopped by the user): ")

@@ -98,7 +98,7 @@ def test_at_the_end_the_summary_is_left_on_the_screen(terminal: Open) -> None:
     screen = terminal(100, 30)
     screen.type(f"{PLAY} --own --deadline 20 --speed 40")
     shown = screen.wait("ended: over")
-    assert "digits-0714-1532 is over (nothing left to run)" in shown
+    assert "digits-0714-1532 is over (deadline)" in shown
     assert "checkpoint       /data/runs/digits-0714-1532/best/checkpoint" in shown
     assert_restored(screen)
 

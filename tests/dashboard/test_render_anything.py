@@ -77,7 +77,7 @@ choices = made(Choice, sort=st.sampled_from(SORTS), selected=st.none() | st.inte
 
 
 # Shrinking a view takes minutes; the example as it was found says enough.
-@settings(max_examples=80, phases=set(Phase) - {Phase.shrink})
+@settings(max_examples=20, phases=set(Phase) - {Phase.shrink})
 @given(views, st.integers(30, 200), st.integers(5, 60), choices, st.lists(words, max_size=6))
 def test_any_view_fits_any_terminal(
     view: View, width: int, height: int, choice: Choice, story: list[str]

@@ -10,6 +10,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from tests.rig import wait_until
+
 ROOT = Path(__file__).resolve().parents[2]
 PROMPT = "ready>"
 
@@ -79,16 +81,14 @@ class Terminal:
     def resize(self, columns: int, rows: int) -> None:
         self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
 
-    def wait(self, pattern: str, limit_s: float = 60.0) -> str:
-        """The screen once it matches; AssertionError with the screen if it never does."""
-        deadline = time.monotonic() + limit_s
-        shown = ""
-        while time.monotonic() < deadline:
+    def wait(self, pattern: str) -> str:
+        """The screen once it matches."""
+
+        def matches() -> str:
             shown = self.screen()
-            if re.search(pattern, shown):
-                return shown
-            time.sleep(0.05)
-        raise AssertionError(f"{pattern!r} never came up:\n{shown}")
+            return shown if re.search(pattern, shown) else ""
+
+        return wait_until(matches, lambda: f"{pattern!r} on this screen:\n{self.screen()}")
 
     def settled(self, pattern: str) -> str:
         """The same once all of it is drawn: it may be looked at in the middle of that."""
