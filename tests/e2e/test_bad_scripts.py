@@ -2,83 +2,80 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.sandbox import Sandbox
 
-#: fault -> (exit code of ``run``, what the user must be told)
+#: fault -> what the user must be told
 FAULTS = {
-    "before the loop": (3, ": the data set is missing"),
-    "silent": (3, "without a report"),
-    "exit code": (3, "7"),
-    "segfault": (3, "SIGSEGV"),
-    "text": (3, "score"),
-    "nothing": (3, "score"),
-    "other metric": (3, "'score'"),
-    "10 MB": (3, "report"),
+    "before the loop": ": the data set is missing",
+    "silent": "without a report",
+    "exit code": "7",
+    "segfault": "SIGSEGV",
+    "text": "score",
+    "nothing": "score",
+    "other metric": "'score'",
+    "10 MB": "report",
+    "step 3 on rank 1": "rank 1: ValueError: bad.py:",
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_every_trial_fails_the_same_way(sandbox: Sandbox, fault: str) -> None:
-    code, message = FAULTS[fault]
+def test_every_fault_is_told_in_its_own_words(sandbox: Sandbox) -> None:
+    """And "not a number" is no fault: such a metric ranks worst, and ends nothing."""
+    faults = [*FAULTS, "nan", "inf", "none"]
+    recipe = sandbox.recipe(
+        "bad.py",
+        space={"fault": {"grid": faults}},
+        policy={"name": "fifo", "R": 10, "atoms": 2},
+        devices="cpu:4",
+        max_trials=len(faults),
+        max_failures=len(faults),
+    )
+    result = sandbox.gpusched("run", recipe)
+    assert result.code == 0, result.text
+    trials = {trial["hparams"]["fault"]: trial for trial in sandbox.view()["trials"]}
+    told = {fault: trials[fault]["error"] or "" for fault in FAULTS}
+    assert [fault for fault, words in FAULTS.items() if words not in told[fault]] == [], told
+    assert {trials[fault]["state"] for fault in FAULTS} == {"failed"}
+    assert {trials[fault]["step"] for fault in ("nan", "inf", "none")} == {10}
+    assert sandbox.gpusched("best", "--json").json()["hparams"]["fault"] == "none"
+
+
+def test_a_script_that_always_fails_is_given_up(sandbox: Sandbox) -> None:
+    fault = "before the loop"
     result = sandbox.gpusched(
         "run", sandbox.recipe("bad.py", space={"fault": fault}, max_trials=20)
     )
-    assert result.code == code, result.text
-    assert message in result.text
+    assert result.code == 3, result.text
+    assert FAULTS[fault] in result.text
     trials = sandbox.view()["trials"]
     assert {trial["state"] for trial in trials} <= {"failed", "stopped"}
     # Given up after max_failures (3), not after 20; the two that ran beside it may have failed as well.
     assert sum(trial["state"] == "failed" for trial in trials) <= 4
 
 
-def test_a_rank_that_raises_ends_the_trial_with_its_own_error(sandbox: Sandbox) -> None:
+def test_the_deadline_holds_whatever_a_trial_does(sandbox: Sandbox) -> None:
+    faults = ["hangs", "ignores SIGTERM", "stopped", "grandchildren", "none"]
     recipe = sandbox.recipe(
         "bad.py",
-        space={"fault": "step 3 on rank 1"},
-        policy={"name": "fifo", "R": 10, "atoms": 2},
-        max_trials=1,
-    )
-    sandbox.gpusched("run", recipe)
-    (trial,) = sandbox.view()["trials"]
-    assert trial["state"] == "failed"
-    assert re.search(r"ValueError: bad\.py:\d+: a bad batch", trial["error"])
-
-
-@pytest.mark.parametrize("fault", ["nan", "inf"])
-def test_a_metric_that_is_not_finite_ranks_worst_and_ends_nothing(
-    sandbox: Sandbox, fault: str
-) -> None:
-    recipe = sandbox.recipe("bad.py", space={"fault": {"grid": [fault, "none"]}})
-    result = sandbox.gpusched("run", recipe)
-    assert result.code == 0, result.text
-    best = sandbox.gpusched("best", "--json").json()
-    assert best["hparams"]["fault"] == "none"
-    assert {trial["step"] for trial in sandbox.view()["trials"]} == {3}
-
-
-@pytest.mark.parametrize("fault", ["hangs", "ignores SIGTERM", "stopped", "grandchildren"])
-def test_the_deadline_holds_whatever_a_trial_does(sandbox: Sandbox, fault: str) -> None:
-    recipe = sandbox.recipe(
-        "bad.py",
-        space={"fault": {"grid": [fault, "none"]}},
+        space={"fault": {"grid": faults}},
         policy={"name": "fifo", "R": 100000},
+        devices="cpu:5",
+        max_trials=5,
         deadline="1h",
         grace="1s",
     )
     assert sandbox.gpusched("run", recipe, "--detach").code == 0
-    # Both have come to their loops, however long that takes; then the hour is over.
-    sandbox.wait_for(lambda view: [trial["step"] > 0 for trial in view["trials"]] == [True, True])
+    # All have come to their loops, however long that takes; then the hour is over.
+    sandbox.wait_for(lambda view: [trial["step"] > 0 for trial in view["trials"]] == [True] * 5)
     assert sandbox.gpusched("deadline", "1s").code == 0
     result = sandbox.gpusched("watch")
     assert result.code == 0, result.text + sandbox.log()
     view = sandbox.view()
     assert view["ending"] == "deadline"
-    assert view["deadline_s"] - 1 <= view["now_s"] < view["deadline_s"] + 60
+    assert view["deadline_s"] - 1 <= view["now_s"]
     # That nothing is left of it, the fixture asserts.
 
 
