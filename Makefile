@@ -11,7 +11,7 @@ BESIDE := -n 3 --dist worksteal
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install -qq
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check docs bench pictures torture clean test-integrations
+.PHONY: help demo test check docs bench pictures torture clean test-integrations test-slow-disk
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,6 +21,11 @@ demo: $(STAMP) ## Search a small network on handwritten digits for a minute, liv
 
 test: $(STAMP) ## Run the tests (no GPU, no network, about six minutes)
 	@$(BIN)/python -m pytest -q $(BESIDE)
+
+test-slow-disk: $(STAMP) ## Run tests on a disk that takes 50 to 200 ms over each sync and rename (ONLY=tests/e2e: these)
+	@mkdir -p build
+	@cc -shared -fPIC -O1 -o build/slow_disk.so tests/slow_disk.c -ldl
+	@LD_PRELOAD=$(CURDIR)/build/slow_disk.so $(BIN)/python -m pytest -q $(BESIDE) $(ONLY)
 
 check: $(STAMP) ## Lint, formatting and types: what continuous integration runs
 	@$(BIN)/ruff check --quiet
