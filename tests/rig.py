@@ -6,19 +6,25 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from gpusched.processes.identity import MARK, all_pids, identify, read_file, send_signal, start_time
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
+"""How long any test waits for what it asserts: no test takes part of it, however busy the machine or slow the disk."""
+
+T = TypeVar("T")
 
 
-def wait_until(
-    true: Callable[[], object], what: str = "it", patience_s: float = PATIENCE_S
-) -> None:
-    until = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < until, f"waited {patience_s:.0f} s in vain for {what}"
+def wait_until(asked: Callable[[], T], what: str | Callable[[], str] = "this") -> T:
+    """Ask until the answer is true, and return that answer. ``what``: words for a wait in vain."""
+    until = time.monotonic() + PATIENCE_S
+    while not (answer := asked()):
+        if time.monotonic() > until:
+            words = what() if callable(what) else what
+            raise AssertionError(f"waited {PATIENCE_S:.0f} s in vain for {words}")
         time.sleep(0.01)
+    return answer
 
 
 def by_incarnation(experiment: Path) -> dict[tuple[int, int], list[int]]:
@@ -50,4 +56,4 @@ def end_all(left: Callable[[], Iterable[int]]) -> None:
             send_signal(process, signal.SIGKILL)
         return not there
 
-    wait_until(none_left, "the end of everything", 30)
+    wait_until(none_left, "the end of everything")

@@ -213,7 +213,7 @@ def test_too_long_a_frame_is_bad_for_the_lenient_too(end: bytes) -> None:
 
 
 def test_hostile_frames_cost_milliseconds() -> None:
-    began_s = time.monotonic()
+    began_s = time.thread_time()
     for line in (
         b'{"kind":"waits","x":' + b"[" * 60_000,
         b"9" * 65_000,
@@ -221,4 +221,4 @@ def test_hostile_frames_cost_milliseconds() -> None:
     ):
         with pytest.raises(BadFrame):
             lines.from_rank(line)
-    assert time.monotonic() - began_s < 1.0
+    assert time.thread_time() - began_s < 1.0

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gpusched.processes.identity import all_pids, read_file
 from tests.e2e.sandbox import Result, Sandbox
+from tests.rig import end_all, wait_until
 
 BOX = Path(__file__).with_name("gpubox")
 
@@ -39,10 +37,10 @@ class Boxed(Sandbox):
         }
 
     def asks(self, *words: str | Path, **more: str) -> Result:
-        return self.gpusched(*words, timeout_s=120, **{**self.env, **more})
+        return self.gpusched(*words, **{**self.env, **more})
 
     def settings(self, **keys: Any) -> dict[str, Any]:
-        return {"devices": "auto", "deadline": "120s", **keys}
+        return {"devices": "auto", **keys}
 
     def runs_to_its_end(self, name: str, environ: dict[str, str] | None = None, **keys: Any) -> Any:
         """``status --json`` of a whole run."""
@@ -63,14 +61,12 @@ class Boxed(Sandbox):
         answer: dict[str, Any] = result.json()
         return answer
 
-    def until(self, name: str, condition: Callable[[Any], Any], patience_s: float = 60) -> Any:
-        end = time.monotonic() + patience_s
-        while time.monotonic() < end:
+    def until(self, name: str, condition: Callable[[Any], Any]) -> Any:
+        def holds() -> Any:
             result = self.asks("status", name, "--json")
-            if result.code == 0 and condition(view := result.json()):
-                return view
-            time.sleep(0.2)
-        raise AssertionError(f"{name}: did not happen\n{result.text}\n{self.log()}")
+            return result.code == 0 and condition(view := result.json()) and view
+
+        return wait_until(holds, lambda: f"{name}: {self.asks('status', name).text}\n{self.log()}")
 
     def ranks(self) -> list[dict[str, Any]]:
         """What the ranks of all trials so far have found, and forget it."""
@@ -83,17 +79,12 @@ class Boxed(Sandbox):
     def end(self) -> None:
         """Kill all that is left."""
         mark = f"GPU_BOX={self.box}".encode()
-        for _ in range(100):
-            left = [
-                pid
-                for pid in all_pids()
-                if mark in (read_file(f"/proc/{pid}/environ") or b"").split(b"\0")
-            ]
-            if not left:
-                break
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+
+        def left() -> list[int]:
+            environs = {pid: read_file(f"/proc/{pid}/environ") or b"" for pid in all_pids()}
+            return [pid for pid, environ in environs.items() if mark in environ.split(b"\0")]
+
+        end_all(left)
 
 
 def running_on(view: Any) -> dict[str, int]:

@@ -31,9 +31,9 @@ from gpusched.devices.base import (  # noqa: E402
 )
 from gpusched.devices.cuda import LOOK_EVERY_S, CudaDevices  # noqa: E402
 from gpusched.executors.hub import Timers  # noqa: E402
+from tests.rig import wait_until  # noqa: E402
 
 LIMIT_S = 60.0
-PATIENCE_S = 60.0
 Told = TypeVar("Told", bound=DeviceEvent)
 
 
@@ -135,12 +135,12 @@ class Loop:
 
     def until(self, wanted: type[DeviceEvent]) -> DeviceEvent:
         """Run until such an event comes."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not (found := [event for event in self.events if isinstance(event, wanted)]):
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
+
+        def found() -> list[DeviceEvent]:
             self.timers.run_due()
-        return found[0]
+            return [event for event in self.events if isinstance(event, wanted)]
+
+        return wait_until(found, wanted.__name__)[0]
 
     def run(self, seconds: float) -> None:
         until = time.monotonic() + seconds

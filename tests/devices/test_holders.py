@@ -6,13 +6,13 @@ import os
 import pwd
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpusched.devices.holders import Holder, Processes, in_initial_pid_namespace, printable
+from tests.rig import wait_until
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -28,10 +28,8 @@ def started() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def wait_for_exec(process: subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 60
-    while b"time.sleep" not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    words = Path(f"/proc/{process.pid}/cmdline")
+    wait_until(lambda: b"time.sleep" in words.read_bytes(), "exec")
 
 
 def test_ours_by_the_experiments_mark(

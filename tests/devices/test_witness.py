@@ -14,6 +14,7 @@ from gpusched.devices import witness as module
 from gpusched.devices.base import Examined, Quarantined
 from gpusched.devices.witness import Witness
 from gpusched.errors import DeviceError
+from tests.rig import wait_until
 
 MakeBox = Callable[..., Box]
 MISSING = "CUDA does not work here though NVML does: system not yet initialized (error 802)"
@@ -97,10 +98,7 @@ def test_a_strangers_gpu_is_not_touched(box: Box) -> None:
 
 
 def said(witness: Witness) -> Mapping[str, str]:
-    until = time.monotonic() + 60
-    while (found := witness.said()) is None:
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    found = wait_until(witness.said, "the witness")
     witness.close()
     return found
 

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import psutil
@@ -16,9 +15,10 @@ from gpusched.core.decisions import Forecast
 from gpusched.core.events import Forecasted
 from gpusched.driver.child import MAX_DEATHS
 from gpusched.driver.forecaster import InlineForecaster, PooledForecaster, make_forecaster
-from gpusched.processes.identity import Identity, is_alive, send_signal
+from gpusched.processes.identity import Identity, is_alive
 from gpusched.sim.setup import Setup, recipe
 from tests.helpers import children_of
+from tests.rig import wait_until
 
 CURVE = tuple(0.8 - 0.7 * 0.9**step for step in range(20))
 
@@ -39,12 +39,13 @@ def wait(
 ) -> list[Forecasted]:
     """Poll until so many answers are there."""
     found: list[Forecasted] = []
-    until = time.monotonic() + 60
-    while len(found) < count:
-        assert time.monotonic() < until, f"only {found}; {list(pool.complaints)}"
+
+    def is_answered() -> bool:
         also()
-        found += pool.poll(12.5)  # type: ignore[arg-type]
-        time.sleep(0.01)
+        found.extend(pool.poll(12.5))  # type: ignore[arg-type]
+        return len(found) >= count
+
+    wait_until(is_answered, f"{count} answers")
     return found
 
 
@@ -105,10 +106,7 @@ def test_it_ends_with_the_daemon() -> None:
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=False)
     assert done.returncode == -signal.SIGKILL
     fitter = Identity(*map(int, done.stdout.split()))
-    until = time.monotonic() + 20
-    while is_alive(fitter) and time.monotonic() < until:
-        time.sleep(0.005)
-    assert not send_signal(fitter, signal.SIGKILL), "it outlived the daemon"
+    wait_until(lambda: not is_alive(fitter), "the end of a fit whose daemon has died")
 
 
 def test_of_a_trial_only_the_newest_question_waits(pool: PooledForecaster) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.sandbox import Sandbox
-from tests.rig import end_all
+from tests.rig import end_all, wait_until
 
 
 @pytest.fixture
@@ -20,9 +19,7 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
         if process.poll() is None:
             process.kill()
         process.communicate()
-    until = time.monotonic() + 20.0
-    while (left := box.processes()) and time.monotonic() < until:
-        time.sleep(0.05)
-    if left:
+    try:
+        wait_until(lambda: not box.processes(), lambda: f"{box.processes()} to end\n{box.log()}")
+    finally:
         end_all(box.processes)
-    assert not left, f"left behind: {left}\n{box.log()}"

@@ -16,8 +16,8 @@ from gpusched.core.events import CheckpointSaved, Suggested
 from gpusched.daemon.storage import checksums
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
-from tests.e2e.sandbox import PATIENCE_S, Sandbox, told
-from tests.rig import wait_until
+from tests.e2e.sandbox import Sandbox, told
+from tests.rig import PATIENCE_S, wait_until
 
 ENDLESS = {"name": "fifo", "R": 100000}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import signal
 
-from tests.e2e.sandbox import PATIENCE_S, Sandbox, told, wait_until
+from tests.e2e.sandbox import Sandbox, told
+from tests.rig import PATIENCE_S, wait_until
 
 
 def test_a_search_goes_on_after_each_of_its_ends(sandbox: Sandbox) -> None:

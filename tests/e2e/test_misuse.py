@@ -29,7 +29,7 @@ def test_every_misuse_is_named_with_its_line(sandbox: Sandbox) -> None:
         policy={"name": "fifo", "R": 3, "atoms": 2},
         max_trials=1 + len(TOLD),
     )
-    result = sandbox.gpusched("run", recipe, timeout_s=120)
+    result = sandbox.gpusched("run", recipe)
     assert result.code == 0, result.text
     trials = {trial["hparams"]["fault"]: trial for trial in sandbox.view()["trials"]}
     assert trials["none"]["state"] == "completed"

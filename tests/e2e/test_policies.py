@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpusched import policies
-from tests.e2e.sandbox import Sandbox
+from tests.e2e.sandbox import PLENTY, Sandbox
 from tests.policies.test_own import EXAMPLE
 
 BOUNDS = {"metric_min": 0, "metric_max": 20}
@@ -33,7 +33,7 @@ def run(sandbox: Sandbox, name: str) -> Any:
     recipe = sandbox.recipe(
         "counted.py",
         policy={"name": name, **OPTIONS[name]},
-        deadline="8s" if name == "seer" else "60s",
+        deadline="8s" if name == "seer" else PLENTY,
         max_trials=6,
     )
     result = sandbox.gpusched("run", recipe)
@@ -58,7 +58,6 @@ def test_a_policy_of_ones_own_runs_live_and_is_replayed(sandbox: Sandbox, tmp_pa
         # One after the other, the best first: side by side, each might be the first at every step and never judged.
         space={"x": {"grid": [3, 2, 1]}},
         devices="cpu:1",
-        deadline="60s",
         max_trials=3,
     )
     result = sandbox.gpusched("run", recipe)
@@ -82,7 +81,6 @@ def test_a_policy_that_failed_is_mended_and_the_search_resumed(
     recipe = sandbox.recipe(
         "counted.py",
         policy={"name": f"{mine}:Median", "R": 6, "patience": 2},
-        deadline="60s",
         max_trials=4,
     )
     failed = sandbox.gpusched("run", recipe)

@@ -20,11 +20,10 @@ from gpusched.core.events import (
     TrialUp,
 )
 from gpusched.executors.base import Executor
+from tests.rig import PATIENCE_S
 
-PATIENCE_S = 60.0
-#: Steps of a trial that is still at it when a busy machine has set up the next launch.
 LONG = 1_000_000
-"""By the executor's own clock; a hung executor fails the test instead of the run."""
+"""Steps of a trial that is still at it when a busy machine has set up the next launch."""
 
 Until = Callable[[Event], bool]
 
@@ -281,4 +280,4 @@ class ExecutorContract:
         while rig.executor.now() < until:  # a ring, such as a bootstrap's answer, may end one early
             assert list(rig.executor.poll(until)) == []
             turns += 1
-        assert turns <= 3
+        assert turns < 20, "it spins"

@@ -18,6 +18,7 @@ from gpusched.processes.claim import read_claim
 from gpusched.processes.identity import is_alive
 from tests.executors.conftest import Lab, of_trial
 from tests.executors.contract import Rig, exit_of, report_of, the_exit
+from tests.rig import wait_until
 
 STEPS = 100_000
 
@@ -91,13 +92,15 @@ def nothing_is_left(resize: Resize) -> bool:
 def poll_until(lab: Lab, true: Callable[[], bool]) -> list[Event]:
     """Serve the executor until this holds."""
     found: list[Event] = []
-    until = lab.executor.now() + 30.0
-    while not true():
-        assert lab.executor.now() < until, "waited in vain"
+
+    def holds() -> bool:
         for event in lab.executor.poll(lab.executor.now() + 0.02):
             found.append(event)
             if isinstance(event, Reported):
                 lab.executor.acknowledge(event)
+        return true()
+
+    wait_until(holds)
     return found
 
 

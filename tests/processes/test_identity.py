@@ -31,6 +31,7 @@ from gpusched.processes.identity import (
     send_signal,
     start_time,
 )
+from tests.rig import wait_until
 
 SLEEP = "import time; time.sleep(600)"
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -56,13 +57,6 @@ def me() -> Identity:
     return Identity(os.getpid(), start_time(os.getpid()) or 0)
 
 
-def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_identity_is_pid_and_start_time(start: Start) -> None:
     process = start()
     (who,) = identify([process.pid])
@@ -80,7 +74,7 @@ def test_identity_is_pid_and_start_time(start: Start) -> None:
 
 def test_a_zombie_is_not_alive(start: Start) -> None:
     process = start("pass")
-    until(lambda: start_time(process.pid) is None)
+    wait_until(lambda: start_time(process.pid) is None)
     assert identify([process.pid]) == []
 
 
@@ -101,7 +95,7 @@ def test_descendants(start: Start, monkeypatch: pytest.MonkeyPatch, kernel_helps
     process = start(
         "import os, time\nfor _ in range(3):\n  if os.fork() == 0:\n    os.fork(); time.sleep(600)\ntime.sleep(600)"
     )
-    until(lambda: len(descendants(process.pid)) == 6)
+    wait_until(lambda: len(descendants(process.pid)) == 6)
     assert process.pid in children(os.getpid())
     assert set(children(process.pid)) < set(descendants(process.pid))
     assert set(descendants(process.pid)) < set(descendants(os.getpid()))
@@ -136,7 +130,7 @@ def test_a_mark_survives_fork_and_exec_and_new_sessions(start: Start, tmp_path: 
     assert of_incarnation(mark_of(tmp_path, 7, 1), ()) == []
     assert of_incarnation(mark_of(tmp_path, 72, 2), ()) == []
     assert kill_each(found) == 2
-    until(lambda: of_incarnation(mark, ()) == [])
+    wait_until(lambda: of_incarnation(mark, ()) == [])
 
 
 def test_sessions_count_only_while_their_leader_is_who_it_was(start: Start, tmp_path: Path) -> None:
@@ -190,7 +184,7 @@ def test_a_process_that_cannot_be_read_holds_nobody_up(
     assert time.monotonic() - began < 20
     assert command_of(stuck[0]) == ""
     stuck[1].set()
-    until(lambda: "sleep" in command_of(stuck[0]))
+    wait_until(lambda: "sleep" in command_of(stuck[0]))
 
 
 def test_the_boot_has_a_name_unless_the_kernel_keeps_it(tmp_path: Path) -> None:

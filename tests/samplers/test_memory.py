@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -36,6 +35,7 @@ from gpusched.sim.setup import Setup, experiment, machine, recipe
 from gpusched.sim.single import simulate, start
 from gpusched.space.space import parse_space
 from tests.helpers import children_of
+from tests.rig import wait_until
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "recipe.md").read_text()
 SECTION = PAGE.partition("##### A sampler of your own\n")[2]
@@ -254,15 +254,15 @@ def test_a_daemon_that_dies_between_question_and_answer_asks_again(
 # ------------------------------------------------------------ the process
 
 
-def ask(suggester: ChildSuggester, n: int, until_s: float = 30.0) -> Suggested:
+def ask(suggester: ChildSuggester, n: int) -> Suggested:
     """Ask and wait, as the daemon's loop does: it polls, and looks again when it is told to."""
     suggester.submit(Suggest(n), [])
-    until = time.monotonic() + until_s
-    while not (found := suggester.poll(7.0)):
+
+    def answer() -> list[Any]:
         assert suggester.next_look_at(7.0) <= 7.05
-        assert time.monotonic() < until
-        time.sleep(0.002)
-    (event,) = found
+        return suggester.poll(7.0)
+
+    (event,) = wait_until(answer)
     assert suggester.next_look_at(7.0) > 1e9, "nothing is expected now"
     assert isinstance(event, Suggested)
     assert (event.at, event.n) == (7.0, n)
@@ -286,8 +286,7 @@ def test_a_process_that_dies_is_replaced_and_in_the_end_given_up(folder: Path) -
         suggester.submit(Suggest(n), [])
         (process,) = children_of("gpusched.driver.suggester")
         os.kill(process.pid, signal.SIGKILL)
-        while not (found := suggester.poll(0.0)):
-            time.sleep(0.002)
+        found = wait_until(lambda: suggester.poll(0.0))
         assert [(e.by, e.why) for e in found if isinstance(e, Suggested)] == [
             ("random", "Slow failed")
         ]
@@ -324,11 +323,7 @@ def test_a_long_history_goes_through_the_pipe(folder: Path) -> None:
     suggester = ChildSuggester(load(folder, "mine.py:NearTheBest"))
     trials = list(stages.running().state.trials.values()) * 3000
     suggester.submit(Suggest(8), trials)
-    until = time.monotonic() + 30
-    while not (found := suggester.poll(0.0)):
-        assert time.monotonic() < until
-        time.sleep(0.002)
-    assert isinstance(found[0], Suggested)
+    assert isinstance(wait_until(lambda: suggester.poll(0.0))[0], Suggested)
     suggester.close()
 
 

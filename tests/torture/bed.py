@@ -246,7 +246,7 @@ class Bed:
             trials = [trial for trial, _ in self.processes() if trial >= 0]
             return [trial for trial in trials if trials.count(trial) > 1]
 
-        wait_until(lambda: not doubled(), "one incarnation a trial", 20)
+        wait_until(lambda: not doubled(), "one incarnation a trial")
 
 
 def _finite(value: float | str) -> float | None:

@@ -38,9 +38,9 @@ def run_beside(make_bed: MakeBed, fault: str, **more: Any) -> Bed:
         grace="1s",
     )
     assert "ok" in bed.start()
-    wait_until(lambda: all(len(bed.lines(n)) >= STEPS for n in range(1, 8)), "the good ones", 120)
+    wait_until(lambda: all(len(bed.lines(n)) >= STEPS for n in range(1, 8)), "the good ones")
     if fault == "hang":
-        wait_until(lambda: "is stuck at" in bed.log(), "the watch", 60)
+        wait_until(lambda: "is stuck at" in bed.log(), "the watch")
         bed.ask("stop_trial", trial=0)
     status = bed.wait_for_death(150)
     if status is None:

@@ -129,7 +129,7 @@ def strike(bed: Bed, state: str, victim: str, number: int) -> str:
 
 
 def bring_to_running(bed: Bed) -> int:
-    wait_until(lambda: len(live(bed)) >= 2, f"two trials that train\n{bed.log()}", 120)
+    wait_until(lambda: len(live(bed)) >= 2, f"two trials that train\n{bed.log()}")
     return live(bed)[0]
 
 
@@ -225,7 +225,7 @@ def bed_that_resizes(make_bed: MakeBed) -> Bed:
         grace="1s",
     )
     assert "ok" in bed.start()
-    wait_until(lambda: len(live(bed)) >= 3, f"three that train\n{bed.log()}", 120)
+    wait_until(lambda: len(live(bed)) >= 3, f"three that train\n{bed.log()}")
     return bed
 
 
@@ -234,7 +234,7 @@ def strike_a_resize(bed: Bed, victim: str) -> str | None:
 
     None where nobody grows: those that are left have all that they may have.
     """
-    wait_until(lambda: len(live(bed)) >= 2 or unpause_all(bed), f"two that train\n{bed.log()}", 120)
+    wait_until(lambda: len(live(bed)) >= 2 or unpause_all(bed), f"two that train\n{bed.log()}")
     training = live(bed)
     sizes = {number: trial_of(bed, number)["atoms"] for number in training}
     resting = max(training, key=lambda number: (sizes[number], number))
@@ -295,7 +295,7 @@ def test_stopped_in_every_state(make_bed: MakeBed, state: str, victim: str, seed
             lambda: target in live(bed) or has_been_ended(bed, target, incarnation), "a start", 180
         )
     elif state != "starting":  # a start may take ten minutes: a stop ends it here
-        wait_until(lambda: has_been_ended(bed, target, incarnation), "the stopped to be ended", 120)
+        wait_until(lambda: has_been_ended(bed, target, incarnation), "the stopped to be ended")
     end(bed)
     TALLY[f"{state}, {victim}: stopped: {trial_of_journal(bed, target)}"] += 1
     tally()

@@ -26,9 +26,9 @@ from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.protocol import Answer, Report, Saved
 from gpusched.protocol.lines import encode, from_rank, from_stranger
 from gpusched.worker import endings, start
+from tests.rig import PATIENCE_S
 
 Reply = Callable[[Report], "str | bytes | None"]
-PATIENCE_S = 60
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -224,7 +224,7 @@ def _wait(process: Any, pipe: Any, stderr: int) -> Ended:
         ended = pipe.recv() if pipe.poll(PATIENCE_S) else Ended(error="it hangs")
     except EOFError:
         ended = Ended(error="it died without a word")
-    process.join(5)
+    process.join(PATIENCE_S)
     if process.is_alive():
         process.kill()
         process.join()

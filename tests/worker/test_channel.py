@@ -15,7 +15,8 @@ from gpusched.protocol import Answer, RankHello, Report, Saved
 from gpusched.protocol.lines import encode
 from gpusched.worker import channel as module
 from gpusched.worker.channel import Channel
-from tests.worker.fakes import PATIENCE_S, Bench, FakeDaemon, at_step, daemon
+from tests.rig import PATIENCE_S, wait_until
+from tests.worker.fakes import Bench, FakeDaemon, at_step, daemon
 
 
 @pytest.fixture
@@ -31,10 +32,7 @@ def report(seq: int, **metrics: float | str) -> Report:
 
 def settle(fake: FakeDaemon, count: int) -> None:
     """Wait until the daemon's thread has seen this many frames."""
-    until = time.monotonic() + PATIENCE_S
-    while len(fake.frames) < count:
-        assert time.monotonic() < until, f"only {fake.frames}"
-        time.sleep(0.01)
+    wait_until(lambda: len(fake.frames) >= count, f"{count} frames")
 
 
 def test_hello_then_one_reply_a_report(bench: Bench, line: Channel) -> None:
@@ -182,7 +180,7 @@ def test_a_report_waits_on_its_own_connection_alone(
     bench: Bench, line: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon dies while a report waits, and a save thread is the first to find the next one."""
-    monkeypatch.setattr(module, "REPLY_WAIT_S", 5.0)
+    monkeypatch.setattr(module, "REPLY_WAIT_S", PATIENCE_S)
     with ExitStack() as stack:
 
         def save_twice() -> None:
@@ -198,7 +196,7 @@ def test_a_report_waits_on_its_own_connection_alone(
             line._socket = Overtaken(line._socket, save_twice)  # type: ignore[assignment]
             began_s = time.monotonic()
             assert line.report(report(1)) == "continue"
-            assert time.monotonic() - began_s < 3.0
+            assert time.monotonic() - began_s < PATIENCE_S
 
 
 def test_a_forked_child_does_not_hold_the_line_open(bench: Bench, line: Channel) -> None:

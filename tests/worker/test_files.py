@@ -12,7 +12,8 @@ from torch import nn
 
 import gpusched
 from gpusched.protocol import Remark
-from tests.worker.fakes import PATIENCE_S, Bench, daemon, run_ranks
+from tests.rig import PATIENCE_S
+from tests.worker.fakes import Bench, daemon, run_ranks
 from tests.worker.test_successor import relay, start, waiting
 
 

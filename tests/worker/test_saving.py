@@ -23,8 +23,7 @@ from gpusched.worker.endings import leave_word
 from gpusched.worker.group import Group
 from gpusched.worker.handover import Snapshot
 from gpusched.worker.saving import Saver
-
-PATIENCE_S = 30
+from tests.rig import PATIENCE_S
 
 
 class Listens(Channel):

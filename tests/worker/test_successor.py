@@ -19,7 +19,8 @@ from gpusched.protocol import Answer, Handed, Report, Restore
 from gpusched.protocol.lines import encode, from_rank, from_stranger
 from gpusched.worker import handover
 from gpusched.worker.handover import Outbox, Received, Snapshot, memory_name
-from tests.worker.fakes import PATIENCE_S, Bench, Ended, FakeDaemon, run_rank, run_ranks
+from tests.rig import PATIENCE_S
+from tests.worker.fakes import Bench, Ended, FakeDaemon, run_rank, run_ranks
 
 
 class Relay(FakeDaemon):

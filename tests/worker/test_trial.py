@@ -17,7 +17,8 @@ import gpusched
 from gpusched.protocol import Report, Saved
 from gpusched.worker import trial as trial_module
 from gpusched.worker.checkpoint import CheckpointStore
-from tests.worker.fakes import PATIENCE_S, Bench, at_step, daemon, run_rank
+from tests.rig import PATIENCE_S
+from tests.worker.fakes import Bench, at_step, daemon, run_rank
 
 ROOT = Path(__file__).resolve().parents[2]
 

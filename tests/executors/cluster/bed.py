@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -197,10 +197,3 @@ class Bed:
             shutil.rmtree(self.home(node), ignore_errors=True)
         for executor in self._crashed:
             executor.close()
-
-
-def wait_until(true: Callable[[], object], patience_s: float = 20.0) -> None:
-    deadline = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)

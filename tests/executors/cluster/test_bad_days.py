@@ -26,8 +26,9 @@ from gpusched.errors import DeviceError
 from gpusched.executors.base import LiveTrial
 from gpusched.folder.reports import ReportLog
 from gpusched.protocol import Report
-from tests.executors.cluster.bed import Bed, train, wait_until
+from tests.executors.cluster.bed import Bed, train
 from tests.executors.contract import exit_of, report_of, steps_of, the_exit
+from tests.rig import wait_until
 
 SLOW = train(10_000, pause_s=0.02)
 
@@ -86,7 +87,6 @@ def test_a_node_s_process_is_killed_and_its_trials_are_adopted(bed: Bed) -> None
 def test_a_node_is_lost_with_its_trials_which_go_on_elsewhere(bed: Bed) -> None:
     """And comes back: its devices are used again. Who was on the other node never notices."""
     here, there = start(bed, "node0/cpu:0", "node1/cpu:0")
-    died_s = time.monotonic()
     bed.signal(bed.all_pids("node0"), signal.SIGKILL)
     bed.hold_back("node0")
     events = bed.rig.watch(exit_of(here))
@@ -95,7 +95,6 @@ def test_a_node_is_lost_with_its_trials_which_go_on_elsewhere(bed: Bed) -> None:
     assert the_exit(events, here).outcome == "lost"
     bed.rig.executor.execute(Launch(here, 2, ("node1/cpu:1",), SLOW))
     bed.rig.watch(lambda event: _of(event, Reported, here) and event.incarnation == 2)
-    assert time.monotonic() - died_s < bed.lost_s + 5.0
     bed.let_start()
     back: set[str] = set()
     bed.rig.watch(

@@ -29,9 +29,10 @@ from gpusched.executors.cluster.node import Node as NodeProcess
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import read_json
 from gpusched.protocol.lines import BadFrame, encode
-from tests.executors.cluster.bed import Bed, train, wait_until
+from tests.executors.cluster.bed import Bed, train
 from tests.executors.conftest import listening_addresses
 from tests.executors.contract import exit_of, the_exit
+from tests.rig import wait_until
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -24,13 +24,13 @@ import pytest
 from gpusched.cli import main
 from gpusched.errors import DeviceError
 from gpusched.executors.cluster.ray import RayBootstrap
+from tests.rig import PATIENCE_S, wait_until
 
 pytestmark = [
     pytest.mark.integrations,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not find_spec("ray"), reason="ray is not installed here"),
 ]
-PATIENCE_S = 60
 TOKEN = "a-token-of-this-test-and-of-no-other"
 SMI = """#!/bin/sh
 for gpu in 0 1 2 3 4 5; do echo "$gpu, GPU-0000-$gpu, Scripted GPU"; done
@@ -103,14 +103,6 @@ class RayCluster:
                 process.kill()
 
 
-def until(condition: Callable[[], Any], limit_s: float = PATIENCE_S) -> Any:
-    end_s = time.monotonic() + limit_s
-    while not (found := condition()):
-        assert time.monotonic() < end_s, "waited in vain"
-        time.sleep(0.2)
-    return found
-
-
 def other_job(cluster: RayCluster, limit_s: float) -> dict[str, Any]:
     environ = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
     words = [sys.executable, "-c", OTHER_JOB, cluster.address, str(limit_s)]
@@ -139,7 +131,7 @@ def started(bootstrap: RayBootstrap, name: str, folder: Path, processes: list[in
     log = folder / "cluster" / f"{name}.log"
     before = log.read_text() if log.exists() else ""
     bootstrap.start(name, STAY, {"GIVEN": "given"})
-    until(lambda: log.exists() and log.read_text()[len(before) :].endswith("\n"))
+    wait_until(lambda: log.exists() and log.read_text()[len(before) :].endswith("\n"))
     words = log.read_text()[len(before) :].split()
     processes.append(int(words[0]))
     return words
@@ -196,7 +188,7 @@ def test_a_process_outlives_its_anchor_and_its_bridge_and_a_resume_finds_the_sam
     assert not {anchor.pid for anchor in guarded.anchors()} & {one.pid for one in killed}
     assert started(again, offers[1].name, tmp_path, processes)[2] == "given"
     again.close()
-    until(lambda: not guarded.anchors())
+    wait_until(lambda: not guarded.anchors())
     assert all(psutil.pid_exists(one) for one in processes)
 
 
@@ -208,10 +200,10 @@ def test_a_node_without_a_process_is_given_back_after_the_lease(
     kept, left = bootstrap.nodes()
     started(bootstrap, kept.name, tmp_path, processes)
     bootstrap.leave()
-    until(lambda: len(guarded.anchors()) == 1)
+    wait_until(lambda: len(guarded.anchors()) == 1)
     assert other_job(guarded, PATIENCE_S) == {"free": 2, "ran": True}
     os.kill(processes[0], signal.SIGKILL)
-    until(lambda: not guarded.anchors())
+    wait_until(lambda: not guarded.anchors())
 
 
 def test_a_wrong_token_and_none_are_answered_with_what_to_do(
@@ -305,7 +297,7 @@ def test_a_resume_finds_nodes_and_trials_of_a_killed_daemon(
     pair: RayCluster, tmp_path: Path
 ) -> None:
     running = search(tmp_path, pair.address, 60, 4)
-    until(lambda: len(found := steps_of(tmp_path)) == 4 and all(found.values()))
+    wait_until(lambda: len(found := steps_of(tmp_path)) == 4 and all(found.values()))
     (lock,) = tmp_path.glob("runs/*/lock")
     os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
     running.communicate(timeout=PATIENCE_S)
@@ -313,14 +305,14 @@ def test_a_resume_finds_nodes_and_trials_of_a_killed_daemon(
     said, _ = resumed.communicate(timeout=2 * PATIENCE_S)
     assert resumed.returncode == 0, said
     assert steps_of(tmp_path) == {f"{n:04}": [(1, k) for k in range(1, 61)] for n in range(4)}
-    until(lambda: not pair.anchors())
+    wait_until(lambda: not pair.anchors())
 
 
 @pytest.mark.usefixtures("token", "_notice_losses_soon")
 def test_a_search_goes_on_while_ray_dies_around_it(pair: RayCluster, tmp_path: Path) -> None:
     """Anchors, a raylet and the GCS are killed: no trial is lost, no step is taken twice."""
     running = search(tmp_path, pair.address, 60, 4)
-    until(lambda: len(found := steps_of(tmp_path)) == 4 and all(found.values()))
+    wait_until(lambda: len(found := steps_of(tmp_path)) == 4 and all(found.values()))
     for anchor in pair.anchors():
         anchor.kill()
     time.sleep(1.0)
@@ -384,13 +376,13 @@ def test_nodes_join_and_are_lost_while_their_processes_live(
     (head,) = bootstrap.nodes()
     assert head.devices == "cpu:2"
     unguarded.add("3:0")
-    first, joined = until(lambda: len(found := bootstrap.nodes()) == 2 and found)
+    first, joined = wait_until(lambda: len(found := bootstrap.nodes()) == 2 and found)
     assert (first, joined.devices) == (head, "cpu:3")
     for offer in (head, joined):
         started(bootstrap, offer.name, tmp_path, processes)
 
     unguarded.kill(1, "raylet")
-    until(lambda: bootstrap.nodes() == [head])
+    wait_until(lambda: bootstrap.nodes() == [head])
 
     unguarded.kill(0, "gcs_server")
     assert bootstrap.nodes() == [head], "a silent Ray says nothing about nodes"
