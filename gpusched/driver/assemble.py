@@ -111,7 +111,7 @@ def rules(recipe: Recipe, profile: Measured | None = None) -> Rules:
         mode=recipe.mode,
         max_atoms=recipe.max_atoms,
         sizes=recipe.sizes,
-        islands_apart=recipe.cluster is not None,
+        islands_apart=recipe.cluster is not None and not recipe.span_nodes,
         splits_batch=recipe.batch == "global",
         scaling=recipe.scaling,
         max_trials=recipe.max_trials,

@@ -20,6 +20,7 @@ from gpusched.core.events import Event, Reported
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.hub import Hub
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.protocol import Span
 from gpusched.recipe.recipe import Recipe
 
 FOREVER = float("inf")
@@ -120,6 +121,8 @@ class Setting:
     say: Callable[[str], None] = lambda _text: None
     #: The number of the last report of a trial that the search knows.
     seq_of: Callable[[int], int] = lambda _trial: 0
+    #: This machine's part of a trial whose ranks span several.
+    span_of: Callable[[int], Span | None] = lambda _trial: None
     #: Gives back reserved room on a full disk; False: there is none.
     spare: Callable[[], bool] = lambda: False
     #: This machine's name in a cluster; empty: the daemon is on this machine.

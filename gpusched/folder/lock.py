@@ -126,7 +126,36 @@ class Epoch:
             raise Fenced(self.number, newest)
 
 
-_FENCE_BYTES = 20
+_NOTE_BYTES = 80
+
+
+def read_note(path: Path) -> str:
+    """Return what another machine has written with ``write_note``; empty if it has not."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return ""
+    try:
+        text = os.read(descriptor, _NOTE_BYTES).decode("ascii", "replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+    return text.strip() if text.endswith("\n") else ""
+
+
+def write_note(path: Path, text: str) -> None:
+    """Write a line that other machines wait for, in place.
+
+    Each reader opens the file anew: a network file system then asks its server whether the file has changed, which it
+    does not for a name that was not there a moment ago. So there is a file before anybody looks.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(descriptor, f"{text:<{_NOTE_BYTES - 1}}\n".encode(), 0)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class Fence:
@@ -152,29 +181,11 @@ class Fence:
 
 def read_fence(fence: Path) -> int:
     """Return the newest incarnation of a trial that must write nothing any more; 0: there is none."""
-    try:
-        descriptor = os.open(fence, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return 0
-    try:
-        return int(os.read(descriptor, _FENCE_BYTES) or 0)
-    except (OSError, ValueError):
-        return 0
-    finally:
-        os.close(descriptor)
+    found = read_note(fence)
+    return int(found) if found.isdecimal() else 0
 
 
 def write_fence(fence: Path, incarnation: int) -> None:
-    """Keep this incarnation of a trial, and older ones, from writing. In place, and never smaller.
-
-    Each reader opens the file anew: a network file system then asks its server whether the file has changed, which it
-    does not for a name that was not there a moment ago. So there is a fence from the first launch on.
-    """
-    if fence.exists() and read_fence(fence) >= incarnation:
-        return
-    descriptor = os.open(fence, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        os.pwrite(descriptor, f"{incarnation:<{_FENCE_BYTES - 1}d}\n".encode(), 0)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Keep this incarnation of a trial, and older ones, from writing. There is a fence from the first launch on."""
+    if not fence.exists() or read_fence(fence) < incarnation:
+        write_note(fence, str(incarnation))

@@ -41,6 +41,8 @@ class TrialPaths:
     """The folder of one trial, ``trials/0007``."""
 
     root: Path
+    #: Place among the nodes of a trial that spans several: each has a shim of its own.
+    part: int = 0
 
     hparams = Entry("hparams.json")
     reports = Entry("reports.jsonl")
@@ -51,6 +53,8 @@ class TrialPaths:
     waits = Entry("waits")
     #: Number of the newest incarnation that must not write (``lock.py``); there on a cluster alone.
     fence = Entry("fence")
+    #: Where the ranks of an incarnation that spans nodes meet: its number, address and port (``lock.py``).
+    meeting = Entry("meeting")
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:08d}"
@@ -95,11 +99,18 @@ class TrialPaths:
         return self.logs(incarnation) / f"seen-{rank}.jsonl"
 
     def exit(self, incarnation: int) -> Path:
-        return self.logs(incarnation) / "exit.json"
+        return self.logs(incarnation) / f"exit{self._of_part}.json"
 
     def shim(self, incarnation: int) -> Path:
         """Return the file that identifies the shim: pid, start time, boot id."""
-        return self.logs(incarnation) / "shim.json"
+        return self.logs(incarnation) / f"shim{self._of_part}.json"
+
+    def shim_log(self, incarnation: int) -> Path:
+        return self.logs(incarnation) / f"shim{self._of_part}.log"
+
+    @property
+    def _of_part(self) -> str:
+        return f"-{self.part}" if self.part else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +161,8 @@ class ExperimentPaths:
         """The trials that have a folder; a folder that a salvage put aside does not count."""
         return numbered(self.trials)
 
-    def trial(self, trial: int) -> TrialPaths:
-        return TrialPaths(self.trials / f"{trial:04d}")
+    def trial(self, trial: int, part: int = 0) -> TrialPaths:
+        return TrialPaths(self.trials / f"{trial:04d}", part)
 
     @property
     def resolved_time(self) -> float:

@@ -203,6 +203,21 @@ class Counts(Frame, tag="counts"):
 # ---------------------------------------------------------------------- warm server and daemon
 
 
+class Span(Struct):
+    """This machine's part of a trial that spans ``parts`` nodes; all ranks meet at the ``host`` of the first.
+
+    ``host``: this machine's address, on its ``interface``; ``atoms``: of the trial.
+    """
+
+    part: Count
+    parts: Count
+    atoms: Count
+    first_rank: Count
+    world_size: Count
+    host: str
+    interface: str
+
+
 class LaunchSpec(Frame, tag="launch"):
     """All that a shim needs to run an incarnation. ``dir``: the trial's folder; ``waits``: a prestart.
 
@@ -224,6 +239,7 @@ class LaunchSpec(Frame, tag="launch"):
     epoch: Count = 0
     tether_s: Seconds = 120.0
     waits: bool = False
+    span: Span | None = None
 
 
 class Ready(Frame, tag="ready"):

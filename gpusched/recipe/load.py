@@ -267,6 +267,9 @@ def _check_values(
         found["python"], wrong = checks.check_python(fields["python"], folder, draft.launch)
         findings += wrong
     findings += checks.check_preload(draft.preload, script)
+    if draft.span_nodes and draft.launch == "cold":
+        why = "torchrun of launch: cold starts the ranks of one node: leave one of the two out"
+        findings.append((("span_nodes",), why))
     space = None
     if "space" in fields:
         space, wrong = _check_space(draft)

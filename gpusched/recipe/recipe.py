@@ -161,6 +161,12 @@ class Recipe:
         False,
         older=False,
     )
+    span_nodes: bool = key(
+        "Whether a trial may run on several nodes of a cluster at once. Its ranks then speak over the network between "
+        "the nodes, where torch asks for no password.",
+        False,
+        older=False,
+    )
     gpus_per_atom: int = key("GPUs in one atom.", 1, limits=(1, 64))
     atoms_per_gpu: int = key(
         "Atoms of one GPU, for small models: so many trials share it.", 1, older=1, limits=(1, 8)
@@ -389,7 +395,7 @@ class Recipe:
         """Return the keys that ask for more atoms than there are, each with a message."""
         found: list[tuple[tuple[str, ...], str]] = []
         there_are = f"there are {total}" if total != 1 else "there is 1"
-        if self.cluster is not None:
+        if self.cluster is not None and not self.span_nodes:
             there_are = f"a trial runs on one node, and the largest has {total}"
         if total < 1:
             found.append(

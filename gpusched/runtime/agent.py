@@ -26,6 +26,7 @@ from torch.distributed.elastic.multiprocessing.api import (
 )
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
+from gpusched.folder.lock import write_note
 from gpusched.protocol import LaunchSpec
 from gpusched.runtime.birth import Body, Unborn, fork_ranks
 from gpusched.runtime.rendezvous import LOOPBACK, LoopbackRendezvous
@@ -44,13 +45,13 @@ class RankFiles(LogsSpecs):
         return str(self._shim.paths.logs(self._shim.incarnation))
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        paths, incarnation = self._shim.paths, self._shim.incarnation
-        errors = {rank: str(paths.error_file(incarnation, rank)) for rank in envs}
+        paths, incarnation, first = self._shim.paths, self._shim.incarnation, self._shim.first_rank
+        errors = {rank: str(paths.error_file(incarnation, first + rank)) for rank in envs}
         for rank, path in errors.items():
             envs[rank]["TORCHELASTIC_ERROR_FILE"] = path
         return LogsDest(
-            stdouts={rank: str(paths.log(incarnation, rank, "out")) for rank in envs},
-            stderrs={rank: str(paths.log(incarnation, rank, "err")) for rank in envs},
+            stdouts={rank: str(paths.log(incarnation, first + rank, "out")) for rank in envs},
+            stderrs={rank: str(paths.log(incarnation, first + rank, "err")) for rank in envs},
             error_files=errors,
         )
 
@@ -85,8 +86,11 @@ class ForkedRanks(PContext):
             }
             unborn.begin(environment, (self.stdouts[rank], self.stderrs[rank]))
             self._pids[rank] = unborn.pid
-        self._rendezvous.serve()
-        self._shim.started(self._pids)
+        store = self._rendezvous.serve()
+        if (span := self._shim.spec.span) is not None and not span.part:
+            where = f"{self._shim.incarnation} {span.host} {store.port}"
+            write_note(self._shim.paths.meeting, where)
+        self._shim.started({self._shim.first_rank + rank: pid for rank, pid in self._pids.items()})
 
     def pids(self) -> dict[int, int]:
         return self._pids
@@ -102,9 +106,9 @@ class ForkedRanks(PContext):
         if shim.word is not None or not any(shim.codes.values()):
             return RunProcsResult(done, {}, self.stdouts, self.stderrs)
         failures = {
-            rank: ProcessFailure(rank, self._pids[rank], code, error_file="")
-            for rank, code in shim.codes.items()
-            if code
+            rank: ProcessFailure(rank, pid, code, error_file="")
+            for rank, pid in self._pids.items()
+            if (code := shim.codes.get(shim.first_rank + rank))
         }
         return RunProcsResult({}, failures, self.stdouts, self.stderrs)
 
@@ -121,7 +125,9 @@ class ForkedRanks(PContext):
 def run_agent(shim: Shim, unborn: Sequence[Unborn]) -> None:
     """Run the incarnation's ranks, forked already, under the elastic agent until none is left."""
     run_id = f"gpusched-{shim.trial}-{shim.incarnation}"
-    rendezvous = LoopbackRendezvous(run_id, late=True)
+    span = shim.spec.span
+    host = span.host if span is not None and not span.part else LOOPBACK
+    rendezvous = LoopbackRendezvous(run_id, host, late=True)
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
 
     def start_processes(**agent: Any) -> PContext:

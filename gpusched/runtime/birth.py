@@ -17,12 +17,15 @@ import os
 import sys
 import tempfile
 import threading
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gpusched.folder.lock import read_note
+from gpusched.folder.paths import TrialPaths
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES, mark_of, read_file
 from gpusched.protocol import Begin, LaunchSpec
 from gpusched.protocol.lines import encode, to_unborn
@@ -30,6 +33,7 @@ from gpusched.protocol.lines import encode, to_unborn
 Body = Callable[[LaunchSpec, int], None]
 
 _PR_SET_NAME = 15
+_LOOK_S = 0.05
 _OOM_SCORE = "500"
 _OPENBLAS_NAMES = tuple(
     f"{before}openblas_set_num_threads{after}" for before in ("scipy_", "") for after in ("64_", "")
@@ -80,6 +84,8 @@ def _live(spec: LaunchSpec, local_rank: int, line: int, body: Body) -> NoReturn:
             text = told.read()
         if text:
             _enter(to_unborn(text))
+            if spec.span is not None and spec.span.part:
+                _find_meeting(spec)
             code = _run(spec, local_rank, body)
             _tear_down()
     except BaseException:
@@ -118,6 +124,17 @@ def _enter(begin: Begin) -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True)
+
+
+def _find_meeting(spec: LaunchSpec) -> None:
+    """Wait until the first node of the trial says where the ranks of all nodes meet."""
+    path = TrialPaths(Path(spec.dir)).meeting
+    while True:
+        number, _, where = read_note(path).partition(" ")
+        if number == str(spec.incarnation):
+            os.environ["MASTER_ADDR"], _, os.environ["MASTER_PORT"] = where.partition(" ")
+            return
+        time.sleep(_LOOK_S)
 
 
 def redirect(path: Path | str, *descriptors: int) -> None:

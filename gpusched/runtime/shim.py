@@ -73,7 +73,11 @@ class Shim:
         self.trial = spec.trial
         self.incarnation = spec.incarnation
         self.size = spec.ranks
-        self.paths = TrialPaths(Path(spec.dir))
+        span = spec.span
+        self.paths = TrialPaths(Path(spec.dir), span.part if span is not None else 0)
+        #: Number of the first rank here, and of all ranks of the trial.
+        self.first_rank = span.first_rank if span is not None else 0
+        self.world_size = span.world_size if span is not None else spec.ranks
         self.me = Identity(os.getpid(), start_time(os.getpid()) or 0)
         self.codes: dict[int, int] = {}
         self.launch_error: str | None = None
@@ -126,7 +130,7 @@ class Shim:
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
         os.close(null)
-        redirect(self.paths.logs(self.incarnation) / "shim.log", 1, 2)
+        redirect(self.paths.shim_log(self.incarnation), 1, 2)
         os.environ.update(self.environment)
         self._bell.setblocking(False)
         self._wake.setblocking(False)
@@ -309,7 +313,8 @@ class Shim:
         error = None
         if self.word is None and not stopped:
             starved = _oom_kills() > self._oom_kills
-            error = outcome.first_error(self.paths, self.incarnation, self.size, bad, starved)
+            ranks = self.world_size
+            error = outcome.first_error(self.paths, self.incarnation, ranks, bad, starved)
             if error is None and self.launch_error is not None:
                 error = RankError(self.launch_error)
         record = outcome.verdict(word=self.word, asked_to_stop=stopped, codes=codes, error=error)

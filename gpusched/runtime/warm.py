@@ -178,7 +178,7 @@ class WarmServer:
         self._listen(0.0)  # a launch for a daemon that has gone meanwhile must not begin
         if self._line is None or self._imports.taint:
             return
-        if self._light and spec.ranks > 1:
+        if self._light and (spec.ranks > 1 or spec.span is not None):
             self._light = False
             try:
                 import_agent()

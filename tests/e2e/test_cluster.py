@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import psutil
 
+from gpusched.folder.paths import ExperimentPaths
 from tests.e2e.sandbox import Sandbox
 
 
@@ -24,3 +27,33 @@ def test_more_atoms_than_the_largest_node_has_are_refused_and_the_nodes_let_go(
     assert not [
         p.pid for p in psutil.process_iter(["cmdline"]) if folder in (p.info["cmdline"] or [])
     ]
+
+
+def test_a_trial_that_spans_two_nodes_outlives_a_killed_daemon(sandbox: Sandbox) -> None:
+    """Neither step is trained twice, and no rank is started again."""
+    (disk := sandbox.root / "tmp").mkdir()
+    steps = 100
+    recipe = sandbox.recipe(
+        "good.py",
+        devices="auto",
+        sizes=[3],
+        max_trials=1,
+        span_nodes=True,
+        policy={"name": "fifo", "R": steps},
+        try_first=[{"x": 0.5, "step_s": 0.05}],
+        space={"x": {"uniform": [0, 1]}, "step_s": {"uniform": [0, 1]}},
+    )
+    command = ("run", recipe, "--cluster", "local:2x2", "--detach")
+    begun = sandbox.gpusched(*command, TMPDIR=str(disk))
+    assert begun.code == 0, begun.text
+    sandbox.wait_for(lambda view: view["trials"] and view["trials"][0]["step"] >= 5)
+    sandbox.kill_daemon()
+    resumed = sandbox.gpusched("resume", TMPDIR=str(disk))
+    assert resumed.code == 0, resumed.text
+    trial = ExperimentPaths(sandbox.experiment).trial(0)
+    rows = [json.loads(line) for line in trial.reports.read_text().splitlines()]
+    assert [(row["i"], row["k"]) for row in rows] == [(1, k) for k in range(1, steps + 1)]
+    for rank in range(3):
+        assert f"hello from rank {rank} of 3" in trial.log(1, rank, "out").read_text()
+    (best,) = [json.loads(sandbox.gpusched("best", "--json").out)]
+    assert (best["step"], best["atoms"]) == (steps, 3)

@@ -3,7 +3,9 @@
     command ──▶ the node that its devices name ──line──▶ the node's local executor (``node.py``)
     events  ◀── restamped with this daemon's clock ◀── the same line
 
-* A trial is on one node. Its devices are called ``node/device``, and a node is an island.
+* Devices are called ``node/device``, and a node is an island. A trial is on one node, or with ``span_nodes`` has a part
+  on each of several. The node of its rank 0 speaks for it, and its end is told when no part is left: a part that ends
+  badly has the others killed.
 * The trials of a node that is given up (``members.py``) are lost. A fence is raised for each of them first, so that no
   process of theirs writes any more (``folder/lock.py``); while that fails, the trial is not told of, as it would be
   launched beside one that may still write.
@@ -29,6 +31,10 @@ from gpusched.executors.live import LiveBase
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import write_fence
 from gpusched.folder.reports import reports_after
+
+PART_GRACE_S = 2.0
+"""Time for the ranks of a part to end after another part has ended badly: they wait for ranks that are gone."""
+WELL = ("yielded", "finished")
 
 
 class ClusterExecutor(LiveBase):
@@ -57,6 +63,8 @@ class ClusterExecutor(LiveBase):
         self._listed: tuple[Device, ...] | None = None
         #: Of each trial, the newest incarnation that was launched.
         self._launched: dict[int, int] = {}
+        #: Ends of parts of trials of which other parts are left; that of rank 0 first.
+        self._ends: dict[int, list[TrialExited]] = {}
         #: Incarnations of nodes that were given up whose fence could not be raised yet.
         self._unfenced: list[tuple[Node, LiveTrial]] = []
 
@@ -69,9 +77,11 @@ class ClusterExecutor(LiveBase):
         match command:
             case Launch():
                 self._launch(command)
-            case Yield() | Save() | Kill():
-                node = self._home(command.trial, command.incarnation)
-                if node is not None:
+            case Yield() | Save():
+                if (node := self._home(command.trial, command.incarnation)) is not None:
+                    node.ask(command)
+            case Kill():
+                for node in self._homes(command.trial, command.incarnation):
                     node.ask(command)
             case ConfirmRelease(devices):
                 for name in {node_of(device): None for device in devices}:
@@ -85,12 +95,12 @@ class ClusterExecutor(LiveBase):
 
     def expect(self, trial: int, launch: Launch | None, interval_s: float) -> None:
         """Pass on the next launch of a trial if it is on the same node: a state in memory does not leave its node."""
-        node = next((node for node in self._nodes if trial in node.trials), None)
-        if node is None:
+        homes = {node.name for node in self._nodes if trial in node.trials}
+        if len(homes) != 1:
             return
-        if launch is not None and node_of(launch.devices[0]) != node.name:
+        if launch is not None and homes != set(map(node_of, launch.devices)):
             launch = None
-        node.send(frames.Expect(trial, launch, interval_s))
+        self.members.nodes[homes.pop()].send(frames.Expect(trial, launch, interval_s))
 
     def acknowledge(self, report: Reported) -> None:
         node = self._home(report.trial, report.incarnation)
@@ -139,11 +149,19 @@ class ClusterExecutor(LiveBase):
     def _nodes(self) -> list[Node]:
         return list(self.members.nodes.values())
 
+    def _homes(self, trial: int, incarnation: int) -> list[Node]:
+        """Return the nodes on which parts of this incarnation are."""
+        return [
+            node
+            for node in self._nodes
+            if (found := node.trials.get(trial)) is not None
+            and found.live.incarnation == incarnation
+        ]
+
     def _home(self, trial: int, incarnation: int) -> Node | None:
-        """Return the node on which this incarnation is."""
-        for node in self._nodes:
-            found = node.trials.get(trial)
-            if found is not None and found.live.incarnation == incarnation:
+        """Return the node of rank 0 of this incarnation."""
+        for node in self._homes(trial, incarnation):
+            if node.leads(node.trials[trial].live):
                 return node
         return None
 
@@ -155,33 +173,65 @@ class ClusterExecutor(LiveBase):
         if command.incarnation <= self._launched.get(command.trial, 0):
             return
         self._launched[command.trial] = command.incarnation
-        node = self.members.nodes[node_of(command.devices[0])]
+        nodes = [self.members.nodes[name] for name in dict.fromkeys(map(node_of, command.devices))]
         seq = self._setting.seq_of(command.trial)
-        why = f"node {node.name} was lost" if node.state == "lost" else ""
-        if why := why or self._raise_fence(command.trial, 0):
-            live = LiveTrial(command.trial, command.incarnation, command.devices, seq)
-            self._exit(live, why, unbegun=True)
-        else:
+        lost = [node.name for node in nodes if node.state == "lost"]
+        why = f"node {lost[0]} was lost" if lost else ""
+        if why := why or self._lay_notes(command.trial, spans=len(nodes) > 1):
+            self._events.append(self._lost_end(command.trial, command.incarnation, why, True))
+            return
+        for node in nodes:
             node.launch(command, seq)
 
-    def _exit(self, live: LiveTrial, error: str, *, unbegun: bool) -> None:
-        self._events.append(
-            TrialExited(
-                at=self.now(),
-                trial=live.trial,
-                incarnation=live.incarnation,
-                outcome="lost",
-                error=error,
-                unbegun=unbegun,
-            )
+    def _lay_notes(self, trial: int, *, spans: bool) -> str:
+        """Make the files of a trial that nodes look at before anything is written to them; say why not."""
+        paths = self._paths.trial(trial)
+        try:
+            private_folder(paths.root)
+            write_fence(paths.fence, 0)
+            if spans:
+                paths.meeting.touch(0o600)
+        except OSError as error:
+            return f"{error.filename or paths.root} cannot be written ({error.strerror})"
+        return ""
+
+    def _lost_end(self, trial: int, incarnation: int, error: str, unbegun: bool) -> TrialExited:
+        return TrialExited(
+            at=self.now(),
+            trial=trial,
+            incarnation=incarnation,
+            outcome="lost",
+            error=error,
+            unbegun=unbegun,
         )
+
+    def _ended(self, end: TrialExited, *, is_first: bool) -> None:
+        """Take the end of a part; the last one tells of the trial's. ``is_first``: rank 0 was on it."""
+        ends = self._ends.setdefault(end.trial, [])
+        ends.insert(0 if is_first else len(ends), end)
+        if left := self._homes(end.trial, end.incarnation):
+            if end.outcome not in WELL:
+                for node in left:
+                    node.ask(Kill(end.trial, end.incarnation, PART_GRACE_S))
+            return
+        del self._ends[end.trial]
+        if (
+            ends[0].outcome not in WELL
+        ):  # the node before the trial, the trial before what was done about it
+            ends.sort(key=lambda one: (one.outcome != "lost", one.outcome == "killed"))
+        self._events.append(ends[0])
 
     # ------------------------------------------------------------------ nodes
 
     def _heard(self, node: Node, frame: Any) -> None:
         match frame:
             case frames.Happened() if node.state != "lost":
-                self._events += node.take(frame, self.now())
+                for event in node.take(frame, self.now()):
+                    if isinstance(event, TrialExited):
+                        part = node.trials.pop(event.trial)
+                        self._ended(event, is_first=node.leads(part.live))
+                    else:
+                        self._events.append(event)
             case frames.Answered(device=device, why=why):
                 for answered in node.answers.pop(device, []):
                     answered(why)
@@ -205,30 +255,28 @@ class ClusterExecutor(LiveBase):
             self._timers.after(BEAT_S, self._fence)
 
     def _fenced(self, node: Node, live: LiveTrial) -> bool:
-        why = self._raise_fence(live.trial, live.incarnation)
-        if why:
-            self.members.complain(
-                f"trial {live.trial} waits: node {node.name} may still write to it, as {why}; trying again"
-            )
-        return not why
-
-    def _raise_fence(self, trial: int, incarnation: int) -> str:
-        """Keep this incarnation, and older ones, from writing (0: none yet); say why that cannot be done."""
-        paths = self._paths.trial(trial)
+        """Keep an incarnation that was on a node that is lost, and older ones, from writing; False where that fails."""
+        fence = self._paths.trial(live.trial).fence
         try:
-            private_folder(paths.root)
-            write_fence(paths.fence, incarnation)
+            write_fence(fence, live.incarnation)
         except OSError as error:
-            return f"{paths.fence} cannot be written ({error.strerror})"
-        return ""
+            self.members.complain(
+                f"trial {live.trial} waits: node {node.name} may still write to it, as {fence} cannot be written "
+                f"({error.strerror}); trying again"
+            )
+            return False
+        return True
 
     def _tell_lost(self, is_over: Callable[[Node, LiveTrial], bool]) -> None:
         """Tell of lost incarnations that write no more: their last words, and their ends."""
         lost, self._unfenced = self._unfenced, []
         for node, live in lost:
             if is_over(node, live):
-                self._events += self._last_words(live)
-                self._exit(live, f"node {node.name} was lost", unbegun=False)
+                if node.leads(live):
+                    self._events += self._last_words(live)
+                why = f"node {node.name} was lost"
+                end = self._lost_end(live.trial, live.incarnation, why, False)
+                self._ended(end, is_first=node.leads(live))
             else:
                 self._unfenced.append((node, live))
 

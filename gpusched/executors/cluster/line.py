@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from gpusched.errors import GpuschedError
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import private_folder, read_json, write_durably
@@ -196,6 +198,14 @@ def interface_towards(host: str) -> str:
             return str(probe.getsockname()[0])
         except OSError as error:
             raise GpuschedError(f"no way leads from here to node {host}: {error}") from None
+
+
+def interface_of(address: str) -> str:
+    """Return the name of the network interface with this address. Raises GpuschedError."""
+    for name, known in psutil.net_if_addrs().items():
+        if any(one.address == address for one in known):
+            return name
+    raise GpuschedError(f"no network interface of this machine has the address {address}")
 
 
 def home_of(shared: Path, name: str) -> Path:

@@ -18,12 +18,12 @@ import shutil
 import sys
 import time
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -39,7 +39,8 @@ from gpusched.core.events import (
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.base import Setting
 from gpusched.executors.cluster import frames
-from gpusched.executors.cluster.line import Keys, dial, home_of, is_over
+from gpusched.executors.cluster.line import Keys, dial, home_of, interface_of, is_over
+from gpusched.executors.cluster.nodes import node_of
 from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.settings import devices_of
@@ -48,7 +49,7 @@ from gpusched.folder.lock import Epoch, Lock, read_fence
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import Hunt
 from gpusched.processes.identity import incarnations_left
-from gpusched.protocol import Report
+from gpusched.protocol import Report, Span
 from gpusched.recipe.recipe import Recipe
 
 BEAT_S = 1.0
@@ -63,7 +64,6 @@ LEAVE_AFTER_S = 900.0
 HUNT_S = 30.0
 BACKLOG_BYTES = 1 << 30
 """Reports that a daemon has missed, while it reads them; more would end the line, and all of its trials with it."""
-Named = TypeVar("Named", bound=Launch | ConfirmRelease)
 LINKS = ("trials", "worker.json", "written")
 
 
@@ -135,7 +135,11 @@ class Session:
         self._peer.be_client(BACKLOG_BYTES)
         self._peer.hear(frames.to_node, self._said)
         self._executor: TorchrunExecutor | None = None
+        #: This machine's address on the way to the daemon, by which other nodes reach it.
+        self._host: str = line.getsockname()[0]
+        self._gpus_per_atom = 1
         self._seqs: dict[int, int] = {}
+        self._spans: dict[int, Span | None] = {}
         self._heard_s = self._beat_s = 0.0
         #: Why this node can run no trial; empty where it can.
         self.why_not = ""
@@ -177,6 +181,29 @@ class Session:
         """Return the cluster's name of a device of this node."""
         return f"{self._node.name}/{device}"
 
+    def _own(self, devices: Iterable[str]) -> tuple[str, ...]:
+        """Return those of these devices that are this node's, by the executor's names."""
+        names = (device.partition("/") for device in devices)
+        return tuple(name for node, _, name in names if node == self._node.name)
+
+    def _span(self, devices: Sequence[str]) -> Span | None:
+        """Return this node's part of a trial on these devices; None where it has all."""
+        homes = [node_of(device) for device in devices]
+        nodes = list(dict.fromkeys(homes))
+        if len(nodes) == 1:
+            return None
+        part = nodes.index(self._node.name)
+        ranks = 1 if "/cpu:" in devices[0] else self._gpus_per_atom
+        return Span(
+            part=part,
+            parts=len(nodes),
+            atoms=len(devices),
+            first_rank=ranks * sum(home in nodes[:part] for home in homes),
+            world_size=ranks * len(devices),
+            host=self._host,
+            interface=interface_of(self._host),
+        )
+
     # ------------------------------------------------------------------ what the daemon says
 
     def _said(self, frame: Any) -> None:
@@ -199,23 +226,26 @@ class Session:
             case frames.Do():
                 command = frame.read()
                 if isinstance(command, Launch | ConfirmRelease):
-                    command = _with_own_names(command)
+                    devices = command.devices
+                    command = msgspec.structs.replace(command, devices=self._own(devices))
                 if isinstance(command, Launch):
+                    self._spans[command.trial] = self._span(devices)
                     self._seqs[command.trial] = frame.seq
                     if self._is_fenced(command):
                         return
                 executor.execute(command)
             case frames.Expect(trial=trial, launch=launch, interval_s=interval_s):
-                own = _with_own_names(launch) if launch is not None else None
-                executor.expect(trial, own, interval_s)
+                if launch is not None:
+                    launch = msgspec.structs.replace(launch, devices=self._own(launch.devices))
+                executor.expect(trial, launch, interval_s)
             case frames.Ack(trial=trial, incarnation=incarnation, seq=seq):
                 report = Report(incarnation, seq, 0)
                 executor.acknowledge(Reported(at=0.0, trial=trial, report=report, metric=None))
             case frames.Readmit(device=device):
-                executor.readmit(_own_name(device), partial(self._answer, device))
+                executor.readmit(self._own([device])[0], partial(self._answer, device))
             case frames.LetGo(device=device):
                 try:
-                    executor.let_go(_own_name(device))
+                    executor.let_go(self._own([device])[0])
                 except GpuschedError as error:
                     self._say(str(error))
             case _:
@@ -235,6 +265,7 @@ class Session:
         """Make the executor, open the devices, and show that this node writes where the daemon reads."""
         node = self._node
         recipe = node.recipe_here(welcome.recipe)
+        self._gpus_per_atom = recipe.gpus_per_atom
         proof = self._prove()
         setting = Setting(
             paths=node.paths,
@@ -244,6 +275,7 @@ class Session:
             epoch=Epoch(node.paths.root, 0).number,
             say=self._say,
             seq_of=lambda trial: self._seqs.get(trial, 0),
+            span_of=self._spans.get,
             node=node.name,
         )
         self._executor = TorchrunExecutor(setting, devices_of(recipe, node.paths.root, ()))
@@ -290,10 +322,11 @@ class Session:
             self._say(f"ended what was left of trial {trial}, launch {incarnation}")
         for one in frame.live:
             self._seqs[one.trial] = one.last_seq
-        own = [replace(one, devices=tuple(map(_own_name, one.devices))) for one in frame.live]
+            self._spans[one.trial] = self._span(one.devices)
+        own = [replace(one, devices=self._own(one.devices)) for one in frame.live]
         events = executor.reconcile(own)
         for device, reason in frame.kept_out.items():
-            executor.keep_out(_own_name(device), reason)
+            executor.keep_out(self._own([device])[0], reason)
         self._tell(events)
         self._peer.send(frames.Reconciled())
 
@@ -308,15 +341,6 @@ class Session:
                     pass
         for frame in frames.Happened.of(events):
             self._peer.send(frame)
-
-
-def _own_name(device: str) -> str:
-    """Return the executor's name of a device."""
-    return device.partition("/")[2]
-
-
-def _with_own_names(command: Named) -> Named:
-    return msgspec.structs.replace(command, devices=tuple(map(_own_name, command.devices)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -33,7 +33,7 @@ NodeState = Literal["absent", "joining", "up", "away", "lost"]
 
 @dataclass
 class Trial:
-    """An incarnation on a node; ``asked``: commands about it, the newest of each kind."""
+    """An incarnation on a node, or its part of one. ``asked``: commands about it, the newest of each kind."""
 
     live: LiveTrial
     #: Its launch, as long as the node could not be told.
@@ -60,6 +60,10 @@ class Node:
     #: Devices in quarantine for a reason that may pass, and the reason.
     kept_out: dict[str, str] = field(default_factory=dict)
     answers: dict[str, list[Callable[[str], None]]] = field(default_factory=dict)
+
+    def leads(self, live: LiveTrial) -> bool:
+        """Whether rank 0 of an incarnation is on this node."""
+        return node_of(live.devices[0]) == self.name
 
     def send(self, frame: Frame) -> None:
         """Send a frame if the node can take commands; what it must not miss is kept elsewhere."""
@@ -135,6 +139,8 @@ class Node:
         trial = self.trials.get(getattr(event, "trial", -1))
         if trial is None or trial.live.incarnation != getattr(event, "incarnation", -1):
             return False
+        if not (self.leads(trial.live) or isinstance(event, TrialExited)):
+            return False  # rank 0's node tells all but the end of its part
         match event:
             case Reported():
                 if event.seq <= trial.live.last_seq:
@@ -143,8 +149,6 @@ class Node:
             case CheckpointSaved():
                 trial.live = replace(trial.live, saved_step=event.step)
                 trial.asked.pop(Save, None)
-            case TrialExited():
-                del self.trials[event.trial]
             case _:
                 pass
         return True

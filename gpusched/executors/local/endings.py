@@ -57,7 +57,7 @@ def _last_moments(incarnation: Incarnation, status: object) -> str:
     if isinstance(status, int):
         code = os.waitstatus_to_exitcode(status)
         text += f" ({outcome.signal_name(-code) if code < 0 else f'exit code {code}'})"
-    last = outcome.last_line(incarnation.paths.logs(incarnation.number) / "shim.log")
+    last = outcome.last_line(incarnation.paths.shim_log(incarnation.number))
     return f"{text}: {last}" if last else text
 
 

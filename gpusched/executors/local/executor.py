@@ -35,6 +35,7 @@ from gpusched.executors.local.prestart import Prestart, Prestarts
 from gpusched.executors.local.server import Server
 from gpusched.executors.local.settings import Limits, cold_on_slices, devices_of
 from gpusched.executors.local.stopping import Stopping
+from gpusched.folder.paths import TrialPaths
 from gpusched.processes.identity import Identity
 from gpusched.protocol import Exited, Launched, LaunchFailed, PreloadFailed, Ready, ShimDied
 from gpusched.protocol.lines import FromServer
@@ -148,10 +149,14 @@ class TorchrunExecutor(LiveBase):
             return
         if self.prestarts.take(command):
             return
-        paths = self._paths.trial(command.trial)
+        paths = self._paths_of(command.trial)
         incarnation = Incarnation(command.trial, command.incarnation, command.devices, paths)
         self.roster.current[command.trial] = incarnation
         self._launcher.launch(incarnation, command)
+
+    def _paths_of(self, trial: int) -> TrialPaths:
+        span = self._setting.span_of(trial)
+        return self._paths.trial(trial, span.part if span is not None else 0)
 
     def _atoms_of(self, trial: int) -> int | None:
         incarnation = self.roster.current.get(trial)
@@ -269,7 +274,7 @@ class TorchrunExecutor(LiveBase):
 
     def _reconcile(self, one: LiveTrial, *, is_due: bool) -> None:
         """Find out what became of an incarnation. ``is_due``: false for a prestart whose shim was not told it was."""
-        paths = self._paths.trial(one.trial)
+        paths = self._paths_of(one.trial)
         incarnation = Incarnation(one.trial, one.incarnation, one.devices, paths)
         incarnation.last_seq, incarnation.saved_step = one.last_seq, one.saved_step
         incarnation.prestart = None if is_due else Prestart()

@@ -20,7 +20,7 @@ from gpusched.executors.local.server import Server
 from gpusched.executors.local.settings import given_env
 from gpusched.folder.files import private_folder, write_aside
 from gpusched.folder.reports import last_seq
-from gpusched.protocol import LaunchSpec
+from gpusched.protocol import LaunchSpec, Span
 from gpusched.space import arguments
 
 _DEVICES = re.compile(r"CUDA_|GPUSCHED_")
@@ -130,6 +130,7 @@ class Launcher:
 
     def _spec(self, incarnation: Incarnation, placement: Placement, args: list[str]) -> LaunchSpec:
         recipe, cpus = self._recipe, placement.rank_cpus
+        span = self._setting.span_of(incarnation.trial)
         return LaunchSpec(
             trial=incarnation.trial,
             incarnation=incarnation.number,
@@ -139,12 +140,16 @@ class Launcher:
             script=str(recipe.cwd / recipe.script),
             args=args,
             cwd=str(self._working_directory(incarnation)),
-            env=self._environment(incarnation, placement),
-            rank_env=[self._of_rank(one) for one in placement.rank_env],
+            env=self._environment(incarnation, placement, span),
+            rank_env=[
+                {**self._of_rank(one), **(_spanning(span, rank) if span is not None else {})}
+                for rank, one in enumerate(placement.rank_env)
+            ],
             rank_cpus=None if cpus is None else [list(one) for one in cpus],
             python=str(recipe.python or sys.executable),
             epoch=self._setting.epoch,
             tether_s=self._tether_s,
+            span=span,
         )
 
     def _working_directory(self, incarnation: Incarnation) -> Path:
@@ -163,7 +168,9 @@ class Launcher:
             **{name: theirs[name] for name in theirs if not _DEVICES.match(name)},
         }
 
-    def _environment(self, incarnation: Incarnation, placement: Placement) -> dict[str, str]:
+    def _environment(
+        self, incarnation: Incarnation, placement: Placement, span: Span | None
+    ) -> dict[str, str]:
         return {
             "NCCL_SOCKET_IFNAME": "lo",
             "GLOO_SOCKET_IFNAME": "lo",
@@ -173,10 +180,25 @@ class Launcher:
             "GPUSCHED_TRIAL": str(incarnation.trial),
             "GPUSCHED_TRIAL_DIR": str(incarnation.paths.own),
             "GPUSCHED_INCARNATION": str(incarnation.number),
-            "GPUSCHED_ATOMS": str(len(incarnation.devices)),
+            "GPUSCHED_ATOMS": str(len(incarnation.devices) if span is None else span.atoms),
             "GPUSCHED_DEVICE": placement.kind,
             **({"GPUSCHED_NODE": self._setting.node} if self._setting.node else {}),
         }
+
+
+def _spanning(span: Span, local_rank: int) -> dict[str, str]:
+    """Say to a rank what torchrun's agent, which knows the ranks of its own node alone, cannot."""
+    rank, size = str(span.first_rank + local_rank), str(span.world_size)
+    return {
+        "RANK": rank,
+        "ROLE_RANK": rank,
+        "WORLD_SIZE": size,
+        "ROLE_WORLD_SIZE": size,
+        "GROUP_RANK": str(span.part),
+        "GROUP_WORLD_SIZE": str(span.parts),
+        "NCCL_SOCKET_IFNAME": span.interface,
+        "GLOO_SOCKET_IFNAME": span.interface,
+    }
 
 
 def _write_hparams(path: Path, data: bytes) -> None:

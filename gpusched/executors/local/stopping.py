@@ -101,7 +101,11 @@ class Stopping:
     def hunt(self, incarnation: Incarnation) -> None:
         """Kill what an incarnation left behind, then end it."""
         if self._roster.has(incarnation):
-            self._round(incarnation, Hunt(self._paths, incarnation.trial, incarnation.number))
+            self._round(incarnation, self._hunt(incarnation))
+
+    def _hunt(self, incarnation: Incarnation) -> Hunt:
+        part = incarnation.paths.part
+        return Hunt(self._paths, incarnation.trial, incarnation.number, part)
 
     def _round(self, incarnation: Incarnation, hunt: Hunt) -> None:
         if not self._roster.has(incarnation):
@@ -116,7 +120,7 @@ class Stopping:
     def _give_up(self, incarnation: Incarnation) -> None:
         if not self._roster.has(incarnation):
             return
-        hunt = Hunt(self._paths, incarnation.trial, incarnation.number)
+        hunt = self._hunt(incarnation)
         self._inventory.hold(incarnation.devices, hunt)
         outcome: Outcome = "lost" if incarnation.stop_grace_s is None else "killed"
         self._end(incarnation, incarnation.exited(outcome, f"{hunt.describe()} cannot be killed"))

@@ -55,11 +55,17 @@ def train(steps: int, *, fails_at: int = 0, pause_s: float = 0.01) -> dict[str, 
 class Bed:
     """An experiment's folder, its executor, and the processes of its nodes."""
 
-    def __init__(self, folder: Path, address: str = "local:2x2", lost_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        address: str = "local:2x2",
+        lost_s: float = 10.0,
+        script: str = TRAIN,
+    ) -> None:
         self.paths = ExperimentPaths(folder)
         self.address = address
         self.lost_s = lost_s
-        (folder / "train.py").write_text(TRAIN)
+        (folder / "train.py").write_text(script)
         recipe = {"script": "train.py", "metric": "accuracy", "deadline": "1h", "cluster": address}
         recipe["policy"] = {"name": "asha", "R": 1_000_000}  # no trial ends by itself
         recipe["space"] = {name: {"uniform": [0, 1]} for name in train(1)}
