@@ -109,6 +109,9 @@ class FakeDriver:
         self.init_code = pynvml.NVML_SUCCESS
         self.init_blocks_until = 0.0
         self.inits = 0
+        #: Filled by ``installed``.
+        self.addresses: dict[int, FakeGpu] = {}
+        self.boards: dict[int, FakeGpu] = {}
         self.events: list[tuple[FakeGpu, int, int]] = []
         #: The GPUs of each set of events.
         self.heard: dict[int, list[FakeGpu]] = {}
@@ -121,10 +124,10 @@ class FakeDriver:
         return [g for one in self.gpus for g in (one, *one.slices)]
 
     def at(self, address: int) -> FakeGpu | None:
-        return next((gpu for gpu in self.everything() if gpu.address == address), None)
+        return self.addresses.get(address)
 
     def board(self, gpu: FakeGpu) -> FakeGpu:
-        return next(one for one in self.gpus if gpu is one or gpu in one.slices)
+        return self.boards[id(gpu)]
 
     def start(self, gpu: FakeGpu, pid: int, memory: int, **process: Any) -> Context:
         """A process opens a context now."""

@@ -23,7 +23,7 @@ def _number(argument: Any) -> int:
 
 
 def _address(pointer: Any) -> int:
-    return ctypes.cast(pointer, ctypes.c_void_p).value or 0
+    return ctypes.c_void_p.from_buffer(pointer).value or 0
 
 
 def _set_pointer(reference: Any, address: int) -> None:
@@ -35,32 +35,34 @@ class FakeLibrary:
 
     def __init__(self, driver: FakeDriver) -> None:
         self._driver = driver
+        self._functions = FakeFunctions(driver)
 
-    def __getattribute__(self, name: str) -> Any:
-        if not name.startswith("nvml"):
-            return object.__getattribute__(self, name)
-        driver = object.__getattribute__(self, "_driver")
-        if name in driver.missing:
+    def __getattr__(self, name: str) -> Any:
+        if name in self._driver.missing:
             raise AttributeError(name)
-        function = object.__getattribute__(self, name)
-        if name.startswith("nvmlDevice") and not name.startswith("nvmlDeviceGetHandleBy"):
+        function = getattr(self._functions, name)
+        by_name = ("nvmlDeviceGetHandleBy", "nvmlDeviceGetCount")
+        if not name.startswith("nvmlDevice") or name.startswith(by_name):
+            return function
+        driver, sick = self._driver, self._functions.sick
 
-            def guarded(*arguments: Any) -> int:
-                code = self._guard(name, arguments)
-                return code if code else int(function(*arguments))
+        def guarded(handle: Any, *arguments: Any) -> int:
+            driver.calls[name] = driver.calls.get(name, 0) + 1
+            gpu = driver.at(_address(handle))
+            if gpu is None:
+                return pynvml.NVML_ERROR_INVALID_ARGUMENT
+            return sick(gpu, name) or int(function(handle, *arguments))
 
-            return guarded if name not in ("nvmlDeviceGetCount_v2",) else function
-        return function
+        return guarded
 
-    def _guard(self, name: str, arguments: tuple[Any, ...]) -> int:
-        driver = self._driver
-        driver.calls[name] = driver.calls.get(name, 0) + 1
-        gpu = driver.at(_address(arguments[0]))
-        if gpu is None:
-            return pynvml.NVML_ERROR_INVALID_ARGUMENT
-        return self._sick(gpu, name)
 
-    def _sick(self, gpu: FakeGpu, name: str) -> int:
+class FakeFunctions:
+    """Each function of the library, for a GPU that is well."""
+
+    def __init__(self, driver: FakeDriver) -> None:
+        self._driver = driver
+
+    def sick(self, gpu: FakeGpu, name: str) -> int:
         board = self._driver.board(gpu)
         time = self._driver.time
         for begin, end in board.hangs:
@@ -111,14 +113,14 @@ class FakeLibrary:
 
     def nvmlDeviceGetHandleByIndex_v2(self, index: Any, reference: Any) -> int:
         gpu = self._driver.gpus[_number(index)]
-        code = self._sick(gpu, "nvmlDeviceGetHandleByIndex_v2")
+        code = self.sick(gpu, "nvmlDeviceGetHandleByIndex_v2")
         _set_pointer(reference, gpu.address)
         return code
 
     def nvmlDeviceGetHandleByPciBusId_v2(self, bus_id: Any, reference: Any) -> int:
         for gpu in self._driver.gpus:
             if gpu.bus_id == bus_id.value.decode():
-                code = self._sick(gpu, "nvmlDeviceGetHandleByPciBusId_v2")
+                code = self.sick(gpu, "nvmlDeviceGetHandleByPciBusId_v2")
                 _set_pointer(reference, gpu.address)
                 return code
         return pynvml.NVML_ERROR_NOT_FOUND
@@ -127,7 +129,7 @@ class FakeLibrary:
         wanted = uuid.value.decode()
         for gpu in self._driver.everything():
             if gpu.uuid == wanted:
-                code = self._sick(gpu, "nvmlDeviceGetHandleByUUID")
+                code = self.sick(gpu, "nvmlDeviceGetHandleByUUID")
                 _set_pointer(reference, gpu.address)
                 return code
         return pynvml.NVML_ERROR_NOT_FOUND
@@ -331,8 +333,10 @@ class FakeLibrary:
 @contextlib.contextmanager
 def installed(driver: FakeDriver) -> Iterator[FakeDriver]:
     """The fake instead of the C library, for the whole process."""
-    for place, gpu in enumerate(driver.everything()):
-        gpu.address = 0x1000 + 16 * place
+    driver.addresses = {0x1000 + 16 * place: gpu for place, gpu in enumerate(driver.everything())}
+    driver.boards = {id(unit): gpu for gpu in driver.gpus for unit in (gpu, *gpu.slices)}
+    for address, gpu in driver.addresses.items():
+        gpu.address = address
     before = pynvml.nvmlLib, nvml._started
     pynvml.nvmlLib = FakeLibrary(driver)
     pynvml._nvmlGetFunctionPointer_cache.clear()
