@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
 import pynvml
 
 from gpu_parts.box import Failed
@@ -76,8 +77,9 @@ print("ready", flush=True)
 for _ in sys.stdin:
     print(all(bool((part == n).all()) for n, part in zip(parts, held)), flush=True)
 """
-PARK_STEPS = ("Lock", "Checkpoint", "Restore", "Unlock")
-"""``cuCheckpointProcess..`` of the driver's library, from driver 570 on: what Hermes' switch of a job would be."""
+PARK_STEPS = {"Lock": 1, "Checkpoint": 2, "Restore": 1, "Unlock": 0}
+"""``cuCheckpointProcess..`` of the driver's library, from driver 570 on, and the ``CUprocessState`` each ends in."""
+LOCK_TIMEOUT_MS = 60_000
 
 _FAULTS = {
     "out of memory": "import torch; torch.empty(1 << 50, dtype=torch.uint8, device='cuda')",
@@ -221,44 +223,89 @@ def listed(handle: Any) -> set[int]:
     return {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)}
 
 
+class LockArgs(ctypes.Structure):
+    """``CUcheckpointLockArgs``. Without a limit a lock may wait for ever (NVIDIA/cuda-checkpoint, README)."""
+
+    _fields_ = (
+        ("timeoutMs", ctypes.c_uint),
+        ("reserved0", ctypes.c_uint),
+        ("reserved1", ctypes.c_uint64 * 7),
+    )
+
+
+class Parking:
+    """The driver's checkpoint functions, called as NVIDIA's own example does (cuda-checkpoint, r570-features.c)."""
+
+    def __init__(self) -> None:
+        self._cuda = ctypes.CDLL("libcuda.so.1")
+        for name in (*PARK_STEPS, "GetState"):
+            try:
+                function = getattr(self._cuda, f"cuCheckpointProcess{name}")
+            except AttributeError:
+                raise Failed(
+                    f"this driver cannot park a process (no cuCheckpointProcess{name}: from driver 570 on)"
+                ) from None
+            function.argtypes = (ctypes.c_int, ctypes.c_void_p)
+        if code := self._cuda.cuInit(0):
+            raise Failed(f"cuInit: {self.name_of(code)}")
+
+    def name_of(self, code: int) -> str:
+        text = ctypes.c_char_p()
+        self._cuda.cuGetErrorName(code, ctypes.byref(text))
+        return (text.value or b"unknown").decode() + f" ({code})"
+
+    def take(self, step: str, pid: int) -> str:
+        """Take a step with the process; return what went wrong."""
+        lock = LockArgs(timeoutMs=LOCK_TIMEOUT_MS)
+        function = getattr(self._cuda, f"cuCheckpointProcess{step}")
+        if code := function(pid, ctypes.byref(lock) if step == "Lock" else None):
+            return f"cuCheckpointProcess{step}: {self.name_of(code)}"
+        state = ctypes.c_int(-1)
+        code = self._cuda.cuCheckpointProcessGetState(pid, ctypes.byref(state))
+        if code or state.value != PARK_STEPS[step]:
+            return f"after cuCheckpointProcess{step}: state {state.value}, {self.name_of(code)}"
+        return ""
+
+
 def park(*, device: str, sizes_gb: tuple[int, ...] = (1, 8, 40)) -> Iterator[dict[str, Any]]:
     """Take a live process off its GPU and put it back: how long, what is left of it meanwhile, is it the same after."""
-    cuda = ctypes.CDLL("libcuda.so.1")
-    missing = [step for step in PARK_STEPS if not hasattr(cuda, f"cuCheckpointProcess{step}")]
-    if missing:
-        raise Failed("this driver cannot park a process (cuCheckpointProcessLock: driver 570)")
-    cuda.cuInit(0)
+    parking = Parking()
     gpu, _ = found(device)
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByPciBusId(gpu.pci_bus_id)
     for size_gb in sizes_gb:
-        idle, total = used(handle), gpu.memory_total_bytes or 0
-        if idle + size_gb * 1.1e9 + 1e9 > total:
-            yield {"part": "park", "size_gb": size_gb, "error": f"the GPU has {total} bytes"}
-            continue
-        process = begin(_PARKED, device, str(size_gb))
-        try:
-            line: dict[str, Any] = {"part": "park", "size_gb": size_gb, "full_bytes": used(handle)}
-            for step in PARK_STEPS:
-                began = time.perf_counter()
-                code = getattr(cuda, f"cuCheckpointProcess{step}")(process.pid, None)
-                line[f"{step.lower()}_s"] = round(time.perf_counter() - began, 4)
-                if code:
-                    line["error"] = f"cuCheckpointProcess{step} returned {code}"
-                    break
-                if step == "Checkpoint":
-                    line["left_bytes"] = used(handle) - idle
-                    line["still_listed"] = process.pid in listed(handle)
-            else:
-                assert process.stdin is not None
-                assert process.stdout is not None
-                process.stdin.write("\n")
-                process.stdin.flush()
-                line["is_the_same"] = process.stdout.readline().strip() == "True"
-            yield line
-        finally:
-            process.kill()
-            process.communicate()
+        needed = size_gb * 1.1e9 + 1e9
+        room = (gpu.memory_total_bytes or 0) - used(handle)
+        memory = psutil.virtual_memory().available  # it is copied there
+        if needed > min(room, memory):
+            why = f"the GPU has {room} bytes free, the machine {memory}"
+            yield {"part": "park", "size_gb": size_gb, "error": why}
+        else:
+            yield {"part": "park", "size_gb": size_gb, **parked(parking, device, handle, size_gb)}
+
+
+def parked(parking: Parking, device: str, handle: Any, size_gb: int) -> dict[str, Any]:
+    idle = used(handle)
+    process = begin(_PARKED, device, str(size_gb))
+    line: dict[str, Any] = {"full_bytes": used(handle)}
+    try:
+        for step in PARK_STEPS:
+            began = time.perf_counter()
+            error = parking.take(step, process.pid)
+            line[f"{step.lower()}_s"] = round(time.perf_counter() - began, 4)
+            if error:
+                return {**line, "error": error}
+            if step == "Checkpoint":
+                line["left_bytes"] = used(handle) - idle
+                line["still_listed"] = process.pid in listed(handle)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        return {**line, "is_the_same": process.stdout.readline().strip() == "True"}
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def begin(program: str, device: str, *words: str) -> subprocess.Popen[str]:

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-STUB = Path(__file__).with_name("nvml_stub.c")
+HERE = Path(__file__).parent
+STUBS = {"libnvidia-ml.so.1": HERE / "nvml_stub.c", "libcuda.so.1": HERE / "cuda_stub.c"}
 ROOT = Path(__file__).parents[3]
 
 LOOK = """
@@ -60,19 +61,22 @@ print(json.dumps(said, default=sorted))
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with ``libnvidia-ml.so.1``."""
+    """The folder with ``libnvidia-ml.so.1``; in a folder below it ``libcuda.so.1``, which torch must not find."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("no C compiler here")
     folder = tmp_path_factory.mktemp("driver")
-    flags = ["-shared", "-fPIC", "-Wall", "-Werror", "-Wl,-soname,libnvidia-ml.so.1"]
-    target = folder / "libnvidia-ml.so.1"
-    subprocess.run([compiler, *flags, "-o", target, STUB], check=True)
+    (folder / "cuda").mkdir()
+    for name, stub in STUBS.items():
+        target = folder / name if "nvidia" in name else folder / "cuda" / name
+        flags = ["-shared", "-fPIC", "-Wall", "-Werror", f"-Wl,-soname,{name}"]
+        subprocess.run([compiler, *flags, "-o", target, stub], check=True)
     return folder
 
 
 def python(library: Path, *words: str, **more: str) -> str:
-    environ = {**os.environ, "LD_LIBRARY_PATH": str(library), "PYTHONPATH": str(ROOT), **more}
+    path = {"LD_LIBRARY_PATH": str(library), "PYTHONPATH": str(ROOT)}
+    environ = {**os.environ, **path, **more}
     done = subprocess.run(
         [sys.executable, *words], env=environ, capture_output=True, text=True, timeout=120
     )
@@ -187,3 +191,28 @@ def test_the_parts_of_gpu_check_that_ask_the_driver(library: Path) -> None:
     assert killed["idle_bytes"] == killed["full_bytes"] == 4 << 20
     assert {"waitpid_s", "memory_s", "listed_s"} <= set(killed)
     assert (fault["memory_fault"], fault["code"], fault["deaf"]) == ("gpu", 1, "")
+
+
+PARK = """
+import json, os, sys
+sys.path[:0] = ["scripts"]
+from gpu_parts import driver
+driver._PARKED = "import sys; print('ready', flush=True); [print(True, flush=True) for _ in sys.stdin]"
+device = "GPU-11111111-2222-3333-4444-555555555555"
+told = [*driver.park(device=device, sizes_gb=(0, 90))]
+os.environ["PARK_FAILS"] = "2"
+told += driver.park(device=device, sizes_gb=(0,))
+print(json.dumps(told))
+"""
+
+
+def test_a_process_is_parked_as_the_driver_wants_it(library: Path) -> None:
+    """``gpu_check.py park`` against a library that holds the caller to NVIDIA's documentation."""
+    path = os.pathsep.join(map(str, (library, library / "cuda")))
+    done, large, failed = json.loads(python(library, "-c", PARK, LD_LIBRARY_PATH=path))
+    times = {"lock_s", "checkpoint_s", "restore_s", "unlock_s"}
+    assert times <= set(done)
+    assert (done["is_the_same"], done["left_bytes"], done["still_listed"]) == (True, 0, False)
+    assert "bytes free" in large["error"], "90 GB do not fit on 80"
+    assert failed["error"] == "cuCheckpointProcessRestore: CUDA_ERROR_OUT_OF_MEMORY (2)"
+    assert not {"unlock_s", "is_the_same"} & set(failed)
