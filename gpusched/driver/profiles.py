@@ -19,7 +19,7 @@ from gpusched.recipe.recipe import Recipe
 #: Keys of a recipe that change the speed of a step.
 _SPEED_KEYS = (
     *("script", "args", "space", "batch", "devices"),
-    *("gpus_per_atom", "env", "launch", "python"),
+    *("gpus_per_atom", "atoms_per_gpu", "env", "launch", "python"),
 )
 
 

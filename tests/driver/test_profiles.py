@@ -74,8 +74,9 @@ def test_a_profile_is_found_for_exactly_its_recipe_and_script(tmp_path: Path) ->
     assert profiles.find(tmp_path / "runs", _recipe(tmp_path)) == profile
     assert profiles.find(tmp_path / "runs", _recipe(tmp_path, lr=0.2)) is None
     assert profiles.find(tmp_path / "runs", _recipe(tmp_path, script="pass  # new\n")) is None
-    other = replace(_recipe(tmp_path), python=Path("/opt/old/bin/python"))
-    assert profiles.find(tmp_path / "runs", other) is None
+    for change in ({"python": Path("/opt/old/bin/python")}, {"atoms_per_gpu": 2}):
+        other = replace(_recipe(tmp_path), **change)
+        assert profiles.find(tmp_path / "runs", other) is None, change
     assert profiles.find(tmp_path / "elsewhere", _recipe(tmp_path)) is None
 
 
