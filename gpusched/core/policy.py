@@ -12,7 +12,6 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gpusched.core.allocation import DeviceState
 from gpusched.core.decisions import Decision, Start
 from gpusched.core.rules import Rules
 from gpusched.core.rung import Rung
@@ -154,14 +153,7 @@ class View:
     @property
     def atoms_coming(self) -> int:
         """Atoms that come free as soon as their trial has left, or their release is confirmed."""
-        state, coming = self._state, 0
-        for trial in state.live.values():
-            if trial.after is not None and not trial.after.is_resize:
-                coming += trial.atoms + len(trial.reserved)
-        if state.devices.draining:
-            for slot in state.devices.slots.values():
-                coming += slot.state is DeviceState.DRAINING and slot.awaited_by is None
-        return coming
+        return self._state.atoms_coming
 
     def rank_among_live(self, trial: TrialView) -> int:
         """Return 0 for the live trial with the best latest score; equal scores by age."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from sortedcontainers import SortedList
 
-from gpusched.core.allocation import DeviceTable
+from gpusched.core.allocation import DeviceState, DeviceTable
 from gpusched.core.configurations import Configurations, Draw
 from gpusched.core.decisions import Forecast
 from gpusched.core.policy import NO_STEP_FITS, View
@@ -163,14 +163,46 @@ class State:
 
     @property
     def kept_for(self) -> TrialRecord | None:
-        """The wanted trial for which free atoms are kept until there are enough; None where one before it may go on."""
+        """The wanted trial for which free atoms are kept until there are enough.
+
+        None where one before it may go on, or where others cannot make room: no atom stands idle for long.
+        """
         room, most = self.devices.room(), self.devices.most
         for trial in (self.trials[number] for number in self.wanted):
             if room < trial.least_atoms <= most:
-                return trial
-            if trial.state is TrialState.PAUSED:
+                if self.rules.version < 8 or self.who_makes_room(trial) is not None:
+                    return trial
+            elif trial.state is TrialState.PAUSED:
                 return None
         return None
+
+    def who_makes_room(self, trial: TrialRecord) -> list[TrialRecord] | None:
+        """Return the trials, the worst first, that have to leave so that this one has its least number of atoms.
+
+        None where that would not be enough. Starting ones come last: they can leave once they run. One that needs more
+        than an atom itself stays, or the two would take turns.
+        """
+        missing = trial.least_atoms - self.devices.room() - self.atoms_coming
+        live = [] if self.rules.islands_apart else [*self.live_by_score()][::-1]
+        leaving = []
+        for wanted in (TrialState.RUNNING, TrialState.STARTING):
+            for other in live:
+                if missing > 0 and other.state is wanted and other.least_atoms == 1:
+                    leaving.append(other)
+                    missing -= other.atoms
+        return leaving if missing <= 0 else None
+
+    @property
+    def atoms_coming(self) -> int:
+        """Atoms that come free as soon as their trial has left, or their release is confirmed."""
+        coming = 0
+        for trial in self.live.values():
+            if trial.after is not None and not trial.after.is_resize:
+                coming += trial.atoms + len(trial.reserved)
+        if self.devices.draining:
+            for slot in self.devices.slots.values():
+                coming += slot.state is DeviceState.DRAINING and slot.awaited_by is None
+        return coming
 
     def room(self, near: Sequence[str] = ()) -> int:
         """Return the most atoms that one trial could be given now; ``near``: those that it has already."""

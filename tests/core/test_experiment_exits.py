@@ -274,8 +274,34 @@ def test_out_of_memory_where_more_atoms_would_not_help(
     assert outgrown(script).trial(0).state is S.FAILED
 
 
-def test_what_comes_free_is_kept_for_a_trial_that_needs_more() -> None:
-    script = Script(devices=3, splits_batch=True).wants(*[Start(1)] * 3).start().drop()
+def test_the_worst_make_room_for_a_trial_that_needs_more_atoms() -> None:
+    """Atoms were kept for it, idle, for as long as the others trained. (One that starts can leave once it runs.)"""
+    script = Script(devices=4, splits_batch=True).wants(*[Start(1)] * 4).start().drop()
+    outgrown(script.report(0, 0.1).drop()).drop()
+    script.wants(Start(1), Start(1)).released("d0").expect_nothing()
+    for trial in (2, 1, 3):
+        script.report(trial, 0.3).drop()
+    states = [script.trial(trial).state for trial in range(4)]
+    assert states == [S.PAUSED, S.RUNNING, S.YIELDING, S.RUNNING]
+    script.exited(2, "yielded", saved=1).drop().released("d2").expect(launch(0, 2, "d0", "d2"))
+    assert "makes room for trial 0, which needs 2 atoms" in str(script.trial(2).story)
+    script.exited(3, "finished").drop().released("d3").expect(launch(2, 2, "d3"))
+
+
+def test_where_no_room_can_be_made_no_atom_is_kept_idle() -> None:
+    """Two that need more atoms would else send each other away for ever."""
+    script = Script(devices=3, splits_batch=True).wants(Start(1), Start(1)).start().drop()
+    outgrown(script.report(0, 0.1).drop()).drop().released("d0").drop()
+    assert script.trial(0).devices == ("d0", "d2")
+    script.wants(Start(1))
+    outgrown(script.report(0, 0.2).drop().report(1, 0.3).drop(), 1).drop()
+    script.released("d1").expect(launch(2, 1, "d1"))
+    assert script.trial(1).state is S.PAUSED
+    assert script.trial(0).state is S.RUNNING
+
+
+def test_by_older_rules_what_comes_free_is_kept_for_a_trial_that_needs_more() -> None:
+    script = Script(devices=3, splits_batch=True, version=7).wants(*[Start(1)] * 3).start().drop()
     outgrown(script.report(0, 0.1).drop()).drop()
     assert script.trial(0).state is S.PAUSED
     explained = explain(script.state, script.policy, 0)
