@@ -140,7 +140,8 @@ def _dispatch(arguments: list[str]) -> int:
     parser = _Parser(
         prog=f"gpusched {name}", description=description, formatter_class=_HelpFormatter
     )
-    found.prepare_parser(parser)
+    for add_argument in found.arguments:
+        add_argument(parser)
     return found.run(parser.parse_args(arguments[1:]))
 
 

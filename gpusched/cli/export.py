@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from gpusched.cli import common
+from gpusched.cli.common import argument
 from gpusched.daemon import session
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.paths import ExperimentPaths
@@ -41,21 +42,26 @@ class Row(Struct):
     atoms: int
 
 
-def _prepare(parser: argparse.ArgumentParser) -> None:
-    common.add_experiment(parser)
-    add, kind = common.add, parser.add_mutually_exclusive_group()
-    add(kind, "--csv", "comma-separated values (the default)")
-    add(kind, "--json", "one JSON object a line")
-    add(kind, "--parquet", "Parquet; needs pyarrow and --output")
-    add(parser, "--trials", "one row a trial, not one a report")
-    for name, (option, where) in _TOOLS.items():
-        add(kind, f"--{name} {option.upper()}", f"hand the trials over as runs, {where}")
-    study = "a new study of Optuna in FILE: SQLite if it ends in .db, else a journal"
-    add(kind, "--optuna FILE", study, type=Path)
-    add(parser, "-o, --output FILE", "write to FILE instead of standard output")
+_STUDY = "a new study of Optuna in FILE: SQLite if FILE ends in .db, else a journal"
 
 
-@common.command(_prepare, prints=[Row], json=False)
+@common.command(
+    common.EXPERIMENT,
+    common.one_of(
+        argument("--csv", "comma-separated values (the default)"),
+        argument("--json", "one JSON object a line"),
+        argument("--parquet", "Parquet; needs pyarrow and --output"),
+        *(
+            argument(f"--{name} {option.upper()}", f"hand the trials over as runs, {where}")
+            for name, (option, where) in _TOOLS.items()
+        ),
+        argument("--optuna FILE", _STUDY, type=Path),
+    ),
+    argument("--trials", "one row a trial, not one a report"),
+    argument("-o, --output FILE", "write to FILE instead of standard output"),
+    prints=[Row],
+    json=False,
+)
 def export(args: argparse.Namespace) -> int:
     """Write the reports of an experiment as CSV, JSON lines or Parquet, one row a report; or hand it to another tool.
 

@@ -23,12 +23,11 @@ class Removed(Struct):
     dry_run: bool
 
 
-def _prepare(parser: argparse.ArgumentParser) -> None:
-    common.add_experiment(parser)
-    common.add(parser, "--dry-run", "only say what would be removed")
-
-
-@common.command(_prepare, prints=[Removed])
+@common.command(
+    common.EXPERIMENT,
+    common.argument("--dry-run", "only say what would be removed"),
+    prints=[Removed],
+)
 def gc(args: argparse.Namespace) -> int:
     """Remove checkpoints that nothing needs any more.
 

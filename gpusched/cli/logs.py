@@ -9,6 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from gpusched.cli import common
+from gpusched.cli.common import argument, one_of
 from gpusched.daemon import session
 from gpusched.errors import InputError
 from gpusched.folder import find
@@ -32,20 +33,18 @@ class Printed(Struct):
     line: str
 
 
-def _prepare(parser: argparse.ArgumentParser) -> None:
-    common.add_trial(parser)
-    add = common.add
-    add(parser, "-f, --follow", "go on as the trial prints")
-    which, stream = parser.add_mutually_exclusive_group(), parser.add_mutually_exclusive_group()
-    add(which, "--rank N", "this rank (default: 0)", type=int)
-    add(which, "--all", "all ranks")
-    add(stream, "--err", "standard error only")
-    add(stream, "--out", "standard output only")
-    add(parser, "--incarnation N", "this launch (default: the latest)", type=int)
-    add(parser, "-n, --lines N", "only the last N lines", type=int)
-
-
-@common.command(_prepare, prints=[Printed], lines="line")
+@common.command(
+    common.TRIAL,
+    argument("-f, --follow", "go on as the trial prints"),
+    one_of(
+        argument("--rank N", "this rank (default: 0)", type=int), argument("--all", "all ranks")
+    ),
+    one_of(argument("--err", "standard error only"), argument("--out", "standard output only")),
+    argument("--incarnation N", "this launch (default: the latest)", type=int),
+    argument("-n, --lines N", "only the last N lines", type=int),
+    prints=[Printed],
+    lines="line",
+)
 def logs(args: argparse.Namespace) -> int:
     """Show what a trial printed; -f goes on until the trial is over.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from gpusched.cli import common
+from gpusched.cli.common import argument
 from gpusched.daemon import session
 from gpusched.errors import InputError
 from gpusched.folder import find
@@ -27,16 +28,16 @@ class Written(Struct):
     report: str
 
 
-def _prepare(parser: argparse.ArgumentParser) -> None:
-    add = common.add
-    add(parser, "--exp EXP", argparse.SUPPRESS)
-    several = "an experiment: a folder, a name, or 'last' (the default); several are compared"
-    add(parser, "exps", several, metavar="EXP", nargs="*")
-    common.add_dir(parser)
-    add(parser, "-o, --output FILE", "write the report to FILE", type=Path)
+_SEVERAL = "an experiment: a folder, a name, or 'last' (the default); several are compared"
 
 
-@common.command(_prepare, prints=[Written])
+@common.command(
+    argument("--exp EXP", argparse.SUPPRESS),
+    argument("exps", _SEVERAL, metavar="EXP", nargs="*"),
+    common.DIR,
+    argument("-o, --output FILE", "write the report to FILE", type=Path),
+    prints=[Written],
+)
 def report(args: argparse.Namespace) -> int:
     """Write an HTML report of an experiment: curves, allocations, devices, rungs, hyperparameters; or compare several.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.cli import attach, common, steering, validate
+from gpusched.cli.common import argument
 from gpusched.daemon import start as launchpad
 from gpusched.dashboard import live
 from gpusched.driver.clock import Beginning
@@ -21,7 +22,7 @@ def remark(line: str) -> None:
     common.note(f"note: {line}")
 
 
-@common.command(common.add_recipe, common.add_detach, prints=attach.PRINTS, lines="event")
+@common.command(common.RECIPE, common.DETACH, prints=attach.PRINTS, lines="event")
 def run(args: argparse.Namespace) -> int:
     """Start an experiment and watch it; at the deadline the best-trained model is on disk.
 
@@ -68,17 +69,19 @@ def may_go_on(runs: Path, source: Path) -> str:
 # ---------------------------------------------------------------- resume
 
 
-def _prepare_resume(parser: argparse.ArgumentParser) -> None:
-    common.add_experiment(parser)
-    common.add(parser, "--deadline WHEN", "+30m (more), 45m (from now on) or 18:30 (today)")
-    common.add(parser, "--target X", "metric that is good enough; none: no target")
-    common.add(parser, "--max-trials N", "most trials in all; none: any number")
-    salvage = "go on from what can be read of a damaged journal, and from the trials' own files"
-    common.add(parser, "--salvage", salvage)
-    common.add_detach(parser)
+_SALVAGE = "go on from what can be read of a damaged journal, and from the trials' own files"
 
 
-@common.command(_prepare_resume, prints=attach.PRINTS, lines="event")
+@common.command(
+    common.EXPERIMENT,
+    argument("--deadline WHEN", "+30m (more), 45m (from now on) or 18:30 (today)"),
+    argument("--target X", "metric that is good enough; none: no target"),
+    argument("--max-trials N", "most trials in all; none: any number"),
+    argument("--salvage", _SALVAGE),
+    common.DETACH,
+    prints=attach.PRINTS,
+    lines="event",
+)
 def resume(args: argparse.Namespace) -> int:
     """Go on with an experiment that was interrupted, or that is over.
 
@@ -122,13 +125,12 @@ def _number(text: str, option: str, kind: str, read: type[float] | type[int]) ->
 # ---------------------------------------------------------------- watch
 
 
-def _prepare_watch(parser: argparse.ArgumentParser) -> None:
-    common.add_experiment(parser)
-    keys = "let keys change the search: pause and stop trials, move the deadline, stop it"
-    common.add(parser, "--steer", keys)
+_STEER = "let keys change the search: pause and stop trials, move the deadline, stop the search"
 
 
-@common.command(_prepare_watch, prints=attach.PRINTS[1:], lines="event")
+@common.command(
+    common.EXPERIMENT, argument("--steer", _STEER), prints=attach.PRINTS[1:], lines="event"
+)
 def watch(args: argparse.Namespace) -> int:
     """Show the live dashboard of an experiment; of a finished one, its end.
 

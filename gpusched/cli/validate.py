@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from gpusched.cli import common
+from gpusched.cli.common import argument
 from gpusched.errors import InputError, RecipeError
 from gpusched.folder import find
 from gpusched.recipe.values import duration
@@ -43,19 +44,20 @@ class _PrintSchema(argparse.Action):
         parser.exit()
 
 
-def _prepare(parser: argparse.ArgumentParser) -> None:
-    common.add_recipe(parser)
-    rehearse = (
-        "run a configuration through a pause, two ranks and one again, for at most TIME (10m), and tell what a "
-        "search would get wrong"
-    )
-    common.add(parser, "--rehearse TIME", rehearse, nargs="?", const="10m")
-    common.add(parser, "--configurations N", "how many to rehearse (1)", type=int, default=1)
-    schema = "print the JSON schema of recipes, for editors, and exit"
-    common.add(parser, "--schema", schema, action=_PrintSchema, nargs=0)
+_REHEARSE = (
+    "run a configuration through a pause, two ranks and one again, for at most TIME (10m), and tell what a search "
+    "would get wrong"
+)
+_SCHEMA = "print the JSON schema of recipes, for editors, and exit"
 
 
-@common.command(_prepare, prints=[Checked])
+@common.command(
+    common.RECIPE,
+    argument("--rehearse TIME", _REHEARSE, nargs="?", const="10m"),
+    argument("--configurations N", "how many to rehearse (1)", type=int, default=1),
+    argument("--schema", _SCHEMA, action=_PrintSchema, nargs=0),
+    prints=[Checked],
+)
 def validate(args: argparse.Namespace) -> int:
     """Check a recipe without running it: all its problems at once, or a summary of what would run.
 
