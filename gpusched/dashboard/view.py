@@ -74,7 +74,10 @@ def build(
     if state.finished:
         now_s = state.now
     alive = daemon_pid is not None if alive is None else alive
-    counts = state.devices.counts()
+    total = state.devices.total
+    sizes = {1 << n for n in range(total.bit_length())} | {total} if total else set()
+    counts, by_id = state.devices.counts(), {reading.device: reading for reading in readings}
+    kinds = Counter(trial.state for trial in state.trials.values())
     return View(
         experiment=name,
         state=_standing(state, alive),
@@ -90,22 +93,15 @@ def build(
         best=_best(state),
         best_unsaved=_best_unsaved(state),
         atoms=AtomsView(total=state.devices.total, **counts),
-        devices=_devices(state, readings),
+        devices=tuple(_device(slot, by_id.get(slot.id)) for slot in state.devices.slots.values()),
         trials=tuple(_trial(state, trial, now_s) for trial in _relevant(state)),
-        trial_counts=_counts(state),
+        trial_counts={kind.value: number for kind, number in kinds.items()},
         rungs=_rungs(state, rungs, eta),
         decisions=_decisions(state),
         notes=tuple(clean(note) for note in notes),
         warnings=tuple(clean(warning) for warning in warnings),
-        speed=_speed(state),
+        speed={size: round(state.speed.s(size), 4) for size in sorted(sizes)},
     )
-
-
-def _speed(state: State) -> dict[int, float]:
-    """Return s(a) at powers of two, up to all atoms."""
-    total = state.devices.total
-    sizes = {1 << n for n in range(total.bit_length())} | {total} if total else set()
-    return {size: round(state.speed.s(size), 4) for size in sorted(sizes)}
 
 
 def _standing(state: State, alive: bool) -> str:
@@ -139,11 +135,6 @@ def _best_unsaved(state: State) -> UnsavedView | None:
 
 
 # ---------------------------------------------------------------- devices
-
-
-def _devices(state: State, readings: Iterable[Reading]) -> tuple[DeviceView, ...]:
-    by_id = {reading.device: reading for reading in readings}
-    return tuple(_device(slot, by_id.get(slot.id)) for slot in state.devices.slots.values())
 
 
 def _device(slot: DeviceSlot, reading: Reading | None) -> DeviceView:
@@ -200,11 +191,6 @@ def _relevant(state: State) -> list[TrialRecord]:
 def _place(trial: TrialRecord) -> tuple[float, bool, int]:
     """Sort key: the best latest score first; without one, failures last; then by age."""
     return -trial.score, trial.state is TrialState.FAILED, trial.id
-
-
-def _counts(state: State) -> dict[str, int]:
-    found = Counter(trial.state for trial in state.trials.values())
-    return {state.value: count for state, count in found.items()}
 
 
 def _trial(state: State, trial: TrialRecord, now_s: float) -> TrialView:
