@@ -56,7 +56,6 @@ def build(
     metric: str,
     folder: str = "",
     daemon_pid: int | None = None,
-    alive: bool | None = None,
     now: float | None = None,
     rungs: Sequence[Rung] = (),
     eta: float | None = None,
@@ -66,21 +65,19 @@ def build(
 ) -> View:
     """Describe the standing at ``now`` (seconds since the experiment began; the last event's time if None).
 
-    ``alive``: whether somebody drives the experiment; a daemon's pid says so, a simulation says it here. ``eta``: the
-    policy's, for the rungs' cut-offs.
+    ``eta``: the policy's, for the rungs' cut-offs.
     """
     rules = state.rules
     now_s = state.now if now is None else max(now, state.now)
     if state.finished:
         now_s = state.now
-    alive = daemon_pid is not None if alive is None else alive
     total = state.devices.total
     sizes = {1 << n for n in range(total.bit_length())} | {total} if total else set()
     counts, by_id = state.devices.counts(), {reading.device: reading for reading in readings}
     kinds = Counter(trial.state for trial in state.trials.values())
     return View(
         experiment=name,
-        state=_standing(state, alive),
+        state=_standing(state, is_driven=daemon_pid is not None),
         ending=clean(state.ending) if state.ending else None,
         folder=folder,
         policy=policy,
@@ -104,10 +101,10 @@ def build(
     )
 
 
-def _standing(state: State, alive: bool) -> str:
+def _standing(state: State, *, is_driven: bool) -> str:
     if state.finished:
         return "finished"
-    if not alive:
+    if not is_driven:
         return "interrupted"
     if state.stopping is not None:
         return "stopping"
