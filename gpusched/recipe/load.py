@@ -299,7 +299,7 @@ def _check_space(recipe: Recipe) -> tuple[Space | None, list[Finding]]:
     try:
         space = parse_space(recipe.space)
     except SpaceError as error:
-        return None, [(("space", *found.path), found.message) for found in error.problems]
+        return None, [(("space", *path), message) for path, message in error.problems]
     findings = list(_check_arguments(recipe.args, space))
     first = check_first(space, recipe.seed, recipe.try_first)
     return space, [*findings, *((("try_first", *path), message) for path, message in first)]
