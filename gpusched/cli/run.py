@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 from pathlib import Path
 from typing import Any
@@ -54,15 +55,13 @@ def may_go_on(runs: Path, source: Path) -> str:
         if (read_json(paths.source) or {}).get("recipe") != str(source.absolute()):
             continue
         name, final = paths.root.name, read_json(paths.final_view, limit_bytes=-1)
+        told, resume = f"{name} of this recipe", f"gpusched resume {name}"
         if find.has_daemon(paths):
-            return f"{name} of this recipe is running; this starts another search beside it"
+            return f"{told} is running; this command starts another search beside that one"
         if final is None:
-            resume = f"'gpusched resume {name}' goes on with it"
-            return f"{name} of this recipe was interrupted; {resume}"
-        return (
-            f"{name} of this recipe is over ({final.get('ending')}) and can go on: 'gpusched resume {name} "
-            "--deadline +20m'; this starts another search"
-        )
+            return f"{told} was interrupted; '{resume}' goes on with that search"
+        over = f"{told} is over ({final.get('ending')}) and can go on: '{resume} --deadline +20m'"
+        return f"{over}; this command starts another search"
     return ""
 
 
@@ -113,13 +112,11 @@ def wish(args: argparse.Namespace) -> dict[str, Any]:
 def _number(text: str, option: str, kind: str, read: type[float] | type[int]) -> float | None:
     if text == "none":
         return None
-    try:
+    with contextlib.suppress(ValueError):
         number = read(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number) or (read is int and number < 1):
-        raise InputError(f"{option} {text}: give {kind}, or none for no limit") from None
-    return number
+        if math.isfinite(number) and (read is float or number >= 1):
+            return number
+    raise InputError(f"{option} {text}: give {kind}, or none for no limit")
 
 
 # ---------------------------------------------------------------- watch

@@ -16,7 +16,7 @@ from gpusched.cli.common import argument
 from gpusched.errors import InputError, RecipeError
 from gpusched.folder import find
 from gpusched.recipe.values import duration
-from gpusched.text import count, show, show_duration, show_hparams
+from gpusched.text import count, printable, show, show_duration, show_hparams
 
 if TYPE_CHECKING:
     from gpusched.recipe.recipe import Recipe
@@ -85,16 +85,12 @@ def validate(args: argparse.Namespace) -> int:
         seen = rehearse(recipe, find.runs_folder(args.dir), limit_s, args.configurations)
     is_good = all(rehearsal.is_good for rehearsal in seen)
     if args.json:
-        data = {
-            "recipe": str(args.recipe),
-            "ok": is_good,
-            **summary(recipe),
-            "notes": list(foreword),
-        }
+        data = {"recipe": str(args.recipe), "ok": is_good, **summary(recipe), "notes": foreword}
         data |= {"rehearsals": [rehearsal.to_json() for rehearsal in seen]} if seen else {}
         common.print_json(data)
-    for line in [] if args.json else [line for rehearsal in seen for line in rehearsal.lines()]:
-        print(line)
+    else:
+        for rehearsal in seen:
+            print(*rehearsal.lines(), sep="\n")
     return 0 if is_good else InputError.exit_code
 
 
@@ -153,9 +149,8 @@ def lines(recipe: Recipe) -> Iterator[str]:
     yield _line("metric", f"{recipe.metric}, {better} is better")
     yield _line("deadline", show_duration(recipe.deadline_s))
     yield _line("policy", f"{recipe.policy_name}  {_options(recipe)}")
-    yield _line(
-        "devices", recipe.devices if isinstance(recipe.devices, str) else ", ".join(recipe.devices)
-    )
+    devices = (recipe.devices,) if isinstance(recipe.devices, str) else recipe.devices
+    yield _line("devices", ", ".join(devices))
     yield _line("atoms", _atoms(recipe))
     number = about["configurations"]
     width = max(map(len, about["space"]))
@@ -170,8 +165,6 @@ def lines(recipe: Recipe) -> Iterator[str]:
 
 
 def _line(name: str, text: str) -> str:
-    from gpusched.text import printable
-
     return f"  {name:<9} {printable(text)}".rstrip()
 
 
@@ -186,7 +179,7 @@ def _options(recipe: Recipe) -> str:
 
 
 def _atoms(recipe: Recipe) -> str:
-    sizes = f"{', '.join(map(str, recipe.sizes))}" if recipe.sizes else "any number"
+    sizes = ", ".join(map(str, recipe.sizes)) or "any number"
     most = f", at most {recipe.max_atoms}" if recipe.max_atoms else ""
     bundle = f"; an atom is {recipe.gpus_per_atom} GPUs" if recipe.gpus_per_atom > 1 else ""
     return f"{sizes} for a trial{most}{bundle}"

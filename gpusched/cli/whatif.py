@@ -85,9 +85,8 @@ def _questions(args: argparse.Namespace) -> Iterator[Question]:
         yield Question(atoms=int(text))
     for name in args.policy:
         if not policies.is_known(name):
-            raise InputError(
-                f"--policy: no policy is called '{name}'{did_you_mean(name, policies.all_names())}"
-            )
+            hint = did_you_mean(name, policies.all_names())
+            raise InputError(f"--policy: no policy is called '{name}'{hint}")
         yield Question(policy=name)
 
 
