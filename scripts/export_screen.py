@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import dataclasses
 import itertools
+import os
 import re
 import sys
 import tempfile
@@ -83,7 +84,7 @@ def standing(folder: Path, at: float | None) -> View:
         replay(assembled.experiment, entries)
     finally:
         journal.close()
-    return assembled.view(daemon_pid=None, alive=True, now=max(at, state.now))
+    return assembled.view(daemon_pid=os.getpid(), now=max(at, state.now))
 
 
 def svg(view: View, columns: int, rows: int, trial: int | None) -> str:
