@@ -67,7 +67,7 @@ class Landers:
             self.actions[lander].append(action)
             seen, reward, ended[lander], late[lander], _ = self.worlds[lander].step(action)
             self.state[lander], rewards[lander] = torch.from_numpy(seen), reward
-            self.reward[lander] += reward
+            self.reward[lander] += float(reward)
         late &= ~ended
         reached = self.state.clone()
         for lander in (ended | late).nonzero().flatten().tolist():
