@@ -148,13 +148,12 @@ class Leaving:
         yield folder
         self._group.exchange(Call.FILES)  # every rank has written its files
         step, iteration = self._training.where
-        iteration += self._training.is_looping and not self._training.mid_epoch
-        capture = self._training.capture
+        where = step, iteration + (self._training.is_looping and not self._training.mid_epoch)
         if self._asked != "yield":
-            saver.save_behind(step, iteration, capture, folder)
+            saver.save_behind(where, folder)
             self._files_step = step
             self._asked = "continue" if self._asked == "save" else self._asked
-        elif saver.save(step, iteration, capture, script_folder=folder):
+        elif saver.save(where, script_folder=folder):
             self._files_step = step
             if self._is_promised or not (self.in_charge or self._training.is_looping):
                 left = self._leave_with_files()
@@ -172,7 +171,7 @@ class Leaving:
             return
         self._count()
         if saver.begun_step != self._training.step or not saver.settle():
-            saver.save(*self._training.where, self._training.capture)
+            saver.save(self._training.where)
 
     # ------------------------------------------------------------------ inside
 
@@ -190,15 +189,15 @@ class Leaving:
     def _save_behind(self) -> None:
         self._warn_once()
         if self._saver is not None:
-            self._saver.save_behind(*self._training.where, self._training.capture)
+            self._saver.save_behind(self._training.where)
 
     def _save_to_leave(self) -> bool:
         """Save, twice if need be, and say so. False: the disk refuses one of them, so the trial goes on."""
         saver = self._saver
         self._warn_once()
         if saver is not None:
-            where, capture = self._training.where, self._training.capture
-            is_saved = saver.save(*where, capture, hand_over=True) or saver.save(*where, capture)
+            where = self._training.where
+            is_saved = saver.save(where, hand_over=True) or saver.save(where)
             if is_saved and self._group.share(Call.YIELD, self._say_goodbye())[0]:
                 return True
         self._asked = "continue"
@@ -263,7 +262,7 @@ class Leaving:
             saver.work_alone()
         if save:
             try:
-                saver.save(*self._training.where, self._training.capture)
+                saver.save(self._training.where)
             except Exception as error:  # sharded parameters, say, whose process group is gone
                 say(f"the last state (step {self._training.step}) cannot be saved: {error}")
 

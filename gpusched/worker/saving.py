@@ -15,11 +15,12 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from gpusched import failpoints
 from gpusched.folder.lock import Fence
@@ -36,6 +37,9 @@ from gpusched.worker.endings import say
 from gpusched.worker.group import Call, Group
 from gpusched.worker.handover import Outbox, Snapshot, memory_name
 
+Where = tuple[int, int]
+"""Steps reported, and iterations of ``trial.steps()`` finished."""
+
 _ROOM_WORTH_MAKING_BYTES = 8 << 20
 _NICE = 10
 
@@ -43,8 +47,27 @@ SAVE_SHARE = 0.03
 """Share of a plain run's time that saving may cost; under gpusched the daemon's rules say when to save."""
 
 
+@dataclass(slots=True)
+class _Draft:
+    """A checkpoint that is to be committed; ``files`` are copies, which do not change as training goes on."""
+
+    step: int
+    iteration: int
+    began_s: float
+    script_folder: Path | None
+    facts: dict[str, Any]
+    files: dict[str, Source] = field(default_factory=dict)
+
+    @property
+    def is_in_memory(self) -> bool:
+        return all(isinstance(content, memoryview) for content in self.files.values())
+
+
 class Saver:
-    """Checkpoints of this trial, in step on all ranks. Only rank 0 touches the folder and the channel."""
+    """Checkpoints of this trial, in step on all ranks. Only rank 0 touches the folder and the channel.
+
+    ``capture`` returns the state that is the same on all ranks.
+    """
 
     def __init__(
         self,
@@ -53,6 +76,7 @@ class Saver:
         keep: int,
         channel: Channel | None,
         seed: int,
+        capture: Callable[[], dict[str, Any]],
         trial: int = 0,
         fence: Fence | None = None,
     ) -> None:
@@ -61,6 +85,7 @@ class Saver:
         self._store = CheckpointStore(folder, keep, fence) if group.rank == 0 else None
         self._channel = channel
         self._seed = seed
+        self._capture = capture
         self._trial = trial
         self._snapshot = Snapshot(memory_name(trial))
         self._outbox = Outbox(trial)
@@ -101,36 +126,25 @@ class Saver:
             self._writing.start()
 
     def save(
-        self,
-        step: int,
-        iteration: int,
-        capture: Callable[[], dict[str, Any]],
-        *,
-        hand_over: bool = False,
-        script_folder: Path | None = None,
+        self, where: Where, *, hand_over: bool = False, script_folder: Path | None = None
     ) -> bool:
         """Commit a checkpoint of this step; False, said on stderr, if the disk refuses. All ranks call it.
 
         Args:
-            step: Steps finished.
-            iteration: Iterations of ``trial.steps()`` finished.
-            capture: Returns the state that is the same on all ranks.
+            where: Position of training.
             hand_over: Let the next incarnation have the state before it is committed.
             script_folder: Of ``open_folder``; becomes part of the checkpoint.
 
         Raises:
             TypeError: A tracked object holds something that a checkpoint cannot hold.
         """
-        began = time.monotonic()
-        files, facts = self._collect(step, iteration, capture)
+        draft = self._draft(where, script_folder)
         if hand_over:
-            self._hand_over(step, iteration, files)
-        size = self._write(step, files, facts, script_folder)
-        size = int(self._group.share(Call.SAVE, size)[0])
-        if size < 0:
-            return False
-        self._committed(step, began, size)
-        return True
+            self._hand_over(draft)
+        is_committed = bool(self._group.share(Call.SAVE, self._commit(draft))[0])
+        if is_committed:
+            self.saved_step = draft.step
+        return is_committed
 
     def open_folder(self) -> Path | None:
         """Return an empty folder for files of the script's own, the same on every rank; None if the disk refuses."""
@@ -144,36 +158,19 @@ class Saver:
                 folder = None
         return folder if self._group.all_true(Call.FILES, folder is not None) else None
 
-    def save_behind(
-        self,
-        step: int,
-        iteration: int,
-        capture: Callable[[], dict[str, Any]],
-        script_folder: Path | None = None,
-    ) -> None:
+    def save_behind(self, where: Where, script_folder: Path | None = None) -> None:
         """Begin a checkpoint of this step; it is committed while training goes on. All ranks call it.
 
         Raises:
             TypeError: A tracked object holds something that a checkpoint cannot hold.
         """
-        began = time.monotonic()
-        files, facts = self._collect(step, iteration, capture)
-        if self._store is None:
-            return
-        if not all(isinstance(source, memoryview) for source in files.values()):
-            size = self._write(step, files, facts, script_folder)  # no room for a copy
-            if size >= 0:
-                self._committed(step, began, size)
-            return
-
-        def write() -> None:
-            _let_training_go_first()
-            size = self._write(step, files, facts, script_folder)
-            if size >= 0:
-                self._committed(step, began, size)
-
-        self._writing = threading.Thread(target=write, name="gpusched-save")
-        self._writing.start()
+        draft = self._draft(where, script_folder)
+        if not draft.is_in_memory:  # no room for a copy
+            self._commit(draft)
+        elif self._store is not None:
+            work = partial(self._commit, draft, is_behind=True)
+            self._writing = threading.Thread(target=work, name="gpusched-save")
+            self._writing.start()
 
     @property
     def is_writing(self) -> bool:
@@ -207,30 +204,29 @@ class Saver:
         else:
             rng.diverge(self._seed, self._group.rank, checkpoint.step)
 
-    def _collect(
-        self, step: int, iteration: int, capture: Callable[[], dict[str, Any]]
-    ) -> tuple[dict[str, Source], dict[str, Any]]:
-        """Return what is to be written, on rank 0: a copy, which does not change as training goes on."""
+    def _draft(self, where: Where, script_folder: Path | None) -> _Draft:
+        """Collect what is to be written, on rank 0."""
         self.wait()
+        step, iteration = where
         self.begun_step = step
-        self._began_s = time.monotonic()
+        self._began_s = began_s = time.monotonic()
         torch = sys.modules.get("torch")
         state, mine = {}, b""
         if torch is not None:
             from gpusched.worker.state import packed
 
-            state, mine = capture(), packed(rng.capture())
+            state, mine = self._capture(), packed(rng.capture())
         parts = self._group.gather_bytes(Call.SAVE, mine)
-        files: dict[str, Source] = {}
-        if self._store is not None and torch is not None:
-            contents = (self._copy(state), *(memoryview(part) for part in parts))
-            files = dict(zip(_file_names(len(parts)), contents, strict=True))
         facts = {
             "iteration": iteration,
             "world_size": len(parts),
             "torch": str(torch.__version__) if torch is not None else None,
         }
-        return files, facts
+        draft = _Draft(step, iteration, began_s, script_folder, facts)
+        if self._store is not None and torch is not None:
+            contents = (self._copy(state), *(memoryview(part) for part in parts))
+            draft.files = dict(zip(_file_names(len(parts)), contents, strict=True))
+        return draft
 
     def _copy(self, state: dict[str, Any]) -> Source:
         try:
@@ -241,39 +237,33 @@ class Saver:
 
             return partial(torch.save, state)
 
-    def _hand_over(self, step: int, iteration: int, files: Mapping[str, Source]) -> None:
+    def _hand_over(self, draft: _Draft) -> None:
         """Tell of the copy in memory, where there is one."""
-        contents = list(files.values())
-        views = [content for content in contents if isinstance(content, memoryview)]
-        if self._channel is None or not contents or len(views) < len(contents):
+        if self._channel is None or not draft.files or not draft.is_in_memory:
             return
-        parts = [bytes(part) for part in views[1:]]
-        parcel = self._outbox.pack(step, self._snapshot.file, iteration, parts)
+        _, *views = draft.files.values()
+        parts = [bytes(cast(memoryview, view)) for view in views]
+        parcel = self._outbox.pack(draft.step, self._snapshot.file, draft.iteration, parts)
         if parcel is not None:
             self._channel.handed(parcel)
             failpoints.reach("handover.told")
 
-    def _committed(self, step: int, began: float, size: int) -> None:
-        self.saved_step = step
-        self._last_save_s = time.monotonic() - began
-        if self._channel is not None:
-            self._channel.saved(step, self._last_save_s, size)
-
-    def _write(
-        self,
-        step: int,
-        files: Mapping[str, Source],
-        facts: Mapping[str, Any],
-        script_folder: Path | None = None,
-    ) -> int:
-        """Return bytes written; -1 where the disk refuses, or on a rank that does not write."""
+    def _commit(self, draft: _Draft, *, is_behind: bool = False) -> bool:
+        """Write a checkpoint and tell of it. False where the disk refuses, or on a rank that does not write."""
         if self._store is None:
-            return -1
+            return False
+        if is_behind:
+            _let_training_go_first()
         try:
-            return self._store.write(step, files, facts, script_folder)
+            size = self._store.write(draft.step, draft.files, draft.facts, draft.script_folder)
         except OSError as error:
-            self._complain(f"step {step}", error)
-            return -1
+            self._complain(f"step {draft.step}", error)
+            return False
+        self.saved_step = draft.step
+        self._last_save_s = time.monotonic() - draft.began_s
+        if self._channel is not None:
+            self._channel.saved(draft.step, self._last_save_s, size)
+        return True
 
     def _complain(self, what: str, error: OSError) -> None:
         why = error.strerror or error

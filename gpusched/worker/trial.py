@@ -48,7 +48,7 @@ class Trial(Setup):
         self._reporter: Reporter | None = None
         self._saver: Saver | None = None
         self._successor: Successor | None = None
-        word, keep = None, context.settings.keep_checkpoints
+        word, keep, capture = None, context.settings.keep_checkpoints, self._training.capture
         if context.paths is not None and context.experiment is not None:
             paths, number = context.paths, context.incarnation
             fence = Fence(context.fence, number)
@@ -71,10 +71,12 @@ class Trial(Setup):
             if self._channel is not None:
                 log = partial(ReportLog, paths.reports, number, context.known_seq, say)
                 self._reporter = Reporter(log, self._channel, self._successor, fence)
-            folder = paths.checkpoints
-            self._saver = Saver(group, folder, keep, self._channel, self.seed, context.trial, fence)
+            more = (context.trial, fence)
+            self._saver = Saver(
+                group, paths.checkpoints, keep, self._channel, self.seed, capture, *more
+            )
         elif context.checkpoints is not None:
-            self._saver = Saver(group, context.checkpoints, keep, None, self.seed)
+            self._saver = Saver(group, context.checkpoints, keep, None, self.seed, capture)
         self._witness: Witness | None = None
         if context.is_rehearsal and context.paths is not None:
             seen = context.paths.seen(context.incarnation, context.rank)

@@ -37,8 +37,11 @@ class Listens(Channel):
         self.heard(step)
 
 
-def make(folder: Path, heard: Callable[[int], object] = lambda step: None) -> Saver:
-    return Saver(Group(0, 1), folder, 2, Listens(folder, heard), 0)
+def make(
+    folder: Path, weights: torch.Tensor, heard: Callable[[int], object] = lambda step: None
+) -> Saver:
+    capture = {"weights": weights}.copy
+    return Saver(Group(0, 1), folder, 2, Listens(folder, heard), 0, capture)
 
 
 def test_a_save_behind_holds_the_state_of_its_step_and_waits_for_no_disk(
@@ -52,9 +55,9 @@ def test_a_save_behind_holds_the_state_of_its_step_and_waits_for_no_disk(
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", slow)
-    saver = make(tmp_path)
     weights = torch.full((1000,), 1.0)
-    saver.save_behind(1, 1, lambda: {"weights": weights})
+    saver = make(tmp_path, weights)
+    saver.save_behind((1, 1))
     weights.fill_(2.0)
     assert saver.saved_step is None
     disk.set()
@@ -67,13 +70,13 @@ def test_a_save_behind_holds_the_state_of_its_step_and_waits_for_no_disk(
 
 def test_the_next_save_waits_for_the_one_before_it(tmp_path: Path) -> None:
     told: list[int] = []
-    saver = make(tmp_path, told.append)
     weights = torch.zeros(100_000)
+    saver = make(tmp_path, weights, told.append)
     for step in range(1, 6):
         weights.fill_(step)
-        saver.save_behind(step, step, lambda: {"weights": weights})
+        saver.save_behind((step, step))
     weights.fill_(6)
-    assert saver.save(6, 6, lambda: {"weights": weights})
+    assert saver.save((6, 6))
     assert told == [1, 2, 3, 4, 5, 6]
     found = saver.newest()
     assert found is not None
@@ -84,8 +87,8 @@ def test_a_disk_that_refuses_is_said_and_nothing_is_called_saved(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("in the way")
-    saver = make(tmp_path / "file" / "checkpoints")
-    saver.save_behind(1, 1, lambda: {})
+    saver = make(tmp_path / "file" / "checkpoints", torch.ones(1))
+    saver.save_behind((1, 1))
     assert not saver.settle()
     assert saver.saved_step is None
     assert "no checkpoint of step 1" in capfd.readouterr().err
@@ -98,8 +101,8 @@ def test_without_memory_for_a_copy_it_is_written_before_training_goes_on(
         raise MemoryError
 
     monkeypatch.setattr(Snapshot, "take", no_room)
-    saver = make(tmp_path)
-    saver.save_behind(3, 3, lambda: {"weights": torch.ones(10)})
+    saver = make(tmp_path, torch.ones(10))
+    saver.save_behind((3, 3))
     assert saver.saved_step == 3
 
 
@@ -167,23 +170,23 @@ def test_what_may_have_left_the_page_cache_is_hashed(
 
 def _train(folder: Path, line: int) -> None:
     """Train and save behind for ever; tell of every step that is committed."""
-    saver = make(folder, lambda step: os.write(line, b"%d\n" % step))
     weights = torch.zeros(200_000)
+    saver = make(folder, weights, lambda step: os.write(line, b"%d\n" % step))
     step = saver.newest().step if saver.newest() else 0  # type: ignore[union-attr]
     while True:
         step += 1
         weights.fill_(step)
-        saver.save_behind(step, step, lambda: {"weights": weights})
+        saver.save_behind((step, step))
         for _ in range(20):
             weights.add_(1)
 
 
 def _yield(folder: Path, step: int, line: int) -> None:
     """Save, say the last word, linger: what a trial does that leaves for a resize."""
-    saver = make(folder)
     weights = torch.full((500_000,), float(step))
+    saver = make(folder, weights)
     os.write(line, b"saving\n")
-    assert saver.save(step, step, lambda: {"weights": weights})
+    assert saver.save((step, step))
     assert leave_word(folder / f"{step}" / "last-word.json", "yielded", step, step)
     os.write(line, b"said\n")
     time.sleep(PATIENCE_S)
