@@ -17,7 +17,6 @@ Pure arithmetic and one permutation; torch is imported for that alone.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -99,20 +98,3 @@ def share(begin: int, end: int, layout: Layout) -> Share:
         lower = min(lower, end - 1)
         upper = lower + 1
     return Share(lower, upper, end, weight)
-
-
-class EpochShares:
-    """One rank's shares of what is left of an epoch; ``len`` counts them."""
-
-    def __init__(
-        self, length: int, offset: int, global_batch: int, layout: Layout, *, drop_last: bool
-    ) -> None:
-        self._layout = layout
-        self._stretches = stretches(length, offset, global_batch, layout, drop_last=drop_last)
-
-    def __len__(self) -> int:
-        return len(self._stretches)
-
-    def __iter__(self) -> Iterator[Share]:
-        for begin, end in self._stretches:
-            yield share(begin, end, self._layout)

@@ -17,17 +17,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset
 
-from gpusched.worker.data import EpochShares, Layout, derive_seed, epoch_order
-from gpusched.worker.rng import OwnGenerators
+from gpusched.worker.data import Layout, derive_seed, epoch_order, share, stretches
+from gpusched.worker.foreign import draw, own_sampler, refuse_foreign_options
 from gpusched.worker.state import Stateful, portable, unportable
 from gpusched.worker.weights import BatchWeight, each_part, tagged
-
-_OURS = {
-    "batch_sampler": "gpusched shards and shuffles by itself",
-    "generator": "the order comes from the trial's seed",
-}
 
 
 @dataclass(slots=True)
@@ -51,22 +46,23 @@ def place_batch(batch: Any, device: torch.device) -> Any:
     return each_part(batch, moved)
 
 
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Terms on which all loaders of a trial give this rank its share."""
+
+    layout: Layout
+    seed: int
+    weight: BatchWeight
+    device: torch.device
+
+
 class BaseLoader(ABC):
     """Epoch, position and the batch weight; what the two training loaders share."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        batch_size: int,
-        seed: int,
-        weight: BatchWeight,
-        device: torch.device,
-    ) -> None:
-        self.global_batch = layout.global_batch(batch_size)
-        self._layout = layout
-        self._seed = seed
-        self._weight = weight
-        self._device = device
+    def __init__(self, feed: Feed, batch_size: int) -> None:
+        self.global_batch = feed.layout.global_batch(batch_size)
+        self._layout, self._seed = feed.layout, feed.seed
+        self._weight, self._device = feed.weight, feed.device
         self._position = Position()
         #: Where the last optimizer step left off; None: no optimizer is known, a batch counts when it is handed out.
         self._stepped: Position | None = None
@@ -150,18 +146,15 @@ class TrainingLoader(BaseLoader):
 
     def __init__(
         self,
+        feed: Feed,
         dataset: Any,
-        *,
         batch_size: int,
-        shuffle: bool,
-        drop_last: bool,
-        layout: Layout,
-        seed: int,
-        weight: BatchWeight,
-        device: torch.device,
+        *,
+        shuffle: bool = True,
+        drop_last: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(layout, batch_size, seed, weight, device)
+        super().__init__(feed, batch_size)
         self._sampler = own_sampler(options)
         refuse_foreign_options(dataset, options)
         self.dataset = dataset
@@ -173,7 +166,7 @@ class TrainingLoader(BaseLoader):
         self._batches: list[list[int]] = []
         #: A data set with a state of its own is asked for it, on rank 0; copies in worker processes cannot be.
         self._asks_dataset = isinstance(dataset, Stateful) and not options.get("num_workers")
-        options.setdefault("pin_memory", device.type == "cuda")
+        options.setdefault("pin_memory", self._device.type == "cuda")
         self._loader: DataLoader[Any] = DataLoader(
             dataset,
             batch_sampler=cast(Any, _Lists(lambda: self._batches)),
@@ -183,12 +176,12 @@ class TrainingLoader(BaseLoader):
 
     def __len__(self) -> int:
         """Count the batches of a whole epoch, not of what is left of one."""
-        return len(self._shares(0))
+        return len(self._stretches(0))
 
     def __iter__(self) -> Iterator[Any]:
         where = self._begin()
         order = self._order(where.epoch)
-        shares = list(self._shares(where.consumed))
+        shares = [share(*each, self._layout) for each in self._stretches(where.consumed)]
         if not shares and where.consumed == 0:
             raise ValueError(
                 f"trial.loader: {self.length} samples do not fill one global batch of {self.global_batch}, and "
@@ -210,11 +203,11 @@ class TrainingLoader(BaseLoader):
         """Batches of this epoch that were handed out, before a resize too: ``enumerate(loader,
         loader.batches_done)``."""
         self.before_use()
-        return len(self) - len(self._shares(self._position.consumed))
+        return len(self) - len(self._stretches(self._position.consumed))
 
     @property
     def mid_epoch(self) -> bool:
-        return self._running and len(self._shares(self._position.consumed)) > 0
+        return self._running and len(self._stretches(self._position.consumed)) > 0
 
     @property
     def epochs_seen(self) -> float:
@@ -256,8 +249,9 @@ class TrainingLoader(BaseLoader):
             )
         return torch.tensor(drawn)
 
-    def _shares(self, consumed: int) -> EpochShares:
-        return EpochShares(
+    def _stretches(self, consumed: int) -> list[tuple[int, int]]:
+        """Return the global batches that are left of an epoch after so many samples."""
+        return stretches(
             self.length, consumed, self.global_batch, self._layout, drop_last=self.drop_last
         )
 
@@ -301,82 +295,3 @@ class EvaluationLoader:
     def __iter__(self) -> Iterator[Any]:
         for batch in self._loader:
             yield place_batch(batch, self._device)
-
-
-_KEPT = (
-    *("batch_size", "drop_last", "num_workers", "collate_fn", "timeout", "worker_init_fn"),
-    *("multiprocessing_context", "prefetch_factor", "persistent_workers", "in_order"),
-)
-
-
-def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Return the arguments with which ``trial.loader`` gives one rank the batches of this loader.
-
-    Raises:
-        TypeError: Its batches are a batch sampler's.
-    """
-    if loader.batch_size is None:
-        raise TypeError(
-            "trial.prepare: this DataLoader has a batch_sampler (or no batches), which cannot be shared by ranks: make "
-            "it with batch_size, or keep it and give each rank its share (trial.rank, trial.world_size)"
-        )
-    arguments: dict[str, Any] = {name: getattr(loader, name) for name in _KEPT}
-    if loader.pin_memory:
-        arguments["pin_memory"] = True
-    sampler: Any = loader.sampler
-    if isinstance(sampler, SequentialSampler) or isinstance(loader.dataset, IterableDataset):
-        return {**arguments, "shuffle": False}
-    is_plain = isinstance(sampler, RandomSampler) and not sampler.replacement
-    if is_plain and sampler.num_samples == len(cast(Any, loader.dataset)):
-        return arguments
-    return {**arguments, "sampler": sampler}
-
-
-def own_sampler(options: dict[str, Any]) -> Any:
-    """Take the script's sampler out of ``options``.
-
-    Raises:
-        TypeError: A sampler that yields other things than indices, or deals them to the ranks by itself.
-    """
-    sampler = options.pop("sampler", None)
-    if sampler is not None and hasattr(sampler, "num_replicas"):
-        raise TypeError(
-            f"trial.loader(..., sampler={type(sampler).__name__}(...)): gpusched shards and shuffles by itself; leave "
-            f"the sampler out"
-        )
-    if sampler is not None and not (hasattr(sampler, "__len__") and hasattr(sampler, "__iter__")):
-        raise TypeError(
-            f"trial.loader(..., sampler={type(sampler).__name__}(...)): a sampler must have a length and yield indices"
-        )
-    return sampler
-
-
-def draw(sampler: Any, seed: int, epoch: int) -> list[int]:
-    """Ask a sampler for the indices of an epoch: the same on every rank and in every launch.
-
-    Python's, numpy's and torch's global generators are seeded for the drawing and put back.
-    """
-    with OwnGenerators(derive_seed(seed, epoch)):
-        generator = getattr(sampler, "generator", None)
-        if isinstance(generator, torch.Generator):
-            generator.manual_seed(derive_seed(seed, epoch))
-        if callable(set_epoch := getattr(sampler, "set_epoch", None)):
-            set_epoch(epoch)
-        return [int(index) for index in sampler]
-
-
-def refuse_foreign_options(dataset: Any, options: dict[str, Any]) -> None:
-    """Raise TypeError for a ready-made loader or a sampler of the script's own."""
-    if isinstance(dataset, DataLoader):
-        raise TypeError(
-            "trial.loader takes a data set, not a DataLoader: write trial.loader(the_data_set, batch_size=...), or "
-            "loader = trial.prepare(loader)"
-        )
-    if options.get("in_order") is False:
-        raise TypeError(
-            "trial.loader(..., in_order=False): a batch counts as consumed in the order of the epoch, and one that "
-            "comes late would be lost at a resize; leave in_order out"
-        )
-    for name, why in _OURS.items():
-        if options.pop(name, None) is not None:
-            raise TypeError(f"trial.loader(..., {name}=...): {why}; leave {name} out")

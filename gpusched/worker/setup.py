@@ -94,7 +94,7 @@ class Setup(ABC):
         """
         import torch
 
-        from gpusched.worker.loader import arguments_of
+        from gpusched.worker.foreign import arguments_of
 
         prepared = []
         for each in objects:
@@ -215,22 +215,17 @@ class Setup(ABC):
         """
         from torch.utils.data import IterableDataset
 
-        from gpusched.worker.loader import TrainingLoader
+        from gpusched.worker.loader import Feed, TrainingLoader
         from gpusched.worker.stream import StreamLoader
 
-        common = {
-            "batch_size": batch_size,
-            "drop_last": drop_last,
-            "layout": self._training.layout,
-            "seed": self.seed,
-            "weight": self._batch_weight(),
-            "device": self.device,
-        }
+        feed = Feed(self._training.layout, self.seed, self._batch_weight(), self.device)
+        options["drop_last"] = drop_last
         made: TrainingLoader | StreamLoader
         if isinstance(dataset, IterableDataset):
-            made = StreamLoader(dataset, group=self._group, shards=shards, **common, **options)
+            options["shards"] = shards
+            made = StreamLoader(feed, dataset, batch_size, group=self._group, **options)
         else:
-            made = TrainingLoader(dataset, shuffle=shuffle, **common, **options)
+            made = TrainingLoader(feed, dataset, batch_size, shuffle=shuffle, **options)
         made.before_use = self._arrive
         self._training.add_loader(made)
         return made

@@ -7,11 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpusched.worker.data import EpochShares, Layout, derive_seed, epoch_order, share, stretches
+from gpusched.worker.data import Layout, Share, derive_seed, epoch_order, share, stretches
 
 
 def layouts(world_size: int, *, exact: bool = False) -> list[Layout]:
     return [Layout(rank, world_size, world_size, exact) for rank in range(world_size)]
+
+
+def shares(length: int, consumed: int, global_batch: int, layout: Layout) -> list[Share]:
+    """Return one rank's shares of what is left of an epoch."""
+    left = stretches(length, consumed, global_batch, layout, drop_last=False)
+    return [share(*each, layout) for each in left]
 
 
 def train_epoch(
@@ -28,9 +34,9 @@ def train_epoch(
     for world_size, at_most in worlds:
         ranks = layouts(world_size, exact=exact)
         size = ranks[0].global_batch(batch_size)
-        shares = [list(EpochShares(length, consumed, size, r, drop_last=False)) for r in ranks]
-        assert len({len(of_rank) for of_rank in shares}) == 1, "ranks differ in their batches"
-        for together in list(zip(*shares, strict=True))[:at_most]:
+        of_ranks = [shares(length, consumed, size, rank) for rank in ranks]
+        assert len({len(of_rank) for of_rank in of_ranks}) == 1, "ranks differ in their batches"
+        for together in list(zip(*of_ranks, strict=True))[:at_most]:
             assert len({part.end for part in together}) == 1
             consumed = together[0].end
             places = [p for part in together if part.weight for p in range(part.begin, part.stop)]
@@ -70,7 +76,7 @@ def test_with_a_batch_per_atom_nobody_repeats_a_sample(
     if length < world_size:
         return
     for layout in layouts(world_size):
-        for part in EpochShares(length, 0, batch_size * world_size, layout, drop_last=False):
+        for part in shares(length, 0, batch_size * world_size, layout):
             assert 0 < part.stop - part.begin <= batch_size + 1
             assert part.weight > 0
 

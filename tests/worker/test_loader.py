@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
 
 from gpusched.worker.data import Layout
-from gpusched.worker.loader import EvaluationLoader, TrainingLoader, arguments_of, place_batch
+from gpusched.worker.foreign import arguments_of
+from gpusched.worker.loader import EvaluationLoader, Feed, TrainingLoader, place_batch
 from gpusched.worker.weights import BatchWeight
 
 CPU = torch.device("cpu")
@@ -31,16 +32,11 @@ def loaders(
     length: int, world_size: int, batch_size: int = 4, **options: Any
 ) -> list[TrainingLoader]:
     exact, kind = options.pop("exact", False), options.pop("kind", Numbers)
-    defaults = {"shuffle": True, "drop_last": False, "seed": 5, "device": CPU}
+    layouts = [Layout(rank, world_size, world_size, exact) for rank in range(world_size)]
+    seed = options.pop("seed", 5)
     return [
-        TrainingLoader(
-            kind(length),
-            batch_size=batch_size,
-            layout=Layout(rank, world_size, world_size, exact),
-            weight=BatchWeight(),
-            **{**defaults, **options},
-        )
-        for rank in range(world_size)
+        TrainingLoader(Feed(layout, seed, BatchWeight(), CPU), kind(length), batch_size, **options)
+        for layout in layouts
     ]
 
 
@@ -192,17 +188,8 @@ def test_foreign_samplers_and_loaders_are_refused() -> None:
 
 
 def loaders_of(dataset: Any, **options: Any) -> TrainingLoader:
-    return TrainingLoader(
-        dataset,
-        batch_size=2,
-        shuffle=True,
-        drop_last=False,
-        layout=Layout(0, 1, 1, exact=False),
-        seed=0,
-        weight=BatchWeight(),
-        device=CPU,
-        **options,
-    )
+    feed = Feed(Layout(0, 1, 1, exact=False), 0, BatchWeight(), CPU)
+    return TrainingLoader(feed, dataset, **{"batch_size": 2, **options})
 
 
 def test_nothing_draws_from_the_global_generator() -> None:
@@ -294,14 +281,7 @@ def test_a_ready_made_loader_keeps_its_options(
     assert found["collate_fn"] is options.get("collate_fn", found["collate_fn"])
     assert "shuffle" in kept or "shuffle" not in found
     assert "pin_memory" not in found, "pinned where the trial is on a GPU"
-    TrainingLoader(
-        Numbers(9),
-        **{"shuffle": True, **found},
-        layout=Layout(0, 1, 1, False),
-        seed=1,
-        weight=BatchWeight(),
-        device=CPU,
-    )
+    assert loaders_of(Numbers(9), **found).global_batch == 3
 
 
 @pytest.mark.parametrize("batches", [BatchSampler(range(9), 3, False), None])
