@@ -167,7 +167,7 @@ def node_processes(folder: Path, *words: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         given = process.info["cmdline"] or []
-        is_node = "gpusched.executors.cluster.node" in given and set(words) <= set(given)
+        is_node = {"node", "--join", *words} <= set(given)
         if is_node and any(word.startswith(str(folder)) for word in given):
             found.append(process)
     return found

@@ -15,8 +15,8 @@ UNPICKLE = {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudp
 POOLS = {"gpusched/sim/study.py", "gpusched/sim/whatif.py"}
 
 #: The line between the daemon and the nodes of a cluster (mutual TLS, on the interface that leads to them), and the
-#: look at what that interface is called.
-BEYOND_THIS_MACHINE = {f"gpusched/executors/cluster/{name}.py" for name in ("line", "ray_bridge")}
+#: store of a trial that spans nodes, which a recipe has to ask for.
+BEYOND_THIS_MACHINE = {"gpusched/executors/cluster/line.py", "gpusched/runtime/rendezvous.py"}
 
 #: What a script asks to have pickled (``gpusched.pickled``): read from its own committed, hashed checkpoints alone.
 ASKED_FOR = {"gpusched/worker/training.py"}

@@ -16,7 +16,12 @@ from gpusched.text import count
 
 SKEW_S = 2.0
 """Clocks further apart put log lines of several nodes out of order."""
-VERSION = "import gpusched; print(gpusched.__version__)"
+LOOK = """
+import sys, gpusched
+print(gpusched.__version__, end=" ")
+from gpusched.executors.cluster.line import interface_of
+print(interface_of(sys.argv[1]))
+"""
 HEAD = ("node", "address", "interface", "devices", "Ray", "Python", "gpusched", "shared", "clock")
 
 
@@ -29,7 +34,7 @@ def look_at_cluster(address: str, folder: Path) -> tuple[bool, Sequence[NodeLook
         bootstrap = RayBootstrap(address, Path(probe), insecure=True)
         try:
             paths = os.environ.get("PYTHONPATH", "")
-            looks = bootstrap.look(["env", f"PYTHONPATH={paths}", sys.executable, "-c", VERSION])
+            looks = bootstrap.look(["env", f"PYTHONPATH={paths}", sys.executable, "-c", LOOK])
         finally:
             bootstrap.leave()
     return bootstrap.has_token, sorted(looks, key=lambda look: look.name)

@@ -201,11 +201,9 @@ def interface_towards(host: str) -> str:
 
 
 def interface_of(address: str) -> str:
-    """Return the name of the network interface with this address. Raises GpuschedError."""
-    for name, known in psutil.net_if_addrs().items():
-        if any(one.address == address for one in known):
-            return name
-    raise GpuschedError(f"no network interface of this machine has the address {address}")
+    """Return the name of this machine's network interface with this address; empty where none has."""
+    known = psutil.net_if_addrs().items()
+    return next((name for name, all_of in known if address in {a.address for a in all_of}), "")
 
 
 def home_of(shared: Path, name: str) -> Path:

@@ -177,7 +177,7 @@ class Members:
         offer = self._offers.get(name)
         if offer is None:
             return  # a person started it
-        words = [sys.executable, "-m", "gpusched.executors.cluster.node", str(self._root)]
+        words = [sys.executable, "-m", "gpusched", "node", "--join", str(self._root)]
         words += ["--name", name, "--devices", offer.devices]
         environment = {"PYTHONPATH": str(Path(gpusched.__file__).parent.parent)}
         self._call(partial(self._bootstrap.start, name, words, environment), lambda _nothing: None)

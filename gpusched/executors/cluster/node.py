@@ -1,9 +1,9 @@
 """The process of one node: this machine's local executor behind the line to the daemon.
 
-``python -m gpusched.executors.cluster.node SHARED --name NAME``. ``SHARED`` is the experiment's folder, which all nodes
-share. What must be on this machine's own disk lies in a folder of the node (``line.home_of``): socket, epoch, logs; the
-folder of trials, ``worker.json`` and the notes of written paths are links to the shared ones there, so that a trial
-finds all in ``GPUSCHED_DIR``. Devices are called ``node/device`` on the line, and by their own names in the executor.
+``gpusched node --join SHARED`` runs it, for a person and for a bootstrap. ``SHARED`` is the experiment's folder, which
+all nodes share. What must be on this machine's own disk lies in a folder of the node (``line.home_of``): socket, epoch,
+logs; the folder of trials, ``worker.json`` and the notes of written paths are links to the shared ones there, so that a
+trial finds all in ``GPUSCHED_DIR``. Devices are called ``node/device`` on the line, by their own names in the executor.
 
 A lost line is to a node what the daemon's death is on one machine: the executor is closed, trials go on, the newest
 daemon is dialled (``cluster.json``), and another executor adopts what is left.
@@ -11,11 +11,9 @@ daemon is dialled (``cluster.json``), and another executor adopts what is left.
 
 from __future__ import annotations
 
-import argparse
 import os
 import secrets
 import shutil
-import sys
 import time
 import zlib
 from collections.abc import Iterable, Sequence
@@ -95,6 +93,7 @@ class Node:
 
     def run(self) -> None:
         """Serve one daemon after the other, until one says that the search is over."""
+        os.umask(0o077)
         heard_s = time.monotonic()
         while not self.is_over and time.monotonic() - heard_s < LEAVE_AFTER_S:
             began_s, pause_s, line = time.monotonic(), PAUSE_S, dial(self.keys)
@@ -341,23 +340,3 @@ class Session:
                     pass
         for frame in frames.Happened.of(events):
             self._peer.send(frame)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Entry point of a node's process."""
-    parser = argparse.ArgumentParser(prog="python -m gpusched.executors.cluster.node")
-    parser.add_argument("shared", type=Path)
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--devices", default="auto")
-    args = parser.parse_args(argv)
-    os.umask(0o077)
-    try:
-        Node(args.shared, args.name, args.devices).run()
-    except GpuschedError as error:
-        print(f"{time.strftime('%F %T')} {error}", flush=True)
-        return error.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -123,7 +123,7 @@ class RayBootstrap:
         self._call("start", {"name": name, "argv": argv, "env": env}, type(None))
 
     def look(self, argv: Sequence[str]) -> tuple[NodeLook, ...]:
-        """Have every node describe itself; ``argv`` is tried on each, and prints gpusched's version."""
+        """Have every node describe itself: ``argv``, given its address, prints gpusched's version and its interface."""
         return self._call("look", {"argv": list(argv)}, tuple[NodeLook, ...])
 
     def interrupt(self) -> None:

@@ -45,7 +45,6 @@ TURN_S = 5.0
 RAYS = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "PYTHONBREAKPOINT")
 """Variables that Ray sets for its workers, beside RAY_*."""
 DETACH = "import os, sys\nif not os.fork(): os.setsid(); os.execvp(sys.argv[1], sys.argv[1:])"
-SIOCGIFADDR = 0x8915
 Json = dict[str, Any]
 
 
@@ -126,7 +125,6 @@ def driver_gpus() -> list[dict[str, str]]:
 def describe_node(address: str, mark: str, argv: list[str]) -> Json:
     """Describe the node that this runs on; ``mark``: a file that every node can read, with room beside it."""
     found: Json = {"ray": ray.__version__, "python": sys.version.split()[0], "gpus": driver_gpus()}
-    found["interface"] = interface_of(address)
     own = Path(f"{mark}-{ray.get_runtime_context().get_node_id()}")
     try:
         new = own.with_suffix(".new")
@@ -137,28 +135,14 @@ def describe_node(address: str, mark: str, argv: list[str]) -> Json:
         found["shared"] = f"{own.parent}: {error.strerror}"
     try:
         said = subprocess.run(
-            argv, capture_output=True, text=True, timeout=ANCHOR_S, cwd="/", check=False
+            [*argv, address], capture_output=True, text=True, timeout=ANCHOR_S, cwd="/", check=False
         )
-        found["gpusched"] = said.stdout.strip() if said.returncode == 0 else ""
+        found["gpusched"], _, found["interface"] = said.stdout.strip().partition(" ")
         found["trouble"] = "\n".join(said.stderr.strip().splitlines()[-1:])
     except (OSError, subprocess.SubprocessError) as error:
         found["trouble"] = str(error)
+    found["clock_s"] = time.time()
     return found
-
-
-def clock() -> float:
-    return time.time()
-
-
-def interface_of(address: str) -> str:
-    """Return the name of the network interface with this IPv4 address; empty: none."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
-            with contextlib.suppress(OSError):
-                asked = name.encode()[:15].ljust(256, b"\0")
-                if socket.inet_ntoa(fcntl.ioctl(probe, SIOCGIFADDR, asked)[20:24]) == address:
-                    return name
-    return ""
 
 
 # ---------------------------------------------------------------- the driver
@@ -306,14 +290,11 @@ class Bridge:
         told["cpus"] = int(row["Resources"].get("CPU", 0))
         told["ray_gpus"] = int(row["Resources"].get("GPU", 0))
         here = NodeAffinitySchedulingStrategy(row["NodeID"], soft=False)
-        at = ray.remote(num_cpus=0, scheduling_strategy=here)
+        describe = ray.remote(num_cpus=0, scheduling_strategy=here)(describe_node)
         try:
-            looked = at(describe_node).remote(told["address"], str(mark), argv)
+            looked = describe.remote(told["address"], str(mark), argv)
             told.update(ray.get(looked, timeout=2 * ANCHOR_S))
-            for _ in range(2):  # the first call may start a process
-                asked_at_s = time.time()
-                theirs_s = ray.get(at(clock).remote(), timeout=ANCHOR_S)
-                told["skew_s"] = theirs_s - (asked_at_s + time.time()) / 2
+            told["skew_s"] = told.pop("clock_s") - time.time()  # off by the way of the answer
             if "shared" not in told and not Path(f"{mark}-{row['NodeID']}").exists():
                 told["shared"] = f"{mark.parent}: a file that this node wrote is not seen here"
         except Exception as error:
