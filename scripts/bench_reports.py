@@ -92,10 +92,11 @@ def measure(folder: Path, trials: int, step_s: float, seconds: float) -> dict[st
 def bare(folder: Path, clients: int, step_s: float, seconds: float) -> float:
     """The fraction of the ideal number of steps that processes make around a bare socket and an echo."""
     path, counted = str(folder / "echo.sock"), multiprocessing.Queue()
-    server = multiprocessing.Process(target=_echo, args=(path,), daemon=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(128)
+    server = multiprocessing.Process(target=_echo, args=(listener,), daemon=True)
     server.start()
-    while not Path(path).exists():
-        time.sleep(0.01)
     arguments = (path, step_s, seconds, counted)
     processes = [multiprocessing.Process(target=_client, args=arguments) for _ in range(clients)]
     for process in processes:
@@ -107,10 +108,7 @@ def bare(folder: Path, clients: int, step_s: float, seconds: float) -> float:
     return steps * step_s / seconds / clients
 
 
-def _echo(path: str) -> None:
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(path)
-    listener.listen(128)
+def _echo(listener: socket.socket) -> None:
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
     while True:

@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import dataclasses
 import itertools
-import os
 import re
 import sys
 import tempfile
@@ -84,7 +83,7 @@ def standing(folder: Path, at: float | None) -> View:
         replay(assembled.experiment, entries)
     finally:
         journal.close()
-    return assembled.view(daemon_pid=os.getpid(), now=max(at, state.now))
+    return assembled.view(daemon_pid=None, alive=True, now=max(at, state.now))
 
 
 def svg(view: View, columns: int, rows: int, trial: int | None) -> str:

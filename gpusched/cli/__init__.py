@@ -140,8 +140,7 @@ def _dispatch(arguments: list[str]) -> int:
     parser = _Parser(
         prog=f"gpusched {name}", description=description, formatter_class=_HelpFormatter
     )
-    for add_argument in found.arguments:
-        add_argument(parser)
+    found.prepare_parser(parser)
     return found.run(parser.parse_args(arguments[1:]))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import gpusched
 from gpusched.cli import common
-from gpusched.doctor.gpus import Check, fail, ok, warn
+from gpusched.doctor.gpus import Check
 from gpusched.executors.cluster.ray import HOW_TO_GUARD, NodeLook, RayBootstrap
 from gpusched.text import count
 
@@ -63,47 +63,72 @@ def nodes_table(looks: Sequence[NodeLook]) -> str:
 
 
 def cluster_checks(has_token: bool, looks: Sequence[NodeLook]) -> Iterator[Check]:
-    """Judge the cluster: its token, then each node, one by one."""
+    """Judge what the nodes of a cluster said of themselves."""
     if has_token:
-        yield ok("token", "the cluster asks for one")
+        yield Check("token", "ok", "the cluster asks for one")
     else:
-        why = "none: whoever reaches the cluster can run code on every node"
-        yield fail("token", why, f"{HOW_TO_GUARD}, or accept it with --insecure-cluster")
+        yield Check(
+            "token",
+            "fail",
+            "none: whoever reaches the cluster can run code on every node",
+            f"{HOW_TO_GUARD}, or accept it with --insecure-cluster",
+        )
     has_gpus = any(look.ray_gpus for look in looks)
     for look in looks:
-        cells = zip(HEAD[1:], row(look)[1:], strict=True)
-        told = ", ".join(f"{name} {cell}" for name, cell in cells)
-        yield from list(_node_checks(look, has_gpus)) or [ok(look.name, told)]
+        findings = list(node_checks(look, has_gpus))
+        told = ", ".join(
+            f"{name} {cell}" for name, cell in zip(HEAD[1:], row(look)[1:], strict=True)
+        )
+        yield from findings or [Check(look.name, "ok", told)]
 
 
-def _node_checks(look: NodeLook, has_gpus: bool) -> Iterator[Check]:
+def node_checks(look: NodeLook, has_gpus: bool) -> Iterator[Check]:
     """Judge one node; ``has_gpus``: some node of the cluster has GPUs."""
-    name, here = look.name, gpusched.__version__
     if not look.ray:
-        yield fail(name, f"the node did not answer: {look.trouble}", "see `ray status`")
+        yield Check(look.name, "fail", f"it did not answer: {look.trouble}", "see `ray status`")
         return
     if not look.gpusched:
-        why = f"{sys.executable} does not run gpusched there: {look.trouble}"
-        path = "install gpusched under the same path on every node"
-        yield fail(name, why, f"{path}, or keep its environment in the shared folder")
-    elif look.gpusched != here:
-        why = f"gpusched {look.gpusched} is installed there, {here} here"
-        yield fail(name, why, "install the same version on every node")
+        yield Check(
+            look.name,
+            "fail",
+            f"{sys.executable} does not run gpusched there: {look.trouble}",
+            "install gpusched under the same path on every node, or keep its environment in the shared folder",
+        )
+    elif look.gpusched != gpusched.__version__:
+        yield Check(
+            look.name,
+            "fail",
+            f"gpusched {look.gpusched} is installed there, {gpusched.__version__} here",
+            "install the same version on every node",
+        )
     if look.shared:
-        why = f"the folder of experiments is not shared with it: {look.shared.rsplit(': ', 1)[-1]}"
-        path = "name a folder that every node mounts under the same path"
-        yield fail(name, why, f"{path}: --dir, or GPUSCHED_RUNS")
+        yield Check(
+            look.name,
+            "fail",
+            f"the folder of experiments is not shared with it: {look.shared.rsplit(': ', 1)[-1]}",
+            "name a folder that every node mounts under the same path: --dir, or GPUSCHED_RUNS",
+        )
     if has_gpus and not look.ray_gpus:
-        why = "this node has no GPU, other nodes have: a search leaves it out"
-        yield warn(name, why, "")
+        yield Check(look.name, "warn", "it has no GPU, other nodes have: a search leaves it out")
     if len(look.gpus) < look.ray_gpus:
-        why = f"Ray counts {count(look.ray_gpus, 'GPU')} there, the driver {len(look.gpus)}"
-        yield fail(name, why, "see `nvidia-smi` there, or give `ray start` the right --num-gpus")
+        yield Check(
+            look.name,
+            "fail",
+            f"Ray counts {count(look.ray_gpus, 'GPU')} there, the driver {len(look.gpus)}",
+            "see `nvidia-smi` there, or give `ray start` the right --num-gpus",
+        )
     if not look.interface:
-        why = f"no network interface there has the address {look.address}, by which Ray knows it"
-        address = "give `ray start` the right --node-ip-address"
-        yield warn(name, why, f"{address}; through NAT a node cannot be used")
+        yield Check(
+            look.name,
+            "warn",
+            f"no network interface there has the address {look.address}, by which Ray knows it",
+            "give `ray start` the right --node-ip-address; through NAT a node cannot be used",
+        )
     if abs(look.skew_s) > SKEW_S:
-        clock = f"the clock is {abs(look.skew_s):.1f} s {'ahead' if look.skew_s > 0 else 'behind'}"
-        why = f"{clock}: a search does not mind, log lines of several nodes are out of order"
-        yield warn(name, why, "let it synchronise with NTP")
+        yield Check(
+            look.name,
+            "warn",
+            f"its clock is {abs(look.skew_s):.1f} s {'ahead' if look.skew_s > 0 else 'behind'}: a search does not "
+            f"mind, log lines of several nodes are out of order",
+            "let it synchronise with NTP",
+        )

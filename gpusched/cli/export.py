@@ -15,12 +15,11 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from gpusched.cli import common
-from gpusched.cli.common import argument
 from gpusched.daemon import session
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
-from gpusched.journal.timeline import Timeline
+from gpusched.journal.timeline import IncarnationTimeline, Timeline
 from gpusched.loggers import base as loggers
 from gpusched.loggers import follow
 from gpusched.text import first_line, flat, show
@@ -42,26 +41,21 @@ class Row(Struct):
     atoms: int
 
 
-_STUDY = "a new study of Optuna in FILE: SQLite if FILE ends in .db, else a journal"
+def _prepare(parser: argparse.ArgumentParser) -> None:
+    common.add_experiment(parser)
+    add, kind = common.add, parser.add_mutually_exclusive_group()
+    add(kind, "--csv", "comma-separated values (the default)")
+    add(kind, "--json", "one JSON object a line")
+    add(kind, "--parquet", "Parquet; needs pyarrow and --output")
+    add(parser, "--trials", "one row a trial, not one a report")
+    for name, (option, where) in _TOOLS.items():
+        add(kind, f"--{name} {option.upper()}", f"hand the trials over as runs, {where}")
+    study = "a new study of Optuna in FILE: SQLite if it ends in .db, else a journal"
+    add(kind, "--optuna FILE", study, type=Path)
+    add(parser, "-o, --output FILE", "write to FILE instead of standard output")
 
 
-@common.command(
-    common.EXPERIMENT,
-    common.one_of(
-        argument("--csv", "comma-separated values (the default)"),
-        argument("--json", "one JSON object a line"),
-        argument("--parquet", "Parquet; needs pyarrow and --output"),
-        *(
-            argument(f"--{name} {option.upper()}", f"hand the trials over as runs, {where}")
-            for name, (option, where) in _TOOLS.items()
-        ),
-        argument("--optuna FILE", _STUDY, type=Path),
-    ),
-    argument("--trials", "one row a trial, not one a report"),
-    argument("-o, --output FILE", "write to FILE instead of standard output"),
-    prints=[Row],
-    json=False,
-)
+@common.command(_prepare, prints=[Row], json=False)
 def export(args: argparse.Namespace) -> int:
     """Write the reports of an experiment as CSV, JSON lines or Parquet, one row a report; or hand it to another tool.
 
@@ -80,18 +74,17 @@ def export(args: argparse.Namespace) -> int:
         rows.sort(key=lambda row: row["trial"])
     else:
         rows = list(records(timeline.read(paths.journal)))
-    if not args.output and not args.parquet:
+    if args.parquet:
+        _write_parquet(rows, args.output)
+        return 0
+    if not args.output:
         _write(rows, sys.stdout, as_json=args.json)
         return 0
     try:
-        if args.parquet:
-            _write_parquet(rows, args.output)
-        else:
-            with Path(args.output).open("w", newline="") as out:
-                _write(rows, out, as_json=args.json)
+        with Path(args.output).open("w", newline="") as out:
+            _write(rows, out, as_json=args.json)
     except OSError as error:
-        why = f"the export cannot be written there ({error.strerror or error})"
-        raise InputError(f"{args.output}: {why}") from None
+        raise _unwritable(args.output, error) from None
     return 0
 
 
@@ -103,8 +96,9 @@ def _hand_over(paths: ExperimentPaths, name: str, options: dict[str, Any]) -> in
         raise
     except Exception as error:
         why = first_line(f"{type(error).__name__}: {error}")
-        tool = f"{name} {show(*options.values())}"
-        raise InputError(f"{tool} did not take the search: {why}") from error
+        raise InputError(
+            f"{name} {show(*options.values())} did not take the search: {why}"
+        ) from error
     return 0
 
 
@@ -124,7 +118,6 @@ def _write_study(paths: ExperimentPaths, file: Path) -> int:
         reported = [step for _, step in trial.steps()]
         curve = {s.report.step: s.metric for s in reported if s.metric is not None}
         last = trial.incarnations[-1]
-        most_atoms = max(len(incarnation.devices) for incarnation in trial.incarnations)
         ended_s = last.exited_at if last.exited_at is not None else view["now_s"]
         exported.append(
             study.Exported(
@@ -134,12 +127,23 @@ def _write_study(paths: ExperimentPaths, file: Path) -> int:
                 curve=sorted(curve.items()),
                 began_s=began_s + trial.incarnations[0].launched_at,
                 ended_s=began_s + ended_s,
-                notes={"launches": trial.launches, "most atoms": most_atoms},
+                notes={
+                    "launches": trial.launches,
+                    "most atoms": max(map(_atoms, trial.incarnations)),
+                },
             )
         )
     study.write(file, paths.root.name, recipe.mode, parse_space(recipe.space), exported)
     print(f"{file}: study {paths.root.name}, {len(exported)} trials")
     return 0
+
+
+def _atoms(incarnation: IncarnationTimeline) -> int:
+    return len(incarnation.devices)
+
+
+def _unwritable(output: str, error: OSError) -> InputError:
+    return InputError(f"{output}: the export cannot be written there ({error.strerror or error})")
 
 
 def _write(rows: list[dict[str, Any]], out: TextIO, *, as_json: bool) -> None:
@@ -185,5 +189,9 @@ def _write_parquet(rows: list[dict[str, Any]], output: str | None) -> None:
         raise InputError(
             "--parquet needs pyarrow; install it beside gpusched: pip install pyarrow"
         ) from None
-    table = pyarrow.table({name: [row.get(name) for row in rows] for name in columns(rows)})
-    pyarrow.parquet.write_table(table, output)
+    names = columns(rows)
+    table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
+    try:
+        pyarrow.parquet.write_table(table, output)
+    except OSError as error:
+        raise _unwritable(output, error) from None

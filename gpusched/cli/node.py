@@ -9,7 +9,6 @@ from pathlib import Path
 from msgspec import Struct
 
 from gpusched.cli import common
-from gpusched.cli.common import argument
 from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
 
@@ -21,14 +20,18 @@ class Left(Struct):
     over: bool
 
 
-@common.command(
-    argument(
-        "--join EXP", "folder of the experiment, under its path on all machines", required=True
-    ),
-    argument("--name NAME", "name of this node (default: the host's)"),
-    argument("--devices X", "auto, cpu:N, cuda, cuda:0,2, or GPU UUIDs", default="auto"),
-    prints=[Left],
-)
+def _prepare(parser: argparse.ArgumentParser) -> None:
+    common.add(
+        parser,
+        "--join EXP",
+        "folder of the experiment, under its path on all machines",
+        required=True,
+    )
+    common.add(parser, "--name NAME", "name of this node (default: the host's)")
+    common.add(parser, "--devices X", "auto, cpu:N, cuda, cuda:0,2, or GPU UUIDs", default="auto")
+
+
+@common.command(_prepare, prints=[Left])
 def node(args: argparse.Namespace) -> int:
     """Have this machine take part in a running search, until the search is over or Ctrl-C.
 

@@ -28,6 +28,14 @@ class Profiled(Struct):
     overhead_s: float
 
 
+def _prepare(parser: argparse.ArgumentParser) -> None:
+    common.add_recipe(parser, "deadline", "devices")
+    parser.set_defaults(deadline="30m")
+    sizes = "numbers of atoms to measure (default: 1, 2, 4, .. all)"
+    common.add(parser, "--sizes A,B,..", sizes, type=numbers)
+    common.add(parser, "--steps N", "steps at each size (default: 5)", type=int, default=5)
+
+
 def numbers(text: str) -> list[int]:
     """Read ``1,2,4``. Raises argparse.ArgumentTypeError."""
     try:
@@ -39,15 +47,7 @@ def numbers(text: str) -> list[int]:
     return found
 
 
-_SIZES = "numbers of atoms to measure (default: 1, 2, 4, .. all)"
-
-
-@common.command(
-    common.RECIPE_HERE,
-    common.argument("--sizes A,B,..", _SIZES, type=numbers),
-    common.argument("--steps N", "steps at each size (default: 5)", type=int, default=5),
-    prints=[Profiled],
-)
+@common.command(_prepare, prints=[Profiled])
 def profile(args: argparse.Namespace) -> int:
     """Measure how a configuration of the recipe scales over atoms, s(a), and what a launch or resize costs, To.
 
@@ -87,7 +87,7 @@ def _recipe(args: argparse.Namespace, sizes: list[int]) -> Recipe:
             "max_trials=1",
         ],
         policy="profile",
-        deadline=args.deadline or "30m",
+        deadline=args.deadline,
         devices=args.devices,
     )
     return replace(recipe, target=None)  # it measures; how good the model is does not matter

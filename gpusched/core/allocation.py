@@ -13,6 +13,8 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from sortedcontainers import SortedKeyList
+
 
 class DeviceState(enum.Enum):
     FREE = "free"
@@ -40,19 +42,6 @@ class DeviceSlot:
     passing: bool = False
 
 
-def _lowest(bits: int, count: int) -> list[int]:
-    """Return the places of the lowest ``count`` bits that are set, ascending; of all of them if it is negative."""
-    if count == 1 and bits:
-        return [(bits & -bits).bit_length() - 1]
-    digits = format(bits, "b")
-    found, place, last = [], digits.rfind("1"), len(digits) - 1
-    while place >= 0 and count:
-        found.append(last - place)
-        place = digits.rfind("1", 0, place)
-        count -= 1
-    return found
-
-
 class DeviceTable:
     """All devices of the experiment, in a fixed order."""
 
@@ -62,13 +51,11 @@ class DeviceTable:
         """``apart``: a trial's devices are on one island."""
         self._apart = apart
         self.slots: dict[str, DeviceSlot] = {}
-        self._names: list[str] = []
-        self._order: dict[str, int] = {}
+        self._place: dict[str, int] = {}
         #: Names of the FREE devices; kept so that "how many are free" costs nothing.
         self.free: set[str] = set()
-        #: The same by island, as places in the order: bit n is set where the n-th device is free. So the first few are
-        #: found without sorting all, and a device comes and goes at the cost of a few machine words.
-        self._free_on: dict[int, int] = {}
+        #: The same by island, in the fixed order: the first few are found without sorting all.
+        self._free_on: dict[int, SortedKeyList[str, int]] = {}
         self.quarantined = 0
         self.draining = 0
         #: Devices that changed since the invariants last looked, and trials that held or awaited them meanwhile.
@@ -81,9 +68,9 @@ class DeviceTable:
         for name in ids:
             if name not in self.slots:
                 slot = self.slots[name] = DeviceSlot(name, islands.get(name, 0))
-                self._order[name] = len(self._names)
-                self._names.append(name)
-                self._free_on.setdefault(slot.island, 0)
+                self._place[name] = len(self._place)
+                if slot.island not in self._free_on:
+                    self._free_on[slot.island] = SortedKeyList(key=self._place.__getitem__)
                 self._set_free(slot)
 
     @property
@@ -103,9 +90,7 @@ class DeviceTable:
 
     def free_by_island(self) -> set[str]:
         """Return what ``choose`` takes from: the same as ``free``, or an index is wrong."""
-        return {
-            self._names[place] for free in self._free_on.values() for place in _lowest(free, -1)
-        }
+        return {name for free in self._free_on.values() for name in free}
 
     @property
     def most(self) -> int:
@@ -122,8 +107,8 @@ class DeviceTable:
         if not self._apart:
             return len(self.free)
         if near:
-            return self._free_on[self.slots[near[0]].island].bit_count()
-        return max((free.bit_count() for free in self._free_on.values()), default=0)
+            return len(self._free_on[self.slots[near[0]].island])
+        return max(map(len, self._free_on.values()), default=0)
 
     def choose(self, count: int, near: Iterable[str] = ()) -> tuple[str, ...]:
         """Choose ``count`` free devices: on the island of ``near`` first, else on the island that they fill best."""
@@ -131,13 +116,12 @@ class DeviceTable:
             raise AssertionError(f"{count} devices wanted, {len(self.free)} free")
         by_island = {island: free for island, free in self._free_on.items() if free}
         home = {self.slots[name].island for name in near}
-        names = self._names
         chosen: list[str] = []
         while len(chosen) < count:
             wanted = count - len(chosen)
 
             def merit(island: int, wanted: int = wanted) -> tuple[bool, bool, int, int]:
-                size = by_island[island].bit_count()
+                size = len(by_island[island])
                 # Home first; then an island that holds them all, the tightest; else the largest.
                 return (
                     island not in home,
@@ -147,37 +131,29 @@ class DeviceTable:
                 )
 
             island = min(by_island, key=merit)
-            chosen += [names[place] for place in _lowest(by_island.pop(island), wanted)]
+            chosen += by_island.pop(island)[:wanted]
         return tuple(chosen)
 
     def take(self, names: Sequence[str], trial: int) -> None:
         """FREE -> HELD."""
-        slots, order, free_on = self.slots, self._order, self._free_on
         for name in names:
-            slot = slots[name]
+            slot = self.slots[name]
             if slot.state is not FREE:
                 raise AssertionError(
                     f"device {name} is {slot.state.value}, trial {trial} may not take it"
                 )
+            self._unset_free(slot)
             slot.state, slot.trial = HELD, trial
-            free_on[slot.island] ^= 1 << order[name]
-        self.free.difference_update(names)
-        self.changed.update(names)
-        self.concerned.add(trial)
+            self._note(slot)
 
     def drain(self, names: Sequence[str], awaited_by: int | None) -> None:
         """HELD -> DRAINING; ``awaited_by`` gets the devices once they are released."""
-        slots, changed, concerned = self.slots, self.changed, self.concerned
         for name in names:
-            slot = slots[name]
+            slot = self.slots[name]
             if slot.state is HELD:
                 slot.state, slot.awaited_by = DRAINING, awaited_by
                 self.draining += 1
-                changed.add(name)
-                if slot.trial is not None:
-                    concerned.add(slot.trial)
-        if names and awaited_by is not None:
-            concerned.add(awaited_by)
+                self._note(slot)
 
     def give_back(self, names: Iterable[str]) -> None:
         """HELD but not used since the last release -> FREE; what is DRAINING becomes free when it is released."""
@@ -191,25 +167,18 @@ class DeviceTable:
 
     def released(self, names: Sequence[str]) -> set[int]:
         """DRAINING -> HELD by the trial that awaits it, or FREE. Returns the trials that awaited some of them."""
-        slots, order, free_on = self.slots, self._order, self._free_on
-        freed, waiting, changed = list[str](), set[int](), self.changed
+        waiting = set[int]()
         for name in names:
-            slot = slots[name]
+            slot = self.slots[name]
             if slot.state is not DRAINING:
                 continue
             self.draining -= 1
-            changed.add(name)
-            if slot.trial is not None:
-                self.concerned.add(slot.trial)
-            if slot.awaited_by is not None:
-                waiting.add(slot.awaited_by)
-                slot.state, slot.trial, slot.awaited_by = HELD, slot.awaited_by, None
-            else:
-                slot.state, slot.trial = FREE, None
-                free_on[slot.island] |= 1 << order[name]
-                freed.append(name)
-        self.free.update(freed)
-        self.concerned |= waiting
+            if slot.awaited_by is None:
+                self._set_free(slot)
+                continue
+            self._note(slot)
+            waiting.add(slot.awaited_by)
+            slot.state, slot.trial, slot.awaited_by = HELD, slot.awaited_by, None
         return waiting
 
     def quarantine(self, name: str, reason: str, *, passing: bool = False) -> None:
@@ -234,12 +203,12 @@ class DeviceTable:
         slot.reason, slot.passing = "", False
         assert slot.id not in self.free, f"{slot.id} is free twice"
         self.free.add(slot.id)
-        self._free_on[slot.island] |= 1 << self._order[slot.id]
+        self._free_on[slot.island].add(slot.id)
 
     def _unset_free(self, slot: DeviceSlot) -> None:
         if slot.id in self.free:
             self.free.remove(slot.id)
-            self._free_on[slot.island] ^= 1 << self._order[slot.id]
+            self._free_on[slot.island].remove(slot.id)
 
     def _note(self, slot: DeviceSlot) -> None:
         """Record that this slot changed. Call before clearing its owner or after setting one."""

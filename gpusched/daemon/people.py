@@ -16,7 +16,6 @@ from gpusched.core.allocation import DeviceState, DeviceTable
 from gpusched.core.decisions import Command
 from gpusched.core.events import DeadlineMoved, Event, Tried, UserAsked
 from gpusched.dashboard import lines as plain
-from gpusched.dashboard import view as views
 from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled
 from gpusched.driver.clock import ExperimentClock
@@ -200,13 +199,11 @@ class People:
 
     def view(self, *, leaving: bool = False) -> dict[str, Any]:
         """Return the standing of the experiment as JSON. ``leaving``: as it will be without its daemon."""
-        return views.to_json(
-            self._assembled.view(
-                daemon_pid=None if leaving else os.getpid(),
-                now=self._clock(),
-                readings=self._executor.readings(),
-                warnings=tuple(self._warnings()),
-            )
+        return self._assembled.view(
+            daemon_pid=None if leaving else os.getpid(),
+            now=self._clock(),
+            readings=self._executor.readings(),
+            warnings=tuple(self._warnings()),
         )
 
     def show(self) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from gpusched.core.events import DeviceQuarantined
 from gpusched.core.state import State
-from gpusched.dashboard import view as views
 from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled
 from gpusched.errors import GpuschedError
@@ -42,8 +41,7 @@ def complete(assembled: Assembled) -> None:
             atoms=best.atoms,
         )
     if not paths.final_view.is_file():
-        view = views.to_json(assembled.view(daemon_pid=None))
-        write_durably(paths.final_view, json.dumps(view).encode())
+        write_durably(paths.final_view, json.dumps(assembled.view()).encode())
 
 
 def lost_devices(

@@ -12,7 +12,6 @@ from typing import Any
 
 from gpusched.core.events import DeadlineMoved, Event, Reopened
 from gpusched.core.trial import TrialRecord
-from gpusched.daemon.storage import newest_step
 from gpusched.driver.assemble import Assembled
 from gpusched.driver.clock import Beginning
 from gpusched.errors import InputError
@@ -126,7 +125,7 @@ def _checkpoints(assembled: Assembled) -> Iterator[tuple[TrialRecord, int]]:
     state, paths = assembled.experiment.state, assembled.paths
     for trial in state.trials.values():
         if trial.cut_atoms is not None:
-            step = newest_step(paths.trial(trial.id))
+            step = paths.trial(trial.id).newest_checkpoint()
             if not step and state.best is not None and state.best.trial == trial.id:
                 step = state.best.step if (paths.best / "checkpoint").is_dir() else 0
             yield trial, step

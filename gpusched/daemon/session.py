@@ -123,9 +123,9 @@ def view(paths: ExperimentPaths) -> dict[str, Any]:
         else:
             # The folder may have been moved or copied since.
             return {**kept, "experiment": paths.root.name, "folder": str(paths.root)}
-    from gpusched.driver.assemble import view_from_journal
+    from gpusched.driver.assemble import from_journal
 
-    return view_from_journal(paths)
+    return from_journal(paths).view()
 
 
 def best_unsaved(paths: ExperimentPaths) -> dict[str, Any] | None:
@@ -158,9 +158,9 @@ def explanation(paths: ExperimentPaths, trial: int) -> dict[str, Any]:
     answer = _from_daemon(paths, "explain", trial=trial)
     if answer is not None:
         return answer
-    from gpusched.driver.assemble import explain_from_journal
+    from gpusched.driver.assemble import from_journal
 
-    return explain_from_journal(paths, trial)
+    return from_journal(paths).explain(trial)
 
 
 def _from_daemon(paths: ExperimentPaths, verb: str, **arguments: Any) -> dict[str, Any] | None:

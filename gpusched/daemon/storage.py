@@ -21,7 +21,7 @@ from gpusched.core.state import State
 from gpusched.errors import DamagedState, InputError
 from gpusched.folder.files import read_json, write_durably
 from gpusched.folder.logcap import LogCap
-from gpusched.folder.paths import ExperimentPaths, TrialPaths
+from gpusched.folder.paths import ExperimentPaths
 from gpusched.folder.reserve import FULL, Reserve, Room
 from gpusched.processes.claim import read_claim
 
@@ -31,7 +31,6 @@ MAKE_ROOM_EVERY_S = 60.0
 SIZES_EVERY_S = 15.0
 KEEP = 2
 TRASH = ".trash-"
-_COMMITTED = ("step-", ".replaced-step-")
 
 
 def checksums(paths: ExperimentPaths) -> dict[str, int]:
@@ -143,14 +142,15 @@ def unneeded(paths: ExperimentPaths, state: State, only_final: bool = False) -> 
             continue  # the journal knows nothing of it; a salvage may have lost that
         if only_final and not trial.is_final:
             continue
-        folder = paths.trial(number).checkpoints
+        of_trial = paths.trial(number)
         try:
-            there = sorted(entry for entry in folder.iterdir() if entry.is_dir())
+            there = sorted(entry for entry in of_trial.checkpoints.iterdir() if entry.is_dir())
         except OSError:
             continue
         if _is_alive(paths, number):
             continue
-        keep = _newest(there) if not trial.is_final or _holds_the_best(paths, state, number) else ()
+        needed = not trial.is_final or _holds_the_best(paths, state, number)
+        keep = of_trial.committed_checkpoints()[-KEEP:] if needed else ()
         found += [entry for entry in there if entry not in keep]
     return found
 
@@ -204,27 +204,6 @@ def size_of(folder: Path) -> int:
             if path.is_file() and path.stat().st_nlink == 1:
                 total += path.stat().st_size
     return total
-
-
-def newest_step(trial: TrialPaths) -> int:
-    """Return the step of a trial's newest committed checkpoint on disk; 0: there is none."""
-    try:
-        newest = _newest(list(trial.checkpoints.iterdir()))
-    except OSError:
-        return 0
-    return int(newest[-1].name.rpartition("-")[2]) if newest else 0
-
-
-def _newest(there: list[Path]) -> tuple[Path, ...]:
-    """Return the newest committed folders, one whose successor was on its way into its place among them."""
-    committed = [
-        entry
-        for entry in there
-        if entry.name.startswith(_COMMITTED) and (entry / "manifest.json").is_file()
-    ]
-    return tuple(
-        sorted(committed, key=lambda entry: entry.name.rpartition("-")[2].zfill(20))[-KEEP:]
-    )
 
 
 def _holds_the_best(paths: ExperimentPaths, state: State, number: int) -> bool:

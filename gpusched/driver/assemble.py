@@ -42,10 +42,12 @@ class Assembled:
     recipe: Recipe
     paths: ExperimentPaths
 
-    def view(self, *, daemon_pid: int | None, now: float | None = None, **more: Any) -> views.View:
-        """Return the standing of the experiment; cheap enough for twice a second."""
+    def view(
+        self, *, daemon_pid: int | None = None, now: float | None = None, **more: Any
+    ) -> dict[str, Any]:
+        """Return the standing of the experiment as JSON; cheap enough for twice a second."""
         state = self.experiment.state
-        return views.build(
+        view = views.build(
             state,
             name=self.paths.root.name,
             policy=self.policy.name,
@@ -58,6 +60,7 @@ class Assembled:
             notes=(*self.policy.notes(state.view), *self._what_if()),
             **more,
         )
+        return views.to_json(view)
 
     def _what_if(self) -> Iterator[str]:
         """Yield the last answer of ``gpusched whatif`` in one line, if it was asked."""
@@ -161,15 +164,6 @@ def from_journal(paths: ExperimentPaths) -> Assembled:
     finally:
         journal.close()
     return assembled
-
-
-def view_from_journal(paths: ExperimentPaths) -> dict[str, Any]:
-    """Return the view of an experiment without a daemon, as JSON."""
-    return views.to_json(from_journal(paths).view(daemon_pid=None))
-
-
-def explain_from_journal(paths: ExperimentPaths, trial: int) -> dict[str, Any]:
-    return from_journal(paths).explain(trial)
 
 
 def fresh_folder(runs: Path, name: str) -> ExperimentPaths:

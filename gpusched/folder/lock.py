@@ -88,18 +88,30 @@ def _holder(descriptor: int) -> str:
 
 
 _EPOCH = "epoch"
-_EPOCH_BYTES = 20
+_NOTE_BYTES = 80
+
+
+def read_note(path: Path | str) -> str:
+    """Return the line in a small file, which another process may be writing; empty where there is none."""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            text = os.read(descriptor, _NOTE_BYTES).decode("ascii", "replace")
+        finally:
+            os.close(descriptor)
+        return text.strip() if text.endswith("\n") else ""
+    return ""
+
+
+def _read_number(path: Path | str) -> int:
+    """Return the number in a file; 0: there is none."""
+    found = read_note(path)
+    return int(found) if found.isdecimal() else 0
 
 
 def read_epoch(experiment: Path | str) -> int:
     """Return the epoch of the newest daemon of the experiment in this folder; 0 if unknown."""
-    with suppress(OSError, ValueError):
-        descriptor = os.open(f"{experiment}/{_EPOCH}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            return int(os.read(descriptor, _EPOCH_BYTES))
-        finally:
-            os.close(descriptor)
-    return 0
+    return _read_number(f"{experiment}/{_EPOCH}")
 
 
 class Epoch:
@@ -124,24 +136,6 @@ class Epoch:
         newest = read_epoch(self._experiment)
         if newest > self.number:
             raise Fenced(self.number, newest)
-
-
-_NOTE_BYTES = 80
-
-
-def read_note(path: Path) -> str:
-    """Return what another machine has written with ``write_note``; empty if it has not."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return ""
-    try:
-        text = os.read(descriptor, _NOTE_BYTES).decode("ascii", "replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)
-    return text.strip() if text.endswith("\n") else ""
 
 
 def write_note(path: Path, text: str) -> None:
@@ -181,8 +175,7 @@ class Fence:
 
 def read_fence(fence: Path) -> int:
     """Return the newest incarnation of a trial that must write nothing any more; 0: there is none."""
-    found = read_note(fence)
-    return int(found) if found.isdecimal() else 0
+    return _read_number(fence)
 
 
 def write_fence(fence: Path, incarnation: int) -> None:

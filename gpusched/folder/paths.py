@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 
 def numbered(folder: Path) -> list[int]:
@@ -21,18 +20,13 @@ def numbered(folder: Path) -> list[int]:
         return []
 
 
-class _Rooted(Protocol):
-    @property
-    def root(self) -> Path: ...
-
-
-class Entry:
+class Below:
     """An attribute that is the path of this name below the owner's ``root``."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, owner: _Rooted, kind: type | None = None) -> Path:
+    def __get__(self, owner: TrialPaths | ExperimentPaths, kind: type | None = None) -> Path:
         return owner.root / self._name
 
 
@@ -44,29 +38,36 @@ class TrialPaths:
     #: Place among the nodes of a trial that spans several: each has a shim of its own.
     part: int = 0
 
-    hparams = Entry("hparams.json")
-    reports = Entry("reports.jsonl")
-    checkpoints = Entry("checkpoints")
+    hparams = Below("hparams.json")
+    reports = Below("reports.jsonl")
+    checkpoints = Below("checkpoints")
     #: Files of the script's own (``trial.folder``).
-    own = Entry("files")
+    own = Below("files")
     #: Number and devices of an incarnation that waits for the one before it to leave; absent otherwise.
-    waits = Entry("waits")
+    waits = Below("waits")
     #: Number of the newest incarnation that must not write (``lock.py``); there on a cluster alone.
-    fence = Entry("fence")
+    fence = Below("fence")
     #: Where the ranks of an incarnation that spans nodes meet: its number, address and port (``lock.py``).
-    meeting = Entry("meeting")
+    meeting = Below("meeting")
 
     def checkpoint(self, step: int) -> Path:
         return self.checkpoints / f"step-{step:08d}"
 
     def newest_checkpoint(self) -> int:
         """Return the step of the newest checkpoint that is committed on disk; 0: none is."""
-        try:
-            names = [entry.name for entry in self.checkpoints.iterdir()]
-        except OSError:
-            return 0
-        steps = (name.removeprefix("step-") for name in names if name.startswith("step-"))
-        return max((int(step) for step in steps if step.isdigit()), default=0)
+        committed = self.committed_checkpoints()
+        return int(committed[-1].name.rpartition("-")[2]) if committed else 0
+
+    def committed_checkpoints(self) -> list[Path]:
+        """List the committed checkpoints, the newest last, with one whose successor was on its way into its place."""
+        prefixes = ("step-", ".replaced-step-")
+        found: list[tuple[int, Path]] = []
+        with suppress(OSError):
+            for entry in self.checkpoints.iterdir():
+                step = entry.name.rpartition("-")[2]
+                if entry.name.startswith(prefixes) and step.isdigit():
+                    found.append((int(step), entry))
+        return [entry for _, entry in sorted(found) if (entry / "manifest.json").is_file()]
 
     @property
     def incarnations(self) -> list[int]:
@@ -120,37 +121,37 @@ class ExperimentPaths:
     root: Path
 
     #: The recipe for people, as the daemon reads it, and the path that it was read from.
-    recipe = Entry("recipe.yaml")
-    resolved = Entry("resolved.json")
-    source = Entry("source.json")
+    recipe = Below("recipe.yaml")
+    resolved = Below("resolved.json")
+    source = Below("source.json")
     #: The part of the recipe that ranks read.
-    worker = Entry("worker.json")
+    worker = Below("worker.json")
     #: The code at the start (git commit, versions of packages), and changes that were not committed, as a patch.
-    code = Entry("code.json")
-    diff = Entry("uncommitted.diff")
+    code = Below("code.json")
+    diff = Below("uncommitted.diff")
     #: The beginning of the experiment, in both clocks.
-    began = Entry("began.json")
+    began = Below("began.json")
     #: Measurements of this recipe from an earlier profile, if there are any.
-    profile = Entry("profile.json")
-    journal = Entry("journal.db")
+    profile = Below("profile.json")
+    journal = Below("journal.db")
     #: Room that the journal gets back when the disk is full.
-    reserve = Entry("reserve")
-    lock = Entry("lock")
-    socket = Entry("daemon.sock")
-    log = Entry("daemon.log")
-    trials = Entry("trials")
+    reserve = Below("reserve")
+    lock = Below("lock")
+    socket = Below("daemon.sock")
+    log = Below("daemon.log")
+    trials = Below("trials")
     #: A link into ``bests``; swapping it is what makes a new best model atomic.
-    best = Entry("best")
-    bests = Entry(".best")
+    best = Below("best")
+    bests = Below(".best")
     #: Notes of which trial was the first to write a path outside the experiment (``worker/files.py``).
-    written = Entry("written")
+    written = Below("written")
     #: The last answer of ``gpusched whatif``; absent before the first.
-    whatif = Entry("whatif.json")
+    whatif = Below("whatif.json")
     #: The standing of the experiment at its end.
-    final_view = Entry("final.json")
+    final_view = Below("final.json")
     #: Reason why the latest daemon failed, with its exit code; absent while a daemon runs and after a good end.
-    failure = Entry("failure.json")
-    report = Entry("report.html")
+    failure = Below("failure.json")
+    report = Below("report.html")
 
     def logger_log(self, name: str) -> Path:
         """Return the log of the process that feeds a logger, ``tensorboard`` or ``mine.py:MyLogger``."""

@@ -99,14 +99,12 @@ def reports_after(path: Path, last_seq: int) -> list[Report]:
 
     Reads backwards from the end, as far as it must.
     """
-    length = _FIRST_READ_BYTES
-    while True:
-        data, is_all = _end_of(path, length)
-        found = [report for report in _parsed(data) if report is not None]
-        if is_all or (found and min(report.seq for report in found) <= last_seq):
+    later: dict[int, Report] = {}
+    for lines in _ends(path):
+        found = [report for report in lines if report is not None]
+        later = {report.seq: report for report in found if report.seq > last_seq}
+        if any(report.seq <= last_seq for report in found):
             break
-        length *= 8
-    later = {report.seq: report for report in found if report.seq > last_seq}
     return [later[seq] for seq in sorted(later)]
 
 
@@ -124,25 +122,19 @@ def _last_used_seq(path: Path) -> int:
 
 def _last_lines(path: Path) -> list[Report | None]:
     """The lines at the end of the file, as many as it takes to have a report among them; None: a damaged line."""
-    length = _FIRST_READ_BYTES
-    while True:
-        data, is_all = _end_of(path, length)
-        found = list(_parsed(data))
-        if is_all or any(found):
-            return found
-        length *= 8
+    return next(filter(any, _ends(path)), [])
 
 
-def _end_of(path: Path, length: int) -> tuple[bytes, bool]:
-    """The last ``length`` bytes from the beginning of a line on, and whether that is the whole file."""
-    try:
-        with path.open("rb") as file:
-            start = max(0, file.seek(0, os.SEEK_END) - length)
+def _ends(path: Path) -> Iterator[list[Report | None]]:
+    """Longer and longer ends of the file, from the beginning of a line on; the last one is all of it."""
+    with suppress(OSError), path.open("rb") as file:
+        start, length = file.seek(0, os.SEEK_END), _FIRST_READ_BYTES
+        size = start
+        while start:
+            start, length = max(0, size - length), 8 * length
             file.seek(start)
             data = file.read()
-    except OSError:
-        return b"", True
-    return (data.partition(b"\n")[2] if start else data), start == 0
+            yield list(_parsed(data.partition(b"\n")[2] if start else data))
 
 
 def _parsed(data: bytes) -> Iterator[Report | None]:

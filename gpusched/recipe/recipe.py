@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -391,28 +391,45 @@ class Recipe:
             return None
         return len(rest.split(",")) * self.atoms_per_gpu // self.gpus_per_atom
 
-    def too_many_atoms(self, total: int) -> Iterator[tuple[tuple[str, ...], str]]:
-        """Yield the keys that ask for more atoms than there are, each with a message."""
+    def too_many_atoms(self, total: int) -> list[tuple[tuple[str, ...], str]]:
+        """Return the keys that ask for more atoms than there are, each with a message."""
+        found: list[tuple[tuple[str, ...], str]] = []
         there_are = f"there are {total}" if total != 1 else "there is 1"
         if self.cluster is not None and not self.span_nodes:
             there_are = f"a trial runs on one node, and the largest has {total}"
-        fewer = f"atoms for one trial; {there_are}: ask for fewer"
         if total < 1:
-            atom = f"no atom of {self.gpus_per_atom} GPUs"
-            yield ("gpus_per_atom",), f"{atom} can be made of these devices: ask for fewer"
+            found.append(
+                (
+                    ("gpus_per_atom",),
+                    f"no atom of {self.gpus_per_atom} GPUs can be made of these devices: ask for fewer",
+                )
+            )
         elif self.sizes and min(self.sizes) > total:
-            smallest = f"the smallest trial has {min(self.sizes)} atoms"
-            yield ("sizes",), f"{smallest}; {there_are}: add a smaller size"
+            found.append(
+                (
+                    ("sizes",),
+                    f"the smallest trial has {min(self.sizes)} atoms; {there_are}: add a smaller size",
+                )
+            )
         elif self.max_atoms is not None and self.max_atoms > total:
-            yield ("max_atoms",), f"{self.max_atoms} {fewer}"
+            found.append(
+                (
+                    ("max_atoms",),
+                    f"{self.max_atoms} atoms for one trial; {there_are}: ask for fewer",
+                )
+            )
         wanted = self.policy_options.get("atoms")
         if isinstance(wanted, int) and wanted > max(total, 1):
-            yield ("policy", "atoms"), f"{wanted} {fewer}"
+            found.append(
+                (("policy", "atoms"), f"{wanted} atoms for one trial; {there_are}: ask for fewer")
+            )
+        return found
 
     def require_atoms(self, total: int) -> None:
         """Raise InputError if the recipe asks for more atoms than the ``total`` that were found."""
-        lines = [f"{'.'.join(path)}: {message}" for path, message in self.too_many_atoms(total)]
-        if lines:
+        found = self.too_many_atoms(total)
+        if found:
+            lines = [f"{'.'.join(path)}: {message}" for path, message in found]
             raise InputError("\n".join(lines))
 
 

@@ -11,7 +11,6 @@ aliases, honours tags and knows dates.
 from __future__ import annotations
 
 import json
-import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -308,12 +307,15 @@ def resolve(text: str) -> tuple[str | int | float | bool | None, str]:
         if len(text) > 30:  # more digits than any number we take, fewer than int() chokes on
             return 0, "a whole number of more than 64 bits"
         value = int(text) if text[:2] not in ("0o", "0x") else int(text, 0)
-        is_small = abs(value) <= INT_LIMIT
-        return (value, "") if is_small else (0, "a whole number of more than 64 bits")
+        return (
+            (value, "") if abs(value) <= INT_LIMIT else (0, "a whole number of more than 64 bits")
+        )
     if _FLOAT.fullmatch(text):
         number = float(text)
         return (
-            (0.0, f"{text[:40]} is too large for a number") if math.isinf(number) else (number, "")
+            (number, "")
+            if abs(number) < float("inf")
+            else (0.0, f"{text[:40]} is too large for a number")
         )
     if _NOT_FINITE.fullmatch(text):
         return 0.0, f"{text}: a number in a recipe must be finite"
@@ -341,10 +343,13 @@ def write_yaml(data: Mapping[str, object], indent: str = "") -> str:
 
 def _json(value: object) -> str:
     """JSON, but a character beyond 16 bits is one YAML escape instead of JSON's two."""
-
-    def one(pair: re.Match[str]) -> str:
-        character = json.loads(f'"{pair[0]}"')
-        return f"\\U{ord(character):08x}"
-
     text = json.dumps(value, allow_nan=False, default=list)
-    return re.sub(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}", one, text)
+    return re.sub(
+        r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})",
+        lambda pair: f"\\U{_code_point(int(pair[1], 16), int(pair[2], 16)):08x}",
+        text,
+    )
+
+
+def _code_point(high: int, low: int) -> int:
+    return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)

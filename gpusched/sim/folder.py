@@ -13,7 +13,6 @@ from pathlib import Path
 
 from gpusched.core.decisions import Command, Launch
 from gpusched.core.events import Event, Reported
-from gpusched.dashboard import view as views
 from gpusched.driver.assemble import Assembled, fresh_folder, write_recipe
 from gpusched.driver.clock import Beginning
 from gpusched.errors import InputError
@@ -88,8 +87,7 @@ def simulate_into(runs: Path, setup: Setup) -> tuple[Result, Path]:
     finally:
         journal.close()
         files.write()
-    view = Assembled(search, search.policy, of, paths).view(daemon_pid=None)
-    _write(paths.final_view, json.dumps(views.to_json(view)))
+    _write(paths.final_view, json.dumps(Assembled(search, search.policy, of, paths).view()))
     return found, paths.root
 
 

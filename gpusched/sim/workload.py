@@ -199,9 +199,7 @@ class Function:
         try:
             parse_space(self._space)
         except SpaceError as error:
-            raise InputError(
-                "\n".join(f"{file}: SPACE: {line}" for line in str(error).splitlines())
-            ) from None
+            raise InputError("\n".join(f"{file}: SPACE: {p}" for p in error.problems)) from None
 
     def _find(self, module: ModuleType, function: str) -> Callable[..., Any]:
         call = getattr(module, function, None)

@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 
 from gpusched.space import forms
 from gpusched.space.forms import Const, Form, FormError, Grid
-from gpusched.text import did_you_mean, nearest, show
+from gpusched.text import nearest, show
 
 Path = tuple[str, ...]
-Finding = tuple[Path, str]
-"""A key of the space, and what is wrong with it."""
 Whens = list[tuple[Path, Mapping[str, object]]]
 """The ``when:`` maps that a key stands under, each with where it is written."""
 
@@ -22,6 +20,17 @@ HINTS = 50
 """Problems for which the nearest known key is looked up: looking takes time, and more are not read."""
 
 KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceProblem:
+    """A problem of the space, and its key."""
+
+    path: Path
+    message: str
+
+    def __str__(self) -> str:
+        return f"{'.'.join(self.path) or 'space'}: {self.message}"
 
 
 @dataclass(slots=True)
@@ -40,11 +49,11 @@ class Reader:
     def __init__(self) -> None:
         self.leaves: dict[Path, Leaf] = {}
         self.groups: set[Path] = set()
-        self.problems: list[Finding] = []
+        self.problems: list[SpaceProblem] = []
         self._complained: set[Path] = set()
 
     def complain(self, path: Path, message: str) -> None:
-        self.problems.append((path, message))
+        self.problems.append(SpaceProblem(path, message))
 
     def read(self, raw: object) -> None:
         if not isinstance(raw, Mapping) or not raw:
@@ -130,8 +139,9 @@ class Reader:
         except graphlib.CycleError as error:
             circle = list(reversed(error.args[1]))
             story = " -> ".join(".".join(path) for path in circle)
-            why = f"the conditions go in a circle: {story}; remove one of them"
-            self.complain((*circle[0], "when"), why)
+            self.complain(
+                (*circle[0], "when"), f"the conditions go in a circle: {story}; remove one of them"
+            )
             return []
         self._check_grid(order)
         return order
@@ -181,11 +191,16 @@ class Reader:
             if path in self.groups:
                 self._once(where, f"{name} is a group of keys; name one of them")
                 return None
-        beside = [path[-1] for path in self.leaves if path[:-1] == place[:-1]]
-        known = [*beside, *(".".join(path) for path in self.leaves)]
-        hint = did_you_mean(name, known) if len(self.problems) < HINTS else ""
-        self._once(where, f"the space has no key {name}{hint}")
+        meant = nearest(name, self._names(place)) if len(self.problems) < HINTS else None
+        self._once(
+            where, f"the space has no key {name}" + (f"; did you mean {meant}?" if meant else "")
+        )
         return None
+
+    def _names(self, place: Path) -> list[str]:
+        """Return the names by which a condition at ``place`` may call the keys."""
+        beside = [path[-1] for path in self.leaves if path[:-1] == place[:-1]]
+        return [*beside, *(".".join(path) for path in self.leaves)]
 
     def _once(self, where: Path, message: str) -> None:
         """Complain once: a group's condition is bound for each of its keys."""
@@ -214,8 +229,7 @@ def _call(value: object) -> str:
     form = _CALLS.get(found[1].lower()) if found else None
     if form is None:
         return ""
-    example = f"{{{form}: [1, 2, 3]}}" if form in forms.LISTS else f"{{{form}: [1, 10]}}"
-    return f"{show(value)} is text here, not a range; write {example}, or {{const: ..}} if text is meant"
+    return f"{show(value)} is text here, not a range; write {_example(form)}, or {{const: ..}} if text is meant"
 
 
 def _bounds(value: Mapping[str, object]) -> str:
@@ -235,3 +249,7 @@ def _bounds(value: Mapping[str, object]) -> str:
         if isinstance(value.get(name), list | tuple) and set(value) <= {name, "_type", *_BESIDE}:
             return f"{name} is not a form; write {{choice: {show(value[name])}}}"
     return ""
+
+
+def _example(form: str) -> str:
+    return f"{{{form}: [1, 2, 3]}}" if form in ("choice", "grid") else f"{{{form}: [1, 10]}}"

@@ -40,7 +40,7 @@ def judged(**changes: Any) -> list[tuple[str, str]]:
         ({"gpusched": "", "trouble": "No module"}, "fail", "No module | install gpusched under"),
         ({"gpusched": "0.0.1"}, "fail", "gpusched 0.0.1 is installed there"),
         ({"shared": "/runs: Permission denied"}, "fail", "not shared with it: Permission denied"),
-        ({"ray_gpus": 0, "gpus": ()}, "warn", "this node has no GPU, other nodes have"),
+        ({"ray_gpus": 0, "gpus": ()}, "warn", "it has no GPU, other nodes have"),
         ({"ray_gpus": 3}, "fail", "Ray counts 3 GPUs there, the driver 1 | see `nvidia-smi`"),
         ({"interface": ""}, "warn", "has the address 192.0.2.1"),
         ({"skew_s": 75.0}, "warn", "75.0 s ahead: a search does not mind"),

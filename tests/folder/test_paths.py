@@ -16,7 +16,7 @@ from gpusched.folder.paths import ExperimentPaths, TrialPaths
 
 def places(of: object, *given: Any) -> dict[str, Path]:
     """Every attribute of a class of paths that is one."""
-    names = [name for name, kind in vars(type(of)).items() if isinstance(kind, paths.Entry)]
+    names = [name for name, kind in vars(type(of)).items() if isinstance(kind, paths.Below)]
     return {name: getattr(of, name) for name in names}
 
 

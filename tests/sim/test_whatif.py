@@ -110,7 +110,7 @@ def test_the_command_says_it_and_journals_nothing(recorded, capsys):
     assert list(lines(found))[1].startswith("+3 s: would probably buy ")
     assert timeline.read(folder / "journal.db") == before
     # The last answer stands in the dashboard's notes and in the report.
-    note = from_journal(ExperimentPaths(folder)).view(daemon_pid=None).notes[-1]
+    note = from_journal(ExperimentPaths(folder)).view()["notes"][-1]
     assert note.startswith("what if: +3 s would probably buy ")
     assert main(["report", str(folder)]) == 0
     assert "what if: +3 s would probably buy " in (folder / "report.html").read_text()
