@@ -107,9 +107,8 @@ class Beliefs:
         steps = [self._reach(view, trial, size) for size in sizes]
         step_s = self.step_s(view, trial)
         found = {0: Prospect(max(self.over, belief.mean - belief.rise), 0.0)}
-        for size, end, then in zip(
-            sizes, steps, self.curves.believe_at(number, steps), strict=True
-        ):
+        beliefs = self.curves.forecast([self.curves.seen[number]] * len(sizes), steps)
+        for size, end, then in zip(sizes, steps, beliefs, strict=True):
             seconds = (end - trial.step) * step_s / view.speedup(size)
             seconds += 0.0 if size == held else view.overhead_s
             found[size] = Prospect(max(self.over, then.mean), size * seconds)

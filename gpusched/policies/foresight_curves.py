@@ -1,11 +1,9 @@
 """Forecasts for ``foresight``: which known shapes a curve may have, learnt from this search's own curves.
 
-A *shape* rises from 0 to 1 at a scale of steps: saturating (exponential, its square root, a power, a hyperbola), taking
-off late (a sigmoid), or rising and falling again; each at every power of two as its scale. A trial's score is
-``start + amplitude * shape(step)``, give or take the measured noise. Each shape is fitted by Bayesian least squares
-(two unknowns, in closed form); a trial is the mixture of all of them, weighted by how well they explain its curve and
-by how often they explain those of other trials (variational Bayes). A forecast is that mixture at a later step: where a
-curve does not tell yet whether it levels off or goes on, its deviation is wide.
+A trial's score is ``start + amplitude * shape(step)``, give or take the measured noise. Each shape is fitted by
+Bayesian least squares (two unknowns, in closed form); a trial is the mixture of all shapes, weighted by how well they
+explain its curve and by how often they explain those of other trials (variational Bayes). A forecast is that mixture
+at a later step, and its deviation is wide where a curve does not tell yet whether it levels off or goes on.
 
 A curve is looked at as it passes step 2, 3, 4, 6, 8, 12, ..; later looks count for more.
 """
@@ -17,38 +15,27 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from typing import Any
+from itertools import pairwise, takewhile
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import digamma
 
 from gpusched.core.policy import TrialView
 from gpusched.core.speed import RunningMedian
 from gpusched.core.trial import NEVER
-
-Array = NDArray[Any]
+from gpusched.policies.foresight_shapes import USUAL, Array, shapes_at, shapes_between
 
 #: Steps at which curves are looked at, two an octave.
 LOOKS: tuple[int, ...] = tuple(sorted({2**p for p in range(1, 40)} | {3 * 2**p for p in range(39)}))
-#: Scales of the shapes, in steps.
-SCALES: Array = 2.0 ** np.arange(0, 13)
-#: How likely each shape is before any curve was seen; the scales of a family are equally likely.
-USUAL: Array = np.concatenate(
-    [
-        np.full(count, share / count)
-        for share, count in ((0.3, 13), (0.15, 13), (0.15, 13), (0.15, 13), (0.15, 13), (0.1, 9))
-    ]
-)
 #: So many trials' worth of belief in the usual shapes, and in the usual amplitude, before any curve was seen.
 SHAPES_PRIOR, AMPLITUDE_PRIOR = 40.0, 4.0
 #: What is expected then, in shares of the scale: amplitude, its deviation, the start's deviation.
 AMPLITUDE, WIDE, START = 0.5, 0.4, 0.3
 #: Weight of an earlier look beside the next one.
 DECAY = 0.75
-#: Share of the scale by which a shape may miss a curve without noise.
-MISFIT = 0.01
+#: Share of the scale by which a shape may miss a curve without noise, and the least that is left of its square where
+#: forecasts hold better than that.
+MISFIT, LEAST_MISFIT = 0.01, 0.1
 #: Looks after which a trial has a full vote on which shapes are likely.
 JUDGED = 8
 #: How far a trial may be trained before it is judged again: so many times the steps it has had, or all of the way.
@@ -59,40 +46,6 @@ VOTERS, FRESH = 256, 64
 ALIKE, UNLIKE = 0.25, 0.05
 #: A score farther from 0 counts as this one, and no scale is finer than one over it: the squares are numbers still.
 FARTHEST = 1e60
-#: Points of an octave at which shapes are tabulated.
-FINE = 16
-
-
-def shapes(steps: Array) -> Array:
-    """Return each shape (a row) at each step (a column)."""
-    x = steps[None, :] / SCALES[:, None]
-    families = (
-        1 - np.exp(-x),
-        1 - np.exp(-np.sqrt(x)),
-        1 - (1 + x) ** -0.5,
-        x / (1 + x),
-        1 / (1 + x**-3.0),
-        np.exp(-0.12 * np.log(x[2:-2]) ** 2),
-    )
-    return np.concatenate(families)
-
-
-TABLE: Array = shapes(2.0 ** (np.arange(0, 24 * FINE) / FINE)).T.copy()
-
-
-def _at(steps: Array) -> Array:
-    """Return each shape (a column) at each step (a row), to a sixteenth of an octave."""
-    place = np.rint(np.log2(np.maximum(1.0, steps)) * FINE).astype(int)
-    found: Array = TABLE[np.minimum(place, len(TABLE) - 1)]
-    return found
-
-
-@cache
-def _between(low: int, high: int) -> Array:
-    """Return the mean of each shape over the steps after ``low``, up to ``high``."""
-    count = min(high - low, 64)
-    found: Array = shapes(high - (high - low) * np.arange(count) / count).mean(axis=1)
-    return found
 
 
 @dataclass(slots=True)
@@ -183,7 +136,10 @@ class Curves:
         at = bisect_right(LOOKS, trial.step) - 1
         if at <= seen.bin:
             return False
-        self._look(seen, at, trial.step, [metric * sign for metric in _since(trial, seen.step)])
+        # A step that was trained twice counts with both metrics.
+        late = takewhile(lambda report: report[0] > seen.step, reversed(trial.curve))
+        window = [metric * sign for step, metric in late if step <= trial.step]
+        self._look(seen, at, trial.step, window[::-1])
         return True
 
     def _guess(self) -> None:
@@ -235,12 +191,11 @@ class Curves:
         if not values or window[-1] != window[-1]:
             seen.level = NEVER
             return
-        late = values[-6:]
-        for a, b, c in zip(late, late[1:], late[2:], strict=False):
+        for (a, b), (_, c) in pairwise(pairwise(values[-6:])):
             self._noise.add((b - 0.5 * (a + c)) ** 2 / 1.5)
-        y, shape = sum(values) / len(values), _between(low, step)
+        y, shape = sum(values) / len(values), shapes_between(low, step)
         noise = self.noise_var / len(values)
-        variance = noise + (MISFIT * self.range) ** 2
+        variance = noise + self.misfit_var
         if seen.is_fitted:
             self._compare(seen.fit, shape, y, variance)
         if seen.start is None:
@@ -258,14 +213,20 @@ class Curves:
         """The variance of a report's noise; the median of its square is 0.455 of it."""
         return (self._noise.value or 0.0) / 0.455
 
+    @property
+    def misfit_var(self) -> float:
+        """The variance of curves about their shapes, less where forecasts hold better than expected."""
+        held = min(1.0, max(LEAST_MISFIT, self._errors / self._count))
+        return held * (MISFIT * self.range) ** 2
+
     def _compare(self, fit: Array, shape: Array, y: float, variance: float) -> None:
         """Hold the forecast of a look against what came."""
         start, height, start_var, height_var, cov, explained = fit
         weight = _weights(explained + self._likely)
         score = start + height * shape
-        mean = float(weight @ score)
+        mean = weight @ score
         spread = start_var + shape * (2 * cov + shape * height_var) + (score - mean) ** 2
-        miss = (y - mean) ** 2 / (float(weight @ spread) + variance)
+        miss = float((y - mean) ** 2 / (weight @ spread + variance))
         self._errors = 0.97 * self._errors + min(9.0, miss)
         self._count = 0.97 * self._count + 1.0
         self.doubt = min(2.0, max(1.0, math.sqrt(self._errors / self._count)))
@@ -302,7 +263,7 @@ class Curves:
     def learn(self) -> None:
         """Learn which shapes are likely here, those that explain the curves so far, and how trials differ."""
         self.unlike = min(1.0, self._difference() / ALIKE)
-        self.apart = self.unlike * min(1.0, self._errors / self._count) ** 0.25 / self.doubt
+        self.apart = self.unlike / self.doubt
         known = [seen for seen in self.seen.values() if seen.is_fitted]
         known = known[:: 1 + len(known) // VOTERS]
         if not known:
@@ -339,26 +300,21 @@ class Curves:
         level = np.array([seen.level for seen in trials])
 
         def mixed(by_shape: Array) -> Array:
-            found: Array = np.einsum("nm,nm->n", weight, by_shape)
+            found: Array = np.einsum("nm,...nm->...n", weight, by_shape)
             return found
 
-        shape = _at(ends)
+        shape = shapes_at(ends)
         score = np.minimum(start + height * shape, self.ceiling)
         mean = mixed(score)
         off = score - mean[:, None]
-        own = mixed(start_var + shape * (2 * cov + shape * height_var) + off * off)
-        variance = np.maximum(1e-18, own)
-        noise = self.noise_var / np.maximum(1.0, 0.5 * steps) + (MISFIT * self.range) ** 2
-        tells = []
-        for further in AHEAD:
-            there = _at(np.minimum(further * steps, ends))
-            away = start + height * there
-            away -= mixed(away)[:, None]
-            its = mixed(start_var + there * (2 * cov + there * height_var) + away * away)
-            both = mixed(
-                start_var + (there + shape) * cov + there * shape * height_var + away * off
-            )
-            tells.append(np.minimum(1.0, np.abs(both) / np.sqrt((its + noise) * variance)))
+        variance = mixed(start_var + shape * (2 * cov + shape * height_var) + off * off)
+        variance = np.maximum(1e-18, variance)
+        noise = self.noise_var / np.maximum(1.0, 0.5 * steps) + self.misfit_var
+        there = shapes_at(np.minimum(np.multiply.outer(AHEAD, steps), ends))
+        away = start + height * there
+        away -= mixed(away)[..., None]
+        its = mixed(start_var + there * (2 * cov + there * height_var) + away * away)
+        both = mixed(start_var + (there + shape) * cov + there * shape * height_var + away * off)
         best = np.maximum(mean, level)
         columns = (
             best,
@@ -366,21 +322,16 @@ class Curves:
             best - level,
             steps,
             np.maximum(1.0, ends - steps),
-            np.stack(tells, axis=1),
+            np.minimum(1.0, np.abs(both) / np.sqrt((its + noise) * variance)).T,
         )
         return [Belief(*one) for one in zip(*(column.tolist() for column in columns), strict=True)]
 
     def believe(self, horizons: Mapping[int, float]) -> dict[int, Belief]:
         """Return what is believed of each trial at a later step; none before its first look, or if it has diverged."""
-        known = {i: self.seen[i] for i in horizons if i in self.seen}
-        known = {i: seen for i, seen in known.items() if seen.level > NEVER}
-        ends = [max(horizons[i], seen.step) for i, seen in known.items()]
-        return dict(zip(known, self.forecast(list(known.values()), ends), strict=True))
-
-    def believe_at(self, trial: int, horizons: Sequence[float]) -> list[Belief]:
-        """Return what is believed of one trial at several steps."""
-        seen = self.seen[trial]
-        return self.forecast([seen] * len(horizons), [max(end, seen.step) for end in horizons])
+        known = [i for i in horizons if i in self.seen and self.seen[i].level > NEVER]
+        seen = [self.seen[i] for i in known]
+        ends = [max(horizons[i], self.seen[i].step) for i in known]
+        return dict(zip(known, self.forecast(seen, ends), strict=True))
 
     def newcomers(self, horizon: float) -> list[Belief]:
         """Return what is believed of the latest newcomers as of their first look; none before there are three."""
@@ -409,14 +360,3 @@ def expected_excess(mean: float, deviation: float, over: float) -> float:
         return 0.0
     density = math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
     return deviation * (density + z * 0.5 * math.erfc(-z / math.sqrt(2)))
-
-
-def _since(trial: TrialView, before: int) -> list[float]:
-    """Return the metrics reported after a step, in order; a step that was trained twice counts with both."""
-    found = []
-    for step, metric in reversed(trial.curve):
-        if step <= before:
-            break
-        if step <= trial.step:
-            found.append(metric)
-    return found[::-1]

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpusched.policies import foresight_curves
+from gpusched.policies.foresight_shapes import shape_at
 from gpusched.sim.workload import SimulatedCurve
 
 Array = NDArray[np.float64]
@@ -144,12 +145,7 @@ class _Path:
         self._off = 0.0 if self._diverged else level - self._smooth(self._end)
 
     def _smooth(self, step: int) -> float:
-        """Return the score of the shape, between the points at which it is tabulated."""
-        table = foresight_curves.TABLE[:, self._shape]
-        place = min(math.log2(max(1, step)) * foresight_curves.FINE, len(table) - 1.001)
-        below = int(place)
-        low, high = float(table[below]), float(table[below + 1])
-        return self._start + self._height * (low + (place - below) * (high - low))
+        return self._start + self._height * shape_at(self._shape, step)
 
     def score(self, step: int) -> float:
         """Return the score of a step; one that was seen, as it was."""
