@@ -99,7 +99,7 @@ class Foresight(base.Policy):
 
     def _bid(self, view: View, belief: Belief, unpaid: float, launch_s: float) -> float:
         """Return the most that training on for some more looks, or all of the way, may bring an atom-second."""
-        step_s, deviation = self.beliefs.step_s(view), self.beliefs.curves.apart * belief.deviation
+        step_s, deviation = self.beliefs.step_s(view), self.beliefs.curves.unlike * belief.deviation
         bids = []
         for further, share in zip(AHEAD, belief.tells, strict=True):
             steps = unpaid + max(1.0, min((further - 1.0) * belief.step, belief.steps))

@@ -100,9 +100,8 @@ class Curves:
         self.ceiling, self.usual, self.range = math.inf, 0.0, 1.0
         #: How much wider errors of forecasts a look ahead are than forecast.
         self.doubt = 1.0
-        #: How much trials differ (0: they are alike; 1: as much as usual), and the share of its deviation by which a
-        #: forecast may differ from those of other trials.
-        self.unlike = self.apart = 1.0
+        #: How much trials differ (0: they are alike; 1: as much as usual).
+        self.unlike = 1.0
         self._errors, self._count = 2.0, 2.0
         self._given: float | None = None
         self._low, self._high = math.inf, -math.inf
@@ -263,7 +262,6 @@ class Curves:
     def learn(self) -> None:
         """Learn which shapes are likely here, those that explain the curves so far, and how trials differ."""
         self.unlike = min(1.0, self._difference() / ALIKE)
-        self.apart = self.unlike / self.doubt
         known = [seen for seen in self.seen.values() if seen.is_fitted]
         known = known[:: 1 + len(known) // VOTERS]
         if not known:

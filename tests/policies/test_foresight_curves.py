@@ -103,7 +103,7 @@ def test_trials_that_rise_alike_are_not_expected_to_part(
         trained.train(
             trial, lambda step, end=end: saturating(end, 60)(step) + random.gauss(0, 0.003), 32
         )
-    assert (trained.curves.apart < 0.5) == alike
+    assert (trained.curves.unlike < 0.5) == alike
 
 
 def test_noise_is_not_taken_for_a_rise() -> None:
@@ -132,7 +132,7 @@ def test_scores_of_any_size_have_a_finite_forecast(size: float, sign: float) -> 
     trained.train(3, lambda step: 1.0 if step < 6 else size, 12)
     for trial in range(4):
         belief = trained.belief(trial, 100)
-        numbers = (belief.mean, belief.deviation, belief.rise, *belief.tells, trained.curves.apart)
+        numbers = (belief.mean, belief.deviation, belief.rise, *belief.tells, trained.curves.unlike)
         assert all(map(math.isfinite, numbers))
 
 
