@@ -1,6 +1,6 @@
 """A search in small, before the search: one trial through a pause, more ranks and fewer, and the same trial left alone.
 
-Real process groups, saves and resumes, under the policy ``policies/rehearsal.py``; ``doctor/rehearsal.py`` compares
+Real process groups, saves and resumes, under the policy ``policies/profile.py``; ``doctor/rehearsal.py`` compares
 what the ranks have written down.
 """
 
@@ -22,7 +22,7 @@ from gpusched.driver.clock import Beginning
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.journal import timeline
-from gpusched.policies import rehearsal
+from gpusched.policies import profile
 from gpusched.recipe.recipe import Recipe
 from gpusched.text import count, show_duration, show_hparams
 
@@ -161,8 +161,8 @@ def _scripted(
     first = [found for n in range(configurations) if (found := drawn.sample(n)) is not None]
     return replace(
         recipe,
-        policy_name=f"{rehearsal.__file__}:Rehearsal",
-        policy_options=asdict(rehearsal.Options(sizes=sizes)),
+        policy_name=f"{profile.__file__}:Rehearsal",
+        policy_options=asdict(profile.Options(sizes=sizes, steps=2)),
         sampler_name="independent",
         sampler_options={},
         try_first=tuple(one for one in first for _ in range(2)),

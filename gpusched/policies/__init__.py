@@ -4,8 +4,7 @@ Importing this imports none of the policies: some need NumPy and SciPy.
 
 A policy is one file: a frozen ``Options`` dataclass beside a class with two questions to answer (``core/policy.py``),
 registered below. The recipe's validation, the simulator and the contract tests pick it up from here. ``base.py`` holds
-what several share, ``rehearsal.py`` leads the trials of ``gpusched validate --rehearse``, ``halving/`` is the family of
-successive halving, ``curves/`` the extrapolation of learning curves.
+what several share, ``halving/`` is the family of successive halving, ``curves/`` the extrapolation of learning curves.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""``profile``: one trial, so many steps at each of a list of sizes. For ``gpusched profile`` and for measurements.
+"""Policies that lead one trial through a list of sizes, some steps at each: no search.
 
-HyperSched, section 4.3: "users can profile scaling before beginning the search by sampling different allocations on a
-random trial, while monitoring the startup time of each trial".
+``profile``: for ``gpusched profile`` and for measurements. HyperSched, section 4.3: "users can profile scaling before
+beginning the search by sampling different allocations on a random trial, while monitoring the startup time of each
+trial". ``Rehearsal``: for ``gpusched validate --rehearse``, which no recipe names. Its trials come in pairs: the first
+is paused and resumed, grown and shrunk; the second has the same configuration and is left alone for as many steps.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpusched.core.decisions import Complete, Decision, Resize, Start
+from gpusched.core.decisions import Complete, Decision, Pause, Resize, Resume, Start
 from gpusched.core.policy import TrialView, View
 from gpusched.policies import base
 
@@ -45,9 +47,12 @@ class Profile(base.Policy):
     def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
         if trial.is_resizing or trial.steps_since_resize < self.options.steps:
             return base.NOTHING
-        while self._place + 1 < len(self.options.sizes):
+        sizes = self.options.sizes
+        while self._place + 1 < len(sizes):
             self._place += 1
-            atoms = view.rules.fit(self.options.sizes[self._place])
+            atoms = view.rules.fit(sizes[self._place])
+            if sizes[self._place] == sizes[self._place - 1]:
+                return (Pause(trial.id, "a pause"),)
             if atoms != trial.atoms and atoms - trial.atoms <= view.atoms_free:
                 why = f"measured on {trial.size_in_words}, next on {atoms}"
                 return (Resize(trial.id, atoms, why),)
@@ -61,3 +66,27 @@ class Profile(base.Policy):
         if view.trials or not view.can_draw or view.rules.fit(atoms) > view.atoms_free:
             return base.NOTHING
         return (Start(atoms, f"a random configuration at {atoms} atoms"),)
+
+
+class Rehearsal(Profile):
+    """Leads every other trial through the sizes; the same size twice in a row stands for a pause."""
+
+    name = "rehearsal"
+
+    def on_report(self, view: View, trial: TrialView) -> Sequence[Decision]:
+        if trial.id % 2 == 0:
+            return super().on_report(view, trial)
+        if trial.step < view.trials[trial.id - 1].step:
+            return base.NOTHING
+        return (Complete(trial.id, "as many steps as the trial that was moved"),)
+
+    def on_capacity(self, view: View) -> Sequence[Decision]:
+        if view.live:
+            return base.NOTHING
+        sizes = self.options.sizes
+        if view.paused:
+            return (Resume(min(view.paused), sizes[self._place], "after the pause"),)
+        if not view.can_draw:
+            return base.NOTHING
+        self._place = 0
+        return (Start(sizes[0], "left alone" if len(view.trials) % 2 else "to be moved"),)

@@ -9,9 +9,7 @@ they began have (nearly) no probability; because the metric is bounded, neither 
 horizon. Both limits are soft by ``SLACK``, so that a trial that unlearns can be described at all. Ours is ``TEMPER``:
 the likelihood to the power 0.3, without which the 90 % interval of real curves holds three outcomes of four.
 
-The eleven curves (table 1) are computed for many walkers at once: a function takes parameters ``p`` of shape
-(k, walkers) and steps ``x`` of shape (n,), and gives (walkers, n). Bounds are the box of the uniform prior; starts are
-where the fit of a single curve begins. All are for curves between 0 and 1 over steps that count from 1.
+All curves are between 0 and 1, over steps that count from 1, and computed for many walkers at once.
 """
 
 from __future__ import annotations
@@ -25,115 +23,84 @@ from scipy import optimize
 
 from gpusched.policies.curves.predictor import TEMPER, Array, Prediction
 
-CurveFunction = Callable[[Array, Array], Array]
-
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One parametric curve."""
+    """One parametric curve of steps ``x`` (n,): each parameter is a column (walkers, 1), the value (walkers, n).
+
+    ``low`` and ``high``: box of the uniform prior; ``start``: where the fit of this curve alone begins.
+    """
 
     name: str
-    function: CurveFunction
     start: Sequence[float]
     low: Sequence[float]
     high: Sequence[float]
+    function: Callable[..., Array]
+
+    def curves(self, parameters: Array, x: Array) -> Array:
+        """Return (walkers, n) for parameters of shape (walkers, size)."""
+        return np.asarray(self.function(x, *parameters.T[:, :, None]))
 
     @property
     def size(self) -> int:
         return len(self.start)
 
 
-def _columns(p: Array) -> list[Array]:
-    return [row[:, None] for row in p]
-
-
-def vapor_pressure(p: Array, x: Array) -> Array:
-    a, b, c = _columns(p)
-    return np.asarray(np.exp(a + b / x + c * np.log(x)))
-
-
-def pow3(p: Array, x: Array) -> Array:
-    c, a, alpha = _columns(p)
-    return np.asarray(c - a * x**-alpha)
-
-
-def log_log_linear(p: Array, x: Array) -> Array:
-    a, b = _columns(p)
+def _log_log_linear(x: Array, a: Array, b: Array) -> Array:
     return np.asarray(np.log(np.maximum(a * np.log(x) + b, 1e-6)))
 
 
-def hill3(p: Array, x: Array) -> Array:
-    top, eta, kappa = _columns(p)
-    return np.asarray(top / (1.0 + (kappa / x) ** eta))
-
-
-def log_power(p: Array, x: Array) -> Array:
-    a, b, c = _columns(p)
-    return np.asarray(a / (1.0 + (x / np.exp(b)) ** c))
-
-
-def pow4(p: Array, x: Array) -> Array:
-    c, a, b, alpha = _columns(p)
-    return np.asarray(c - (a * x + b) ** -alpha)
-
-
-def mmf(p: Array, x: Array) -> Array:
-    top, bottom, kappa, delta = _columns(p)
-    return np.asarray(top - (top - bottom) / (1.0 + (kappa * x) ** delta))
-
-
-def exp4(p: Array, x: Array) -> Array:
-    c, a, b, alpha = _columns(p)
-    return np.asarray(c - np.exp(b - a * x**alpha))
-
-
-def janoschek(p: Array, x: Array) -> Array:
-    top, bottom, kappa, delta = _columns(p)
-    return np.asarray(top - (top - bottom) * np.exp(-kappa * x**delta))
-
-
-def weibull(p: Array, x: Array) -> Array:
-    top, bottom, kappa, delta = _columns(p)
-    return np.asarray(top - (top - bottom) * np.exp(-((kappa * x) ** delta)))
-
-
-def ilog2(p: Array, x: Array) -> Array:
-    c, a = _columns(p)
-    return np.asarray(c - a / np.log(x + 1.0))
-
-
+#: The eleven curves of Domhan's table 1.
 MODELS: Sequence[Model] = (
-    Model("vapor_pressure", vapor_pressure, (-0.6, -0.6, 0.1), (-6, -6, -0.5), (1, 4, 1.5)),
-    Model("pow3", pow3, (0.8, 0.5, 0.5), (0, -1, 0.01), (1.5, 1.5, 4)),
-    Model("log_log_linear", log_log_linear, (0.3, 1.3), (-0.5, 0.5), (2, 3)),
-    Model("hill3", hill3, (0.7, 1.0, 3.0), (0, 0.05, 0.01), (1.5, 6, 300)),
-    Model("log_power", log_power, (0.8, 1.0, -0.8), (0, -6, -6), (1.5, 7, 0)),
-    Model("pow4", pow4, (0.9, 1.0, 1.0, 0.7), (0, 0, 0.01, 0.01), (1.5, 30, 30, 5)),
-    Model("mmf", mmf, (0.7, 0.1, 0.2, 1.5), (0, -0.5, 0.001, 0.05), (1.5, 1.2, 10, 8)),
-    Model("exp4", exp4, (0.8, 0.5, -0.3, 0.7), (0, 0, -6, 0.05), (1.5, 6, 3, 3)),
-    Model("janoschek", janoschek, (0.7, 0.1, 0.2, 0.9), (0, -0.5, 0, 0.05), (1.5, 1.2, 5, 4)),
-    Model("weibull", weibull, (0.7, 0.1, 0.2, 1.0), (0, -0.5, 0.001, 0.05), (1.5, 1.2, 10, 6)),
-    Model("ilog2", ilog2, (0.8, 0.4), (0, -1), (1.5, 1.5)),
+    Model(
+        *("vapor_pressure", (-0.6, -0.6, 0.1), (-6, -6, -0.5), (1, 4, 1.5)),
+        lambda x, a, b, c: np.exp(a + b / x + c * np.log(x)),
+    ),
+    Model(
+        *("pow3", (0.8, 0.5, 0.5), (0, -1, 0.01), (1.5, 1.5, 4)),
+        lambda x, c, a, alpha: c - a * x**-alpha,
+    ),
+    Model("log_log_linear", (0.3, 1.3), (-0.5, 0.5), (2, 3), _log_log_linear),
+    Model(
+        *("hill3", (0.7, 1.0, 3.0), (0, 0.05, 0.01), (1.5, 6, 300)),
+        lambda x, top, eta, kappa: top / (1.0 + (kappa / x) ** eta),
+    ),
+    Model(
+        *("log_power", (0.8, 1.0, -0.8), (0, -6, -6), (1.5, 7, 0)),
+        lambda x, a, b, c: a / (1.0 + (x / np.exp(b)) ** c),
+    ),
+    Model(
+        *("pow4", (0.9, 1.0, 1.0, 0.7), (0, 0, 0.01, 0.01), (1.5, 30, 30, 5)),
+        lambda x, c, a, b, alpha: c - (a * x + b) ** -alpha,
+    ),
+    Model(
+        *("mmf", (0.7, 0.1, 0.2, 1.5), (0, -0.5, 0.001, 0.05), (1.5, 1.2, 10, 8)),
+        lambda x, top, bottom, kappa, delta: top - (top - bottom) / (1.0 + (kappa * x) ** delta),
+    ),
+    Model(
+        *("exp4", (0.8, 0.5, -0.3, 0.7), (0, 0, -6, 0.05), (1.5, 6, 3, 3)),
+        lambda x, c, a, b, alpha: c - np.exp(b - a * x**alpha),
+    ),
+    Model(
+        *("janoschek", (0.7, 0.1, 0.2, 0.9), (0, -0.5, 0, 0.05), (1.5, 1.2, 5, 4)),
+        lambda x, top, bottom, kappa, delta: top - (top - bottom) * np.exp(-kappa * x**delta),
+    ),
+    Model(
+        *("weibull", (0.7, 0.1, 0.2, 1.0), (0, -0.5, 0.001, 0.05), (1.5, 1.2, 10, 6)),
+        lambda x, top, bottom, kappa, delta: top - (top - bottom) * np.exp(-((kappa * x) ** delta)),
+    ),
+    Model("ilog2", (0.8, 0.4), (0, -1), (1.5, 1.5), lambda x, c, a: c - a / np.log(x + 1.0)),
 )
-SIZE = sum(model.size for model in MODELS)
-
-
-def lows() -> Array:
-    return np.array([value for model in MODELS for value in model.low], dtype=np.float64)
-
-
-def highs() -> Array:
-    return np.array([value for model in MODELS for value in model.high], dtype=np.float64)
+LOWS = np.array([value for model in MODELS for value in model.low], dtype=np.float64)
+HIGHS = np.array([value for model in MODELS for value in model.high], dtype=np.float64)
+SIZE = len(LOWS)
 
 
 def evaluate(parameters: Array, x: Array) -> Array:
     """Every model for every walker: (models, walkers, n) from parameters of shape (walkers, SIZE)."""
-    found = np.empty((len(MODELS), len(parameters), len(x)))
-    place = 0
-    for row, model in enumerate(MODELS):
-        found[row] = model.function(parameters[:, place : place + model.size].T, x)
-        place += model.size
-    return found
+    ends = np.cumsum([model.size for model in MODELS])
+    each = np.split(parameters, ends[:-1], axis=1)
+    return np.stack([model.curves(own, x) for model, own in zip(MODELS, each, strict=True)])
 
 
 WALKERS = 100
@@ -188,8 +155,8 @@ class Posterior:
         self._x, self._y = x, y
         #: Observed steps, then the first step and the horizon, which the prior looks at.
         self._grid = np.concatenate([x, [1.0, horizon]])
-        self._low = np.concatenate([lows(), np.zeros(self.weights), [np.log(NOISE_LOW)]])
-        self._high = np.concatenate([highs(), np.ones(self.weights), [np.log(NOISE_HIGH)]])
+        self._low = np.concatenate([LOWS, np.zeros(self.weights), [np.log(NOISE_LOW)]])
+        self._high = np.concatenate([HIGHS, np.ones(self.weights), [np.log(NOISE_HIGH)]])
 
     weights = len(MODELS)
     size = SIZE + weights + 1
@@ -246,7 +213,7 @@ class Posterior:
             low, high = np.array(model.low, float), np.array(model.high, float)
 
             def residuals(p: Array, model: Model = model) -> Array:
-                value = model.function(p[:, None], self._x)[0] - self._y
+                value = model.curves(p[None, :], self._x)[0] - self._y
                 return np.asarray(np.nan_to_num(value, nan=1e3, posinf=1e3, neginf=-1e3))
 
             fit = optimize.least_squares(

@@ -10,13 +10,13 @@ import pytest
 
 from gpusched.policies.curves import mcmc
 from gpusched.policies.curves.mcmc import (
+    HIGHS,
+    LOWS,
     MODELS,
     SIZE,
     McmcPredictor,
     Posterior,
     evaluate,
-    highs,
-    lows,
 )
 from gpusched.policies.curves.predictor import TEMPER
 from tests.policies.curves.contract import Array, rising
@@ -136,29 +136,29 @@ def test_there_are_eleven_with_36_parameters() -> None:
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_a_curve_is_its_formula(model: object) -> None:
+def test_a_curve_is_its_formula(model: mcmc.Model) -> None:
     random = np.random.default_rng(3)
-    parameters = random.uniform(0.3, 1.1, size=(model.size, 5))  # type: ignore[attr-defined]
+    parameters = random.uniform(0.3, 1.1, size=(model.size, 5))
     x = np.array([1.0, 2.0, 7.5, 100.0])
-    found = model.function(parameters, x)  # type: ignore[attr-defined]
+    found = model.curves(parameters.T, x)
     assert found.shape == (5, 4)
-    formula = FORMULAS[model.name]  # type: ignore[attr-defined]
+    formula = FORMULAS[model.name]
     for walker in range(5):
         expected = [formula(step, *parameters[:, walker]) for step in x]
         assert found[walker] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_the_fit_begins_inside_the_prior_with_a_learning_curve(model: object) -> None:
-    start = np.array(model.start)  # type: ignore[attr-defined]
-    assert (start > model.low).all()  # type: ignore[attr-defined]
-    assert (start < model.high).all()  # type: ignore[attr-defined]
-    curve = model.function(start[:, None], np.arange(1.0, 101.0))[0]  # type: ignore[attr-defined]
+def test_the_fit_begins_inside_the_prior_with_a_learning_curve(model: mcmc.Model) -> None:
+    start = np.array(model.start)
+    assert (start > model.low).all()
+    assert (start < model.high).all()
+    curve = model.curves(start[None, :], np.arange(1.0, 101.0))[0]
     assert -0.5 < curve[0] < curve[-1] < 1.5
 
 
 def test_all_models_at_once() -> None:
-    assert len(lows()) == len(highs()) == SIZE
+    assert len(LOWS) == len(HIGHS) == SIZE
     middle = np.array([value for model in MODELS for value in model.start])
     found = evaluate(np.tile(middle, (3, 1)), np.array([1.0, 10.0]))
     assert found.shape == (11, 3, 2)
