@@ -9,8 +9,8 @@
     promising trials (the first S_effective by p) keep their atoms; the other trials take turns: after b steps an
         opportunistic trial is suspended and the next one in line runs         ``on_capacity``      (3.2, 5.3)
 
-A *slot* is ``atoms`` atoms. At most ``configurations`` are tried in all. New ones and suspended ones are given slots
-alternately: "we suspend it and start a new job" (5.3) alone would starve the suspended while new ones last. The target
+A *slot* is ``atoms`` atoms. At most ``configurations`` are tried in all, and new ones come before suspended ones ("we
+suspend it and start a new job", 5.3). Without that limit the suspended would starve: they get every other slot. The target
 is the recipe's. Without one it rises: it lies ``raise_by`` of the way from the best metric so far to the best possible
 one, and moves on when it is reached (section 9 names such a "dynamic target approach" without details). The trial with
 the best metric so far has a chance, whatever p says: its model would be kept. The kill threshold judges the present: a
@@ -61,7 +61,7 @@ class Options(base.Options):
     p_poor: float = 0.05
     #: Distance of a rising target beyond the best metric, as a share of what is still possible.
     raise_by: float = 0.1
-    #: Most configurations in all (None: as many as there are).
+    #: Most configurations in all (None: no limit, and suspended trials do not wait for the last of them).
     configurations: int | None = 100
     predictor: PredictorName = "mcmc"
     #: The values that the metric can have.
@@ -286,7 +286,8 @@ class Pop(base.Policy):
                 p = self.confidence.of(trial)
                 return (Resume(trial, atoms, f"promising: p = {p:.2f}"),)
         may_begin = view.can_draw and self._most_new(view) > 0
-        is_turn_of_new = may_begin and not (self._gave_to_new and view.rules.version >= 8)
+        alternates = self.options.configurations is None
+        is_turn_of_new = may_begin and not (self._gave_to_new and alternates)
         suspended = None if is_turn_of_new else self._next_in_line(view)
         self._gave_to_new = may_begin and suspended is None
         if suspended is not None:

@@ -148,7 +148,7 @@ def test_a_promising_trial_keeps_its_atoms() -> None:
 
 @pytest.mark.parametrize(
     ("most", "turns"),
-    [(3, [0, 1, 0, 2, 1, 0, 2, 1, 0]), (None, [0, 1, 0, 2, 1, 3, 0, 4, 2, 5, 1])],
+    [(3, [0, 1, 2, 0, 1, 2, 0]), (None, [0, 1, 0, 2, 1, 3, 0, 4, 2, 5, 1])],
 )
 def test_suspended_trials_and_new_ones_take_turns(most: int | None, turns: list[int]) -> None:
     """3.2: "equally shared between opportunistic configurations, e.g., in a round robin manner"."""
