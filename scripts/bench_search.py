@@ -4,9 +4,8 @@
     python scripts/bench_search.py --task charlm      # 4 policies, random and tpe, 5 seeds: 45 minutes
 
 ``digits`` (the default) is ``recipes/digits.yaml``, on which 60 s are plenty. ``charlm`` is a small transformer on the
-source of Python's standard library, in steps of ten updates: it learns on far beyond 60 s, and how fast depends on all of
-its keys. A policy may come with options; so HyperSched with and without resizing (figure 8's ablation) is ten runs of a
-minute:
+source of Python's standard library, in steps of ten updates: it learns on far beyond 60 s, and how fast depends on all
+of its keys. A policy may come with options; HyperSched with and without resizing (figure 8's ablation) is ten runs:
 
     python scripts/bench_search.py --policies hypersched hypersched:resize=false
 

@@ -13,7 +13,17 @@ import sys
 import time
 from pathlib import Path
 
-from papers import foresight, hermes, hyperdrive, hypersched, regret, samplers, seer, whatif
+from papers import (
+    asha,
+    foresight,
+    hermes,
+    hyperdrive,
+    hypersched,
+    regret,
+    samplers,
+    seer,
+    whatif,
+)
 from papers.study import Study
 
 from gpusched.sim.study import map_all, run_one
@@ -21,7 +31,7 @@ from gpusched.sim.study import map_all, run_one
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 STUDIES: list[Study] = [
     study
-    for module in (hypersched, seer, hyperdrive, hermes, regret, foresight, samplers, whatif)
+    for module in (hypersched, asha, seer, hyperdrive, hermes, regret, foresight, samplers, whatif)
     for study in module.STUDIES
 ]
 

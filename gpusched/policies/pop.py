@@ -10,11 +10,11 @@
         opportunistic trial is suspended and the next one in line runs         ``on_capacity``      (3.2, 5.3)
 
 A *slot* is ``atoms`` atoms. At most ``configurations`` are tried in all, and new ones come before suspended ones ("we
-suspend it and start a new job", 5.3). Without that limit the suspended would starve: they get every other slot. The target
-is the recipe's. Without one it rises: it lies ``raise_by`` of the way from the best metric so far to the best possible
-one, and moves on when it is reached (section 9 names such a "dynamic target approach" without details). The trial with
-the best metric so far has a chance, whatever p says: its model would be kept. The kill threshold judges the present: a
-reward may fall to that of a trial that has learnt nothing ("learning-crash", 6.3).
+suspend it and start a new job", 5.3). Without that limit the suspended would starve: they get every other slot. The
+target is the recipe's. Without one it rises: it lies ``raise_by`` of the way from the best metric so far to the best
+possible one, and moves on when it is reached (section 9 names such a "dynamic target approach" without details). The
+trial with the best metric so far has a chance, whatever p says: its model would be kept. The kill threshold judges the
+present: a reward may fall to that of a trial that has learnt nothing ("learning-crash", 6.3).
 
 Before rules version 8 POP had a target of its own, at which it ended the search, judged the best metric by the kill
 threshold, limited the configurations under way at a time, and started new ones as long as there were any.
