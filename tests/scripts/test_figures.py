@@ -49,6 +49,6 @@ def test_hermes_is_compared_with_fifo_round_robin_and_slaq(drawn: Path) -> None:
 
 
 def test_an_unknown_figure_is_told() -> None:
-    done = figures("hypersched-6")
+    done = figures("hypersched-11")
     assert done.returncode == 2
-    assert "unknown figure hypersched-6; the figures are hypersched-5" in done.stderr
+    assert "unknown figure hypersched-11; the figures are hypersched-4" in done.stderr
