@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 #: 6   a trial that leaves because the search ends saves its step, so that a search that goes on loses nothing of it.
 #: 7   a trial whose save was refused is asked again after ``SAVE_RETRY_S``, not after another ``save_every_s``.
 #: 8   ``pop`` aims at the recipe's target, judges a trial's present metric by the kill threshold, and limits the
-#:     configurations in all; without a limit it gives slots to new and suspended ones alternately. The worst trials make
-#:     room for one that ran out of memory and waits for more atoms; where they cannot, free atoms are not kept for it.
+#:     configurations in all; without a limit it gives slots to new and suspended ones alternately. The worst trials
+#:     make room for one that ran out of memory and waits for more atoms; where they cannot, free atoms are not kept for
+#:     it.
 RULES_VERSION = 8
 
 
