@@ -111,8 +111,8 @@ def about(cpu: bool) -> dict[str, Any]:
         states, notes = gpu_states()
         found.update(
             cuda=torch.version.cuda,
-            gpus=[state.reading.label for state in states],
-            busy={state.reading.label: state.busy for state in states if state.busy},
+            gpus=[state.label for state in states],
+            busy={state.label: state.busy for state in states if state.busy},
             notes=notes,
         )
     return found

@@ -134,7 +134,8 @@ class CudaDevices:
             reasons = "\n".join(f"  {device.why_not}" for device in devices)
             raise DeviceError(f"no GPU can be used now:\n{reasons}")
         for unit in self._units:
-            unit.tell()  # why a device cannot be used from the beginning is said with the list
+            if unit.out is not None:
+                unit.out.is_told = True  # with the list
         self._plan(LOOK_EVERY_S)
         return devices
 
@@ -381,7 +382,6 @@ class CudaDevices:
     def _hear(self) -> bool:
         """Take what the helpers have answered, and ask them again where that is due; whether one was asked."""
         was_asked = False
-        deaf: dict[str, list[str]] = {}
         for watch, units in self._units_of_watch.items():
             draining = [unit for unit in units if unit.doing is Doing.DRAINING]
             was_asked |= watch.turn({unit.gpu.uuid: unit.ceiling_bytes() for unit in draining})
@@ -392,11 +392,8 @@ class CudaDevices:
                 for unit in units:
                     unit.xid(number)
             if watch.deaf:
-                deaf.setdefault(watch.deaf, []).append(watch.gpu.label)
-        for why, labels in deaf.items():
-            self._say(
-                f"no GPU error events from {', '.join(labels)} ({why}): faults are found by polling alone"
-            )
+                why = f"{watch.gpu.label}: no GPU error events ({watch.deaf})"
+                self._say(f"{why}: faults are found by polling alone")
         return was_asked
 
     def _emit(self, event: DeviceEvent) -> None:

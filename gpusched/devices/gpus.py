@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -11,7 +12,7 @@ from gpusched.devices.atoms import Atom, make_unit
 from gpusched.devices.base import Reading
 from gpusched.devices.helper import ThisMachine, World
 from gpusched.devices.holders import Processes, processes_here
-from gpusched.devices.leases import LeaseHolder, lease_folder, lease_holder, state_home
+from gpusched.devices.leases import lease_folder, lease_holder, state_home
 from gpusched.devices.machine import Machine, find_machine
 from gpusched.devices.opening import first_readings
 from gpusched.devices.unit import Doing, Unit
@@ -20,31 +21,27 @@ from gpusched.errors import DeviceError
 READING_TIMEOUT_S = 10.0
 
 
-@dataclass(frozen=True, slots=True)
-class GpuState:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuState(Reading):
     """A GPU or MIG slice, for people.
 
     ``place``: as ``--readmit`` takes it, ``3`` or ``3/1``. ``leased_by``: the experiment that has the lease, in words;
     ``experiment``: that experiment's folder, if known; ``busy``: why no other experiment could use the GPU now.
     """
 
-    uuid: str
     index: int
     place: str
     name: str
-    reading: Reading
     numa_node: int | None
     island: int
     leased_by: str
     busy: str
-    experiment: str = ""
+    experiment: str
 
     def to_json(self) -> dict[str, Any]:
-        reading = asdict(self.reading)
-        del reading["device"], reading["history"]
-        first = {"uuid": self.uuid, "index": self.index, "place": self.place, "name": self.name}
-        rest = ("numa_node", "island", "leased_by", "experiment", "busy")
-        return {**first, **reading, **{name: getattr(self, name) for name in rest}}
+        told = asdict(self)
+        del told["history"]
+        return {"uuid": told.pop("device"), **told}
 
 
 def gpu_states(
@@ -68,26 +65,20 @@ def _state(unit: Unit, machine: Machine, environ: Mapping[str, str] | None) -> G
     verdict = unit.verdict()
     unit.examine()
     out = unit.out.reason if unit.out else ""
-    lease = _lease(unit.gpu.uuid, environ)
+    gpu, lease = unit.gpu, None
+    with contextlib.suppress(DeviceError):
+        lease = lease_holder(lease_folder(environ), gpu.uuid)
     return GpuState(
-        uuid=unit.gpu.uuid,
-        index=unit.gpu.index,
-        place=unit.gpu.label.removeprefix("GPU "),
-        name=unit.gpu.name,
-        reading=read_atom(Atom(unit.gpu.uuid, unit.gpu.label, (unit,))),
-        numa_node=unit.gpu.numa_node,
-        island=machine.islands.get(unit.gpu.board, 0),
+        **asdict(read_atom(Atom(gpu.uuid, gpu.label, (unit,)))),
+        index=gpu.index,
+        place=gpu.label.removeprefix("GPU "),
+        name=gpu.name,
+        numa_node=gpu.numa_node,
+        island=machine.islands.get(gpu.board, 0),
         leased_by=str(lease) if lease else "",
         busy=out or ("" if verdict.clean else verdict.why),
         experiment=lease.experiment if lease else "",
     )
-
-
-def _lease(uuid: str, environ: Mapping[str, str] | None) -> LeaseHolder | None:
-    try:
-        return lease_holder(lease_folder(environ), uuid)
-    except DeviceError:
-        return None
 
 
 def read_atom(atom: Atom) -> Reading:
@@ -96,9 +87,7 @@ def read_atom(atom: Atom) -> Reading:
     vitals = [unit.watch.vitals for unit in units]
     used = _all(unit.usage.memory_bytes if unit.usage else None for unit in units)
     total = _all(unit.gpu.memory_total_bytes for unit in units)
-    whole = not any(
-        unit.gpu.parent for unit in units
-    )  # NVML gives no load of a slice, only its board's
+    whole = not atom.is_sliced  # NVML gives no load of a slice, only its board's
     loads = _all(v.utilisation if v and whole else None for v in vitals)
     heats = _all(v.temperature_c if v else None for v in vitals)
     powers = _all(v.power_w if v else None for v in vitals)
@@ -133,11 +122,8 @@ def _history(units: Sequence[Unit]) -> tuple[float | None, ...]:
 
 
 def _holders(unit: Unit) -> list[str]:
-    usage = unit.usage
-    if usage is None:
-        return []
-    named = [replace(unit.watch.who(p.pid), memory_bytes=p.memory_bytes) for p in usage.compute]
-    return [str(holder) for holder in named]
+    listed = unit.usage.compute if unit.usage else ()
+    return [str(replace(unit.watch.who(p.pid), memory_bytes=p.memory_bytes)) for p in listed]
 
 
 def _notes(atom: Atom) -> list[str]:

@@ -14,7 +14,7 @@ must be in it. A GPU cut by MIG stands for all of its slices. Every error lists 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -255,23 +255,16 @@ def islands(
 
     GPUs without any NVLink form islands by ``near`` among themselves.
     """
-    with_link = [a for a in uuids if any(linked.get((a, b)) for b in uuids if b != a)]
-    without = [a for a in uuids if a not in with_link]
-    groups = _groups(with_link, lambda a, b: linked.get((a, b), False))
-    groups += _groups(without, lambda a, b: near.get((a, b), True))
-    groups.sort(key=lambda group: uuids.index(group[0]))
-    return {uuid: number for number, group in enumerate(groups) for uuid in group}
+    with_link = {a for a in uuids if any(linked.get((a, b)) for b in uuids if b != a)}
 
+    def joined(a: str, b: str) -> bool:
+        return near.get((a, b), True) if {a, b}.isdisjoint(with_link) else linked.get((a, b), False)
 
-def _groups(names: Sequence[str], joined: Callable[[str, str], bool]) -> list[list[str]]:
-    """Return connected components, members in the order given."""
-    left = list(names)
-    groups = []
-    while left:
-        group = [left.pop(0)]
-        for member in group:  # grows as it is walked
-            for other in [o for o in left if joined(member, o)]:
-                left.remove(other)
-                group.append(other)
-        groups.append(sorted(group, key=names.index))
-    return groups
+    found: dict[str, int] = {}
+    for first in uuids:
+        number = len(set(found.values()))
+        island = [] if first in found else [first]
+        for member in island:  # grows as it is walked
+            found[member] = number
+            island += [b for b in uuids if b not in (*found, *island) and joined(member, b)]
+    return found

@@ -49,7 +49,7 @@ class Doing(enum.Enum):
     DRAINING = "draining"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Out:
     """A reason why a GPU is out of use, since when, and whether that can pass by itself. ``is_told``: people know."""
 
@@ -169,7 +169,7 @@ class Unit:
         if self.doing is Doing.HELD or self.changed_at == NEVER:
             self.doing, self.changed_at = Doing.DRAINING, self.watch.request()
             self.is_given_up = False
-            self.watch.openers = None
+            self.watch.forget_openers()
 
     def released(self) -> Verdict:
         """Judge whether the GPU is free again since the release has begun. Out of use is not released."""
@@ -193,16 +193,12 @@ class Unit:
     def _with_openers(self, verdict: Verdict) -> Verdict:
         """Add the processes that have the GPU's device file open, when a release is overdue and NVML names none."""
         is_overdue = self._now() - self.changed_at > OPENERS_AFTER_S
-        if verdict.clean or not is_overdue or verdict.holders:
-            return verdict
-        if not self.has_read_since(self.changed_at):
-            return verdict
-        if self.watch.openers is None:
-            self.watch.search_openers()
-        if not self.watch.openers:
-            return verdict
-        names = ", ".join(map(str, self.watch.openers))
-        return replace(verdict, why=f"{verdict.why} (its device file is open in {names})")
+        is_hidden = (
+            not verdict.clean and not verdict.holders and self.has_read_since(self.changed_at)
+        )
+        names = self.watch.openers_in_words() if is_overdue and is_hidden else ""
+        why = f"{verdict.why} (its device file is open in {names})"
+        return replace(verdict, why=why) if names else verdict
 
     def inquire(self) -> None:
         """Ask for the reading and the vitals by which ``blamed`` and ``can_readmit`` judge."""
@@ -227,8 +223,8 @@ class Unit:
     def take_out(self, reason: str, *, passing: bool, leased: bool = False) -> None:
         """Take the GPU out of use. Told anew where a passing reason was told: this one ends only on request."""
         was = self.out
-        is_told = was is not None and was.is_told and (passing or not was.passing)
-        self.out = Out(reason, self._now(), passing, leased, is_told)
+        is_known = was is not None and was.is_told and (passing or not was.passing)
+        self.out = Out(reason, self._now(), passing, leased, is_told=is_known)
 
     def condemn(self, reason: str) -> None:
         """Take the GPU out of use until somebody asks for it, if there is a reason."""
@@ -239,28 +235,22 @@ class Unit:
         """Take up a quarantine that an earlier daemon ended with, and that is known."""
         if self.out is None:
             self.take_out(reason, passing=True)
-        self.tell()
+        if self.out is not None:
+            self.out.is_told = True
 
-    def tell(self) -> str:
-        """Return why the GPU is out of use, and take that for known from now on; empty where it is known, or in use.
+    def news(self) -> str:
+        """Say why the GPU must not be used any more, once; empty if nothing is new.
 
         A trial of ours that outlived the last daemon may finish though the lease is another experiment's.
         """
-        if self.out is None or self.out.is_told:
-            return ""
-        self.out = replace(self.out, is_told=True)
-        return self.out.reason
-
-    def news(self) -> str:
-        """Say why the GPU must not be used any more, once; empty if nothing is new."""
         self.examine()
-        if self.out is not None and self.out.leased and self._has_ours():
+        out = self.out
+        if out is None or out.is_told:
             return ""
-        return self.tell()
-
-    def _has_ours(self) -> bool:
-        """Tell whether a trial of ours is on the GPU: one that outlived the last daemon may finish without a lease."""
-        return any(holder.whose == "ours" for holder in self.verdict().holders)
+        if out.leased and any(holder.whose == "ours" for holder in self.verdict().holders):
+            return ""
+        out.is_told = True
+        return out.reason
 
     def can_recover(self) -> bool:
         """Tell whether a passing reason has passed, or a release that is waited for no more is complete."""

@@ -204,7 +204,7 @@ def _state_checks(
         return
     for state in states:
         yield gpu_check(state)
-    free = [state.uuid for state in states if not state.busy and not state.leased_by]
+    free = [state.device for state in states if not state.busy and not state.leased_by]
     if free and torch_cuda and torch_cuda[1]:
         yield cuda_check(Witness(sys.executable, free, world.now), world, len(free))
 
@@ -227,8 +227,8 @@ def cuda_check(witness: Testimony, world: World, count: int) -> Check:
 
 def gpu_check(state: GpuState) -> Check:
     """Check whether one GPU can be used now, and what slows it."""
-    label = state.reading.label
-    notes = [note for note in state.reading.notes if note != state.busy]
+    label = state.label
+    notes = [note for note in state.notes if note != state.busy]
     if state.leased_by:
         return ok(label, f"in use by {state.leased_by}")
     if state.busy:

@@ -266,7 +266,9 @@ def test_no_events_is_said_once(make_box: MakeBox) -> None:
     box.clock.advance(1)
     for _ in range(3):
         devices.faults()
-    assert [n for n in devices.notes if "no GPU error events from GPU 0" in n] == devices.notes
+    assert [
+        n for n in devices.notes if n.startswith("GPU 0: no GPU error events (")
+    ] == devices.notes
     assert len(devices.notes) == 1
 
 

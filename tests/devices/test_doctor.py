@@ -243,10 +243,10 @@ def test_all_gpus_at_a_glance(make_box: MakeBox) -> None:
     box.clock.advance(2)
     ours, hers, slice_ = look(box)
     assert "runs/digits (pid" in ours.leased_by
-    assert ours.reading.holders == ("pid 11 (me: python train.py, 1.00 GiB)",)
+    assert ours.holders == ("pid 11 (me: python train.py, 1.00 GiB)",)
     assert hers.leased_by == ""
     assert hers.busy == "held by pid 99 (alice: python hers.py, 1.00 GiB)"
-    assert (slice_.uuid, slice_.busy) == ("MIG-0c-GPU-2a00-beef", "")
+    assert (slice_.device, slice_.busy) == ("MIG-0c-GPU-2a00-beef", "")
     told = json.loads(json.dumps(ours.to_json()))
     assert told["memory_used_bytes"] == GIB + (4 << 20)
     msgspec.convert({**told, "standing": None}, Device)  # as `gpusched gpus --json` declares it

@@ -128,7 +128,7 @@ def test_the_box_is_seen_whole(devices: CudaDevices) -> None:
         assert reading.memory_used_bytes is not None
         assert reading.memory_used_bytes <= reading.memory_total_bytes
     states, _ = gpu_states()
-    assert {state.uuid for state in states} >= {u for d in inventory for u in d.id.split("+")}
+    assert {state.device for state in states} >= {u for d in inventory for u in d.id.split("+")}
     for check in doctor_checks():
         print(check)
 
