@@ -7,10 +7,10 @@ silicon after a restart, whatever else has changed, so an experiment that goes o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpusched.devices.base import Device, Quarantined
+from gpusched.devices.base import Device, Quarantined, Readmitted, Remark
 from gpusched.devices.gpu import Gpu
 from gpusched.devices.machine import Machine, choose, listing, visible
 from gpusched.devices.release import Verdict
@@ -102,9 +102,40 @@ class Atom:
         """Say why a release is not complete; empty if it is."""
         return self.why_not() if self.missing else _why([u.released() for u in self.units])
 
+    def end_release(self, now: float) -> str | Quarantined | None:
+        """End the release that is waited for: the atom's id if it is complete, or that it is late; None: wait on."""
+        release = self.release
+        if release is None:
+            return None
+        why = self.why_not_released()
+        if why and now < release.until:
+            return None
+        self.release = None
+        if not why:
+            return self.id
+        self.late_since = release.since
+        for unit in self.units:
+            unit.is_given_up = True
+        why = f"not released after {now - release.since:.0f} s: {why}"
+        return Quarantined(self.id, why, passing=True)
+
     def why_not_readmitted(self) -> str:
         """Say why an atom that was asked back stays out of use; empty if it need not."""
-        return self.why_not() if self.missing else _why([u.can_readmit() for u in self.units])
+        leased = [unit.out.reason for unit in self.units if unit.out and unit.out.leased]
+        if leased or self.missing:
+            return leased[0] if leased else self.why_not()
+        return _why([unit.can_readmit() for unit in self.units])
+
+    def back_in_use(self, now: float) -> Iterator[Remark | Readmitted]:
+        """Make an atom that can recover, or be readmitted, free again, and tell of that."""
+        for unit in self.units:
+            unit.back_in_use()
+        if self.late_since is not None:
+            took_s = now - self.late_since
+            yield Remark(f"{self.label} was released {took_s:.0f} s after its trial had ended")
+        self.late_since = self.answer_due = None
+        self.release = None  # or the next trial would be mistaken for an unreleased one
+        yield Readmitted(self.id)
 
     def can_recover(self) -> bool:
         """Tell whether the atom is out of use, or late, for a reason that has passed."""
@@ -147,6 +178,25 @@ def make_shares(machine: Machine, gpu: Gpu, count: int) -> list[Atom]:
         Atom(f"{gpu.uuid}{SHARE}{n}", f"{gpu.label} {SHARE}{n}", (unit,), island)
         for n, unit in enumerate(units, 1)
     ]
+
+
+def find_atoms(
+    machine: Machine,
+    spec: str,
+    known: Sequence[str] | None,
+    gpus_per_atom: int,
+    atoms_per_gpu: int,
+    gpu_ids: str,
+    environ: Mapping[str, str],
+) -> list[Atom]:
+    """Return the atoms that ``spec`` names, or those of an experiment that goes on (``known``). Raises DeviceError."""
+    if known is not None:
+        atoms = known_atoms(machine, known)
+    else:
+        atoms, notes = chosen_atoms(machine, spec, gpus_per_atom, atoms_per_gpu, environ)
+        machine.notes += notes
+    check_mig(atoms, gpus_per_atom, gpu_ids)
+    return atoms
 
 
 def chosen_atoms(
@@ -220,17 +270,6 @@ def known_atoms(machine: Machine, ids: Sequence[str]) -> list[Atom]:
         missing = [uuid for uuid in uuids if uuid not in units]
         atoms.append(make_atom(machine, here, missing, name))
     return atoms
-
-
-def check_sizes(gpus_per_atom: int, atoms_per_gpu: int) -> None:
-    """Raise DeviceError for sizes of an atom that make no sense."""
-    for name, value in (("gpus_per_atom", gpus_per_atom), ("atoms_per_gpu", atoms_per_gpu)):
-        if value < 1:
-            raise DeviceError(f"{name}: {value}: must be at least 1")
-    if gpus_per_atom > 1 and atoms_per_gpu > 1:
-        raise DeviceError(
-            "gpus_per_atom and atoms_per_gpu: an atom is several GPUs or a share of one; set one of them to 1"
-        )
 
 
 def check_mig(atoms: Sequence[Atom], gpus_per_atom: int, gpu_ids: str) -> None:

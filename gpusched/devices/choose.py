@@ -128,7 +128,7 @@ def parse_devices(
     """Return the devices that ``devices:`` of a recipe or ``--devices`` names.
 
     ``auto`` means the GPUs where the driver shows any, else CPU slots; so it does where ``why_no_gpu`` says why the
-    script could not use them. ``cuda_options``: for ``CudaDevices.from_spec``.
+    script could not use them. ``cuda_options``: for ``CudaDevices``.
     Raises ``InputError`` where the text cannot be understood, ``DeviceError`` where such devices are not there.
     """
     spec = text.strip()

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from gpusched.devices.atoms import Atom, Release, check_mig, check_sizes, chosen_atoms, known_atoms
+from gpusched.devices.atoms import Atom, Release, find_atoms
 from gpusched.devices.base import (
     Device,
     DeviceEvent,
@@ -25,7 +25,6 @@ from gpusched.devices.base import (
     Quarantined,
     Reading,
     ReadmitRefused,
-    Readmitted,
     Released,
     Remark,
     Strangers,
@@ -56,7 +55,7 @@ READMIT_PATIENCE_S = 4.0
 
 
 class CudaDevices:
-    """The GPUs of one experiment, made by ``from_spec``. See ``base.Devices`` for the requests."""
+    """The GPUs of one experiment. See ``base.Devices`` for the requests."""
 
     kind: Literal["cpu", "cuda"] = "cuda"
 
@@ -81,9 +80,6 @@ class CudaDevices:
         ``call_witness``: has CUDA tried before the first launch, and when a trial fails at once. May take seconds, and
         at most about two minutes with a driver that hangs. Raises DeviceError.
         """
-        check_sizes(gpus_per_atom, atoms_per_gpu)
-        if gpu_ids not in ("uuid", "index"):
-            raise DeviceError(f"gpu_ids: {gpu_ids}: must be uuid or index")
         self._world = world or ThisMachine()
         self._now = self._world.now
         self._processes = processes or processes_here(experiment)
@@ -91,14 +87,8 @@ class CudaDevices:
         self._call_witness = call_witness
         self._machine = find_machine(self._processes, self._world, state_home(environ))
         try:
-            if known is not None:
-                atoms = known_atoms(self._machine, known)
-            else:
-                atoms, notes = chosen_atoms(
-                    self._machine, spec, gpus_per_atom, atoms_per_gpu, environ
-                )
-                self._machine.notes += notes
-            check_mig(atoms, gpus_per_atom, gpu_ids)
+            sizes = (gpus_per_atom, atoms_per_gpu, gpu_ids)
+            atoms = find_atoms(self._machine, spec, known, *sizes, environ)
             owner = str(experiment or f"of pid {os.getpid()}")
             self._leases = Leases(lease_folder(environ), owner)
         except DeviceError:
@@ -277,7 +267,7 @@ class CudaDevices:
             release.pause_s = min(PAUSE_MAX_S, release.pause_s * PAUSE_GROWTH)
         if any(atom.answer_due is not None for atom in atoms):
             pauses.append(READMIT_EVERY_S)
-        if self._examinations or any(unit.is_waiting_for_vitals for unit in self._units):
+        if self._examinations or any(unit.xids for unit in self._units):
             pauses.append(ANSWER_S)
         return min(pauses)
 
@@ -295,41 +285,27 @@ class CudaDevices:
     def _tell_releases(self) -> None:
         """Tell of devices that are free again, and of those that should be by now."""
         now = self._now()
-        released = []
-        for atom in self._atoms.values():
-            release = atom.release
-            if release is None:
-                continue
-            why = atom.why_not_released()
-            if why and now < release.until:
-                continue
-            atom.release = None
-            if not why:
-                released.append(atom.id)
-                continue
-            atom.late_since = release.since
-            for unit in atom.units:
-                unit.is_given_up = True
-            why = f"not released after {now - release.since:.0f} s: {why}"
-            self._emit(Quarantined(atom.id, why, passing=True))
-        if released:
-            self._emit(Released(tuple(released)))
+        ended = [atom.end_release(now) for atom in self._atoms.values()]
+        for fault in ended:
+            if isinstance(fault, Quarantined):
+                self._emit(fault)
+        if released := tuple(name for name in ended if isinstance(name, str)):
+            self._emit(Released(released))
 
     def _tell_recoveries(self) -> None:
         """Tell of devices whose reason has passed (a stranger left, memory came back), proven clean."""
         now = self._now()
         if now >= self._leases_due:
             self._leases_due = now + LEASE_RETRY_S
-            self._take_leases([u for u in self._units if u.out is not None and u.out.leased])
+            self._take_leases([unit for unit in self._units if unit.out and unit.out.leased])
         for atom in [atom for atom in self._atoms.values() if atom.can_recover()]:
             self._back_in_use(atom)
 
     def _tell_readmissions(self) -> None:
         """Answer those who ask for a device: when it is proven clean and well, or when time is over."""
         for atom in [atom for atom in self._atoms.values() if atom.answer_due is not None]:
-            self._take_leases([u for u in atom.units if u.out is not None and u.out.leased])
-            leased = [u.out.reason for u in atom.units if u.out is not None and u.out.leased]
-            why = leased[0] if leased else atom.why_not_readmitted()
+            self._take_leases([unit for unit in atom.units if unit.out and unit.out.leased])
+            why = atom.why_not_readmitted()
             if not why:
                 self._back_in_use(atom)
             elif atom.answer_due is not None and self._now() >= atom.answer_due:
@@ -337,16 +313,8 @@ class CudaDevices:
                 self._emit(ReadmitRefused(atom.id, why))
 
     def _back_in_use(self, atom: Atom) -> None:
-        for unit in atom.units:
-            unit.back_in_use()
-        if atom.late_since is not None:
-            took_s = self._now() - atom.late_since
-            self._emit(
-                Remark(f"{atom.label} was released {took_s:.0f} s after its trial had ended")
-            )
-        atom.late_since = atom.answer_due = None
-        atom.release = None  # or the next trial would be mistaken for an unreleased one
-        self._emit(Readmitted(atom.id))
+        for event in [*atom.back_in_use(self._now())]:
+            self._emit(event)
 
     def _tell_examinations(self) -> None:
         for examination in list(self._examinations):

@@ -85,7 +85,8 @@ class Unit:
         #: A reading has shown the GPU clean: no trial of an earlier daemon is on this share.
         self._was_clean = False
         self._clean_since: float | None = None
-        self._xids = health.Xids()
+        #: Errors that only vitals read after them can judge.
+        self.xids = health.Xids()
         self._silent_from: float | None = None
         self._hurt = ""
         self._inquired_at = NEVER
@@ -214,7 +215,7 @@ class Unit:
         usage, vitals = self.usage, self.watch.vitals
         if usage is None or usage.at < self._inquired_at or usage.error:
             return None
-        if vitals is None or vitals.at < self._inquired_at or vitals.error or self._xids:
+        if vitals is None or vitals.at < self._inquired_at or vitals.error or self.xids:
             return None
         return ""
 
@@ -254,27 +255,22 @@ class Unit:
 
     def can_recover(self) -> bool:
         """Tell whether a passing reason has passed, or a release that is waited for no more is complete."""
+        usage, is_fresh = self.usage, self.silent_s() <= SILENCE_MAX_S
         if self.out is None:  # another GPU of its atom is out
-            fresh = self.doing is not Doing.HELD and self.silent_s() <= SILENCE_MAX_S
-            return fresh and self.fit_for_use(self.changed_at).clean
+            is_idle = is_fresh and self.doing is not Doing.HELD
+            return is_idle and self.fit_for_use(self.changed_at).clean
         if not self.out.passing or self.out.leased:
             return False
-        usage = self.usage
-        if (
-            usage is None
-            or usage.at <= self.out.since
-            or self.silent_s() > SILENCE_MAX_S
-            or not self.fit_for_use().clean
-        ):
+        is_new = is_fresh and usage is not None and usage.at > self.out.since
+        if usage is None or not is_new or not self.fit_for_use().clean:
             self._clean_since = None
             return False
-        if self._clean_since is None:
-            self._clean_since = usage.at
+        self._clean_since = usage.at if self._clean_since is None else self._clean_since
         return usage.at - self._clean_since >= CLEAN_FOR_S
 
     def ask_back(self) -> None:
         """Look the GPU up anew: somebody asks for it, and its past errors count no more."""
-        self._xids.clear()
+        self.xids.clear()
         if self.out is not None and not self.out.passing:
             self.watch.rebind()
         else:
@@ -286,7 +282,7 @@ class Unit:
         self.examine()
         if self.out is not None and not self.out.passing and self.out.since >= self._inquired_at:
             return Verdict(False, self.out.reason)
-        if self._xids:
+        if self.xids:
             return Verdict(False, WAITING)
         verdict, vitals = self.fit_for_use(self._inquired_at), self.watch.vitals
         if verdict.clean and (vitals is None or vitals.at < self._inquired_at):
@@ -303,21 +299,16 @@ class Unit:
 
     def xid(self, number: int) -> None:
         """Take note of an XID that the driver reported for the board."""
-        self._xids.note(number, self._now())
+        self.xids.note(number, self._now())
         self.watch.request(vitals=True)
         if number in health.HURTING_XIDS:
             self._hurt = f"XID {number}: {health.RECORDED_XIDS[number]}"
-
-    @property
-    def is_waiting_for_vitals(self) -> bool:
-        """An error has come that only fresh vitals can judge."""
-        return bool(self._xids)
 
     def examine(self) -> None:
         """Take the GPU out of use if there is a reason to."""
         now, watch = self._now(), self.watch
         ill = self.watch.illness(at_once=self.doing is Doing.HELD)
-        hit = self._xids.judge(self.gpu.index, now, watch.vitals, watch.first_vitals)
+        hit = self.xids.judge(self.gpu.index, now, watch.vitals, watch.first_vitals)
         if hit:
             self.take_out(ill or hit, passing=False)
         elif ill:

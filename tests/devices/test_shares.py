@@ -194,10 +194,6 @@ def test_what_cannot_be_shared_is_refused(make_box: MakeBox) -> None:
         begin(make_box(gpu(0), pids="host"), atoms_per_gpu=2)
     with pytest.raises(DeviceError, match="GPU 0/0 is a share of a GPU already"):
         make_box(with_slices(gpu(0), 2)).devices(atoms_per_gpu=2)
-    with pytest.raises(DeviceError, match="gpus_per_atom and atoms_per_gpu"):
-        make_box(gpu(0)).devices(gpus_per_atom=2, atoms_per_gpu=2)
-    with pytest.raises(DeviceError, match="atoms_per_gpu: 0: must be at least 1"):
-        make_box(gpu(0)).devices(atoms_per_gpu=0)
 
 
 def test_memory_that_nvml_does_not_tell_apart_is_not_free() -> None:
