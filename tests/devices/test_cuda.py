@@ -188,15 +188,6 @@ def test_left_over_gpus_are_said(make_box: MakeBox) -> None:
         box.devices(gpus_per_atom=4)
 
 
-@pytest.mark.parametrize(
-    ("more", "problem"),
-    [({"gpus_per_atom": 0}, "at least 1"), ({"gpu_ids": "name"}, "uuid or index")],
-)
-def test_bad_options(box: Box, more: dict[str, object], problem: str) -> None:
-    with pytest.raises(DeviceError, match=problem):
-        box.devices(**more)
-
-
 def test_an_unknown_device_is_named(box: Box) -> None:
     devices, _ = begin(box)
     with pytest.raises(DeviceError, match="GPU-x is not part of this experiment"):

@@ -222,6 +222,12 @@ WHOLE = [
         "devices: cpu:1\npolicy: {name: fifo, atoms: 2}\n",
         "6: policy.atoms: 2 atoms for one trial; there is 1",
     ),
+    more(
+        "both sizes",
+        "devices: cuda\ngpus_per_atom: 2\natoms_per_gpu: 2\n",
+        "7: atoms_per_gpu: an atom is several GPUs or a share of one",
+    ),
+    more("no GPU an atom", "gpus_per_atom: 0\n", "5: gpus_per_atom: must be"),
     more("bundle", "devices: cuda:0,1\ngpus_per_atom: 4\n", "6: gpus_per_atom: no atom of 4 GPUs"),
     more(
         "max below sizes",
