@@ -131,10 +131,19 @@ def _orders(model: Any) -> Iterator[tuple[tuple[Any, ...], list[tuple[int, Any]]
     parameters = list(model.parameters())
     trained = [each for each in parameters if each.requires_grad and each.numel()]
     known = {id(each) for each in trained}
-    for tensors in (trained, parameters, list(model.state_dict(keep_vars=True).values())):
+    for tensors in (trained, parameters, _state(model)):
         places = [(index, each) for index, each in enumerate(tensors) if id(each) in known]
         if places:
             yield _shapes(tensors), places[:: -(-len(places) // _TENSORS)]
+
+
+def _state(model: Any) -> list[Any]:
+    """Return the tensors of a model in the order of its state, without a call of a ``state_dict`` of the script's."""
+    passing = model._non_persistent_buffers_set
+    own = list(model._parameters.values())
+    own += [each for name, each in model._buffers.items() if name not in passing]
+    found = [each for each in own if each is not None]
+    return found + [each for part in model._modules.values() if part for each in _state(part)]
 
 
 def _shapes(tensors: Iterable[Any]) -> tuple[Any, ...]:

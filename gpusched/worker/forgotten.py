@@ -14,6 +14,7 @@ import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from types import ModuleType
 from typing import Any
@@ -101,7 +102,10 @@ class AtWork:
             return
         held = _held(tracked.values())
         models = _outer([each for each in held.values() if _has_values(_parameters(each))])
-        if (name := self._averages.look(models, held)) is not None:
+        name = None
+        with suppress(Exception):  # an object of the script's may refuse to be looked at
+            name = self._averages.look(models, held)
+        if name is not None:
             self._changing_copy = (
                 f"{name} is an average of a tracked model's weights that no checkpoint holds: it would begin afresh at "
                 f"every launch, while the rest goes on. Keep it in trial.state (ema = trial.state.setdefault('ema', "
