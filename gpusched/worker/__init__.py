@@ -2,8 +2,8 @@
 
 * where this rank stands: ``start`` (what ``init`` does), ``context``, ``hparams``, ``group`` (the ranks of this
   trial); ``trial`` is made of ``setup`` and what a script calls while it trains
-* what a rank says: ``reports``, over ``channel`` to the daemon; ``leaving`` (with or without a save), ``endings`` (the
-  last word, or in which line it failed)
+* what stands behind it: ``backing`` (all parts of one rank); ``reports``, over ``channel`` to the daemon; ``leaving``
+  (with or without a save), ``endings`` (the last word, or in which line it failed)
 * what is wrong with a script: ``usage`` (which call is wrong or missing), ``forgotten`` (state that nothing saves)
   and ``averages`` (of weights, kept by hand), ``files`` (which path two trials write)
 * what a trial trains on: ``data`` (who gets which sample), ``loader``, ``stream``, ``shard``, ``foreign`` (loaders

@@ -64,8 +64,7 @@ def _start(defaults: Mapping[str, object] | None) -> Trial:
     rng.seed_later_imports(context.seed)
     trial = Trial(context, group)
     select_gpu(trial, context)
-    if context.waits is None:
-        trial.connect()
+    trial.begin()
     return trial
 
 
@@ -75,11 +74,8 @@ def select_gpu(trial: Trial, context: Context) -> None:
     Not by ``device_id=`` of ``init_process_group``: groups split off later would hang (NVIDIA-NeMo/RL#3189).
     """
     torch = sys.modules.get("torch")
-    if context.device_kind != "cuda":
-        return
-    if context.waits is not None:
-        trial.guard_gpu()
-    elif torch is not None and torch.backends.cuda.is_built():
+    is_due = context.device_kind == "cuda" and context.waits is None
+    if is_due and torch is not None and torch.backends.cuda.is_built():
         _ = trial.device
 
 

@@ -10,32 +10,21 @@ Without an experiment behind it (alone, plain torchrun) the same calls work: rep
 
 from __future__ import annotations
 
-import atexit
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpusched.folder.lock import Fence
-from gpusched.folder.reports import ReportLog
-from gpusched.protocol import GO, Go, Metric, Report
 from gpusched.worker import rng
-from gpusched.worker.channel import Channel
+from gpusched.worker.backing import Backing
 from gpusched.worker.checkpoint import Checkpoint, Restorable
 from gpusched.worker.context import Context
 from gpusched.worker.endings import say
-from gpusched.worker.files import Files
 from gpusched.worker.group import Call, Group
-from gpusched.worker.handover import Successor
-from gpusched.worker.leaving import NEVER, Leaving
-from gpusched.worker.reports import Reporter, clean_metrics, shown
-from gpusched.worker.saving import Saver
 from gpusched.worker.setup import Setup
 from gpusched.worker.training import STATE_NAME, PlainState
-from gpusched.worker.witness import Witness
 
 
 class Trial(Setup):
@@ -43,67 +32,23 @@ class Trial(Setup):
 
     def __init__(self, context: Context, group: Group) -> None:
         super().__init__(context, group)
-        self._channel: Channel | None = None
-        self._files: Files | None = None
-        self._reporter: Reporter | None = None
-        self._saver: Saver | None = None
-        self._successor: Successor | None = None
-        word, keep, capture = None, context.settings.keep_checkpoints, self._training.capture
-        if context.paths is not None and context.experiment is not None:
-            paths, number = context.paths, context.incarnation
-            fence = Fence(context.fence, number)
-            if context.rank == 0:
-                root, leave = context.experiment.root, paths.leave(number)
-                self._channel = Channel(root, context.trial, number, leave)
-                self._files = Files(
-                    root,
-                    context.experiment.written,
-                    paths.own,
-                    context.trial,
-                    notes_reads=context.is_rehearsal,
-                )
-                atexit.register(self._tell_shared_files)
-                if context.waits is not None:
-                    self._files.look_on()
-                word = paths.last_word(number)
-            if context.waits is not None:
-                self._successor = Successor(context.waits, group, self._channel, context.trial)
-            if self._channel is not None:
-                log = partial(ReportLog, paths.reports, number, context.known_seq, say)
-                self._reporter = Reporter(log, self._channel, self._successor, fence)
-            more = (context.trial, fence)
-            self._saver = Saver(
-                group, paths.checkpoints, keep, self._channel, self.seed, capture, *more
-            )
-        elif context.checkpoints is not None:
-            self._saver = Saver(group, context.checkpoints, keep, None, self.seed, capture)
-        self._witness: Witness | None = None
-        if context.is_rehearsal and context.paths is not None:
-            seen = context.paths.seen(context.incarnation, context.rank)
-            power = context.settings.lr_power
-            self._witness = Witness(seen, self._training, context.world_size, power)
-        self._leaving = Leaving(group, self._training, word, self._saver, self._reporter)
+        self._backing = Backing(context, group, self._training)
+        self._leaving = self._backing.leaving
         self._checkpoint: Restorable | None = None
         self._step_before = 0
         self._state: PlainState | None = None
         self._diverged = self._reported = self._arrived = False
         self._step_began_s = time.monotonic()
-        if self._successor is None:
+        if self._backing.successor is None:
             self._arrive()
 
     def take_charge(self) -> None:
         """Leave it to the script to ask ``should_yield``: from now on ``report`` always returns."""
         self._leaving.in_charge = True
 
-    def guard_gpu(self) -> None:
-        """Have the first touch of CUDA wait until the ranks before this prestart have left their GPUs."""
-        if self._successor is not None:
-            self._successor.guard_gpu(lambda: self.device)
-
-    def connect(self) -> None:
-        """Tell the daemon that all ranks have joined."""
-        if self._channel is not None:
-            self._channel.connect()
+    def begin(self) -> None:
+        """Tell the daemon that all ranks have joined; a prestart waits at its first touch of CUDA instead."""
+        self._backing.connect(lambda: self.device)
 
     @property
     def step(self) -> int:
@@ -159,8 +104,8 @@ class Trial(Setup):
             raise RuntimeError("trial.track(...) must be called before the first trial.report(...)")
         self._arrive()
         self._usage.tracks = True
-        if self._witness is not None:
-            self._witness.attach()
+        if self._backing.witness is not None:
+            self._backing.witness.attach()
         if objects:
             self._training.track(objects)
             if self._context.scheduled:
@@ -252,8 +197,8 @@ class Trial(Setup):
         step = self._next_step(step)
         if not self._reported:
             self._reported = True
-            if self._files is not None:
-                self._files.watch_torch()
+            if self._backing.files is not None:
+                self._backing.files.watch_torch()
             writes_files = self._leaving.writes_files
             self._usage.at_first_report(
                 self._training, self._training.step, writes_files=writes_files
@@ -264,11 +209,7 @@ class Trial(Setup):
         if self._training.tracked:
             self._usage.at_every_report(self._training, writes_files=self._leaving.writes_files)
         self._group.expect(now_s - began_s)
-        shared = self._tell_shared_files()
-        if self._witness is not None:
-            self._witness.reported(step, metrics, shared)
-        go = self._speak(step, round(now_s - began_s, 6), metrics)
-        self._leaving.act(go)
+        self._leaving.act(self._backing.report(step, round(now_s - began_s, 6), metrics))
         self._step_began_s = time.monotonic()
 
     def mean(self, correct: Any, total: Any) -> float:
@@ -357,35 +298,12 @@ class Trial(Setup):
         if self._arrived:
             return
         self._arrived = True
-        found: Restorable | None = None
-        if self._successor is not None:
-            found = self._successor.wait()
-            stale = self._files.stale() if self._files is not None else []
-            if self._group.share(Call.RESTORE, bool(stale))[0]:
-                self._begin_again(found, stale)
-        if found is None and self._saver is not None:
-            found = self._saver.newest()
+        found = self._backing.restore()
         self._checkpoint = found
         if found is not None:
             self._training.step, self._training.iteration = found.step, found.facts["iteration"]
         self._training.goes_on_from(found)
         self._step_began_s = time.monotonic()
-
-    def _begin_again(self, found: Restorable | None, stale: list[str]) -> None:
-        """Leave, to be launched again from the same checkpoint: this prestart has read an older state than that."""
-        assert self._successor is not None
-        self._successor.confirm()
-        if found is None and self._saver is not None:
-            found = self._saver.newest()
-        if stale:
-            self._remark(
-                f"begins again: it was set up while the ranks before it still trained, and looked at {stale[0]} before "
-                f"they wrote it for the last time. Keep that state in trial.track, trial.state or "
-                f"trial.checkpoint_dir, or say `prestart: false` in the recipe"
-            )
-        step = self._leaving.reported_step = found.step if found is not None else None
-        self._leaving.say("yielded", step)
-        raise SystemExit(0)
 
     def _next_step(self, step: int | None) -> int:
         if step is None:
@@ -398,53 +316,8 @@ class Trial(Setup):
             )
         return int(step)
 
-    def _speak(self, step: int, step_time_s: float, metrics: Mapping[str, Any]) -> Go:
-        """Report on rank 0; return on every rank what rank 0 was told, and take its step."""
-        go: Go = "continue"
-        clean: dict[str, Metric] = {}
-        if self.rank == 0:
-            clean = clean_metrics(metrics, self._context.settings.metric)
-            report = Report(0, 0, step, step_time_s, clean)  # numbered by the trial's file
-            if self._reporter is not None:
-                go = self._reporter.report(report)
-                if go == "save" and self._saver is not None and self._saver.is_writing:
-                    go = "continue"  # the disk is behind: the next best model is saved, not every one
-            else:
-                print(shown(report), flush=True)
-                if self._saver is not None and self._saver.is_worth_saving():
-                    go = "save"
-                most = self._context.settings.max_steps
-                if most is not None and step >= most and not self._training.is_looping:
-                    go = (
-                        "leave" if self._saver is None else "yield"
-                    )  # as R ends a trial of a search
-        code, said = self._group.share(Call.REPORT, GO.index(go), step)
-        self._training.reported(int(said))
-        self._leaving.scored(self._score(clean))
-        if self._channel is not None and self._channel.leaves_soon and self._saver is not None:
-            self._saver.make_room(lambda: self._training.size_bytes)
-        return GO[int(code)]
-
-    def _tell_shared_files(self) -> list[tuple[str, bool]]:
-        """Tell which paths this trial has written that another one has too."""
-        found = self._files.collisions() if self._files is not None and self._files.written else []
-        for line, _ in found:
-            self._remark(line)
-        return found
-
     def _remark(self, text: str) -> None:
-        """Tell whoever looks at the trial's log, and whoever looks at the search."""
-        say(text)
-        if self._channel is not None:
-            self._channel.remark(text)
-
-    def _score(self, metrics: Mapping[str, Metric]) -> float:
-        """The metric that the recipe searches by, turned so that more is better; the worst where it is not finite."""
-        settings = self._context.settings
-        value = metrics.get(settings.metric or "")
-        if not isinstance(value, int | float):
-            return NEVER
-        return float(value) if settings.mode == "max" else -float(value)
+        self._backing.remark(text)
 
     def _done(self, limit: int | None) -> bool:
         most = self._context.settings.max_steps
@@ -457,7 +330,8 @@ class Trial(Setup):
         if self._reported or (self._diverged and self._checkpoint is None):
             return
         self._diverged = True
-        if self._checkpoint is not None and self._saver is not None:
-            self._saver.restore_rng(self._checkpoint)
+        saver = self._backing.saver
+        if self._checkpoint is not None and saver is not None:
+            saver.restore_rng(self._checkpoint)
         else:
             rng.diverge(self.seed, self.rank, 0)
