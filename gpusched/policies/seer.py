@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from gpusched.core.decisions import (
     Complete,
@@ -36,7 +35,7 @@ from gpusched.core.policy import TrialView, View
 from gpusched.core.rules import Rules
 from gpusched.core.trial import TrialState
 from gpusched.policies import base, seer_plan
-from gpusched.policies.seer_plan import Plan
+from gpusched.policies.seer_plan import Arguments, Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,21 +79,12 @@ class Options(base.Options):
         return Arguments(
             deadline=deadline,
             budget=self.B if self.B is not None else deadline * atoms,
+            eta=self.eta,
+            nu=self.nu,
             p_min=max(self.p_min, rules.smallest),
             p_max=most if self.p_max is None else min(self.p_max, most),
             t_min=self.t_min if self.t_min is not None else min(1.0, deadline / 10.0),
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arguments:
-    """T, B, p_min, p_max and t_min of a plan."""
-
-    deadline: float
-    budget: float
-    p_min: int
-    p_max: int
-    t_min: float
 
 
 class Seer(base.Policy):
@@ -122,8 +112,8 @@ class Seer(base.Policy):
     def plan_for(self, rules: Rules, atoms: int, time_left_s: float) -> tuple[Plan | None, str]:
         """Make the plan for so many atoms, and word it: how it was cut, or why there is none."""
         given = self.options.arguments(rules, atoms, time_left_s)
-        wanted = self._plan_of(given, given.budget)
-        if wanted is None or given.p_min > given.p_max:
+        wanted = seer_plan.make_plan(given)
+        if wanted is None or given.p_min > (given.p_max or atoms):
             return None, self._why_none(given, atoms)[1]
         plan = wanted if wanted.peak <= atoms else self._cut(given, atoms)
         if plan is None:
@@ -139,17 +129,6 @@ class Seer(base.Policy):
         )
         return plan, f"{words} ({cut})"
 
-    def _plan_of(self, given: Arguments, budget: float) -> Plan | None:
-        return seer_plan.make_plan(
-            given.deadline,
-            budget,
-            eta=self.options.eta,
-            nu=self.options.nu,
-            p_min=given.p_min,
-            p_max=given.p_max,
-            t_min=given.t_min,
-        )
-
     def _cut(self, given: Arguments, atoms: int) -> Plan | None:
         """Make the largest plan that fits the box.
 
@@ -158,7 +137,7 @@ class Seer(base.Policy):
         """
         plans = []
         while given.t_min <= given.deadline:
-            plan = seer_plan.fitting_plan(atoms, given.budget, partial(self._plan_of, given))
+            plan = seer_plan.fitting_plan(atoms, given)
             if plan is not None:
                 plans.append(plan)
             if self.options.t_min is not None:
@@ -167,7 +146,7 @@ class Seer(base.Policy):
         return max(plans, key=lambda plan: (plan.stages, plan.used_budget), default=None)
 
     def _why_none(self, given: Arguments, atoms: int) -> base.BadOption:
-        if given.p_min > given.p_max:
+        if given.p_min > (given.p_max or atoms):
             return (
                 "p_min",
                 f"a trial must have p_min = {given.p_min} atoms, but may have {given.p_max} at most",

@@ -10,8 +10,8 @@ Times in minutes, budgets in atom-minutes, as in the paper. Two remarks:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from gpusched.text import count
 
@@ -19,6 +19,19 @@ TOLERANCE = 1e-9
 #: Budgets tried between the least and the wanted one when a plan is cut.
 TRIED_BUDGETS = 400
 LEAST_SHARE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """T, B and the optional arguments of Algorithm 2."""
+
+    deadline: float
+    budget: float
+    eta: float = 4.0
+    nu: float = 2.0
+    p_min: int = 1
+    p_max: int | None = None
+    t_min: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,29 +104,21 @@ def largest_R(deadline: float, budget: float, eta: float, p_min: int, t_min: flo
     return best
 
 
-def make_plan(
-    deadline: float,
-    budget: float,
-    *,
-    eta: float = 4.0,
-    nu: float = 2.0,
-    p_min: int = 1,
-    p_max: int | None = None,
-    t_min: float = 1.0,
-) -> Plan | None:
+def make_plan(given: Arguments) -> Plan | None:
     """Algorithm 2; None where not even one trial fits into deadline and budget."""
-    R = largest_R(deadline, budget, eta, p_min, t_min)
+    eta = given.eta
+    R = largest_R(given.deadline, given.budget, eta, given.p_min, given.t_min)
     if R <= 0:
         return None
     stages = max(1, math.ceil(math.log(R, eta) - TOLERANCE))
-    t_1 = t_min * R * eta ** -(stages - 1)
-    first_budget = p_min * t_min * R * stages
+    t_1 = given.t_min * R * eta ** -(stages - 1)
+    first_budget = given.p_min * given.t_min * R * stages
     brackets = []
-    for atoms, share in _bracket_budgets(budget, first_budget, nu, p_min, p_max):
+    for atoms, share in _bracket_budgets(given, first_budget):
         trials = int(share / (stages * t_1 * atoms) + TOLERANCE)
         if trials > 0:
             brackets.append(PlannedBracket(atoms, trials, share))
-    return Plan(R, stages, t_1, first_budget, tuple(brackets), eta, budget)
+    return Plan(R, stages, t_1, first_budget, tuple(brackets), eta, given.budget)
 
 
 def bracket_count(budget: float, first_budget: float, nu: float) -> int:
@@ -124,11 +129,10 @@ def bracket_count(budget: float, first_budget: float, nu: float) -> int:
     return q
 
 
-def _bracket_budgets(
-    budget: float, first_budget: float, nu: float, p_min: int, p_max: int | None
-) -> Iterator[tuple[int, float]]:
+def _bracket_budgets(given: Arguments, first_budget: float) -> Iterator[tuple[int, float]]:
     """Algorithm 3: atoms a trial and budget of each bracket."""
-    most = math.inf if p_max is None else float(p_max)
+    budget, nu, p_min = given.budget, given.nu, given.p_min
+    most = math.inf if given.p_max is None else float(given.p_max)
     q = bracket_count(budget, first_budget, nu)
     if p_min * nu ** (q - 1) < most:
         sizes = [p_min * nu**i for i in range(q)] + [min(most, p_min * nu**q)]
@@ -146,34 +150,31 @@ def _bracket_budgets(
         yield int(size + TOLERANCE), share
 
 
-def fitting_plan(atoms: int, budget: float, plan_of: Callable[[float], Plan | None]) -> Plan | None:
+def fitting_plan(atoms: int, given: Arguments) -> Plan | None:
     """The plan of the largest budget, up to the one given, whose first stage runs on ``atoms`` atoms at once.
 
     How many atoms a plan needs jumps up and down with its budget: budgets are tried from above, then refined.
     """
 
-    def fits(plan: Plan | None) -> bool:
-        return plan is not None and plan.trials > 0 and plan.peak <= atoms
+    def plan_of(budget: float) -> Plan | None:
+        plan = make_plan(replace(given, budget=budget))
+        return plan if plan is not None and plan.trials > 0 and plan.peak <= atoms else None
 
-    plan = plan_of(budget)
-    if plan is None or fits(plan):
-        return plan
     ratio = LEAST_SHARE ** (1.0 / TRIED_BUDGETS)
-    for place in range(TRIED_BUDGETS):
-        plan = plan_of(budget * ratio ** (place + 1))
-        if plan is None:
-            return None
-        if fits(plan):
-            low, high = budget * ratio ** (place + 1), budget * ratio**place
+    for place in range(TRIED_BUDGETS + 1):
+        plan = plan_of(given.budget * ratio**place)
+        if plan is not None:
             break
-    else:
-        return None
+    if plan is None or place == 0:
+        return plan
+    low, high = given.budget * ratio**place, given.budget * ratio ** (place - 1)
     for _ in range(40):
-        tried = plan_of(0.5 * (low + high))
-        if fits(tried):
-            plan, low = tried, 0.5 * (low + high)
+        middle = 0.5 * (low + high)
+        found = plan_of(middle)
+        if found is not None:
+            plan, low = found, middle
         else:
-            high = 0.5 * (low + high)
+            high = middle
     return plan
 
 

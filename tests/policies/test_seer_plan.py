@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from gpusched.policies.seer_plan import (
+    Arguments,
     Plan,
     bracket_count,
     fitting_plan,
@@ -20,7 +22,7 @@ from gpusched.policies.seer_plan import (
 @pytest.fixture
 def example() -> Plan:
     """Section 3.4: T = 10 minutes, B = 80 atom-minutes, eta = 2, everything else as by default."""
-    plan = make_plan(10.0, 80.0, eta=2.0)
+    plan = make_plan(Arguments(10.0, 80.0, eta=2.0))
     assert plan is not None
     return plan
 
@@ -88,7 +90,9 @@ def test_fact_1_neither_deadline_nor_budget_is_exceeded(seed: int) -> None:
     random = Random(seed)
     T, B = random.uniform(1, 500), random.uniform(1, 5000)
     p_max = random.choice([None, 1, 3, 8])
-    plan = make_plan(T, B, eta=random.choice([2.0, 4.0]), nu=random.choice([1.5, 2.0]), p_max=p_max)
+    plan = make_plan(
+        Arguments(T, B, eta=random.choice([2.0, 4.0]), nu=random.choice([1.5, 2.0]), p_max=p_max)
+    )
     if plan is not None:
         assert plan.stage_end_min(plan.stages) <= T * (1 + 1e-9)
         assert plan.used_budget <= B * (1 + 1e-9)
@@ -97,7 +101,7 @@ def test_fact_1_neither_deadline_nor_budget_is_exceeded(seed: int) -> None:
 
 def test_a_small_budget_makes_one_bracket_that_ends_early() -> None:
     """3.3: "the algorithm creates a single bracket with P[1] = p_min .. and finishes sooner than the deadline"."""
-    plan = make_plan(1000.0, 30.0, eta=2.0)
+    plan = make_plan(Arguments(1000.0, 30.0, eta=2.0))
     assert plan is not None
     assert [b.atoms for b in plan.brackets] == [1]
     assert plan.stage_end_min(plan.stages) < 100.0
@@ -105,11 +109,11 @@ def test_a_small_budget_makes_one_bracket_that_ends_early() -> None:
 
 @pytest.mark.parametrize(("T", "B"), [(10.0, 0.5), (0.5, 10.0)])
 def test_what_is_too_small_for_one_trial_has_no_plan(T: float, B: float) -> None:
-    assert make_plan(T, B) is None
+    assert make_plan(Arguments(T, B)) is None
 
 
 def test_the_smallest_plan_is_one_trial_for_t_min() -> None:
-    plan = make_plan(1.0, 1.0)
+    plan = make_plan(Arguments(1.0, 1.0))
     assert plan is not None
     assert (plan.stages, plan.first_stage_min, plan.trials, plan.peak) == (1, 1.0, 1, 1)
 
@@ -119,14 +123,14 @@ def test_the_smallest_plan_is_one_trial_for_t_min() -> None:
 
 def test_p_max_leaves_fewer_brackets_with_the_budget_shared_evenly() -> None:
     """Lines 6 and 7: "remove brackets and add trials": P = [1, 2, 4 = p_max], B / 3 each."""
-    plan = make_plan(10.0, 2000.0, eta=2.0, p_max=4)
+    plan = make_plan(Arguments(10.0, 2000.0, eta=2.0, p_max=4))
     assert plan is not None
     assert [b.atoms for b in plan.brackets] == [1, 2, 4]
     assert [b.budget for b in plan.brackets] == pytest.approx([2000.0 / 3] * 3)
 
 
 def test_p_min_is_where_the_brackets_begin() -> None:
-    plan = make_plan(10.0, 400.0, eta=2.0, p_min=3)
+    plan = make_plan(Arguments(10.0, 400.0, eta=2.0, p_min=3))
     assert plan is not None
     assert [b.atoms for b in plan.brackets][:2] == [3, 6]
 
@@ -136,27 +140,25 @@ def test_p_min_is_where_the_brackets_begin() -> None:
 
 @pytest.mark.parametrize("atoms", range(1, 40))
 def test_a_plan_is_cut_to_the_largest_budget_that_fits(atoms: int) -> None:
-    def plan_of(budget: float) -> Plan | None:
-        return make_plan(30.0, budget, p_max=atoms)
-
-    plan = fitting_plan(atoms, 30.0 * atoms, plan_of)
+    given = Arguments(30.0, 30.0 * atoms, p_max=atoms)
+    plan = fitting_plan(atoms, given)
     assert plan is not None
     assert 0 < plan.peak <= atoms
     for share in (1.02, 1.2, 2.0):
-        richer = plan_of(plan.budget * share)
+        richer = make_plan(replace(given, budget=plan.budget * share))
         if plan.budget * share <= 30.0 * atoms:
             assert richer is not None
             assert richer.peak > atoms
 
 
 def test_a_plan_that_fits_is_not_touched(example: Plan) -> None:
-    assert fitting_plan(16, 80.0, lambda budget: make_plan(10.0, budget, eta=2.0)) == example
+    assert fitting_plan(16, Arguments(10.0, 80.0, eta=2.0)) == example
 
 
 def test_a_plan_in_words(example: Plan) -> None:
     assert in_words(example) == (
         "3 stages of 1.43, 2.86 and 5.71 min; 8 trials on 1 atom, 4 trials on 2 atoms"
     )
-    one = make_plan(1.0, 1.0)
+    one = make_plan(Arguments(1.0, 1.0))
     assert one is not None
     assert in_words(one) == "1 stage of 1 min; 1 trial on 1 atom"
