@@ -303,7 +303,7 @@ class Experiment:
         state = self.state
         for wanted in list(state.wanted):
             if state.kept_for is not None:
-                self._make_room(state.kept_for)
+                self._do.make_room(state.kept_for)
                 return
             atoms = state.trials[wanted].cut_atoms or 1
             atoms = min(atoms, max(1, state.atoms_free))
@@ -313,17 +313,6 @@ class Experiment:
                 break
         while state.devices.free and self._enact(self.policy.on_capacity(state.view)):
             self._tell_of_rest()
-
-    def _make_room(self, needy: TrialRecord) -> None:
-        """Have the worst trials leave for one that needs more atoms, where free ones would stand idle until then."""
-        state = self.state
-        if state.rules.version < 8 or not state.devices.free:
-            return
-        why = f"makes room for trial {needy.id}, which needs {needy.least_atoms} atoms"
-        for trial in state.who_makes_room(needy) or ():
-            if trial.state is RUNNING and self._do.leave(trial.id, After(S.PAUSED, why)):
-                trial.cut_atoms = trial.atoms
-                state.want(trial)
 
     def _tell_of_rest(self) -> None:
         """Tell the policy of every trial that came to rest, for whatever reason."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from gpusched.core.decisions import Command, KeepBest, Save
-from gpusched.core.state import BestCheckpoint, State
-from gpusched.core.trial import TrialRecord, TrialState
+from gpusched.core.state import State
+from gpusched.core.trial import BestCheckpoint, TrialRecord, TrialState
 
 SAVE_RETRY_S = 10.0
 """After an unanswered request for a checkpoint, until the next; twice as long each time, at most ``save_every_s``."""

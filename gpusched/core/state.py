@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from sortedcontainers import SortedList
@@ -20,25 +19,12 @@ from gpusched.core.decisions import Forecast
 from gpusched.core.policy import NO_STEP_FITS, View
 from gpusched.core.rules import Rules
 from gpusched.core.speed import Speed
-from gpusched.core.trial import NEVER, TrialRecord, TrialState
-from gpusched.text import show_duration
+from gpusched.core.trial import NEVER, BestCheckpoint, TrialRecord, TrialState
 
 #: Names of timers: the end of the search and of its last trials, a policy's wake, the watch for silent trials.
 DEADLINE, LAST_CALL, WAKE, WATCH = "deadline", "last call", "wake", "watch"
 #: Reason for the end of a search in which no trial can go on and none can start.
 NOTHING_LEFT = "nothing left to run"
-
-
-@dataclass(frozen=True, slots=True)
-class BestCheckpoint:
-    """A checkpoint on disk and the score its trial reported at that step."""
-
-    trial: int
-    step: int
-    score: float
-    metric: float
-    atoms: int
-    at: float
 
 
 class Ranking:
@@ -283,27 +269,6 @@ class State:
         )
 
     # ------------------------------------------------------------ changes, for Experiment alone
-
-    def move_deadline(self, to_s: float) -> None:
-        """Move the deadline, in seconds since the beginning; not before now."""
-        before_s, to_s = self.rules.deadline_s, max(to_s, self.now)
-        self.rules = replace(self.rules, deadline_s=to_s)
-        by_s, how = abs(to_s - before_s), "later" if to_s > before_s else "earlier"
-        self.say(None, f"the deadline is {show_duration(by_s)} {how}")
-
-    def go_on(self, deadline_s: float, target: float | None, max_trials: int | None) -> None:
-        """Take the end of the search back; these limits hold from now on."""
-        self.rules = replace(
-            self.rules,
-            deadline_s=max(deadline_s, self.now),
-            target=target,
-            max_trials=max_trials,
-        )
-        if self.finished:
-            self.stopping, self.finished, self.storage_low = None, False, False
-            self.watched_since, self.failures = self.now, 0
-        left = show_duration(self.time_left_s)
-        self.say(None, f"the search goes on; {left} left")
 
     def draw(self, tag: Any = None) -> TrialRecord:
         """Make the next trial. The caller has asked ``can_draw``."""

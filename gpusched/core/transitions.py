@@ -215,6 +215,17 @@ class Transitions:
         if state.live:
             self.set_timer(LAST_CALL, state.now + state.rules.last_call_s)
 
+    def make_room(self, needy: TrialRecord) -> None:
+        """Have the worst trials leave for one that needs more atoms, where free ones would stand idle until then."""
+        state = self._state
+        if state.rules.version < 8 or not state.devices.free:
+            return
+        why = f"makes room for trial {needy.id}, which needs {needy.least_atoms} atoms"
+        for trial in state.who_makes_room(needy) or ():
+            if trial.state is S.RUNNING and self.leave(trial.id, After(S.PAUSED, why)):
+                trial.cut_atoms = trial.atoms
+                state.want(trial)
+
     def _yield(self, trial: TrialRecord, after: After) -> None:
         """Have a trial leave at this step, with a checkpoint if it may go on or is the best model so far."""
         state = self._state

@@ -94,6 +94,18 @@ class Doom:
     hung: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class BestCheckpoint:
+    """A checkpoint on disk and the score its trial reported at that step."""
+
+    trial: int
+    step: int
+    score: float
+    metric: float
+    atoms: int
+    at: float
+
+
 class InvalidTransition(Exception):
     """A transition that the table does not know. The message ends with the trial's story."""
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpusched.core.events import DeadlineMoved, Reopened, Tried, UserAsked
 from gpusched.core.state import DEADLINE, LAST_CALL, WAKE, State
 from gpusched.core.transitions import Transitions
 from gpusched.core.trial import After, TrialRecord, TrialState
-from gpusched.text import show_hparams
+from gpusched.text import show_duration, show_hparams
 
 S = TrialState
 
@@ -45,10 +47,14 @@ def tried(state: State, event: Tried) -> None:
 
 
 def move_deadline(state: State, do: Transitions, event: DeadlineMoved) -> None:
-    """Move the deadline of a search that is not ending."""
-    if state.stopping is None:
-        state.move_deadline(event.deadline_s)
-        do.set_timer(DEADLINE, state.rules.deadline_s)
+    """Move the deadline of a search that is not ending; not before now."""
+    if state.stopping is not None:
+        return
+    before_s, to_s = state.rules.deadline_s, max(event.deadline_s, state.now)
+    state.rules = replace(state.rules, deadline_s=to_s)
+    by_s, how = abs(to_s - before_s), "later" if to_s > before_s else "earlier"
+    state.say(None, f"the deadline is {show_duration(by_s)} {how}")
+    do.set_timer(DEADLINE, to_s)
 
 
 def reopen(state: State, do: Transitions, event: Reopened) -> bool:
@@ -59,7 +65,16 @@ def reopen(state: State, do: Transitions, event: Reopened) -> bool:
     was_over = state.finished
     if state.stopping is not None and not was_over:
         return False  # trials are leaving still
-    state.go_on(event.deadline_s, event.target, event.max_trials)
+    state.rules = replace(
+        state.rules,
+        deadline_s=max(event.deadline_s, state.now),
+        target=event.target,
+        max_trials=event.max_trials,
+    )
+    if was_over:
+        state.stopping, state.finished, state.storage_low = None, False, False
+        state.watched_since, state.failures = state.now, 0
+    state.say(None, f"the search goes on; {show_duration(state.time_left_s)} left")
     do.set_timer(DEADLINE, state.rules.deadline_s)
     if not was_over:
         return False

@@ -282,7 +282,7 @@ def kill_each(processes: Iterable[Identity]) -> int:
     return sum(send_signal(process, signal.SIGKILL) for process in processes)
 
 
-def reap_all(on_exit: Callable[[int, int], None] | None = None) -> bool:
+def reap_all(on_exit: Callable[[int, int], None]) -> bool:
     """Reap every child that has ended; return True if no child is left (ECHILD)."""
     while True:
         try:
@@ -291,5 +291,4 @@ def reap_all(on_exit: Callable[[int, int], None] | None = None) -> bool:
             return True
         if pid == 0:
             return False
-        if on_exit is not None:
-            on_exit(pid, status)
+        on_exit(pid, status)

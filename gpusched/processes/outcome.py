@@ -42,12 +42,12 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def tail_of(path: Path, size: int = _TEXT_LIMIT) -> str:
+def tail_of(path: Path) -> str:
     """Read the end of a log; empty if there is none."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - size))
-            return file.read(size).decode("utf-8", "replace")
+            file.seek(max(0, file.seek(0, 2) - _TEXT_LIMIT))
+            return file.read(_TEXT_LIMIT).decode("utf-8", "replace")
     except OSError:
         return ""
 

@@ -32,8 +32,7 @@ _SLACK_S = 1.0
 class Segments:
     """Shared memory of one incarnation that begins now, or at ``began_s`` of the wall clock. Nothing raises OSError."""
 
-    def __init__(self, folder: Path = SHARED, began_s: float | None = None) -> None:
-        self._folder = folder
+    def __init__(self, began_s: float | None = None) -> None:
         self._began_s = (time.time() if began_s is None else began_s) - _SLACK_S
         self._mapped: set[str] = set()
         self._pids: set[int] = set()
@@ -67,14 +66,14 @@ class Segments:
         for name in ours:
             if name not in used:
                 with suppress(OSError):
-                    (self._folder / name).unlink()
+                    (SHARED / name).unlink()
                     removed.append(name)
         return removed
 
     def _candidates(self) -> dict[str, int | None]:
         """Return made-up names of our user's segments of this time, with the pid in the name."""
         found: dict[str, int | None] = {}
-        with suppress(OSError), os.scandir(self._folder) as entries:
+        with suppress(OSError), os.scandir(SHARED) as entries:
             for entry in entries:
                 match = _MADE_UP.fullmatch(entry.name)
                 if match is None:
@@ -87,7 +86,7 @@ class Segments:
 
     def _in_use(self, pids: Iterable[int]) -> set[str]:
         """Return names of segments that these processes have mapped or open."""
-        prefix = os.fsencode(self._folder) + b"/"
+        prefix = os.fsencode(SHARED) + b"/"
         used = read_each(pids, lambda pid: [*_files_mapped(pid), *_files_open(pid)])
         files = (file for files in used.values() for file in files)
         return {os.fsdecode(file[len(prefix) :]) for file in files if file.startswith(prefix)}
