@@ -13,13 +13,14 @@ import argparse
 import asyncio
 import dataclasses
 import itertools
+import os
 import re
 import sys
 import tempfile
 from pathlib import Path
 
 from gpusched.dashboard.app import Dashboard
-from gpusched.dashboard.model import View
+from gpusched.dashboard.model import View, from_json
 from gpusched.driver import assemble
 from gpusched.driver.loop import replay
 from gpusched.errors import GpuschedError, InputError
@@ -83,7 +84,7 @@ def standing(folder: Path, at: float | None) -> View:
         replay(assembled.experiment, entries)
     finally:
         journal.close()
-    return assembled.view(daemon_pid=None, alive=True, now=max(at, state.now))
+    return from_json(assembled.view(daemon_pid=os.getpid(), now=max(at, state.now)))
 
 
 def svg(view: View, columns: int, rows: int, trial: int | None) -> str:

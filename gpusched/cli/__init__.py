@@ -59,7 +59,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "gc": ("gc", "remove checkpoints that nothing needs any more"),
     },
     "this machine": {
-        "node": ("node", "have this machine take part in a search on a cluster"),
+        "node": ("cluster", "have this machine take part in a search on a cluster"),
         "doctor": ("machine", "check driver, memory, limits and disk"),
         "gpus": ("machine", "GPUs, their state and who holds them"),
         "simulate": ("simulate", "compare policies in virtual time, without any GPU"),
@@ -140,7 +140,8 @@ def _dispatch(arguments: list[str]) -> int:
     parser = _Parser(
         prog=f"gpusched {name}", description=description, formatter_class=_HelpFormatter
     )
-    found.prepare_parser(parser)
+    for add_argument in found.arguments:
+        add_argument(parser)
     return found.run(parser.parse_args(arguments[1:]))
 
 

@@ -21,7 +21,7 @@ from gpusched.cli import common
 from gpusched.daemon import session
 from gpusched.daemon.session import Client, DaemonGone, DaemonSilent
 from gpusched.dashboard import live
-from gpusched.dashboard.model import View, thinned
+from gpusched.dashboard.model import View, from_json, thinned
 from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
@@ -153,9 +153,8 @@ class Stream:
                 yield None
             elif isinstance(frame, Shown):
                 yield frame.view
-        yield (
-            None if find.has_daemon(self._paths) and not self.over else session.view(self._paths)
-        )
+        is_there = find.has_daemon(self._paths) and not self.over
+        yield None if is_there else session.view(self._paths)
 
     def explain(self, trial: int | None) -> list[str]:
         """Return a trial's story, line by line."""
@@ -239,10 +238,8 @@ def _follow(stream: Stream, as_json: bool, interrupts: Callable[[], str] | None)
                 common.note(interrupts())
             if frame is None:
                 continue
-            for record in frame.records if as_json else ():
-                common.print_json(record)
-            for line in () if as_json else frame.lines:
-                print(line)
+            for news in frame.records if as_json else frame.lines:
+                common.print_json(news) if as_json else print(news)
             sys.stdout.flush()
     finally:
         signal.signal(signal.SIGINT, previous)
@@ -254,7 +251,6 @@ def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False
 
     Raises why the daemon failed, if that is how it ended.
     """
-    from gpusched.dashboard import view as views
     from gpusched.dashboard.summary import summary
 
     # A Ctrl-C too many must not cut the summary off; there is nothing left to interrupt.
@@ -267,21 +263,16 @@ def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False
     if as_json:
         common.print_json({"over": True, "view": view, "folder": str(paths.root)})
     else:
-        for line in summary(views.from_json(view)).splitlines():
+        for line in summary(from_json(view)).splitlines():
             print(common.paragraph(line))
         if sys.stdout.isatty() and view.get("ending") == "deadline":
-            _suggest(paths)
+            from gpusched.cli import whatif
+
+            if (told := whatif.suggestion(paths)) is not None:
+                print(common.paragraph(told))
     if view["state"] == "interrupted":
         sys.stdout.flush()
         raise session.failure(paths)
     if has_model:
         return 0
     return 130 if interrupted else 3
-
-
-def _suggest(paths: ExperimentPaths) -> None:
-    """Say what more time would probably buy, where that is found out within a second."""
-    from gpusched.cli import whatif
-
-    if (told := whatif.suggestion(paths)) is not None:
-        print(common.paragraph(told))

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from gpusched import policies
 from gpusched.cli import attach, common
+from gpusched.cli.common import argument
 from gpusched.daemon import provenance, session
 from gpusched.daemon import start as launchpad
 from gpusched.driver.assemble import read_recipe
@@ -35,16 +36,18 @@ class Queued(Struct):
     before: int
 
 
-def _prepare_try(parser: argparse.ArgumentParser) -> None:
-    what = "a hyperparameter's value; a word without '=' names the experiment"
-    common.add(parser, "values", what, metavar="KEY=VALUE", nargs="*")
-    common.add(parser, "--file FILE", "configurations (- for stdin)", type=Path)
-    common.add(parser, "--outside", "allow values outside the space")
-    common.add(parser, "--seed N", "seed of training", type=int)
-    common.add_experiment_option(parser)
+_VALUES = "a hyperparameter's value; a word without '=' names the experiment"
 
 
-@common.command(_prepare_try, prints=[Queued], lines="configuration")
+@common.command(
+    argument("values", _VALUES, metavar="KEY=VALUE", nargs="*"),
+    argument("--file FILE", "configurations (- for stdin)", type=Path),
+    common.OUTSIDE,
+    argument("--seed N", "seed of training", type=int),
+    common.EXPERIMENT_OPTION,
+    prints=[Queued],
+    lines="configuration",
+)
 def try_(args: argparse.Namespace) -> int:
     """Try a configuration in a running experiment: it is the next trial to start.
 
@@ -59,7 +62,7 @@ def try_(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
     wanted = [common.assignments(values)] if values else []
     if args.file is not None:
-        wanted += _read(args.file)
+        wanted += _configurations(args.file)
     if not wanted:
         raise InputError(
             "no configuration is given; write KEY=VALUE, as in 'gpusched try lr=0.1', or --file FILE"
@@ -78,11 +81,8 @@ def complete(
     try:
         return fill_in(space, values, f"try {time.time_ns()}", may_be_outside=may_be_outside)
     except InputError as error:
-        hint = (
-            "\n'--outside' allows values outside the space"
-            if "outside the space" in str(error)
-            else ""
-        )
+        is_outside = "outside the space" in str(error)
+        hint = "\n'--outside' allows values outside the space" if is_outside else ""
         raise InputError(f"{error}{hint}") from None
 
 
@@ -98,11 +98,9 @@ def queue(
     common.tell(args, queued, text)
 
 
-def _read(path: Path) -> list[dict[str, Any]]:
-    return list(_configurations(path, common.read_yaml(path)))
-
-
-def _configurations(path: Path, found: object) -> Iterator[dict[str, Any]]:
+def _configurations(path: Path) -> Iterator[dict[str, Any]]:
+    """Read one configuration or a list of them. Raises InputError."""
+    found = common.read_yaml(path)
     for one in found if isinstance(found, list) else [found]:
         if not isinstance(one, dict) or not one:
             raise InputError(
@@ -114,18 +112,18 @@ def _configurations(path: Path, found: object) -> Iterator[dict[str, Any]]:
 # ---------------------------------------------------------------- rerun
 
 
-def _prepare_rerun(parser: argparse.ArgumentParser) -> None:
-    common.add_trial(parser)
-    common.add(parser, "--seed N", "seed of training (default: the same)", type=int)
-    common.add_set(parser, "a hyperparameter, as in --set lr=0.1")
-    common.add(parser, "--outside", "allow values outside the space")
-    common.add(parser, "--alone", "an experiment of its own")
-    common.add(parser, "--deadline D", "how long it may train alone: 10m, 18:30")
-    common.add(parser, "--atoms N", "atoms alone (default: 1)", type=int, default=1)
-    common.add_detach(parser)
-
-
-@common.command(_prepare_rerun, prints=[Queued, *attach.PRINTS], lines="event")
+@common.command(
+    common.TRIAL,
+    argument("--seed N", "seed of training (default: the same)", type=int),
+    common.settable("a hyperparameter, as in --set lr=0.1"),
+    common.OUTSIDE,
+    argument("--alone", "an experiment of its own"),
+    argument("--deadline D", "how long the trial may train alone: 10m, 18:30"),
+    argument("--atoms N", "atoms alone (default: 1)", type=int, default=1),
+    common.DETACH,
+    prints=[Queued, *attach.PRINTS],
+    lines="event",
+)
 def rerun(args: argparse.Namespace) -> int:
     """Train a trial's configuration again, with the same seed unless --seed gives another.
 

@@ -1,18 +1,70 @@
-"""A Ray cluster looked over, for ``doctor --cluster``: a table of the nodes, and what to do about each finding."""
+"""Nodes of a cluster: ``node``, by which a machine joins a search by hand, and the checks of ``doctor --cluster``."""
 
 from __future__ import annotations
 
+import argparse
 import os
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from msgspec import Struct
+
 import gpusched
 from gpusched.cli import common
-from gpusched.doctor.gpus import Check
+from gpusched.cli.common import argument
+from gpusched.doctor.gpus import Check, fail, ok, warn
+from gpusched.errors import InputError
 from gpusched.executors.cluster.ray import HOW_TO_GUARD, NodeLook, RayBootstrap
+from gpusched.folder.paths import ExperimentPaths
 from gpusched.text import count
+
+
+class Left(Struct):
+    """The node has left: the search is over, or no daemon was there for too long."""
+
+    node: str
+    over: bool
+
+
+@common.command(
+    argument(
+        "--join EXP", "folder of the experiment, under its path on all machines", required=True
+    ),
+    argument("--name NAME", "name of this node (default: the host's)"),
+    argument("--devices X", "auto, cpu:N, cuda, cuda:0,2, or GPU UUIDs", default="auto"),
+    prints=[Left],
+)
+def node(args: argparse.Namespace) -> int:
+    """Have this machine take part in a running search, until the search is over or Ctrl-C.
+
+    The search was started with `gpusched run RECIPE --cluster local:1@HOST`, where HOST is an address of that machine
+    that this one reaches. Both see the experiment's folder under the same path, and have the same Python environment.
+    Trials that run here when this command is ended go on elsewhere from their newest checkpoints.
+    """
+    from gpusched.executors.cluster.line import Keys
+    from gpusched.executors.cluster.node import Node
+
+    shared = Path(args.join).resolve()
+    if not Keys(shared).address.exists():
+        known = ExperimentPaths(shared).resolved.exists()
+        why = "this search does not run on a cluster" if known else "no experiment is there"
+        raise InputError(
+            f"{shared}: {why}; name the folder of a search that was started with --cluster"
+        )
+    name = args.name or socket.gethostname().partition(".")[0]
+    if "/" in name or name.startswith("."):
+        raise InputError(f"--name {name}: a name without / and without a dot at its beginning")
+    common.note(f"node {name} joins {shared.name}")
+    joined = Node(shared, name, args.devices)
+    joined.run()
+    over = "the search is over" if joined.is_over else "no daemon was there for too long"
+    return common.tell(args, Left(name, joined.is_over), f"node {name} has left: {over}")
+
+
+# ---------------------------------------------------------------- a Ray cluster looked over
 
 SKEW_S = 2.0
 """Clocks further apart put log lines of several nodes out of order."""
@@ -63,72 +115,47 @@ def nodes_table(looks: Sequence[NodeLook]) -> str:
 
 
 def cluster_checks(has_token: bool, looks: Sequence[NodeLook]) -> Iterator[Check]:
-    """Judge what the nodes of a cluster said of themselves."""
+    """Judge the cluster: its token, then each node, one by one."""
     if has_token:
-        yield Check("token", "ok", "the cluster asks for one")
+        yield ok("token", "the cluster asks for one")
     else:
-        yield Check(
-            "token",
-            "fail",
-            "none: whoever reaches the cluster can run code on every node",
-            f"{HOW_TO_GUARD}, or accept it with --insecure-cluster",
-        )
+        why = "none: whoever reaches the cluster can run code on every node"
+        yield fail("token", why, f"{HOW_TO_GUARD}, or accept it with --insecure-cluster")
     has_gpus = any(look.ray_gpus for look in looks)
     for look in looks:
-        findings = list(node_checks(look, has_gpus))
-        told = ", ".join(
-            f"{name} {cell}" for name, cell in zip(HEAD[1:], row(look)[1:], strict=True)
-        )
-        yield from findings or [Check(look.name, "ok", told)]
+        cells = zip(HEAD[1:], row(look)[1:], strict=True)
+        told = ", ".join(f"{name} {cell}" for name, cell in cells)
+        yield from list(_node_checks(look, has_gpus)) or [ok(look.name, told)]
 
 
-def node_checks(look: NodeLook, has_gpus: bool) -> Iterator[Check]:
+def _node_checks(look: NodeLook, has_gpus: bool) -> Iterator[Check]:
     """Judge one node; ``has_gpus``: some node of the cluster has GPUs."""
+    name, here = look.name, gpusched.__version__
     if not look.ray:
-        yield Check(look.name, "fail", f"it did not answer: {look.trouble}", "see `ray status`")
+        yield fail(name, f"the node did not answer: {look.trouble}", "see `ray status`")
         return
     if not look.gpusched:
-        yield Check(
-            look.name,
-            "fail",
-            f"{sys.executable} does not run gpusched there: {look.trouble}",
-            "install gpusched under the same path on every node, or keep its environment in the shared folder",
-        )
-    elif look.gpusched != gpusched.__version__:
-        yield Check(
-            look.name,
-            "fail",
-            f"gpusched {look.gpusched} is installed there, {gpusched.__version__} here",
-            "install the same version on every node",
-        )
+        why = f"{sys.executable} does not run gpusched there: {look.trouble}"
+        path = "install gpusched under the same path on every node"
+        yield fail(name, why, f"{path}, or keep its environment in the shared folder")
+    elif look.gpusched != here:
+        why = f"gpusched {look.gpusched} is installed there, {here} here"
+        yield fail(name, why, "install the same version on every node")
     if look.shared:
-        yield Check(
-            look.name,
-            "fail",
-            f"the folder of experiments is not shared with it: {look.shared.rsplit(': ', 1)[-1]}",
-            "name a folder that every node mounts under the same path: --dir, or GPUSCHED_RUNS",
-        )
+        why = f"the folder of experiments is not shared with this node: {look.shared.rsplit(': ', 1)[-1]}"
+        path = "name a folder that every node mounts under the same path"
+        yield fail(name, why, f"{path}: --dir, or GPUSCHED_RUNS")
     if has_gpus and not look.ray_gpus:
-        yield Check(look.name, "warn", "it has no GPU, other nodes have: a search leaves it out")
+        why = "this node has no GPU, other nodes have: a search leaves it out"
+        yield warn(name, why, "")
     if len(look.gpus) < look.ray_gpus:
-        yield Check(
-            look.name,
-            "fail",
-            f"Ray counts {count(look.ray_gpus, 'GPU')} there, the driver {len(look.gpus)}",
-            "see `nvidia-smi` there, or give `ray start` the right --num-gpus",
-        )
+        why = f"Ray counts {count(look.ray_gpus, 'GPU')} there, the driver {len(look.gpus)}"
+        yield fail(name, why, "see `nvidia-smi` there, or give `ray start` the right --num-gpus")
     if not look.interface:
-        yield Check(
-            look.name,
-            "warn",
-            f"no network interface there has the address {look.address}, by which Ray knows it",
-            "give `ray start` the right --node-ip-address; through NAT a node cannot be used",
-        )
+        why = f"no network interface there has the address {look.address}, by which Ray knows it"
+        address = "give `ray start` the right --node-ip-address"
+        yield warn(name, why, f"{address}; through NAT a node cannot be used")
     if abs(look.skew_s) > SKEW_S:
-        yield Check(
-            look.name,
-            "warn",
-            f"its clock is {abs(look.skew_s):.1f} s {'ahead' if look.skew_s > 0 else 'behind'}: a search does not "
-            f"mind, log lines of several nodes are out of order",
-            "let it synchronise with NTP",
-        )
+        clock = f"the clock is {abs(look.skew_s):.1f} s {'ahead' if look.skew_s > 0 else 'behind'}"
+        why = f"{clock}: a search does not mind, log lines of several nodes are out of order"
+        yield warn(name, why, "let it synchronise with NTP")

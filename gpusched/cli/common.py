@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------- commands
 
 T = TypeVar("T")
-Prepare = Callable[[argparse.ArgumentParser], None]
+#: Adds one argument, or several, to a parser or to a group of its arguments.
+Argument = Callable[[Any], object]
 Run = Callable[[argparse.Namespace], int]
 
 
@@ -34,7 +35,7 @@ Run = Callable[[argparse.Namespace], int]
 class Command:
     """A command: its arguments and its work, whose docstring is its help."""
 
-    prepare_parser: Prepare
+    arguments: Sequence[Argument]
     run: Run
     #: Types of the objects that --json prints, or ``module:name`` of a type whose module is dear to import.
     records: tuple[Any, ...]
@@ -50,7 +51,7 @@ COMMANDS: dict[str, Command] = {}
 
 
 def command(
-    *prepare: Prepare, prints: Sequence[Any], lines: str = "", json: bool = True
+    *arguments: Argument, prints: Sequence[Any], lines: str = "", json: bool = True
 ) -> Callable[[Run], Run]:
     """Declare a command, called as its function is. It takes --json, which prints objects of the types ``prints``.
 
@@ -58,15 +59,11 @@ def command(
     --json itself.
     """
 
-    def declare(run: Run) -> Run:
-        def prepare_parser(parser: argparse.ArgumentParser) -> None:
-            for prepare_part in prepare:
-                prepare_part(parser)
-            if json:
-                each = f" for each {lines}, one a line" if lines else ""
-                add(parser, "--json", f"print one JSON object{each}")
+    each = f" for each {lines}, one a line" if lines else ""
+    own = (argument("--json", f"print one JSON object{each}"),) if json else ()
 
-        COMMANDS[run.__name__.rstrip("_")] = Command(prepare_parser, run, tuple(prints))
+    def declare(run: Run) -> Run:
+        COMMANDS[run.__name__.rstrip("_")] = Command((*arguments, *own), run, tuple(prints))
         return run
 
     return declare
@@ -75,85 +72,85 @@ def command(
 # ---------------------------------------------------------------- arguments
 
 
-def add(parser: Any, usage: str, meaning: str, **more: Any) -> None:
-    """Add an argument as its help shows it: ``--seed N`` takes a value, ``--all`` none, ``TRIAL`` stands alone."""
+def argument(usage: str, meaning: str, **more: Any) -> Argument:
+    """Declare an argument as its help shows it: ``--seed N`` takes a value, ``--all`` none, ``TRIAL`` stands alone."""
     words = usage.split()
     flags = [word.rstrip(",") for word in words if word.startswith("-")]
     if len(flags) < len(words):
         more.setdefault("metavar", words[-1])
     else:
         more.setdefault("action", "store_true")
-    parser.add_argument(*(flags or [usage.lower()]), help=meaning, **more)
+    return lambda parser: parser.add_argument(*(flags or [usage.lower()]), help=meaning, **more)
 
 
-_RECIPE_OPTIONS = {
-    "deadline": (
-        "--deadline D",
-        "how long the search may take, or until when: 90s, 10m, 1h30m, 18:30",
-    ),
-    "devices": ("--devices X", "auto, cpu, cpu:N, cuda, cuda:0,2, or GPU UUIDs"),
-    "cluster": (
+def together(*arguments: Argument, title: str = "") -> Argument:
+    """Declare several arguments as one; with a title they stand below that in the help."""
+
+    def add(parser: Any) -> None:
+        group = parser.add_argument_group(title) if title else parser
+        for add_one in arguments:
+            add_one(group)
+
+    return add
+
+
+def one_of(*arguments: Argument) -> Argument:
+    """Declare options of which at most one may be given."""
+    return lambda parser: together(*arguments)(parser.add_mutually_exclusive_group())
+
+
+def settable(what: str) -> Argument:
+    """Declare ``--set``, for assignments of values to what it names."""
+    meaning = f"set {what}; may be repeated"
+    return argument("--set KEY=VALUE", meaning, action="append", default=[], dest="overrides")
+
+
+DIR = argument("--dir DIR", f"folder of the experiments (default: ${find.RUNS_VARIABLE} or runs)")
+DETACH = argument("--detach", "do not stay to watch")
+OUTSIDE = argument("--outside", "allow values outside the space")
+
+_EXPERIMENT = "the experiment: a folder, a name, or 'last' (the default)"
+EXPERIMENT_OPTION = together(argument("--exp EXP", _EXPERIMENT), DIR)
+EXPERIMENT = together(
+    argument("--exp EXP", argparse.SUPPRESS),
+    argument("EXP", _EXPERIMENT, nargs="?", default=argparse.SUPPRESS),
+    DIR,
+)
+TRIAL = together(argument("TRIAL", "number of the trial, as in 'status'"), EXPERIMENT)
+
+_RECIPE = argument("RECIPE", "YAML file that describes the search (- for stdin)", type=Path)
+_RECIPE_SET = settable("a key of the recipe, as in --set policy.R=27")
+_DEADLINE = argument(
+    "--deadline D", "how long the search may take, or until when: 90s, 10m, 1h30m, 18:30"
+)
+_DEVICES = argument("--devices X", "auto, cpu, cpu:N, cuda, cuda:0,2, or GPU UUIDs")
+#: A recipe to measure on this machine, and one with all options that override its keys.
+RECIPE_HERE = together(_RECIPE, _DEADLINE, _DEVICES, _RECIPE_SET, DIR)
+RECIPE = together(
+    _RECIPE,
+    _DEADLINE,
+    _DEVICES,
+    argument(
         "--cluster ADDRESS",
         "the nodes of a cluster: auto or HOST:PORT (Ray), local:2, local:1@HOST",
     ),
-    "policy": ("--policy P", "another policy than the recipe's"),
-    "seed": ("--seed N", "seed of the configurations and of training"),
-}
-
-
-def add_recipe(parser: argparse.ArgumentParser, *options: str) -> None:
-    """Add RECIPE, these options that override a key of the recipe (none: all), ``--set`` and ``--dir``."""
-    add(parser, "RECIPE", "YAML file that describes the search (- for standard input)", type=Path)
-    for name in options or _RECIPE_OPTIONS:
-        add(parser, *_RECIPE_OPTIONS[name])
-    if not options:
-        add(parser, "--insecure-cluster", "accept a Ray cluster that has no token")
-    add_set(parser, "a key of the recipe, as in --set policy.R=27")
-    add_dir(parser)
-
-
-def add_set(parser: argparse.ArgumentParser, what: str) -> None:
-    meaning = f"set {what}; may be repeated"
-    add(parser, "--set KEY=VALUE", meaning, action="append", default=[], dest="overrides")
+    argument("--policy P", "another policy than the recipe's"),
+    argument("--seed N", "seed of the configurations and of training"),
+    argument("--insecure-cluster", "accept a Ray cluster that has no token"),
+    _RECIPE_SET,
+    DIR,
+)
 
 
 def load_recipe(args: argparse.Namespace) -> Recipe:
-    """Read the recipe with the options of ``add_recipe``. Raises InputError."""
+    """Read the recipe with the options of ``RECIPE``. Raises InputError."""
     from gpusched.recipe.load import load_recipe
 
-    flags = {name: getattr(args, name, None) for name in _RECIPE_OPTIONS}
-    accepted = ["insecure_cluster=true"] if getattr(args, "insecure_cluster", False) else []
+    flags = {
+        name: vars(args)[name] for name in ("deadline", "devices", "cluster", "policy", "seed")
+    }
+    accepted = ["insecure_cluster=true"] if args.insecure_cluster else []
     return load_recipe(args.recipe, [*args.overrides, *accepted], **flags)
-
-
-_EXPERIMENT = "the experiment: a folder, a name, or 'last' (the default)"
-
-
-def add_experiment_option(parser: argparse.ArgumentParser) -> None:
-    """Add EXP as ``--exp`` alone, and ``--dir``."""
-    add(parser, "--exp EXP", _EXPERIMENT)
-    add_dir(parser)
-
-
-def add_experiment(parser: argparse.ArgumentParser) -> None:
-    """Add EXP, also as ``--exp``, and ``--dir``."""
-    add(parser, "--exp EXP", argparse.SUPPRESS)
-    add(parser, "EXP", _EXPERIMENT, nargs="?", default=argparse.SUPPRESS)
-    add_dir(parser)
-
-
-def add_trial(parser: argparse.ArgumentParser) -> None:
-    """Add TRIAL, EXP and ``--dir``."""
-    add(parser, "TRIAL", "number of the trial, as in 'status'")
-    add_experiment(parser)
-
-
-def add_dir(parser: argparse.ArgumentParser) -> None:
-    add(parser, "--dir DIR", f"folder of the experiments (default: ${find.RUNS_VARIABLE} or runs)")
-
-
-def add_detach(parser: argparse.ArgumentParser) -> None:
-    add(parser, "--detach", "do not stay to watch")
 
 
 def read_option(option: str, text: str, read: Callable[[str], T]) -> T:
@@ -162,6 +159,17 @@ def read_option(option: str, text: str, read: Callable[[str], T]) -> T:
         return read(text)
     except ValueError as error:
         raise InputError(f"{option}: {error}") from None
+
+
+def numbers(text: str) -> list[int]:
+    """Read numbers of atoms, ``1,2,4``. Raises argparse.ArgumentTypeError."""
+    try:
+        found = [int(number) for number in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or min(found) < 1:
+        raise argparse.ArgumentTypeError(f"numbers of atoms such as 1,2,4, not {text!r}")
+    return found
 
 
 def assignments(texts: Sequence[str]) -> dict[str, Any]:

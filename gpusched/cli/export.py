@@ -15,11 +15,12 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from gpusched.cli import common
+from gpusched.cli.common import argument
 from gpusched.daemon import session
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
-from gpusched.journal.timeline import IncarnationTimeline, Timeline
+from gpusched.journal.timeline import Timeline
 from gpusched.loggers import base as loggers
 from gpusched.loggers import follow
 from gpusched.text import first_line, flat, show
@@ -41,21 +42,26 @@ class Row(Struct):
     atoms: int
 
 
-def _prepare(parser: argparse.ArgumentParser) -> None:
-    common.add_experiment(parser)
-    add, kind = common.add, parser.add_mutually_exclusive_group()
-    add(kind, "--csv", "comma-separated values (the default)")
-    add(kind, "--json", "one JSON object a line")
-    add(kind, "--parquet", "Parquet; needs pyarrow and --output")
-    add(parser, "--trials", "one row a trial, not one a report")
-    for name, (option, where) in _TOOLS.items():
-        add(kind, f"--{name} {option.upper()}", f"hand the trials over as runs, {where}")
-    study = "a new study of Optuna in FILE: SQLite if it ends in .db, else a journal"
-    add(kind, "--optuna FILE", study, type=Path)
-    add(parser, "-o, --output FILE", "write to FILE instead of standard output")
+_STUDY = "a new study of Optuna in FILE: SQLite if FILE ends in .db, else a journal"
 
 
-@common.command(_prepare, prints=[Row], json=False)
+@common.command(
+    common.EXPERIMENT,
+    common.one_of(
+        argument("--csv", "comma-separated values (the default)"),
+        argument("--json", "one JSON object a line"),
+        argument("--parquet", "Parquet; needs pyarrow and --output"),
+        *(
+            argument(f"--{name} {option.upper()}", f"hand the trials over as runs, {where}")
+            for name, (option, where) in _TOOLS.items()
+        ),
+        argument("--optuna FILE", _STUDY, type=Path),
+    ),
+    argument("--trials", "one row a trial, not one a report"),
+    argument("-o, --output FILE", "write to FILE instead of standard output"),
+    prints=[Row],
+    json=False,
+)
 def export(args: argparse.Namespace) -> int:
     """Write the reports of an experiment as CSV, JSON lines or Parquet, one row a report; or hand it to another tool.
 
@@ -74,17 +80,18 @@ def export(args: argparse.Namespace) -> int:
         rows.sort(key=lambda row: row["trial"])
     else:
         rows = list(records(timeline.read(paths.journal)))
-    if args.parquet:
-        _write_parquet(rows, args.output)
-        return 0
-    if not args.output:
+    if not args.output and not args.parquet:
         _write(rows, sys.stdout, as_json=args.json)
         return 0
     try:
-        with Path(args.output).open("w", newline="") as out:
-            _write(rows, out, as_json=args.json)
+        if args.parquet:
+            _write_parquet(rows, args.output)
+        else:
+            with Path(args.output).open("w", newline="") as out:
+                _write(rows, out, as_json=args.json)
     except OSError as error:
-        raise _unwritable(args.output, error) from None
+        why = f"the export cannot be written there ({error.strerror or error})"
+        raise InputError(f"{args.output}: {why}") from None
     return 0
 
 
@@ -96,9 +103,8 @@ def _hand_over(paths: ExperimentPaths, name: str, options: dict[str, Any]) -> in
         raise
     except Exception as error:
         why = first_line(f"{type(error).__name__}: {error}")
-        raise InputError(
-            f"{name} {show(*options.values())} did not take the search: {why}"
-        ) from error
+        tool = f"{name} {show(*options.values())}"
+        raise InputError(f"{tool} did not take the search: {why}") from error
     return 0
 
 
@@ -118,6 +124,7 @@ def _write_study(paths: ExperimentPaths, file: Path) -> int:
         reported = [step for _, step in trial.steps()]
         curve = {s.report.step: s.metric for s in reported if s.metric is not None}
         last = trial.incarnations[-1]
+        most_atoms = max(len(incarnation.devices) for incarnation in trial.incarnations)
         ended_s = last.exited_at if last.exited_at is not None else view["now_s"]
         exported.append(
             study.Exported(
@@ -127,23 +134,12 @@ def _write_study(paths: ExperimentPaths, file: Path) -> int:
                 curve=sorted(curve.items()),
                 began_s=began_s + trial.incarnations[0].launched_at,
                 ended_s=began_s + ended_s,
-                notes={
-                    "launches": trial.launches,
-                    "most atoms": max(map(_atoms, trial.incarnations)),
-                },
+                notes={"launches": trial.launches, "most atoms": most_atoms},
             )
         )
     study.write(file, paths.root.name, recipe.mode, parse_space(recipe.space), exported)
     print(f"{file}: study {paths.root.name}, {len(exported)} trials")
     return 0
-
-
-def _atoms(incarnation: IncarnationTimeline) -> int:
-    return len(incarnation.devices)
-
-
-def _unwritable(output: str, error: OSError) -> InputError:
-    return InputError(f"{output}: the export cannot be written there ({error.strerror or error})")
 
 
 def _write(rows: list[dict[str, Any]], out: TextIO, *, as_json: bool) -> None:
@@ -189,9 +185,5 @@ def _write_parquet(rows: list[dict[str, Any]], output: str | None) -> None:
         raise InputError(
             "--parquet needs pyarrow; install it beside gpusched: pip install pyarrow"
         ) from None
-    names = columns(rows)
-    table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
-    try:
-        pyarrow.parquet.write_table(table, output)
-    except OSError as error:
-        raise _unwritable(output, error) from None
+    table = pyarrow.table({name: [row.get(name) for row in rows] for name in columns(rows)})
+    pyarrow.parquet.write_table(table, output)

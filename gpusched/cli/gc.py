@@ -23,12 +23,11 @@ class Removed(Struct):
     dry_run: bool
 
 
-def _prepare(parser: argparse.ArgumentParser) -> None:
-    common.add_experiment(parser)
-    common.add(parser, "--dry-run", "only say what would be removed")
-
-
-@common.command(_prepare, prints=[Removed])
+@common.command(
+    common.EXPERIMENT,
+    common.argument("--dry-run", "only say what would be removed"),
+    prints=[Removed],
+)
 def gc(args: argparse.Namespace) -> int:
     """Remove checkpoints that nothing needs any more.
 
@@ -51,6 +50,5 @@ def gc(args: argparse.Namespace) -> int:
     verb = "would remove" if args.dry_run else "removed"
     told = f"{verb} {count(number, 'checkpoint')}, {show_bytes(size_bytes)}"
     gone = Removed([str(victim) for victim in victims], size_bytes, args.dry_run)
-    return common.tell(
-        args, gone, told if number else "nothing to remove: every checkpoint is needed"
-    )
+    nothing = "nothing to remove: every checkpoint is needed"
+    return common.tell(args, gone, told if number else nothing)

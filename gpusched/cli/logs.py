@@ -9,13 +9,14 @@ from pathlib import Path
 from msgspec import Struct
 
 from gpusched.cli import common
+from gpusched.cli.common import argument, one_of
 from gpusched.daemon import session
+from gpusched.dashboard.model import FINAL, from_json
 from gpusched.errors import InputError
 from gpusched.folder import find
 from gpusched.folder.logcap import read_from
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 
-FINAL = ("completed", "stopped", "failed")
 #: How often ``-f`` asks whether its trial is over.
 FINAL_EVERY_S = 2.0
 #: Characters that a terminal would take for a command (reliability F34): shown as a replacement character.
@@ -32,20 +33,18 @@ class Printed(Struct):
     line: str
 
 
-def _prepare(parser: argparse.ArgumentParser) -> None:
-    common.add_trial(parser)
-    add = common.add
-    add(parser, "-f, --follow", "go on as the trial prints")
-    which, stream = parser.add_mutually_exclusive_group(), parser.add_mutually_exclusive_group()
-    add(which, "--rank N", "this rank (default: 0)", type=int)
-    add(which, "--all", "all ranks")
-    add(stream, "--err", "standard error only")
-    add(stream, "--out", "standard output only")
-    add(parser, "--incarnation N", "this launch (default: the latest)", type=int)
-    add(parser, "-n, --lines N", "only the last N lines", type=int)
-
-
-@common.command(_prepare, prints=[Printed], lines="line")
+@common.command(
+    common.TRIAL,
+    argument("-f, --follow", "go on as the trial prints"),
+    one_of(
+        argument("--rank N", "this rank (default: 0)", type=int), argument("--all", "all ranks")
+    ),
+    one_of(argument("--err", "standard error only"), argument("--out", "standard output only")),
+    argument("--incarnation N", "this launch (default: the latest)", type=int),
+    argument("-n, --lines N", "only the last N lines", type=int),
+    prints=[Printed],
+    lines="line",
+)
 def logs(args: argparse.Namespace) -> int:
     """Show what a trial printed; -f goes on until the trial is over.
 
@@ -81,20 +80,15 @@ def _incarnation(trial: TrialPaths, wanted: int | None) -> Path:
 
 
 def _files(folder: Path, args: argparse.Namespace) -> list[tuple[int, str, Path]]:
-    streams = [
-        s for s in ("out", "err") if not (args.err and s == "out") and not (args.out and s == "err")
-    ]
-    ranks = sorted(
-        {int(p.stem.removeprefix("rank-")) for p in folder.glob("rank-*.*") if p.stem[5:].isdigit()}
-    )
+    streams = ["out"] if args.out else ["err"] if args.err else ["out", "err"]
+    named = {path.stem.removeprefix("rank-") for path in folder.glob("rank-*.*")}
+    ranks = sorted(int(name) for name in named if name.isdigit())
     if args.rank is not None and args.rank not in ranks:
         raise InputError(f"this launch has no rank {args.rank}; ranks: {_span(ranks)}")
     if not args.all:
         ranks = [args.rank if args.rank is not None else 0]
-    found = [
-        (rank, stream, folder / f"rank-{rank}.{stream}") for rank in ranks for stream in streams
-    ]
-    return [entry for entry in found if entry[2].exists()]
+    files = [(rank, s, folder / f"rank-{rank}.{s}") for rank in ranks for s in streams]
+    return [entry for entry in files if entry[2].exists()]
 
 
 def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Namespace) -> None:
@@ -105,9 +99,8 @@ def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Nam
     while True:
         for rank, stream, path in _files(folder, args):
             found, offsets[path] = read_from(path, offsets.get(path, 0))
-            lines = [
-                part for line in found for part in line.translate(_CONTROL).splitlines() or [""]
-            ]
+            plain = (line.translate(_CONTROL) for line in found)
+            lines = [part for line in plain for part in line.splitlines() or [""]]
             if first and args.lines is not None:
                 lines = lines[max(0, len(lines) - args.lines) :]
             silent = silent and not lines
@@ -124,18 +117,13 @@ def _print(paths: ExperimentPaths, number: int, folder: Path, args: argparse.Nam
         ended = not find.has_daemon(paths)
         if not ended and time.monotonic() >= next_look_at:
             next_look_at = time.monotonic() + FINAL_EVERY_S
-            ended = _is_final(paths, number)
+            trial = from_json(session.view(paths)).trial(number)
+            ended = trial is not None and trial.state in FINAL
         time.sleep(0.3)
         latest = _incarnation(paths.trial(number), args.incarnation)
         if latest != folder:
             folder = latest
             common.note(f"-- incarnation {folder.name} --")
-
-
-def _is_final(paths: ExperimentPaths, number: int) -> bool:
-    """Tell whether the trial is over and so prints nothing more."""
-    states = {trial["id"]: trial["state"] for trial in session.view(paths)["trials"]}
-    return states.get(number) in FINAL
 
 
 def _span(numbers: list[int]) -> str:

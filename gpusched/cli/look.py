@@ -21,7 +21,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.text import count, flat, show_duration, show_hparams, show_metric
 
 
-@common.command(common.add_trial, prints=["gpusched.core.explain:Explanation"])
+@common.command(common.TRIAL, prints=["gpusched.core.explain:Explanation"])
 def explain(args: argparse.Namespace) -> int:
     """Explain why a trial is where it is: its story, its ranks, and what would make it move."""
     paths = common.experiment(args)
@@ -33,12 +33,11 @@ def explain(args: argparse.Namespace) -> int:
 # ---------------------------------------------------------------- status
 
 
-def _prepare_status(parser: argparse.ArgumentParser) -> None:
-    common.add_experiment(parser)
-    common.add(parser, "--all", "every trial, not only the first 20")
-
-
-@common.command(_prepare_status, prints=[View])
+@common.command(
+    common.EXPERIMENT,
+    common.argument("--all", "every trial, not only the first 20"),
+    prints=[View],
+)
 def status(args: argparse.Namespace) -> int:
     """Show where an experiment stands: its trials, its devices, the best so far."""
     view = session.view(common.experiment(args))
@@ -117,7 +116,7 @@ class Listed(Struct):
     folder: str
 
 
-@common.command(common.add_dir, prints=[Listed], lines="experiment")
+@common.command(common.DIR, prints=[Listed], lines="experiment")
 def ls(args: argparse.Namespace) -> int:
     """List the experiments in a folder, the latest last: state, metric, best so far."""
     runs = find.runs_folder(args.dir)
@@ -164,7 +163,7 @@ class Best(best_model.Description):
     differs_now: list[str]
 
 
-@common.command(common.add_experiment, prints=[Best])
+@common.command(common.EXPERIMENT, prints=[Best])
 def best(args: argparse.Namespace) -> int:
     """Show the best model so far: its metric, its configuration, where its checkpoint lies, and how to use it."""
     from gpusched.daemon import provenance

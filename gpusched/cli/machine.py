@@ -20,13 +20,14 @@ from gpusched.text import show_memory
 SIGNS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 
 
-def _prepare_doctor(parser: argparse.ArgumentParser) -> None:
-    what = "check the nodes of this Ray cluster: HOST:PORT, or auto for the one of this machine"
-    common.add(parser, "--cluster ADDRESS", what)
+_NODES = "check the nodes of this Ray cluster: HOST:PORT, or auto for the one of this machine"
 
 
 @common.command(
-    _prepare_doctor, common.add_dir, prints=["gpusched.doctor.gpus:Check"], lines="check"
+    common.argument("--cluster ADDRESS", _NODES),
+    common.DIR,
+    prints=["gpusched.doctor.gpus:Check"],
+    lines="check",
 )
 def doctor(args: argparse.Namespace) -> int:
     """Check this machine: what stands in the way of a search, or will, and what to do about each. Changes nothing.
@@ -83,21 +84,17 @@ class Answered(Struct):
     answer: str
 
 
-def _prepare_gpus(parser: argparse.ArgumentParser) -> None:
-    add = common.add
-    add(
-        parser,
-        "--readmit DEVICE",
-        "use this quarantined device of EXP again, if the device is clean",
-    )
-    reset = (
-        "close this device of EXP for the driver, so that `nvidia-smi --gpu-reset` finds it free"
-    )
-    add(parser, "--let-go DEVICE", reset)
-    common.add_experiment_option(parser)
+_READMIT = "use this quarantined device of EXP again, if the device is clean"
+_LET_GO = "close this device of EXP for the driver, so that `nvidia-smi --gpu-reset` finds it free"
 
 
-@common.command(_prepare_gpus, prints=[Device, Answered], lines="GPU")
+@common.command(
+    common.argument("--readmit DEVICE", _READMIT),
+    common.argument("--let-go DEVICE", _LET_GO),
+    common.EXPERIMENT_OPTION,
+    prints=[Device, Answered],
+    lines="GPU",
+)
 def gpus(args: argparse.Namespace) -> int:
     """Show the GPUs of this machine, their state and their holders; close one for a reset, use a quarantined one again.
 

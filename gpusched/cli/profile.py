@@ -28,26 +28,15 @@ class Profiled(Struct):
     overhead_s: float
 
 
-def _prepare(parser: argparse.ArgumentParser) -> None:
-    common.add_recipe(parser, "deadline", "devices")
-    parser.set_defaults(deadline="30m")
-    sizes = "numbers of atoms to measure (default: 1, 2, 4, .. all)"
-    common.add(parser, "--sizes A,B,..", sizes, type=numbers)
-    common.add(parser, "--steps N", "steps at each size (default: 5)", type=int, default=5)
+_SIZES = "numbers of atoms to measure (default: 1, 2, 4, .. all)"
 
 
-def numbers(text: str) -> list[int]:
-    """Read ``1,2,4``. Raises argparse.ArgumentTypeError."""
-    try:
-        found = [int(number) for number in text.split(",")]
-    except ValueError:
-        found = []
-    if not found or min(found) < 1:
-        raise argparse.ArgumentTypeError(f"numbers of atoms such as 1,2,4, not {text!r}")
-    return found
-
-
-@common.command(_prepare, prints=[Profiled])
+@common.command(
+    common.RECIPE_HERE,
+    common.argument("--sizes A,B,..", _SIZES, type=common.numbers),
+    common.argument("--steps N", "steps at each size (default: 5)", type=int, default=5),
+    prints=[Profiled],
+)
 def profile(args: argparse.Namespace) -> int:
     """Measure how a configuration of the recipe scales over atoms, s(a), and what a launch or resize costs, To.
 
@@ -87,7 +76,7 @@ def _recipe(args: argparse.Namespace, sizes: list[int]) -> Recipe:
             "max_trials=1",
         ],
         policy="profile",
-        deadline=args.deadline,
+        deadline=args.deadline or "30m",
         devices=args.devices,
     )
     return replace(recipe, target=None)  # it measures; how good the model is does not matter

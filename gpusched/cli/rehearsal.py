@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,7 +18,6 @@ from gpusched.cli import common
 from gpusched.daemon import start as launchpad
 from gpusched.doctor.rehearsal import Finding, Launch, Run, judge
 from gpusched.driver.clock import Beginning
-from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.journal import timeline
 from gpusched.policies import profile
@@ -80,25 +78,21 @@ class Rehearsal:
     def lines(self) -> list[str]:
         """Word the rehearsal for people."""
         head = ("step", "atoms", "rate", self.metric, "left alone: rate", self.metric)
-        rows = [
-            (
-                str(told["step"]),
-                str(told["atoms"]),
-                *(
-                    "" if value is None else f"{value:.6g}"
-                    for side in (told, told["alone"])
-                    for value in (side["rate"], side["metrics"].get(self.metric))
-                ),
-            )
-            for told in self.reports()
-        ]
-        found = [
-            common.paragraph(
-                f"{'WRONG' if finding.is_error else 'note '}  {finding.text}", rest=" " * 7
-            )
-            for finding in self.findings
-        ]
-        ending = "it trains as if left alone" if self.is_good else f"the logs are in {self.folder}"
+        rows = []
+        for told in self.reports():
+            sides = (told, told["alone"])
+            values = [v for side in sides for v in (side["rate"], side["metrics"].get(self.metric))]
+            texts = ("" if value is None else f"{value:.6g}" for value in values)
+            rows.append((told["step"], told["atoms"], *texts))
+        found = []
+        for finding in self.findings:
+            sign = "WRONG" if finding.is_error else "note "
+            found.append(common.paragraph(f"{sign}  {finding.text}", rest=" " * 7))
+        ending = (
+            "the trial trains as if left alone"
+            if self.is_good
+            else f"the logs are in {self.folder}"
+        )
         return [
             f"rehearsed {show_hparams(self.hparams)}:",
             common.table(head, rows, head),
@@ -118,24 +112,14 @@ def rehearse(
     recipe = _scripted(replace(recipe, devices=devices), sizes, limit_s, configurations)
     paths = launchpad.make_experiment(folder, recipe, Beginning.now())
     launchpad.start_daemon(paths, recipe=recipe)
-    while find.has_daemon(paths):
-        time.sleep(0.03)
+    common.wait_for_end(paths)
     told = timeline.read(paths.journal)
     found = []
     for number in sorted(told.trials)[::2]:
         moved, alone = (_read(paths, told.trials.get(each)) for each in (number, number + 1))
-        findings = [*judge(moved, alone), *_unseen(moved, alone, sizes, limit_s)]
-        found.append(
-            Rehearsal(
-                told.trials[number].hparams,
-                tuple(findings),
-                moved,
-                alone,
-                recipe.metric,
-                told.until,
-                paths.root,
-            )
-        )
+        findings = (*judge(moved, alone), *_unseen(moved, alone, sizes, limit_s))
+        about = (told.trials[number].hparams, findings, moved, alone)
+        found.append(Rehearsal(*about, recipe.metric, told.until, paths.root))
     if not any(rehearsal.findings for rehearsal in found):
         shutil.rmtree(folder, ignore_errors=True)
     return found

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from gpusched.cli import common
+from gpusched.cli.common import argument
 from gpusched.daemon import session
 from gpusched.errors import InputError
 from gpusched.folder import find
+from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
 
 if TYPE_CHECKING:
@@ -27,16 +27,16 @@ class Written(Struct):
     report: str
 
 
-def _prepare(parser: argparse.ArgumentParser) -> None:
-    add = common.add
-    add(parser, "--exp EXP", argparse.SUPPRESS)
-    several = "an experiment: a folder, a name, or 'last' (the default); several are compared"
-    add(parser, "exps", several, metavar="EXP", nargs="*")
-    common.add_dir(parser)
-    add(parser, "-o, --output FILE", "write the report to FILE", type=Path)
+_SEVERAL = "an experiment: a folder, a name, or 'last' (the default); several are compared"
 
 
-@common.command(_prepare, prints=[Written])
+@common.command(
+    argument("--exp EXP", argparse.SUPPRESS),
+    argument("exps", _SEVERAL, metavar="EXP", nargs="*"),
+    common.DIR,
+    argument("-o, --output FILE", "write the report to FILE", type=Path),
+    prints=[Written],
+)
 def report(args: argparse.Namespace) -> int:
     """Write an HTML report of an experiment: curves, allocations, devices, rungs, hyperparameters; or compare several.
 
@@ -58,17 +58,16 @@ def report(args: argparse.Namespace) -> int:
     try:
         page.write(target, text)
     except OSError as error:
-        raise InputError(
-            f"{target}: the report cannot be written there ({error.strerror}); -o FILE writes it elsewhere"
-        ) from None
+        why = f"{target}: the report cannot be written there ({error.strerror})"
+        raise InputError(f"{why}; -o FILE writes to another file") from None
     if not args.json:
         print(target)
-    elif len(searches) > 1:
+        return 0
+    drawn = _drawn(searches[0])
+    if len(searches) > 1:
         found = [compare.standing(search) for search in searches]
-        differ = compare.differences(searches)
-        common.print_json({"report": str(target), "searches": found, "differences": differ})
-    else:
-        common.print_json({"report": str(target), **_drawn(searches[0])})
+        drawn = {"searches": found, "differences": compare.differences(searches)}
+    common.print_json({"report": str(target), **drawn})
     return 0
 
 
@@ -76,13 +75,8 @@ def _read(paths: ExperimentPaths) -> Search:
     from gpusched.journal import timeline
     from gpusched.report.compare import Search
 
-    try:
-        recipe = json.loads(paths.resolved.read_bytes())
-    except (OSError, ValueError):
-        recipe = {}  # a report needs none
-    view = session.view(paths)
-    with contextlib.suppress(OSError, ValueError, KeyError):
-        view["whatif"] = json.loads(paths.whatif.read_bytes())["line"]
+    recipe = read_json(paths.resolved, limit_bytes=-1) or {}  # a report needs none
+    view = {**session.view(paths), "whatif": (read_json(paths.whatif) or {}).get("line")}
     return Search(view=view, told=timeline.read(paths.journal), recipe=recipe)
 
 
@@ -91,18 +85,13 @@ def _drawn(search: Search) -> dict[str, Any]:
 
     told, sign = search.told, search.sign
     trials = told.trials.values()
+    own = ("id", "hparams", "launches", "curve")
     return {
         "best": search.view["best"],
         "devices": list(told.devices),
         "until_s": told.until,
         "trials": [
-            {
-                "id": trial.id,
-                "hparams": trial.hparams,
-                "launches": trial.launches,
-                "curve": trial.curve,
-                "best": trial.best(sign),
-            }
+            {**{name: getattr(trial, name) for name in own}, "best": trial.best(sign)}
             for trial in trials
         ],
         "spans": [asdict(span) for span in told.spans],

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 from pathlib import Path
 from typing import Any
 
 from gpusched.cli import attach, common, steering, validate
+from gpusched.cli.common import argument
 from gpusched.daemon import start as launchpad
 from gpusched.dashboard import live
 from gpusched.driver.clock import Beginning
@@ -21,7 +23,7 @@ def remark(line: str) -> None:
     common.note(f"note: {line}")
 
 
-@common.command(common.add_recipe, common.add_detach, prints=attach.PRINTS, lines="event")
+@common.command(common.RECIPE, common.DETACH, prints=attach.PRINTS, lines="event")
 def run(args: argparse.Namespace) -> int:
     """Start an experiment and watch it; at the deadline the best-trained model is on disk.
 
@@ -53,32 +55,32 @@ def may_go_on(runs: Path, source: Path) -> str:
         if (read_json(paths.source) or {}).get("recipe") != str(source.absolute()):
             continue
         name, final = paths.root.name, read_json(paths.final_view, limit_bytes=-1)
+        told, resume = f"{name} of this recipe", f"gpusched resume {name}"
         if find.has_daemon(paths):
-            return f"{name} of this recipe is running; this starts another search beside it"
+            return f"{told} is running; this command starts another search beside that one"
         if final is None:
-            resume = f"'gpusched resume {name}' goes on with it"
-            return f"{name} of this recipe was interrupted; {resume}"
-        return (
-            f"{name} of this recipe is over ({final.get('ending')}) and can go on: 'gpusched resume {name} "
-            "--deadline +20m'; this starts another search"
-        )
+            return f"{told} was interrupted; '{resume}' goes on with that search"
+        over = f"{told} is over ({final.get('ending')}) and can go on: '{resume} --deadline +20m'"
+        return f"{over}; this command starts another search"
     return ""
 
 
 # ---------------------------------------------------------------- resume
 
 
-def _prepare_resume(parser: argparse.ArgumentParser) -> None:
-    common.add_experiment(parser)
-    common.add(parser, "--deadline WHEN", "+30m (more), 45m (from now on) or 18:30 (today)")
-    common.add(parser, "--target X", "metric that is good enough; none: no target")
-    common.add(parser, "--max-trials N", "most trials in all; none: any number")
-    salvage = "go on from what can be read of a damaged journal, and from the trials' own files"
-    common.add(parser, "--salvage", salvage)
-    common.add_detach(parser)
+_SALVAGE = "go on from what can be read of a damaged journal, and from the trials' own files"
 
 
-@common.command(_prepare_resume, prints=attach.PRINTS, lines="event")
+@common.command(
+    common.EXPERIMENT,
+    argument("--deadline WHEN", "+30m (more), 45m (from now on) or 18:30 (today)"),
+    argument("--target X", "metric that is good enough; none: no target"),
+    argument("--max-trials N", "most trials in all; none: any number"),
+    argument("--salvage", _SALVAGE),
+    common.DETACH,
+    prints=attach.PRINTS,
+    lines="event",
+)
 def resume(args: argparse.Namespace) -> int:
     """Go on with an experiment that was interrupted, or that is over.
 
@@ -110,25 +112,22 @@ def wish(args: argparse.Namespace) -> dict[str, Any]:
 def _number(text: str, option: str, kind: str, read: type[float] | type[int]) -> float | None:
     if text == "none":
         return None
-    try:
+    with contextlib.suppress(ValueError):
         number = read(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number) or (read is int and number < 1):
-        raise InputError(f"{option} {text}: give {kind}, or none for no limit") from None
-    return number
+        if math.isfinite(number) and (read is float or number >= 1):
+            return number
+    raise InputError(f"{option} {text}: give {kind}, or none for no limit")
 
 
 # ---------------------------------------------------------------- watch
 
 
-def _prepare_watch(parser: argparse.ArgumentParser) -> None:
-    common.add_experiment(parser)
-    keys = "let keys change the search: pause and stop trials, move the deadline, stop it"
-    common.add(parser, "--steer", keys)
+_STEER = "let keys change the search: pause and stop trials, move the deadline, stop the search"
 
 
-@common.command(_prepare_watch, prints=attach.PRINTS[1:], lines="event")
+@common.command(
+    common.EXPERIMENT, argument("--steer", _STEER), prints=attach.PRINTS[1:], lines="event"
+)
 def watch(args: argparse.Namespace) -> int:
     """Show the live dashboard of an experiment; of a finished one, its end.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpusched.cli import common
+from gpusched.cli.common import argument, together
 from gpusched.errors import InputError
 from gpusched.folder import find
 
@@ -17,53 +18,6 @@ if TYPE_CHECKING:
     from gpusched.sim.setup import Setup
     from gpusched.sim.single import Result
     from gpusched.sim.study import Row
-
-
-def _prepare(parser: argparse.ArgumentParser) -> None:
-    add = common.add
-    add(parser, "WORKLOAD", "default: synthetic", nargs="?", default="synthetic")
-    add(parser, "--policy P", "policies, separated by commas (hypersched)", action="append")
-    common.add_set(parser, "an option of every policy that has it; POLICY.KEY=VALUE: of one policy")
-    add(parser, "--seeds N", "number of seeds (10)", type=int, default=10)
-    add(parser, "--seed N", "the first seed (0)", type=int, default=0)
-    add(
-        parser,
-        "--target X",
-        "metric that is good enough: a run ends when a trial reaches it",
-        type=float,
-    )
-    _add_machine(parser.add_argument_group("the simulated machine"))
-    trouble = parser.add_argument_group("noise and faults")
-    for usage, meaning in _TROUBLE.items():
-        add(trouble, usage, meaning, type=float, default=0.0)
-    add(trouble, "--readmit S", "readmit a quarantined device after S seconds", type=float)
-    output = parser.add_argument_group("output")
-    add(output, "--plot FILE", "draw the runs into FILE (.png, .svg, .pdf)", type=Path)
-    add(output, "--journal DIR", "keep each run in DIR as an experiment", type=Path)
-    add(output, "--jobs N", "number of processes (default: one a core)", type=int)
-
-
-def _add_machine(group: Any) -> None:
-    add = common.add
-    add(group, "--atoms N", "atoms of the machine (8; of an elastic pool 1024)")
-    add(group, "--deadline D", "deadline of each run: 60, 10m, 1h30m (60)", default="60")
-    curves = (
-        "linear (default), sqrt, none, resnet18, resnet50, resnet101, shufflenet, or 2:1.9,4:3.6"
-    )
-    add(group, "--scaling S", f"speed over atoms: {curves}", default="linear")
-    add(group, "--assume S", "scaling that the scheduler assumes; auto: learnt")
-    share = "seconds, or a share of the deadline (5%%)"
-    add(group, "--delay D", f"duration of a launch or resize: {share}")
-    for name, meaning in _DELAYS.items():
-        add(group, f"--{name}-delay S", meaning, type=float)
-    rented = "elastic: atoms are rented and paid for by use"
-    add(group, "--pool", rented, choices=("fixed", "elastic"), default="fixed", action="store")
-    add(group, "--instance N", "atoms of an elastic pool rented together (1)", type=int, default=1)
-    add(group, "--price X", "price of an instance-hour", type=float, default=0.0)
-    add(group, "--max-atoms N", "most atoms for a trial", type=int)
-    add(group, "--sizes N,N", "allowed numbers of atoms for a trial")
-    add(group, "--max-trials N", "draw at most N configurations", type=int)
-    add(group, "--sampler S", "sampler, as in a recipe (random)", default="random")
 
 
 _DELAYS = {
@@ -85,7 +39,52 @@ _TROUBLE = {
 }
 
 
-@common.command(_prepare, prints=["gpusched.sim.single:Outcome"], lines="run")
+_CURVES = "linear (default), sqrt, none, resnet18, resnet50, resnet101, shufflenet, or 2:1.9,4:3.6"
+_TARGET = "metric that is good enough: a run ends when a trial reaches it"
+_POOL = "elastic: atoms are rented and paid for by use"
+_MACHINE = (
+    argument("--atoms N", "atoms of the machine (8; of an elastic pool 1024)"),
+    argument("--deadline D", "deadline of each run: 60, 10m, 1h30m (60)", default="60"),
+    argument("--scaling S", f"speed over atoms: {_CURVES}", default="linear"),
+    argument("--assume S", "scaling that the scheduler assumes; auto: learnt"),
+    argument(
+        "--delay D", "duration of a launch or resize: seconds, or a share of the deadline (5%%)"
+    ),
+    *(argument(f"--{name}-delay S", meaning, type=float) for name, meaning in _DELAYS.items()),
+    argument("--pool", _POOL, choices=("fixed", "elastic"), default="fixed", action="store"),
+    argument("--instance N", "atoms of an elastic pool rented together (1)", type=int, default=1),
+    argument("--price X", "price of an instance-hour", type=float, default=0.0),
+    argument("--max-atoms N", "most atoms for a trial", type=int),
+    argument(
+        "--sizes N,N", "allowed numbers of atoms for a trial", type=common.numbers, default=[]
+    ),
+    argument("--max-trials N", "draw at most N configurations", type=int),
+    argument("--sampler S", "sampler, as in a recipe (random)", default="random"),
+)
+
+
+@common.command(
+    argument("WORKLOAD", "default: synthetic", nargs="?", default="synthetic"),
+    argument("--policy P", "policies, separated by commas (hypersched)", action="append"),
+    common.settable("an option of every policy that has it; POLICY.KEY=VALUE: of one policy"),
+    argument("--seeds N", "number of seeds (10)", type=int, default=10),
+    argument("--seed N", "the first seed (0)", type=int, default=0),
+    argument("--target X", _TARGET, type=float),
+    together(*_MACHINE, title="the simulated machine"),
+    together(
+        *(argument(usage, text, type=float, default=0.0) for usage, text in _TROUBLE.items()),
+        argument("--readmit S", "readmit a quarantined device after S seconds", type=float),
+        title="noise and faults",
+    ),
+    together(
+        argument("--plot FILE", "draw the runs into FILE (.png, .svg, .pdf)", type=Path),
+        argument("--journal DIR", "keep each run in DIR as an experiment", type=Path),
+        argument("--jobs N", "number of processes (default: one a core)", type=int),
+        title="output",
+    ),
+    prints=["gpusched.sim.single:Outcome"],
+    lines="run",
+)
 def simulate(args: argparse.Namespace) -> int:
     """Compare policies in virtual time: the real core and the real policies on a simulated machine.
 
@@ -170,17 +169,8 @@ def _request(args: argparse.Namespace) -> Any:
         seeds=args.seeds,
         first_seed=args.seed,
         sampler=args.sampler,
-        more={**more, "assumed": args.assume, "sizes": _sizes(args.sizes)},
+        more={**more, "assumed": args.assume, "sizes": tuple(sorted({*args.sizes}))},
     )
-
-
-def _sizes(text: str | None) -> tuple[int, ...]:
-    if not text:
-        return ()
-    try:
-        return tuple(sorted({int(part) for part in text.split(",")}))
-    except ValueError:
-        raise InputError(f"--sizes {text}: write numbers of atoms, as in --sizes 1,2,4") from None
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import argparse
 from msgspec import Struct
 
 from gpusched.cli import common
+from gpusched.cli.common import argument
 from gpusched.daemon import session
 from gpusched.errors import InputError
 from gpusched.recipe import values
@@ -35,13 +36,13 @@ class Moved(Struct):
     time_left_s: float
 
 
-@common.command(common.add_trial, prints=[OfTrial])
+@common.command(common.TRIAL, prints=[OfTrial])
 def pause(args: argparse.Namespace) -> int:
     """Pause a trial: it saves a checkpoint at its next step and gives its atoms back until it is unpaused."""
     return _ask_of_trial(args, "pause")
 
 
-@common.command(common.add_trial, prints=[OfTrial])
+@common.command(common.TRIAL, prints=[OfTrial])
 def unpause(args: argparse.Namespace) -> int:
     """Let a trial go on that was paused: it gets the next free atom."""
     return _ask_of_trial(args, "unpause")
@@ -54,16 +55,15 @@ def _ask_of_trial(args: argparse.Namespace, verb: str) -> int:
     return common.tell(args, OfTrial(number, answer), answer)
 
 
-def _prepare_stop(parser: argparse.ArgumentParser) -> None:
-    common.add(parser, "--trial TRIAL", "stop this trial only")
+_NO_WAIT = argument("--no-wait", "do not wait until the experiment has ended")
 
 
-def _prepare_end(parser: argparse.ArgumentParser) -> None:
-    common.add_experiment(parser)
-    common.add(parser, "--no-wait", "do not wait until it has ended")
-
-
-@common.command(_prepare_end, _prepare_stop, prints=[Ended, OfTrial])
+@common.command(
+    common.EXPERIMENT,
+    _NO_WAIT,
+    argument("--trial TRIAL", "stop this trial only"),
+    prints=[Ended, OfTrial],
+)
 def stop(args: argparse.Namespace) -> int:
     """Stop an experiment in good order: every trial leaves at its next step, the best model stays on disk.
 
@@ -74,7 +74,7 @@ def stop(args: argparse.Namespace) -> int:
     return _end(args, "stop", "has stopped")
 
 
-@common.command(_prepare_end, prints=[Ended])
+@common.command(common.EXPERIMENT, _NO_WAIT, prints=[Ended])
 def cancel(args: argparse.Namespace) -> int:
     """End an experiment now: its trials are killed where they are. The best model saved so far stays on disk."""
     return _end(args, "cancel", "is cancelled")
@@ -89,12 +89,11 @@ def _end(args: argparse.Namespace, verb: str, done: str) -> int:
     return common.tell(args, Ended(paths.root.name, answer), answer)
 
 
-def _prepare_deadline(parser: argparse.ArgumentParser) -> None:
-    common.add(parser, "WHEN", "+30m (more), 45m (from now on) or 18:30")
-    common.add_experiment(parser)
-
-
-@common.command(_prepare_deadline, prints=[Moved])
+@common.command(
+    argument("WHEN", "+30m (more), 45m (from now on) or 18:30"),
+    common.EXPERIMENT,
+    prints=[Moved],
+)
 def deadline(args: argparse.Namespace) -> int:
     """Move the deadline of a running experiment.
 

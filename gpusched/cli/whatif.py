@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from gpusched.cli import common
+from gpusched.cli.common import argument
 from gpusched.errors import InputError
 from gpusched.folder.files import write_durably
 from gpusched.text import count, show_duration, show_metric
@@ -33,20 +34,19 @@ class Asked(Struct):
     answers: list[Mapping[str, Any]]
 
 
-def _prepare(parser: argparse.ArgumentParser) -> None:
-    common.add_experiment(parser)
-    for usage, meaning in (
-        ("--add D", "more time: 90s, 20m, 1h"),
-        ("--atoms N", "another number of atoms from now on"),
-        ("--policy P", "another policy from now on"),
-    ):
-        common.add(parser, usage, f"{meaning}; may be repeated", action="append", default=[])
-    common.add(parser, "--futures N", "futures of each question (200)", type=int)
-    limit = "time after which no more futures are begun (60s)"
-    common.add(parser, "--limit D", limit, default="60s")
+def _question(usage: str, meaning: str) -> common.Argument:
+    return argument(usage, f"{meaning}; may be repeated", action="append", default=[])
 
 
-@common.command(_prepare, prints=[Asked])
+@common.command(
+    common.EXPERIMENT,
+    _question("--add D", "more time: 90s, 20m, 1h"),
+    _question("--atoms N", "another number of atoms from now on"),
+    _question("--policy P", "another policy from now on"),
+    argument("--futures N", "futures of each question (200)", type=int),
+    argument("--limit D", "time after which no more futures are begun (60s)", default="60s"),
+    prints=[Asked],
+)
 def whatif(args: argparse.Namespace) -> int:
     """Say what the best score at the deadline will probably be, and what more time, atoms or another policy would buy.
 
@@ -85,9 +85,8 @@ def _questions(args: argparse.Namespace) -> Iterator[Question]:
         yield Question(atoms=int(text))
     for name in args.policy:
         if not policies.is_known(name):
-            raise InputError(
-                f"--policy: no policy is called '{name}'{did_you_mean(name, policies.all_names())}"
-            )
+            hint = did_you_mean(name, policies.all_names())
+            raise InputError(f"--policy: no policy is called '{name}'{hint}")
         yield Question(policy=name)
 
 

@@ -172,7 +172,7 @@ class Dashboard(App[Why]):
             try:
                 self._post("note", _worded(act()))
             except (GpuschedError, OSError) as error:
-                self._post("note", f"the daemon did not take it: {error}")
+                self._post("note", f"the daemon refused: {error}")
 
         threading.Thread(target=ask, daemon=True).start()
 

@@ -73,14 +73,19 @@ def _blocks(view: View, width: int, rows: int) -> Iterator[Text]:
         parts = [f"trial {trial} ×{size}" for trial, size in held.most_common() if size > 1]
         if single := list(held.values()).count(1):
             parts.append(f"{count(single, 'trial')} ×1")
-        yield Text(", ".join(parts) or "nobody holds any")
+        yield Text(", ".join(parts) or "no trial holds an atom")
         return
     for start in range(0, len(devices), across):
-        line = Text()
-        for _, run in groupby(devices[start : start + across], key=_holding):
-            members = list(run)
-            line.append_text(block(members[0], cell * len(members), colours))
-        yield line
+        yield _run_of_blocks(devices[start : start + across], cell, colours)
+
+
+def _run_of_blocks(devices: Sequence[DeviceView], cell: int, colours: dict[int, str]) -> Text:
+    """Draw neighbours that one trial holds as one block."""
+    line = Text()
+    for _, run in groupby(devices, key=_holding):
+        members = list(run)
+        line.append_text(block(members[0], cell * len(members), colours))
+    return line
 
 
 def _nodes(
@@ -94,11 +99,9 @@ def _nodes(
     shown = max(1, (width - names - 4) // cell)
     for node, own in nodes:
         line = styled(node[: names - 2].ljust(names), QUIET)
-        for _, run in groupby(own[:shown], key=_holding):
-            members = list(run)
-            line.append_text(block(members[0], cell * len(members), colours))
-        if left := len(own) - shown:
-            line.append(f" +{left}" if left > 0 else "", QUIET)
+        line.append_text(_run_of_blocks(own[:shown], cell, colours))
+        if (left := len(own) - shown) > 0:
+            line.append(f" +{left}", QUIET)
         yield line
 
 

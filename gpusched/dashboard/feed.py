@@ -38,21 +38,18 @@ class Feed(threading.Thread):
     often: a daemon that is restarted is found.
     """
 
-    def __init__(self, frames: Frames, post: Post, stop_now: threading.Event | None = None) -> None:
+    def __init__(self, frames: Frames, post: Post, is_over: threading.Event | None = None) -> None:
         super().__init__(name="gpusched-feed", daemon=True)
-        self._frames = frames
-        self._post = post
-        self._stop_now = stop_now or threading.Event()
-
-    def stop(self) -> None:
-        self._stop_now.set()
+        self._frames, self._post = frames, post
+        self._is_over = is_over or threading.Event()
+        self.stop = self._is_over.set
 
     def run(self) -> None:
         pause_s = RETRY_FIRST_S
-        while not self._stop_now.is_set():
+        while not self._is_over.is_set():
             try:
                 for frame in self._frames():
-                    if self._stop_now.is_set():
+                    if self._is_over.is_set():
                         return
                     if frame is None:
                         continue
@@ -62,15 +59,12 @@ class Feed(threading.Thread):
                         return
                     if view.daemon_pid is not None:
                         pause_s = RETRY_FIRST_S
-            except DamagedState as error:
-                self._post("failed", error)
-                return
-            except GpuschedError as error:
-                self._post("note", str(error))
             except Exception as error:
-                self._post("failed", error)
-                return
-            self._stop_now.wait(pause_s)
+                if isinstance(error, DamagedState) or not isinstance(error, GpuschedError):
+                    self._post("failed", error)
+                    return
+                self._post("note", str(error))
+            self._is_over.wait(pause_s)
             pause_s = min(RETRY_MOST_S, 2 * pause_s)
 
 
@@ -79,8 +73,7 @@ class Loupe(threading.Thread):
 
     def __init__(self, post: Post, sources: Mapping[str, Source]) -> None:
         super().__init__(name="gpusched-loupe", daemon=True)
-        self._post = post
-        self._sources = sources
+        self._post, self._sources = post, sources
         self._changed = threading.Event()
         self._target: tuple[str, int | None] = ("", None)
         self._is_over = False

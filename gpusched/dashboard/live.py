@@ -54,12 +54,7 @@ def watch(
     known = dict(sources or {})
     if folder is not None:
         known |= {"log": Logs(folder), "decisions": History(folder)}
-    app = Dashboard(
-        frames,
-        sources=known,
-        on_interrupt=on_interrupt,
-        act=act,
-    )
+    app = Dashboard(frames, sources=known, on_interrupt=on_interrupt, act=act)
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
     numbers += [signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT]
     before = {number: signal.getsignal(number) for number in numbers}

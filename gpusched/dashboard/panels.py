@@ -55,13 +55,11 @@ def _cutoff(view: View, cutoff: float | None) -> str:
 
 def rungs_line(view: View) -> Text:
     """Put all rungs in one line: ``rungs  1: 12 ≥ 0.8712   4: 5 ≥ 0.9401``."""
-    line = styled("rungs", QUIET)
+    line, gap = styled("rungs", QUIET), "  "
     for rung in view.rungs:
         if rung.count:
-            line.append("  " if line.plain == "rungs" else "   ").append(
-                f"{rung.milestone}: ", QUIET
-            )
-            line.append(str(rung.count))
+            line.append(gap).append(f"{rung.milestone}: ", QUIET).append(str(rung.count))
+            gap = "   "
             if rung.cutoff is not None:
                 line.append(f" {_cutoff(view, rung.cutoff)}", "cyan")
     return line
@@ -94,25 +92,15 @@ def decisions(view: View, history: Sequence[tuple[float, str]], width: int) -> l
         (decision.at, sentence(decision.trial, decision.text)) for decision in view.decisions
     ]
     column = max((len(show_clock(at)) for at, _ in told[-1:]), default=0)
-    lines = [
-        line
-        for at, text in told
-        for line in _decision(at, _by_name(text, view.devices), column, width)
-    ]
-    return lines or [styled("none yet", QUIET)]
+    found = (_decision(at, _by_name(text, view.devices), column, width) for at, text in told)
+    return [line for lines in found for line in lines] or [styled("none yet", QUIET)]
 
 
 @lru_cache(maxsize=1 << 14)
 def _decision(at: float, text: str, column: int, width: int) -> tuple[Text, ...]:
     """Word one decision; kept, as all but the last few are the same from one frame to the next."""
-    lines = [
-        Text(part)
-        for part in textwrap.wrap(
-            f"{show_clock(at):>{column}}  {text.replace('->', '→')}",
-            width,
-            subsequent_indent=" " * (column + 2),
-        )
-    ]
+    told, indent = f"{show_clock(at):>{column}}  {text.replace('->', '→')}", " " * (column + 2)
+    lines = [Text(part) for part in textwrap.wrap(told, width, subsequent_indent=indent)]
     lines[0].stylize(QUIET, 0, column)
     word, _, rest = text.partition(" ")
     number = rest.partition(" ")[0].rstrip(":")
@@ -246,8 +234,8 @@ def _paragraph(text: str, width: int) -> list[str]:
 _ATOMS = {
     "held": "held by trial 7",
     "free": "free",
-    "draining": "trial 7 has left it, its release is being confirmed",
-    "quarantined": "not used until it is readmitted ('gpusched gpus --readmit')",
+    "draining": "trial 7 has left; the release of the atom is being confirmed",
+    "quarantined": "not used until readmitted ('gpusched gpus --readmit')",
 }
 
 

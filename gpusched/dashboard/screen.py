@@ -44,7 +44,7 @@ class Key(NamedTuple):
 #: Keys of every screen; those of the table, and numbers, are bound where they are needed.
 LOOKING = (
     Key("", "move(-1)", "↑↓", "select", "select a trial, or scroll where Enter or a click has led"),
-    Key("enter,l", "enter", "Enter", "details", "into the panel: all of its lines"),
+    Key("enter,l", "enter", "Enter", "details", "into the panel, to all of its lines"),
     Key("escape,h,backspace", "back", "Esc", "back", "back to the trials"),
     Key("q,Q", "app.detach", "q", "detach", "detach; the experiment goes on"),
     Key("question_mark", "open('help')", "?", "help", "this help"),
@@ -247,7 +247,12 @@ class SearchScreen(Screen[None]):
         view = self.view
         told = [(f"! {warning}", "bold yellow") for warning in view.warnings] if view else []
         if view is not None and view.state == "interrupted":
-            told.append(("! no daemon runs it; 'gpusched resume' goes on with it", "bold yellow"))
+            told.append(
+                (
+                    "! no daemon runs this search; 'gpusched resume' goes on with the search",
+                    "bold yellow",
+                )
+            )
         if self._remark:
             told.append((f"» {self._remark}", "bold cyan"))
         lines = [

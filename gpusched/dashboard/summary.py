@@ -15,38 +15,32 @@ INTERRUPTED = (
 )
 
 
-def summary(view: View, here: Path | None = None) -> str:
-    """Word the end in some lines of plain text. ``here``: paths below this folder are shown relative to it."""
-    lines = [_headline(view), ""]
-    lines += _winner(view, view.best, here) if view.best is not None else _no_winner(view)
-    if view.best is not None:
-        lines += failures(view)
+def summary(view: View) -> str:
+    """Word the end in some lines of plain text."""
+    if view.best is None:
+        lines = [_headline(view), "", *_no_winner(view)]
+    else:
+        lines = [_headline(view), "", *_winner(view, view.best), *failures(view)]
     return "\n".join(lines)
 
 
 def _headline(view: View) -> str:
     counts = ", ".join(f"{number} {state}" for state, number in view.trial_counts.items() if number)
     trials = count(view.trials_total, "trial") + (f" ({counts})" if counts else "")
-    how = {"finished": "is over", "interrupted": "was interrupted"}.get(
-        view.state, f"is {view.state}"
-    )
+    words = {"finished": "is over", "interrupted": "was interrupted"}
+    how = words.get(view.state, f"is {view.state}")
     why = f" ({view.ending})" if view.ending and view.state == "finished" else ""
     return f"{view.experiment} {how}{why} after {show_duration(view.now_s)}: {trials}"
 
 
-def _winner(view: View, best: BestView, here: Path | None) -> Iterator[str]:
+def _winner(view: View, best: BestView) -> Iterator[str]:
     atoms = f", on {count(best.atoms, 'atom')}" if best.atoms else ""
-    rows = [
-        (
-            view.metric,
-            f"{show_metric(best.metric)}  (trial {best.trial} at step {best.step}{atoms})",
-        )
-    ]
-    rows += hparam_texts(best.hparams)
+    score = f"{show_metric(best.metric)}  (trial {best.trial} at step {best.step}{atoms})"
+    rows = [(view.metric, score), *hparam_texts(best.hparams)]
     simulated = all(device.id.startswith("sim:") for device in view.devices)
     if view.folder and not (view.devices and simulated):
         checkpoint = ExperimentPaths(Path(view.folder)).best / "checkpoint"
-        rows.append(("checkpoint", _shown(checkpoint, here)))
+        rows.append(("checkpoint", str(checkpoint)))
     column = max(len(name) for name, _ in rows)
     for name, value in rows:
         yield f"  {name:<{column}}  {value}"
@@ -73,12 +67,6 @@ def failures(view: View) -> Iterator[str]:
         first = min(failed, key=lambda trial: trial.id)
         trials = count(view.trial_counts.get("failed", len(failed)), "trial")
         yield f"{trials} failed; the first, trial {first.id} at step {first.step}: {first.error}"
-
-
-def _shown(path: Path, here: Path | None) -> str:
-    if here is not None and path.is_relative_to(here):
-        return str(path.relative_to(here))
-    return str(path)
 
 
 def _has_begun(experiment: Path, trial: int) -> bool:

@@ -103,22 +103,18 @@ def table(view: View, width: int, choice: Choice) -> tuple[Text, list[Text], lis
     trials = order(view, choice)
     columns = _fit(_columns(view, view.trials), width)
     colours = marks.colours(view)
-    best = view.best.trial if view.best is not None else None
-    lines = [_row(trial, columns, colours, choice, best, width) for trial in trials]
+    lines = [_row(trial, columns, colours.get(trial.id), choice, width) for trial in trials]
+    for trial, line in zip(trials, lines, strict=True):
+        if view.best is not None and trial.id == view.best.trial != choice.selected:
+            line.style = "bold"
     return fit(_titles(columns, choice), width), lines, [trial.id for trial in trials]
 
 
 def _row(
-    trial: TrialView,
-    columns: Sequence[Column],
-    colours: dict[int, str],
-    choice: Choice,
-    best: int | None,
-    width: int,
+    trial: TrialView, columns: Sequence[Column], colour: str | None, choice: Choice, width: int
 ) -> Text:
     # Texts with styles, put together once: a search of many trials draws every row twice a second.
-    has_atoms = bool(trial.atoms) and trial.id in colours
-    parts: list[tuple[str, str]] = [("▪", colours[trial.id]) if has_atoms else (" ", "")]
+    parts = [("▪", colour) if trial.atoms and colour else (" ", "")]
     for column in columns:
         if trial.error and column.is_hparam:  # a failed trial is looked at for its error
             parts.append((trial.error, "red"))
@@ -130,8 +126,7 @@ def _row(
         line = styled("▸" + "".join(text for text, _ in parts)[1:].rstrip(), "reverse")
         line.append(" " * max(0, width - line.cell_len), "reverse")
     else:
-        style = "bold" if trial.id == best else "" if trial.is_live else marks.RESTING
-        line = Text.assemble(*parts, style=style)
+        line = Text.assemble(*parts, style="" if trial.is_live else marks.RESTING)
         line.rstrip()
     return fit(line, width)
 
@@ -210,10 +205,8 @@ def _hparams(trials: Sequence[TrialView]) -> list[Column]:
     values = {trial.id: dict(hparam_texts(trial.hparams)) for trial in trials}
     names = list(dict.fromkeys(name for found in values.values() for name in found))
     if len(trials) > 1:
-        differing = [
-            name for name in names if len({found.get(name) for found in values.values()}) > 1
-        ]
-        names = differing or names
+        by_name = {name: {found.get(name) for found in values.values()} for name in names}
+        names = [name for name in names if len(by_name[name]) > 1] or names
     columns = []
     for place, name in enumerate(names):
         short = name.rpartition(".")[2]

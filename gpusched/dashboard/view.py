@@ -56,7 +56,6 @@ def build(
     metric: str,
     folder: str = "",
     daemon_pid: int | None = None,
-    alive: bool | None = None,
     now: float | None = None,
     rungs: Sequence[Rung] = (),
     eta: float | None = None,
@@ -66,18 +65,19 @@ def build(
 ) -> View:
     """Describe the standing at ``now`` (seconds since the experiment began; the last event's time if None).
 
-    ``alive``: whether somebody drives the experiment; a daemon's pid says so, a simulation says it here. ``eta``: the
-    policy's, for the rungs' cut-offs.
+    ``eta``: the policy's, for the rungs' cut-offs.
     """
     rules = state.rules
     now_s = state.now if now is None else max(now, state.now)
     if state.finished:
         now_s = state.now
-    alive = daemon_pid is not None if alive is None else alive
-    counts = state.devices.counts()
+    total = state.devices.total
+    sizes = {1 << n for n in range(total.bit_length())} | {total} if total else set()
+    counts, by_id = state.devices.counts(), {reading.device: reading for reading in readings}
+    kinds = Counter(trial.state for trial in state.trials.values())
     return View(
         experiment=name,
-        state=_standing(state, alive),
+        state=_standing(state, is_driven=daemon_pid is not None),
         ending=clean(state.ending) if state.ending else None,
         folder=folder,
         policy=policy,
@@ -90,28 +90,21 @@ def build(
         best=_best(state),
         best_unsaved=_best_unsaved(state),
         atoms=AtomsView(total=state.devices.total, **counts),
-        devices=_devices(state, readings),
+        devices=tuple(_device(slot, by_id.get(slot.id)) for slot in state.devices.slots.values()),
         trials=tuple(_trial(state, trial, now_s) for trial in _relevant(state)),
-        trial_counts=_counts(state),
+        trial_counts={kind.value: number for kind, number in kinds.items()},
         rungs=_rungs(state, rungs, eta),
         decisions=_decisions(state),
         notes=tuple(clean(note) for note in notes),
         warnings=tuple(clean(warning) for warning in warnings),
-        speed=_speed(state),
+        speed={size: round(state.speed.s(size), 4) for size in sorted(sizes)},
     )
 
 
-def _speed(state: State) -> dict[int, float]:
-    """Return s(a) at powers of two, up to all atoms."""
-    total = state.devices.total
-    sizes = {1 << n for n in range(total.bit_length())} | {total} if total else set()
-    return {size: round(state.speed.s(size), 4) for size in sorted(sizes)}
-
-
-def _standing(state: State, alive: bool) -> str:
+def _standing(state: State, *, is_driven: bool) -> str:
     if state.finished:
         return "finished"
-    if not alive:
+    if not is_driven:
         return "interrupted"
     if state.stopping is not None:
         return "stopping"
@@ -139,11 +132,6 @@ def _best_unsaved(state: State) -> UnsavedView | None:
 
 
 # ---------------------------------------------------------------- devices
-
-
-def _devices(state: State, readings: Iterable[Reading]) -> tuple[DeviceView, ...]:
-    by_id = {reading.device: reading for reading in readings}
-    return tuple(_device(slot, by_id.get(slot.id)) for slot in state.devices.slots.values())
 
 
 def _device(slot: DeviceSlot, reading: Reading | None) -> DeviceView:
@@ -200,11 +188,6 @@ def _relevant(state: State) -> list[TrialRecord]:
 def _place(trial: TrialRecord) -> tuple[float, bool, int]:
     """Sort key: the best latest score first; without one, failures last; then by age."""
     return -trial.score, trial.state is TrialState.FAILED, trial.id
-
-
-def _counts(state: State) -> dict[str, int]:
-    found = Counter(trial.state for trial in state.trials.values())
-    return {state.value: count for state, count in found.items()}
 
 
 def _trial(state: State, trial: TrialRecord, now_s: float) -> TrialView:

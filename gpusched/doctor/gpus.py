@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from gpusched.devices.machine import Machine, find_machine
 from gpusched.devices.nvml import NvmlError
 from gpusched.devices.witness import Testimony, Witness
 from gpusched.errors import DeviceError
+from gpusched.text import count
 
 ASK_TIMEOUT_S = 10.0
 WITNESS_POLL_S = 0.1
@@ -78,8 +80,7 @@ def driver_checks(
     try:
         yield driver_check(machine, torch_cuda)
         names = ", ".join(entry.gpu.name for entry in machine.entries)
-        count = len(machine.entries)
-        yield ok("NVML", f"{count} {'GPU' if count == 1 else 'GPUs'}: {names}")
+        yield ok("NVML", f"{count(len(machine.entries), 'GPU')}: {names}")
         for note in machine.notes:
             yield warn("NVML", note, "look at `nvidia-smi` and `dmesg`; reset or reboot")
         yield from _asked_once(machine, world, processes)
@@ -90,25 +91,18 @@ def driver_checks(
 
 def nvidia_cards(folder: Path = PCI_DEVICES) -> int:
     """Count the NVIDIA GPUs on the bus, with or without a driver."""
-    count = 0
+    cards = 0
     for device in folder.glob("*"):
-        try:
-            vendor = (device / "vendor").read_text().strip()
-            kind = (device / "class").read_text().strip()
-        except OSError:
-            continue
-        count += vendor == NVIDIA_VENDOR and kind.startswith(DISPLAY_CLASSES)
-    return count
+        with contextlib.suppress(OSError):
+            is_nvidia = (device / "vendor").read_text().strip() == NVIDIA_VENDOR
+            cards += is_nvidia and (device / "class").read_text().startswith(DISPLAY_CLASSES)
+    return cards
 
 
 def absent_check(why: str, cards: int) -> Check:
     if cards:
-        plural = "card is" if cards == 1 else "cards are"
-        return fail(
-            "driver",
-            f"{cards} NVIDIA {plural} on the bus, but {why}",
-            "install or reload the NVIDIA driver",
-        )
+        there = f"{count(cards, 'NVIDIA card')} on the bus, but {why}"
+        return fail("driver", there, "install or reload the NVIDIA driver")
     return warn("driver", f"{why}. Trials run on CPU slots", "nothing to do if CPU slots are meant")
 
 
@@ -139,9 +133,8 @@ def _asked_once(machine: Machine, world: World, processes: Processes) -> list[Ch
     try:
         answers = ask_once(world, helper, Numbers((*modes, *peers)), ASK_TIMEOUT_S).numbers
     except (TimeoutError, NvmlError):
-        return [
-            fail("NVML", "a call to the driver hangs", "look at `nvidia-smi` and `dmesg`; reboot")
-        ]
+        mend = "look at `nvidia-smi` and `dmesg`; reboot"
+        return [fail("NVML", "a call to the driver hangs", mend)]
     finally:
         helper.kill()
     checks = [_persistence(gpus, answers[: len(gpus)])]
@@ -149,13 +142,8 @@ def _asked_once(machine: Machine, world: World, processes: Processes) -> list[Ch
         checks.append(_peers(pairs, answers[len(gpus) :]))
     slices = sum(len(entry.units) for entry in machine.entries if entry.gpu.mig)
     if slices or any(gpu.mig for gpu in gpus):
-        checks.append(
-            warn(
-                "MIG",
-                f"{slices} slices: each serves trials of one atom only",
-                "`sudo nvidia-smi -mig 0` switches it off",
-            )
-        )
+        alone = f"{slices} slices: each serves trials of one atom only"
+        checks.append(warn("MIG", alone, "`sudo nvidia-smi -mig 0` switches MIG off"))
     return checks
 
 
@@ -209,14 +197,14 @@ def _state_checks(
         yield cuda_check(Witness(sys.executable, free, world.now), world, len(free))
 
 
-def cuda_check(witness: Testimony, world: World, count: int) -> Check:
+def cuda_check(witness: Testimony, world: World, free: int) -> Check:
     """Check that torch can compute on the GPUs that are free: NVML may be well where CUDA is not."""
     while (said := witness.said()) is None:
         world.wait([], WITNESS_POLL_S)
     witness.close()
     wrong = sorted({text for text in said.values() if text})
     if not wrong:
-        return ok("CUDA", f"torch computes on the {count} free GPUs")
+        return ok("CUDA", f"torch computes on the {free} free GPUs")
     return fail(
         "CUDA",
         "; ".join(wrong),

@@ -6,9 +6,9 @@ here, those that ask the driver are in ``gpus.py``.
 
 from __future__ import annotations
 
-import ast
 import os
 import resource
+import runpy
 import shutil
 from collections.abc import Iterator, Mapping
 from importlib import metadata, util
@@ -31,6 +31,10 @@ FILES_NEEDED = 1024
 PROCESSES_WANTED = 4096
 DISK_WANTED_BYTES = 10 * 1024 * MIB
 DISK_NEEDED_BYTES = 1024 * MIB
+LIBRARY_FOLDERS = (
+    *("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"),
+    "/usr/local/cuda/lib64",
+)
 
 
 def doctor_checks(
@@ -84,8 +88,9 @@ def nccl_check() -> Check:
             if where and not any(path.exists() for path in where):
                 return fail("nccl", f"{name} {found.version} has lost its library", "reinstall it")
             return ok("nccl", f"{found.version} ({name})")
-    for folder in _library_folders():
-        for path in sorted(folder.glob("libnccl.so*")):
+    named = filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))
+    for folder in (*named, *LIBRARY_FOLDERS):
+        for path in sorted(Path(folder).glob("libnccl.so*")):
             return ok("nccl", str(path))
     torch = util.find_spec("torch")
     if torch is not None and torch.submodule_search_locations:
@@ -97,15 +102,6 @@ def nccl_check() -> Check:
         "not found: a trial on more than one GPU would fail or fall back to gloo",
         "install torch's CUDA build, which brings it, or libnccl2 from the system's packages",
     )
-
-
-def _library_folders() -> Iterator[Path]:
-    for text in os.environ.get("LD_LIBRARY_PATH", "").split(":"):
-        if text:
-            yield Path(text)
-    for text in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"):
-        yield Path(text)
-    yield Path("/usr/local/cuda/lib64")
 
 
 # ---------------------------------------------------------------- the machine
@@ -126,14 +122,14 @@ def namespace_check(initial: bool) -> Check:
 def shm_check(path: Path = Path("/dev/shm")) -> Check:
     """Check shared memory: data loaders pass batches, and nccl passes tensors, through it."""
     try:
-        total, free = _space(path)
+        space = shutil.disk_usage(path)
     except OSError as error:
         return fail("/dev/shm", f"cannot be used: {error.strerror}", "mount a tmpfs there")
-    detail = f"{show_bytes(free)} free of {show_bytes(total)}"
+    detail = f"{show_bytes(space.free)} free of {show_bytes(space.total)}"
     advice = "in a container start it with --shm-size=8g or --ipc=host; else remount it larger"
-    if free < SHM_NEEDED_BYTES:
-        return fail("/dev/shm", f"{detail}: data loaders die with a bus error in it", advice)
-    if free < SHM_WANTED_BYTES:
+    if space.free < SHM_NEEDED_BYTES:
+        return fail("/dev/shm", f"{detail}: too little, data loaders die with a bus error", advice)
+    if space.free < SHM_WANTED_BYTES:
         return warn("/dev/shm", f"{detail}: little for data loaders and nccl", advice)
     return ok("/dev/shm", detail)
 
@@ -142,24 +138,18 @@ def disk_check(folder: Path) -> Check:
     """Check the disk that takes the experiments' folders: journals, checkpoints, logs."""
     place = next((p for p in (folder, *folder.parents) if p.exists()), Path("/"))
     try:
-        total, free = _space(place)
+        space = shutil.disk_usage(place)
     except OSError as error:
         return fail("disk", f"{place}: {error.strerror}", "choose another --dir")
-    detail = f"{show_bytes(free)} free of {show_bytes(total)} at {place}"
+    detail = f"{show_bytes(space.free)} free of {show_bytes(space.total)} at {place}"
     advice = "free some, run `gpusched gc`, or choose another --dir"
     if not os.access(place, os.W_OK):
         return fail("disk", f"{place} cannot be written", "choose another --dir")
-    if free < DISK_NEEDED_BYTES:
+    if space.free < DISK_NEEDED_BYTES:
         return fail("disk", f"{detail}: checkpoints will not fit", advice)
-    if free < DISK_WANTED_BYTES:
+    if space.free < DISK_WANTED_BYTES:
         return warn("disk", detail, advice)
     return ok("disk", detail)
-
-
-def _space(path: Path) -> tuple[int, int]:
-    """Return (total, free for us) in bytes. Raises OSError."""
-    usage = shutil.disk_usage(path)
-    return usage.total, usage.free
 
 
 def limit_checks(
@@ -178,7 +168,7 @@ def _limit(name: str, soft: int, needed: int, wanted: int, command: str) -> Chec
         return ok(name, "unlimited")
     if soft >= wanted:
         return ok(name, str(soft))
-    detail = f"{soft}: data loaders of several trials may run out of them"
+    detail = f"{soft}: data loaders of several trials may need more"
     return Check(name, "warn" if soft >= needed else "fail", detail, f"run `{command}` first")
 
 
@@ -201,7 +191,7 @@ def lease_check(environ: Mapping[str, str] | None = None) -> Check:
 
 
 def installed_torch_cuda() -> tuple[str, str] | None:
-    """(torch's version, the CUDA version it was built for or "") without importing it; None if it is not installed."""
+    """Return torch's version, and the CUDA version that torch was built for or ""; None if torch is not installed."""
     try:
         version = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -210,21 +200,10 @@ def installed_torch_cuda() -> tuple[str, str] | None:
     if found is None or not found.submodule_search_locations:
         return None
     try:
-        source = (Path(found.submodule_search_locations[0]) / "version.py").read_text()
-        tree = ast.parse(source)
+        said = runpy.run_path(f"{found.submodule_search_locations[0]}/version.py")
     except (OSError, SyntaxError):
         return version, ""
-    for node in tree.body:  # `cuda: Optional[str] = '12.8'`, or None
-        target = (
-            node.target
-            if isinstance(node, ast.AnnAssign)
-            else (node.targets[0] if isinstance(node, ast.Assign) else None)
-        )
-        if isinstance(target, ast.Name) and target.id == "cuda":
-            value = node.value if isinstance(node, ast.AnnAssign | ast.Assign) else None
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                return version, value.value
-    return version, ""
+    return version, said.get("cuda") or ""
 
 
 def why_no_gpu() -> str:

@@ -77,8 +77,7 @@ class Logger(ABC):
     def write(self, trial: int, points: Sequence[Point]) -> None:
         """Add points to the run of a trial; their steps rise."""
 
-    @abstractmethod
-    def flush(self) -> None:
+    def flush(self) -> None:  # noqa: B027 - most tools have a point at once
         """Hand over to the tool what was written."""
 
     @abstractmethod
@@ -101,16 +100,9 @@ def load(name: str) -> type[Logger]:
     """
     if name not in _OWN:
         return plugins.load(name, GROUP, Logger)
-    require(name)
-    module, kind, _ = _OWN[name]
+    module, kind, package = _OWN[name]
+    if package and find_spec(package) is None:
+        install = f"install it with: pip install 'gpusched[{name}]'"
+        raise InputError(f"{name} needs the package {package}; {install}")
     found: type[Logger] = getattr(import_module(module), kind)
     return found
-
-
-def require(name: str) -> None:
-    """Raise InputError if the package is missing that a logger needs."""
-    package = _OWN[name][2] if name in _OWN else ""
-    if package and find_spec(package) is None:
-        raise InputError(
-            f"{name} needs the package {package}; install it with: pip install 'gpusched[{name}]'"
-        )

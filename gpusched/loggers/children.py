@@ -78,7 +78,9 @@ class Loggers:
         child.deaths += 1
         child.start_at_s = now_s + 2.0 ** (child.deaths - 1)
         again = (
-            "it is started again" if child.deaths < DEATHS_MAX else "given up; the search goes on"
+            "the process is started again"
+            if child.deaths < DEATHS_MAX
+            else "given up; the search goes on"
         )
         log = self._paths.logger_log(child.name).name
         self.complaints.append(f"log_to {child.name}: {why}, see {log}; {again}")

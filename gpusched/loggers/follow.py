@@ -12,10 +12,11 @@ import select
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.timeline import IncarnationTimeline, ReportedStep, Tail
 from gpusched.loggers import base
@@ -62,9 +63,10 @@ class Follower:
         self.send_news()
         told = self._tail.finish()
         sign = -1.0 if self._logger.search.mode == "min" else 1.0
-        for number, state in _last_states(self._paths).items():
-            if number in self._has:
-                self._logger.end(number, state, told.trials[number].best(sign))
+        for trial in (read_json(self._paths.final_view, limit_bytes=-1) or {}).get("trials", ()):
+            if trial["id"] in self._has:
+                best = told.trials[trial["id"]].best(sign)
+                self._logger.end(trial["id"], trial["state"], best)
         self._logger.flush()
         self._logger.close()
 
@@ -79,15 +81,6 @@ def _new(
     for name, value in values.items():
         if step.report.step > has(name):
             yield name, value
-
-
-def _last_states(paths: ExperimentPaths) -> Mapping[int, str]:
-    """Return the state of each trial of a search that is over."""
-    try:
-        view = json.loads(paths.final_view.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return {trial["id"]: trial["state"] for trial in view["trials"]}
 
 
 def search_of(paths: ExperimentPaths) -> Search:

@@ -68,9 +68,6 @@ class Mlflow(Logger):
         for first in range(0, len(metrics), _METRICS_MAX):
             self._client.log_batch(self._runs[trial], metrics[first : first + _METRICS_MAX])
 
-    def flush(self) -> None:
-        pass  # a call of the client is one transaction of its store
-
     def end(self, trial: int, state: str, score: float | None) -> None:
         run = self._runs[trial]
         self._client.set_tag(run, "gpusched.state", state)
@@ -142,9 +139,6 @@ class Wandb(Logger):
         for point in points:
             self._runs[trial].log({**point.values, "_timestamp": point.at_s}, step=point.step)
 
-    def flush(self) -> None:
-        pass  # its own process writes at once
-
     def end(self, trial: int, state: str, score: float | None) -> None:
         run = self._runs[trial]
         run.summary.update({"gpusched.state": state, "gpusched.best": score})
@@ -176,10 +170,7 @@ class Trackio(Logger):
         last = self._store.get_last_step(self._project, self.search.run_name(trial))
         return lambda name: -1 if last is None else last
 
-    def write(self, trial: int, points: Sequence[Point]) -> None:
-        self._log(trial, points)
-
-    def _log(self, trial: int, points: Sequence[Point], **about: object) -> None:
+    def write(self, trial: int, points: Sequence[Point], **about: object) -> None:
         """Add points, whose identity lets none be there twice, and replace what is told about the run."""
         name = self.search.run_name(trial)
         self._store.bulk_log(
@@ -192,11 +183,8 @@ class Trackio(Logger):
             config={**self._hparams[trial], **about, "_Group": self.search.folder.name},
         )
 
-    def flush(self) -> None:
-        pass  # a call of the store is one transaction
-
     def end(self, trial: int, state: str, score: float | None) -> None:
         last = self._store.get_last_step(self._project, self.search.run_name(trial))
         if last is not None:  # this point is there; the state is new
             about = {"gpusched.state": state, "gpusched.best": score}
-            self._log(trial, [Point(last, self.search.began_s, {})], **about)
+            self.write(trial, [Point(last, self.search.began_s, {})], **about)

@@ -30,22 +30,13 @@ def absolute(folder: FilePath, written: str) -> FilePath:
 def check_script(script: FilePath, launch: str, python: str | None) -> Iterator[Finding]:
     """Check that the script is a file and compiles, unless another interpreter runs it or it is a program itself."""
     source, message = _read(script)
+    is_program = launch == "cold" and script.suffix != ".py"
+    if not message and python is None and not (is_program and os.access(script, os.X_OK)):
+        message = _syntax(script, source)
+        if message and is_program:
+            message += f"; make a program of another kind executable: chmod +x {script.name}"
     if message:
         yield ("script",), message
-    elif launch == "cold" and script.suffix != ".py":
-        if (
-            not os.access(script, os.X_OK)
-            and python is None
-            and (message := _syntax(script, source))
-        ):
-            yield (
-                ("script",),
-                f"{message}; make a program of another kind executable: chmod +x {script.name}",
-            )
-    elif python is None:
-        message = _syntax(script, source)
-        if message:
-            yield ("script",), message
 
 
 def _read(script: FilePath) -> tuple[bytes, str]:
@@ -53,10 +44,8 @@ def _read(script: FilePath) -> tuple[bytes, str]:
         if script.is_dir():
             return b"", f"{script} is a folder; name the Python file in it"
         if not script.exists():
-            names = (
-                [file.name for file in script.parent.glob("*.py")] if script.parent.is_dir() else []
-            )
-            meant = nearest(script.name, sorted(names)[:1000])
+            names = sorted(file.name for file in script.parent.glob("*.py"))
+            meant = nearest(script.name, names[:1000])
             return b"", f"no such file: {script}" + (f"; did you mean {meant}?" if meant else "")
         if not script.is_file():
             return b"", f"{script} is not a regular file"
@@ -81,32 +70,24 @@ def _syntax(script: FilePath, source: bytes) -> str:
     return ""
 
 
-def check_python(
-    written: str, folder: FilePath, launch: str
-) -> tuple[FilePath | None, list[Finding]]:
-    """Return the interpreter to start, and what is wrong with it."""
+def find_python(written: str, folder: FilePath, launch: str) -> FilePath:
+    """Return the interpreter to start. Raises ValueError."""
     if launch != "cold":
-        message = "trials cannot be forked into another interpreter; add launch: cold"
-        return None, [(("python",), message)]
+        raise ValueError("trials cannot be forked into another interpreter; add launch: cold")
     if "/" not in written and not written.startswith("~"):
         found = shutil.which(written)
         if found is None:
-            return None, [
-                (
-                    ("python",),
-                    f"the PATH has no program {show(written)}; write the path of the interpreter",
-                )
-            ]
-        return FilePath(os.path.abspath(found)), []  # noqa: PTH100 - resolve() would leave a venv
+            there = f"the PATH has no program {show(written)}"
+            raise ValueError(f"{there}; write the path of the interpreter")
+        return FilePath(os.path.abspath(found))  # noqa: PTH100 - resolve() would leave a venv
     path = absolute(folder, written)
     try:
-        if not path.is_file() or not os.access(path, os.X_OK):
-            return None, [
-                (("python",), f"{path} cannot be run; write the path of a Python interpreter")
-            ]
+        can_run = path.is_file() and os.access(path, os.X_OK)
     except (OSError, ValueError) as error:
-        return None, [(("python",), f"{show(written)} cannot be looked at: {error}")]
-    return path, []
+        raise ValueError(f"{show(written)} cannot be looked at: {error}") from None
+    if not can_run:
+        raise ValueError(f"{path} cannot be run; write the path of a Python interpreter")
+    return path
 
 
 PRIVATE = "private"
@@ -119,10 +100,8 @@ def check_cwd(cwd: FilePath) -> Iterator[Finding]:
     except (OSError, ValueError):
         found = False
     if not found:
-        yield (
-            ("cwd",),
-            f"no such folder: {show(str(cwd))}; make it, or leave cwd out for the recipe's folder",
-        )
+        mend = "make it, or leave cwd out for the recipe's folder"
+        yield ("cwd",), f"no such folder: {show(str(cwd))}; {mend}"
 
 
 def check_preload(modules: Sequence[str], script: FilePath) -> Iterator[Finding]:
@@ -135,10 +114,8 @@ def check_preload(modules: Sequence[str], script: FilePath) -> Iterator[Finding]
             found = True  # it is there, but odd; the warm server says more
         beside = script.parent / top
         if not found and not beside.is_dir() and not beside.with_suffix(".py").is_file():
-            yield (
-                ("preload", place),
-                f"module {show(top)} is not installed here; install it or leave it out",
-            )
+            why = f"module {show(top)} is not installed here; install it or leave it out"
+            yield ("preload", place), why
 
 
 # -------------------------------------------------- mode, by the metric's name
@@ -163,13 +140,6 @@ def better_mode(metric: str) -> str | None:
         if word in _MORE.split():
             return "max"
     return None
-
-
-def missing_mode(metric: str) -> str:
-    """Return the problem of a recipe without ``mode``; empty if it has none."""
-    if better_mode(metric) != "min":
-        return ""
-    return f"less {metric} sounds better, but without mode more counts as better; write mode: min, or mode: max"
 
 
 def mode_remark(metric: str, mode: str) -> str:

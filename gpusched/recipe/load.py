@@ -56,22 +56,16 @@ def load_recipe(
     Raises RecipeError with all problems, each ``recipe.yaml:LINE: dotted.key: what is wrong; what to do``, and
     InputError if the file does not exist or is not text.
     """
-    flags = {
-        "policy": policy,
-        "deadline": deadline,
-        "devices": devices,
-        "seed": seed,
-        "cluster": cluster,
-    }
     path = FilePath(path)
     document = _read(path)
     # The policy first: an option set for it on the command line must be one that it has.
-    if flags.get("policy") is not None:
-        _apply_flag(document, "policy", str(flags["policy"]))
+    if policy is not None:
+        _apply_flag(document, "policy", policy)
     for text in overrides:
         _override(document, text)
+    flags = {"deadline": deadline, "devices": devices, "seed": seed, "cluster": cluster}
     for key, value in flags.items():
-        if value is not None and key != "policy":
+        if value is not None:
             _apply_flag(document, key, str(value))
     findings = _unknown_keys(document.data)
     wrong = {path[0] for path in document.unusable} | {path[0] for path, _ in findings}
@@ -255,17 +249,19 @@ def _check_values(
     found: dict[str, Any] = {"name": None, "cwd": None, **_STAND_INS, **fields}
     script = found["script"] = checks.absolute(folder, found["script"])
     found["name"] = found["name"] or _name_of(file)
-    is_private = found["cwd"] == checks.PRIVATE
-    found["cwd"] = (
-        FilePath(checks.PRIVATE) if is_private else checks.absolute(folder, found["cwd"] or ".")
-    )
+    if found["cwd"] == checks.PRIVATE:
+        found["cwd"] = FilePath(checks.PRIVATE)
+    else:
+        found["cwd"] = checks.absolute(folder, found["cwd"] or ".")
+        findings += checks.check_cwd(found["cwd"])
     draft = Recipe(**found)
-    findings += () if is_private else checks.check_cwd(draft.cwd)
     if "script" in fields:
         findings += checks.check_script(script, draft.launch, fields.get("python"))
     if draft.python is not None:
-        found["python"], wrong = checks.check_python(fields["python"], folder, draft.launch)
-        findings += wrong
+        try:
+            found["python"] = checks.find_python(fields["python"], folder, draft.launch)
+        except ValueError as error:
+            findings.append((("python",), str(error)))
     findings += checks.check_preload(draft.preload, script)
     if draft.span_nodes and draft.launch == "cold":
         why = "torchrun of launch: cold starts the ranks of one node: leave one of the two out"
@@ -274,8 +270,9 @@ def _check_values(
     if "space" in fields:
         space, wrong = _check_space(draft)
         findings += wrong
-    if "mode" not in fields and "metric" in fields and (why := checks.missing_mode(draft.metric)):
-        findings.append((("metric",), why))
+    if "mode" not in fields and checks.better_mode(draft.metric) == "min":
+        why = f"less {draft.metric} sounds better, but without mode more counts as better"
+        findings.append((("metric",), f"{why}; write mode: min, or mode: max"))
     sampler = good.get("sampler", draft.sampler_name)
     found["sampler_name"], found["sampler_options"], wrong = check_sampler(
         sampler, folder, space, draft.repeats
@@ -302,7 +299,7 @@ def _check_space(recipe: Recipe) -> tuple[Space | None, list[Finding]]:
     try:
         space = parse_space(recipe.space)
     except SpaceError as error:
-        return None, [(("space", *found.path), found.message) for found in error.problems]
+        return None, [(("space", *path), message) for path, message in error.problems]
     findings = list(_check_arguments(recipe.args, space))
     first = check_first(space, recipe.seed, recipe.try_first)
     return space, [*findings, *((("try_first", *path), message) for path, message in first)]
@@ -324,20 +321,15 @@ def _check_arguments(args: Sequence[str], space: Space) -> Iterator[Finding]:
 def _check_together(recipe: Recipe) -> Iterator[Finding]:
     """Yield problems of keys that are right alone and wrong together."""
     if recipe.max_atoms is not None and recipe.sizes and min(recipe.sizes) > recipe.max_atoms:
-        smallest = min(recipe.sizes)
-        yield (
-            ("max_atoms",),
-            f"{recipe.max_atoms} is below the smallest of sizes, {smallest}; raise max_atoms or add a smaller size",
-        )
+        below = f"{recipe.max_atoms} is below the smallest of sizes, {min(recipe.sizes)}"
+        yield ("max_atoms",), f"{below}; raise max_atoms or add a smaller size"
     on_cpu = isinstance(recipe.devices, str) and recipe.devices.startswith("cpu")
     if on_cpu and recipe.gpus_per_atom > 1:
         yield ("gpus_per_atom",), "an atom on the CPU is one slot; leave gpus_per_atom out"
     elif on_cpu and recipe.atoms_per_gpu > 1:
         yield ("atoms_per_gpu",), "an atom on the CPU is one slot; leave atoms_per_gpu out"
     elif recipe.gpus_per_atom > 1 and recipe.atoms_per_gpu > 1:
-        yield (
-            ("atoms_per_gpu",),
-            "an atom is several GPUs or a share of one; leave one of the two out",
-        )
+        why = "an atom is several GPUs or a share of one; leave one of the two out"
+        yield ("atoms_per_gpu",), why
     elif recipe.atoms_named is not None:
         yield from recipe.too_many_atoms(recipe.atoms_named)

@@ -23,31 +23,30 @@ Named = tuple[str, dict[str, Any], list[Finding]]
 
 
 def _named(
-    key: str, raw: object, default: str, known: Collection[str]
-) -> tuple[str, Any, list[Finding]]:
-    """Return the name and the options that stand in the file: a name alone, or a map of name and options."""
+    raw: object, default: str, known: Collection[str], folder: Path | None
+) -> tuple[str, dict[str, Any]]:
+    """Return the name and the options that stand in the file: a name alone, or a map of both. Raises BadValue."""
     options = {"name": raw} if isinstance(raw, str) else raw
-    if isinstance(options, Mapping):
-        name = options.get("name", default)
-        if isinstance(name, str):
-            return name, {k: v for k, v in options.items() if k != "name"}, []
-        why = f"should be one of {', '.join(known)}, not {show(name)}"
-        return default, {}, [((key, "name"), why)]
-    why = f"should be one of {', '.join(known)}, or a map of a name and options; not {show(raw)}"
-    return default, {}, [((key,), why)]
+    names = ", ".join(known)
+    if not isinstance(options, Mapping):
+        raise BadValue(f"should be one of {names}, or a map of a name and options; not {show(raw)}")
+    name = options.get("name", default)
+    if not isinstance(name, str):
+        raise BadValue(f"should be one of {names}, not {show(name)}", ("name",))
+    name = plugins.absolute(name, folder or Path.cwd())
+    return name, {key: value for key, value in options.items() if key != "name"}
 
 
-def _loaded(
-    what: str, name: str, load: Callable[[str], Any], known: Collection[str]
-) -> tuple[Any, str]:
-    """Return the class of this name, or what is wrong with the name."""
+def _loaded(what: str, name: str, load: Callable[[str], Any], known: Collection[str]) -> Any:
+    """Return the class of this name. Raises BadValue."""
     try:
-        return load(name), ""
+        return load(name)
     except KeyError:
         there = f"; there are {', '.join(known)}; one of your own is written FILE.py:CLASS"
-        return None, f"unknown {what} {show(name)}{did_you_mean(name, known) or there}"
+        hint = did_you_mean(name, known) or there
+        raise BadValue(f"unknown {what} {show(name)}{hint}") from None
     except InputError as error:
-        return None, str(error)
+        raise BadValue(str(error)) from None
 
 
 # ------------------------------------------------------------ the policy
@@ -58,13 +57,12 @@ def check_policy(raw: object, folder: Path | None = None) -> Named:
 
     ``folder``: where the file of a policy such as ``mine.py:MyPolicy`` is looked for (None: here).
     """
-    name, given, findings = _named("policy", raw, DEFAULT_POLICY, policies.all_names())
-    if findings:
-        return "", {}, findings
-    name = plugins.absolute(name, folder or Path.cwd())
-    kind, why = _loaded("policy", name, policies.options_type, policies.all_names())
-    if why:
-        return "", {}, [(("policy",), why)]
+    known = policies.all_names()
+    try:
+        name, given = _named(raw, DEFAULT_POLICY, known, folder)
+        kind = _loaded("policy", name, policies.options_type, known)
+    except BadValue as error:
+        return "", {}, [(("policy", *error.path), str(error))]
     options, findings = _check_options(name, kind, given)
     return name, options, [(("policy", *path), message) for path, message in findings]
 
@@ -128,18 +126,17 @@ def check_sampler(raw: object, folder: Path, space: Space | None, repeats: int) 
 
     ``folder``: where a file such as that of ``mine.py:MySampler`` is looked for. ``space``: None if it has problems.
     """
-    name, options, findings = _named("sampler", raw, DEFAULT_SAMPLER, memory.names())
-    if findings:
-        return name, {}, findings
-    name = plugins.absolute(name, folder)
-    if name in sequence.NAMES:
-        findings = [(("sampler", key), f"{name} has no options; leave it out") for key in options]
-        if space is not None:
-            findings += [((key,), why) for key, why in sequence.problems(name, space, repeats)]
-        return name, {}, findings
-    kind, why = _loaded("sampler", name, memory.load, memory.names())
-    if why:
-        return DEFAULT_SAMPLER, {}, [(("sampler",), why)]
+    try:
+        name, options = _named(raw, DEFAULT_SAMPLER, memory.names(), folder)
+        if name in sequence.NAMES:
+            why = f"{name} has no options; leave it out"
+            findings: list[Finding] = [(("sampler", key), why) for key in options]
+            if space is not None:
+                findings += [((key,), why) for key, why in sequence.problems(name, space, repeats)]
+            return name, {}, findings
+        kind = _loaded("sampler", name, memory.load, memory.names())
+    except BadValue as error:
+        return DEFAULT_SAMPLER, {}, [(("sampler", *error.path), str(error))]
     return name, {"startup": kind.startup, **options}, list(_check_memory(kind, options, repeats))
 
 
@@ -182,10 +179,10 @@ def check_log_to(raw: object, folder: Path) -> tuple[dict[str, Any], list[Findin
             if name in found:
                 findings.append(f"{name} is named twice; leave one out")
             found[name] = dict(options or {})
-            kind, why = _loaded("logger", name, loggers.load, loggers.names())
-            if why:
-                findings.append(why)
-            else:
+            try:
+                kind = _loaded("logger", name, loggers.load, loggers.names())
                 problems = plugins.option_problems(kind, found[name])
                 findings += [f"{name}: {key} {why}" for key, why in problems]
+            except BadValue as error:
+                findings.append(str(error))
     return found, [(("log_to",), message) for message in findings]

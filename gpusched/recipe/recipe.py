@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -33,26 +33,26 @@ DEFAULT_SAMPLER = "random"
 SHORTHANDS = {"policy": "name", "sampler": "name", "lr_scaling": "power", "target": "value"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
     """A key of the recipe file.
 
-    ``path``: where the key stands, if not under the field's name. ``reader``: turns what people write into the value
-    (None: a value of the field's type). ``older``: the value in experiments made before there was this key.
-    ``is_found``: where the file has none, the reader of the file finds a value. ``limits``: least and most. ``field``,
-    ``type``, ``default`` (``...``: needed): those of the field of ``Recipe``.
+    ``field``, ``type``, ``default`` (``...``: needed): of the field of ``Recipe``. ``path``: where the key stands, by
+    default under the name of the field. ``reader``: turns what people write into the value (None: a value of the
+    type of the field). ``older``: the value in experiments made before there was this key. ``is_found``: where the
+    file has none, the reader of the file finds a value. ``limits``: least and most.
     """
 
+    field: str
+    type: Any
+    default: Any
+    path: str
     meaning: str
-    path: str = ""
     reader: values.Reader | None = None
     example: str = ""
     older: object = ...
     is_found: bool = False
     limits: tuple[float, float] | None = None
-    field: str = ""
-    type: Any = None
-    default: Any = ...
 
     @property
     def type_in_file(self) -> Any:
@@ -88,7 +88,7 @@ class Key:
 
 def key(meaning: str, default: Any = MISSING, **about: Any) -> Any:
     """Declare a field of ``Recipe`` with its ``Key``."""
-    described = {"key": Key(meaning, **about)}
+    described = {"meaning": meaning, **about}
     if default == {}:
         return field(default_factory=dict, metadata=described)
     return field(default=default, metadata=described)
@@ -391,45 +391,28 @@ class Recipe:
             return None
         return len(rest.split(",")) * self.atoms_per_gpu // self.gpus_per_atom
 
-    def too_many_atoms(self, total: int) -> list[tuple[tuple[str, ...], str]]:
-        """Return the keys that ask for more atoms than there are, each with a message."""
-        found: list[tuple[tuple[str, ...], str]] = []
+    def too_many_atoms(self, total: int) -> Iterator[tuple[tuple[str, ...], str]]:
+        """Yield the keys that ask for more atoms than there are, each with a message."""
         there_are = f"there are {total}" if total != 1 else "there is 1"
         if self.cluster is not None and not self.span_nodes:
             there_are = f"a trial runs on one node, and the largest has {total}"
+        fewer = f"atoms for one trial; {there_are}: ask for fewer"
         if total < 1:
-            found.append(
-                (
-                    ("gpus_per_atom",),
-                    f"no atom of {self.gpus_per_atom} GPUs can be made of these devices: ask for fewer",
-                )
-            )
+            atom = f"no atom of {self.gpus_per_atom} GPUs"
+            yield ("gpus_per_atom",), f"{atom} can be made of these devices: ask for fewer"
         elif self.sizes and min(self.sizes) > total:
-            found.append(
-                (
-                    ("sizes",),
-                    f"the smallest trial has {min(self.sizes)} atoms; {there_are}: add a smaller size",
-                )
-            )
+            smallest = f"the smallest trial has {min(self.sizes)} atoms"
+            yield ("sizes",), f"{smallest}; {there_are}: add a smaller size"
         elif self.max_atoms is not None and self.max_atoms > total:
-            found.append(
-                (
-                    ("max_atoms",),
-                    f"{self.max_atoms} atoms for one trial; {there_are}: ask for fewer",
-                )
-            )
+            yield ("max_atoms",), f"{self.max_atoms} {fewer}"
         wanted = self.policy_options.get("atoms")
         if isinstance(wanted, int) and wanted > max(total, 1):
-            found.append(
-                (("policy", "atoms"), f"{wanted} atoms for one trial; {there_are}: ask for fewer")
-            )
-        return found
+            yield ("policy", "atoms"), f"{wanted} {fewer}"
 
     def require_atoms(self, total: int) -> None:
         """Raise InputError if the recipe asks for more atoms than the ``total`` that were found."""
-        found = self.too_many_atoms(total)
-        if found:
-            lines = [f"{'.'.join(path)}: {message}" for path, message in found]
+        lines = [f"{'.'.join(path)}: {message}" for path, message in self.too_many_atoms(total)]
+        if lines:
             raise InputError("\n".join(lines))
 
 
@@ -446,17 +429,12 @@ def keys() -> dict[tuple[str, ...], Key]:
     types = typing.get_type_hints(Recipe)
     found = {}
     for item in fields(Recipe):
-        about: Key = item.metadata["key"]
         default = ... if item.default is MISSING else item.default
         if item.default_factory is not MISSING:
             default = item.default_factory()
-        found[tuple((about.path or item.name).split("."))] = replace(
-            about,
-            path=about.path or item.name,
-            field=item.name,
-            type=types[item.name],
-            default=default,
-        )
+        about: dict[str, Any] = {"path": item.name, **item.metadata}
+        key = Key(field=item.name, type=types[item.name], default=default, **about)
+        found[tuple(key.path.split("."))] = key
     return found
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import typing
 from typing import Any
 
 import msgspec
@@ -93,23 +91,12 @@ def _map(name: dict[str, Any]) -> dict[str, Any]:
 
 def _policy(name: str) -> dict[str, Any]:
     """Return the map form of one policy: its name and its options."""
-    kind = policies.options_type(name)
-    hints = typing.get_type_hints(kind)
-    properties: dict[str, Any] = {"name": {"const": name}}
+    _, parts = msgspec.json.schema_components([policies.options_type(name)])
+    (options,) = parts.values()
     needed = [] if name == DEFAULT_POLICY else ["name"]
-    for item in dataclasses.fields(kind):
-        properties[item.name] = msgspec.json.schema(hints[item.name])
-        if item.default is not dataclasses.MISSING:
-            properties[item.name]["default"] = item.default
-        elif item.default_factory is dataclasses.MISSING:
-            needed.append(item.name)
-    return {
-        "type": "object",
-        "title": name,
-        "properties": properties,
-        "required": needed,
-        "additionalProperties": False,
-    }
+    options["required"] = [*needed, *options["required"]]
+    options["properties"] = {"name": {"const": name}, **options["properties"]}
+    return {**options, "title": name, "additionalProperties": False}
 
 
 def _space() -> dict[str, Any]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+import msgspec
 
 from gpusched.recipe.messages import BadValue, typed
 from gpusched.text import did_you_mean, nearest, show
@@ -130,14 +132,14 @@ def arguments(value: object) -> tuple[str, ...]:
 @_takes({"type": "array", "items": {"type": "string", "pattern": f"^{_MODULE}$"}})
 def modules(value: object) -> tuple[str, ...]:
     """Read names of modules."""
-    return _listed(value, _module)
 
+    def module(value: object) -> str:
+        text: str = typed(value, str)
+        if not re.fullmatch(_MODULE, text) or len(text) > 200:
+            raise ValueError(f"{show(value)} is not a module name such as torchvision.models")
+        return text
 
-def _module(value: object) -> str:
-    text: str = typed(value, str)
-    if not re.fullmatch(_MODULE, text) or len(text) > 200:
-        raise ValueError(f"{show(value)} is not a module name such as torchvision.models")
-    return text
+    return _listed(value, module)
 
 
 @_takes({"type": "array", "items": {"type": "object"}})
@@ -164,21 +166,16 @@ def duration(value: object) -> float:
     """Read seconds, from ``90``, ``90s``, ``10m``, ``1h30m`` or ``2d``; more than 0, at most ten years."""
     if value is None:
         raise ValueError("no value; write a duration such as 90s, 10m, 1h30m or 2d")
-    if isinstance(value, str):
-        text = value.strip()
-        found = _DURATION.fullmatch(text)
-        if re.fullmatch(r"\d{1,20}(\.\d{1,20})?", text, re.ASCII):
-            seconds = float(text)
-        elif not text or found is None or len(text) > 80:
-            raise ValueError(f"{show(value)} is not a duration; write 90s, 10m, 1h30m or 2d")
-        else:
-            seconds = sum(
-                float(count or 0) * UNITS_S[unit] for unit, count in found.groupdict().items()
-            )
-    elif isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{show(value)} is not a duration; write 90s, 10m, 1h30m or 2d")
-    else:
+    text = value.strip() if isinstance(value, str) else ""
+    if re.fullmatch(r"\d{1,20}(\.\d{1,20})?", text, re.ASCII):
+        seconds = float(text)
+    elif text and len(text) <= 80 and (found := _DURATION.fullmatch(text)):
+        parts = found.groupdict("0").items()
+        seconds = sum(float(number) * UNITS_S[unit] for unit, number in parts)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
         seconds = float(value)
+    else:
+        raise ValueError(f"{show(value)} is not a duration; write 90s, 10m, 1h30m or 2d")
     if not seconds > 0:
         raise ValueError(f"must be more than 0 seconds, not {show(value)}")
     if seconds > MAX_DURATION_S:
@@ -312,14 +309,9 @@ def _uuids(value: list[object]) -> tuple[str, ...]:
 @_takes({"enum": [1, 0.5, 0, *POWERS]})
 def power(value: object) -> float:
     """Read the exponent p of lr = base x atoms^p: ``linear`` or 1, ``sqrt`` or 0.5, ``none`` or 0; -1 for ``auto``."""
-    if isinstance(value, str) and value in POWERS:
-        return POWERS[value]
-    if (
-        not isinstance(value, bool)
-        and isinstance(value, int | float)
-        and value in (0, 0.5, 1, POWERS["auto"])
-    ):
-        return float(value)
+    found = POWERS.get(value) if isinstance(value, str) else value
+    if isinstance(found, int | float) and not isinstance(found, bool) and found in POWERS.values():
+        return float(found)
     raise ValueError(f"should be linear (1), sqrt (0.5), none (0) or auto, not {show(value)}")
 
 
@@ -354,13 +346,7 @@ def scaling(value: object) -> str | dict[int, float]:
 @_takes({"type": "array", "items": {"type": "integer", "minimum": 1}})
 def sizes(value: object) -> tuple[int, ...]:
     """Read numbers of atoms that a trial may have, rising."""
-    if value is None:
-        return ()
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"should be a list such as [1, 2, 4], not {show(value)}")
-    for item in value:
-        if isinstance(item, bool) or not isinstance(item, int) or not 1 <= item <= 65536:
-            raise ValueError(f"{show(item)} is not a number of atoms from 1 to 65536")
-    if list(value) != sorted(set(value)):
-        raise ValueError(f"should rise, as in {sorted(set(value))}")
-    return tuple(value)
+    found: list[int] = typed(value or [], list[Annotated[int, msgspec.Meta(ge=1, le=65536)]])
+    if found != sorted(set(found)):
+        raise ValueError(f"should rise, as in {sorted(set(found))}")
+    return tuple(found)

@@ -11,12 +11,13 @@ aliases, honours tags and knows dates.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpusched.errors import InputError
 from gpusched.recipe.messages import Path
@@ -177,13 +178,30 @@ def read_yaml(text: str, origin: str) -> Document:
     return builder.document
 
 
-def _events(text: str) -> Iterator[Any]:
+class _Event(NamedTuple):
+    """An event of the parser: ``Scalar``, ``MappingStart``, .. in this line of the text."""
+
+    kind: str
+    line: int
+    source: Any
+
+    def require_plain(self) -> None:
+        """Refuse what is not needed in a recipe. Raises Unreadable."""
+        if self.kind == "Alias":
+            raise Unreadable(self.line, "an alias (*name); write the value out")
+        if self.source.tag is not None:
+            raise Unreadable(self.line, f"a tag ({str(self.source.tag)[:40]!r}); leave it out")
+
+
+def _events(text: str) -> Iterator[_Event]:
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
     from ruamel.yaml.reader import ReaderError
 
     try:
-        yield from YAML(typ="safe", pure=True).parse(text)
+        for event in YAML(typ="safe", pure=True).parse(text):
+            kind = type(event).__name__.removesuffix("Event")
+            yield _Event(kind, event.start_mark.line + 1, event)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = " ".join(str(error.problem or error.context).split())[:200]
@@ -202,101 +220,85 @@ def _events(text: str) -> Iterator[Any]:
         raise Unreadable(1, f"not YAML: {str(error)[:200]}") from None
 
 
-def _require_plain(event: Any) -> None:
-    line = event.start_mark.line + 1
-    if type(event).__name__ == "AliasEvent":
-        raise Unreadable(line, "an alias (*name); write the value out")
-    if event.tag is not None:
-        raise Unreadable(line, f"a tag ({str(event.tag)[:40]!r}); leave it out")
-
-
 class _Builder:
     """Builds plain values from the parser's events, and notes the place of each."""
 
-    def __init__(self, events: Iterator[Any], origin: str) -> None:
+    def __init__(self, events: Iterator[_Event], origin: str) -> None:
         self.document = Document(None, {(): SourcePlace(origin, 1)})
-        self._events = events
-        self._origin = origin
+        self._events, self._origin = events, origin
 
     def build(self) -> None:
         documents = 0
         for event in self._events:
-            line, kind = event.start_mark.line + 1, type(event).__name__
-            if kind == "DocumentStartEvent":
+            if event.kind == "DocumentStart":
                 documents += 1
                 if documents > 1:
-                    raise Unreadable(line, "a second document (---); a recipe is one")
-                if event.version not in (None, (1, 2)):
-                    raise Unreadable(
-                        line, "another version of YAML; recipes are YAML 1.2, so leave %YAML out"
-                    )
-            elif kind not in ("StreamStartEvent", "StreamEndEvent", "DocumentEndEvent"):
+                    raise Unreadable(event.line, "a second document (---); a recipe is one")
+                if event.source.version not in (None, (1, 2)):
+                    why = "another version of YAML; recipes are YAML 1.2, so leave %YAML out"
+                    raise Unreadable(event.line, why)
+            elif event.kind not in ("StreamStart", "StreamEnd", "DocumentEnd"):
                 self.document.data = self._value(event, (), is_kept=True)
 
-    def _value(self, event: Any, path: Path, *, is_kept: bool) -> Any:
+    def _value(self, event: _Event, path: Path, *, is_kept: bool) -> Any:
         """Return the value that begins with this event. ``is_kept``: False under a key that was there already."""
-        line, kind = event.start_mark.line + 1, type(event).__name__
-        _require_plain(event)
+        event.require_plain()
         if is_kept:
-            self.document.places.setdefault(path, SourcePlace(self._origin, line))
-        if kind == "ScalarEvent":
-            return self._scalar(event, path, line)
+            self.document.places.setdefault(path, SourcePlace(self._origin, event.line))
+        if event.kind == "Scalar":
+            return self._scalar(event, path)
         if len(path) >= MAX_DEPTH:
-            raise Unreadable(
-                line,
-                f"nested more than {MAX_DEPTH} levels deep; write the values nearer to the top",
-            )
-        if kind == "MappingStartEvent":
+            deep = f"nested more than {MAX_DEPTH} levels deep"
+            raise Unreadable(event.line, f"{deep}; write the values nearer to the top")
+        if event.kind == "MappingStart":
             return self._mapping(path, is_kept)
         items: list[Any] = []
-        while type(event := next(self._events)).__name__ != "SequenceEndEvent":
+        while (event := next(self._events)).kind != "SequenceEnd":
             items.append(self._value(event, (*path, len(items)), is_kept=is_kept))
         return items
 
     def _mapping(self, path: Path, is_kept: bool) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        while type(event := next(self._events)).__name__ != "MappingEndEvent":
-            line, key = event.start_mark.line + 1, self._key(event)
+        while (event := next(self._events)).kind != "MappingEnd":
+            key = _key(event)
             here = (*path, key)
             is_new = key not in found
             if is_kept and is_new:
-                self.document.places[here] = SourcePlace(self._origin, line)
+                self.document.places[here] = SourcePlace(self._origin, event.line)
             elif is_kept:
-                earlier = self.document.places[here].line
-                self._complain(
-                    here, line, f"this key is in line {earlier} already; leave one of them out"
-                )
+                earlier = f"this key is in line {self.document.places[here].line} already"
+                self._complain(here, event.line, f"{earlier}; leave one of them out")
             value = self._value(next(self._events), here, is_kept=is_kept and is_new)
             found.setdefault(key, value)
         return found
 
-    def _key(self, event: Any) -> str:
-        line, kind = event.start_mark.line + 1, type(event).__name__
-        _require_plain(event)
-        if kind != "ScalarEvent":
-            raise Unreadable(line, "a list or map as a key; a key is plain text")
-        text: str = event.value
-        if text == "<<":
-            raise Unreadable(line, "a merge key (<<); write the keys out")
-        if not _is_unicode(text):
-            raise Unreadable(
-                line, "a key with half of a surrogate pair, which is not a character; remove it"
-            )
-        if len(text) > MAX_KEY:
-            raise Unreadable(line, f"a key of more than {MAX_KEY} characters; shorten it")
-        return text
-
-    def _scalar(self, event: Any, path: Path, line: int) -> Any:
-        value, problem = resolve(event.value) if not event.style else (event.value, "")
+    def _scalar(self, event: _Event, path: Path) -> Any:
+        text = event.source.value
+        value, problem = (text, "") if event.source.style else resolve(text)
         if isinstance(value, str) and not _is_unicode(value):
             value, problem = "", "half of a surrogate pair is not a character; remove it"
         if problem:
-            self._complain(path, line, problem)
+            self._complain(path, event.line, problem)
             self.document.unusable.add(path)
         return value
 
     def _complain(self, path: Path, line: int, message: str) -> None:
         self.document.problems.append(Problem(SourcePlace(self._origin, line), path, message))
+
+
+def _key(event: _Event) -> str:
+    event.require_plain()
+    if event.kind != "Scalar":
+        raise Unreadable(event.line, "a list or map as a key; a key is plain text")
+    text: str = event.source.value
+    if text == "<<":
+        raise Unreadable(event.line, "a merge key (<<); write the keys out")
+    if not _is_unicode(text):
+        half = "a key with half of a surrogate pair, which is not a character"
+        raise Unreadable(event.line, f"{half}; remove it")
+    if len(text) > MAX_KEY:
+        raise Unreadable(event.line, f"a key of more than {MAX_KEY} characters; shorten it")
+    return text
 
 
 def resolve(text: str) -> tuple[str | int | float | bool | None, str]:
@@ -307,15 +309,12 @@ def resolve(text: str) -> tuple[str | int | float | bool | None, str]:
         if len(text) > 30:  # more digits than any number we take, fewer than int() chokes on
             return 0, "a whole number of more than 64 bits"
         value = int(text) if text[:2] not in ("0o", "0x") else int(text, 0)
-        return (
-            (value, "") if abs(value) <= INT_LIMIT else (0, "a whole number of more than 64 bits")
-        )
+        is_small = abs(value) <= INT_LIMIT
+        return (value, "") if is_small else (0, "a whole number of more than 64 bits")
     if _FLOAT.fullmatch(text):
         number = float(text)
         return (
-            (number, "")
-            if abs(number) < float("inf")
-            else (0.0, f"{text[:40]} is too large for a number")
+            (0.0, f"{text[:40]} is too large for a number") if math.isinf(number) else (number, "")
         )
     if _NOT_FINITE.fullmatch(text):
         return 0.0, f"{text}: a number in a recipe must be finite"
@@ -343,13 +342,10 @@ def write_yaml(data: Mapping[str, object], indent: str = "") -> str:
 
 def _json(value: object) -> str:
     """JSON, but a character beyond 16 bits is one YAML escape instead of JSON's two."""
+
+    def one(pair: re.Match[str]) -> str:
+        character = json.loads(f'"{pair[0]}"')
+        return f"\\U{ord(character):08x}"
+
     text = json.dumps(value, allow_nan=False, default=list)
-    return re.sub(
-        r"\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})",
-        lambda pair: f"\\U{_code_point(int(pair[1], 16), int(pair[2], 16)):08x}",
-        text,
-    )
-
-
-def _code_point(high: int, low: int) -> int:
-    return 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00)
+    return re.sub(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}", one, text)

@@ -42,16 +42,15 @@ def figure(data: Sequence[Figure], x: str, y: str, **layout: Any) -> Figure:
     return {"data": list(data), "layout": {"showlegend": False, **axes, **layout}}
 
 
-def line(points: Sequence[Point], **trace: Any) -> Figure:
-    """Return a line; None breaks it."""
-    kept = thinned(points, POINTS)
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [x for x, _ in kept],
-        "y": [y for _, y in kept],
-        **trace,
-    }
+def line(points: Sequence[Point], *, most: int = POINTS, **trace: Any) -> Figure:
+    """Return a line of at most so many points; None breaks the line."""
+    kept = thinned(points, most)
+    xy = {"x": [x for x, _ in kept], "y": [y for _, y in kept]}
+    return {"type": "scatter", "mode": "lines", **xy, **trace}
+
+
+def _bars(x: Sequence[object], y: Sequence[object], **trace: Any) -> Figure:
+    return {"type": "bar", "x": x, "y": y, **trace}
 
 
 def ranked(told: Timeline, sign: float) -> list[TrialTimeline]:
@@ -92,19 +91,17 @@ def curves(told: Timeline, sign: float, metric: str, *, over_time: bool) -> Figu
     for trial in drawn[LINES:]:
         rest += [(point, trial.id) for point in thinned(points(trial), POINTS // 4)]
         rest.append(((0.0, None), trial.id))
-    traces = [
-        {
-            **line([]),
-            "x": [x for (x, _), _ in rest],
-            "y": [y for (_, y), _ in rest],
-            "customdata": [trial for _, trial in rest],
-            "hovertemplate": "trial %{customdata}: %{y}<extra></extra>",
-            "line": {"color": OTHERS, "width": 1},
-        }
-    ]
+    others = line(
+        [point for point, _ in rest],
+        most=len(rest),
+        customdata=[trial for _, trial in rest],
+        hovertemplate="trial %{customdata}: %{y}<extra></extra>",
+        line={"color": OTHERS, "width": 1},
+    )
+    traces = [others]
     for place, trial in reversed(list(enumerate(drawn[:LINES]))):
         width = 3.5 if place == 0 else 1.5
-        shown = {"line": {"color": colour(trial.id), "width": width}, "name": _words(trial)}
+        shown: Figure = {"line": {"color": colour(trial.id), "width": width}, "name": _words(trial)}
         traces.append(
             line(points(trial), **shown, hovertemplate="%{y}<br>%{fullData.name}<extra></extra>")
         )
@@ -129,10 +126,8 @@ def best_over_time(told: Timeline, sign: float) -> list[tuple[float, float]]:
 
 def progress(searches: Mapping[str, Sequence[tuple[float, float]]], metric: str) -> Figure:
     """Draw the best so far over time, a line for each search."""
-    traces = [
-        {**line(points, name=escape(name)), "line": {"shape": "hv", "width": 2.5}}
-        for name, points in searches.items()
-    ]
+    style = {"shape": "hv", "width": 2.5}
+    traces = [line(points, name=escape(name), line=style) for name, points in searches.items()]
     return figure(
         traces, "seconds since the search began", metric, height=280, showlegend=len(traces) > 1
     )
@@ -160,8 +155,8 @@ def by_size(told: Timeline, metric: str) -> Figure:
         style: Figure = {"color": SIZES[(place - 1) % len(SIZES)], "width": 1 + min(4, size / 2)}
         if size == 0:
             style = {"color": OTHERS, "width": 1, "dash": "dot"}
-        trace = line([], name=count(size, "atom") if size else "paused, or launched", line=style)
-        traces.append(trace | {"x": [x for x, _ in points], "y": [y for _, y in points]})
+        name = count(size, "atom") if size else "paused, or launched"
+        traces.append(line(points, most=len(points), name=name, line=style))
     ended = max((trial.incarnations[0].launched_at for trial in told.trials.values()), default=0.0)
     mark = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": ended, "x1": ended}
     words = {"x": ended, "y": 1, "yref": "paper", "text": "the last new trial", "showarrow": False}
@@ -187,7 +182,7 @@ def allocations(told: Timeline) -> Figure:
             box = (span.begin, span.end, span.trial)
             heights[box] = heights.get(box, 0) + 1
     free_at: list[float] = []
-    trace: Figure = {"type": "bar", "x": [], "y": [], "width": [], "base": [], "text": []}
+    trace = _bars([], [], width=[], base=[], text=[])
     paints: list[str] = []
     for (begin, end, trial), height in sorted(heights.items()):
         free_at += [0.0] * max(0, height - sum(at <= begin for at in free_at))
@@ -235,26 +230,20 @@ def devices(told: Timeline) -> Figure:
     for state, opacity in (("held", 1.0), ("draining", 0.4), ("quarantined", 0.8)):
         spans = [span for span in told.spans if span.state == state and span.device in told.devices]
         paints = ["#777" if span.trial is None else colour(span.trial) for span in spans]
-        words = [
-            {"held": f"trial {span.trial}", "draining": f"trial {span.trial} has left"}.get(
-                state, f"quarantined: {escape(span.why)}"
-            )
-            for span in spans
-        ]
-        traces.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": state,
-                "y": [escape(span.device) for span in spans],
-                "x": [span.end - span.begin for span in spans],
-                "base": [span.begin for span in spans],
-                "text": words,
-                "textposition": "none",
-                "marker": {"color": paints, "opacity": opacity},
-                "hovertemplate": "%{y}: %{text}, %{x:.1f} s<extra></extra>",
-            }
+        said = {"held": "trial {0.trial}", "draining": "trial {0.trial} has left"}
+        words = said.get(state, "quarantined: {0.why}")
+        bars = _bars(
+            [span.end - span.begin for span in spans],
+            [escape(span.device) for span in spans],
+            orientation="h",
+            name=state,
+            base=[span.begin for span in spans],
+            text=[escape(words.format(span)) for span in spans],
+            textposition="none",
+            marker={"color": paints, "opacity": opacity},
+            hovertemplate="%{y}: %{text}, %{x:.1f} s<extra></extra>",
         )
+        traces.append(bars)
     rows = [escape(device) for device in told.devices]
     axis = {"categoryarray": rows, "autorange": "reversed", "type": "category"}
     height = 120 + 26 * len(rows)
@@ -272,18 +261,10 @@ def rungs(found: Sequence[Mapping[str, Any]], metric: str) -> Figure:
     waiting = [rung["waiting"] for rung in found]
     gone_on = [rung["count"] - rung["waiting"] for rung in found]
     words = [f"kept from {escape(metric)} {show_metric(rung['cutoff'])}" for rung in found]
+    there: Figure = {"text": words, "textposition": "outside", "marker": {"color": "#56b4e9"}}
     traces = [
-        {
-            "type": "bar",
-            "name": "went on",
-            "x": names,
-            "y": gone_on,
-            "marker": {"color": "#009e73"},
-        },
-        {
-            **{"type": "bar", "name": "paused there", "x": names, "y": waiting, "text": words},
-            **{"textposition": "outside", "marker": {"color": "#56b4e9"}},
-        },
+        _bars(names, gone_on, name="went on", marker={"color": "#009e73"}),
+        _bars(names, waiting, name="paused there", **there),
     ]
     return figure(traces, "rung", "trials", barmode="stack", showlegend=True, height=300)
 
@@ -313,23 +294,16 @@ def _dimension(name: str, values: Sequence[object]) -> Figure | None:
         return None
     numbers = [v for v in values if type(v) in (int, float) and math.isfinite(v)]  # type: ignore[arg-type]
     if len(numbers) < len(values):
-        texts = [
-            value if isinstance(value, str) else json.dumps(value, default=str) for value in values
-        ]
+        texts = [v if isinstance(v, str) else json.dumps(v, default=str) for v in values]
         choices = list(dict.fromkeys(texts))
+        ticks = list(range(len(choices)))
         axis: Figure = {"values": [choices.index(text) for text in texts]}
-        axis |= {
-            "tickvals": list(range(len(choices))),
-            "ticktext": [escape(c[:24]) for c in choices],
-        }
+        axis |= {"tickvals": ticks, "ticktext": [escape(choice[:24]) for choice in choices]}
     elif min(numbers) > 0 and max(numbers) / min(numbers) >= 100:  # type: ignore[type-var, operator]
         powers = [math.log10(number) for number in numbers]  # type: ignore[arg-type]
         ticks = list(range(math.floor(min(powers)), math.ceil(max(powers)) + 1))
-        axis = {
-            "values": powers,
-            "tickvals": ticks,
-            "ticktext": [f"{10.0**tick:g}" for tick in ticks],
-        }
+        axis = {"values": powers, "tickvals": ticks}
+        axis["ticktext"] = [f"{10.0**tick:g}" for tick in ticks]
     else:
         axis = {"values": numbers}
     return {"label": escape(name.rpartition(".")[2][:24]), **axis}
@@ -339,14 +313,13 @@ def importance(found: Sequence[Importance]) -> Figure:
     """Draw how strongly the rank of the best metric follows each hyperparameter."""
     shown = list(reversed(found[:20]))
     words = {1: "larger is better", -1: "smaller is better", 0: "a choice"}
-    trace = {
-        "type": "bar",
-        "orientation": "h",
-        "x": [one.strength for one in shown],
-        "y": [escape(one.name) for one in shown],
-        "text": [words[one.direction] for one in shown],
-        "marker": {"color": "#0072b2"},
-    }
+    trace = _bars(
+        [one.strength for one in shown],
+        [escape(one.name) for one in shown],
+        orientation="h",
+        text=[words[one.direction] for one in shown],
+        marker={"color": "#0072b2"},
+    )
     axis = {"range": [0, 1]}
     return figure([trace], "strength", "", xaxis=axis, height=120 + 28 * len(shown))
 
@@ -372,10 +345,7 @@ def speed(measured: Mapping[int, float], assumed: Mapping[int, float]) -> Figure
     """Draw the speed-up by size: measured in this search, and as the scheduler had it at its end."""
     sizes = sorted({*measured, *assumed})
     traces = [
-        {
-            **{"type": "scatter", "mode": "lines+markers", "name": name, "line": style},
-            **{"x": sorted(found), "y": [found[size] for size in sorted(found)]},
-        }
+        line(sorted(found.items()), mode="lines+markers", name=name, line=style)
         for name, found, style in (
             ("measured", measured, {"color": "#0072b2", "width": 3}),
             ("assumed", assumed, {"color": "#d55e00", "dash": "dash"}),

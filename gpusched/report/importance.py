@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,14 +66,5 @@ def _importance_of(
 
 def _ranks(values: Sequence[float]) -> list[float]:
     """Return ranks from 1; equal values share the mean of theirs."""
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    place = 0
-    while place < len(order):
-        last = place
-        while last + 1 < len(order) and values[order[last + 1]] == values[order[place]]:
-            last += 1
-        for index in order[place : last + 1]:
-            ranks[index] = (place + last) / 2 + 1
-        place = last + 1
-    return ranks
+    ordered = sorted(values)
+    return [(bisect_left(ordered, v) + bisect_right(ordered, v) + 1) / 2 for v in values]

@@ -99,7 +99,8 @@ def html(view: Mapping[str, Any], told: Timeline) -> str:
         ),
         ("Speed-up", figures.speed(measured, assumed) if len(measured) > 1 else None, ""),
     ]
-    parts = [_headline(view, told), _best(view), _what_if(view)]
+    asked = [f"<p class='quiet'>{escape(view['whatif'])}</p>"] if view.get("whatif") else []
+    parts = [_headline(view, told), _best(view), *asked]
     return page(view["experiment"], parts, sections, [_trials(view, told, sign), _decisions(view)])
 
 
@@ -108,7 +109,7 @@ _SIZE_WORDS = (
     "The line is where exploration ended."
 )
 _BOX_WORDS = "A box is as long as the allocation lasted and as high as it had devices: its area is device-seconds."
-_DEVICE_WORDS = "Pale: its release is being confirmed; grey: in quarantine."
+_DEVICE_WORDS = "Pale: the release is being confirmed; grey: in quarantine."
 
 
 def page(
@@ -183,12 +184,6 @@ def _best(view: Mapping[str, Any]) -> str:
     )
 
 
-def _what_if(view: Mapping[str, Any]) -> str:
-    """Repeat the last answer of ``gpusched whatif``, if it was asked."""
-    said = view.get("whatif")
-    return f"<p class='quiet'>{escape(said)}</p>" if said else ""
-
-
 def _trials(view: Mapping[str, Any], told: Timeline, sign: float) -> str:
     states = {trial["id"]: trial for trial in view["trials"]}
     trials = ranked(told, sign)
@@ -203,34 +198,23 @@ def _trials(view: Mapping[str, Any], told: Timeline, sign: float) -> str:
         if seen.get("error"):
             state += f": {first_line(seen['error'])}"
         given = dict(flat(trial.hparams))
-        cells = (
-            str(trial.id),
-            show_metric(trial.best(sign)),
-            str(step),
-            str(trial.launches),
-            state,
-        )
-        values = [_value(given.get(name)) for name in names]
+        score = show_metric(trial.best(sign))
+        cells = [str(trial.id), score, str(step), str(trial.launches), state]
+        cells += [_value(given.get(name)) for name in names]
         mark = " class='best'" if trial.id == best else ""
-        out.append(f"<tr{mark}>{_cells('td', (*cells, *values), 4)}</tr>")
-    more = (
-        f"<p class='quiet'>the best {ROWS} of {len(trials)}; 'gpusched export' has all</p>"
-        if len(trials) > ROWS
-        else ""
-    )
-    return "".join([*out, "</table></div>", more])
+        out.append(f"<tr{mark}>{_cells('td', cells, 4)}</tr>")
+    out.append("</table></div>")
+    if len(trials) > ROWS:
+        more = f"the best {ROWS} of {len(trials)}; 'gpusched export' has all"
+        out.append(f"<p class='quiet'>{more}</p>")
+    return "".join(out)
 
 
 def _decisions(view: Mapping[str, Any]) -> str:
-    found = view.get("decisions") or []
-    rows = [
-        (
-            f"{decision['at']:.1f}",
-            "" if decision["trial"] is None else str(decision["trial"]),
-            decision["text"],
-        )
-        for decision in reversed(found)
-    ]
+    rows = []
+    for decision in reversed(view.get("decisions") or []):
+        trial = "" if decision["trial"] is None else str(decision["trial"])
+        rows.append((f"{decision['at']:.1f}", trial, decision["text"]))
     if not rows:
         return ""
     table = table_of(("seconds", "trial", ""), rows, numbers=2)

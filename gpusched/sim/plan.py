@@ -109,7 +109,7 @@ def plan(request: Request) -> list[Setup]:
     for setup in setups:
         if setup.seed == request.first_seed:
             of = recipe(setup)
-            too_many = of.too_many_atoms(setup.atoms)
+            too_many = list(of.too_many_atoms(setup.atoms))
             problems.lines += [f"{'.'.join(path)}: {message}" for path, message in too_many]
             wrong = () if too_many else policy_problems(setup, of)
             problems.lines += [f"{setup.policy}.{option}: {message}" for option, message in wrong]

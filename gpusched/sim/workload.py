@@ -199,7 +199,9 @@ class Function:
         try:
             parse_space(self._space)
         except SpaceError as error:
-            raise InputError("\n".join(f"{file}: SPACE: {p}" for p in error.problems)) from None
+            raise InputError(
+                "\n".join(f"{file}: SPACE: {line}" for line in str(error).splitlines())
+            ) from None
 
     def _find(self, module: ModuleType, function: str) -> Callable[..., Any]:
         call = getattr(module, function, None)

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 
 from gpusched.space import forms
 from gpusched.space.forms import Const, Form, FormError, Grid
-from gpusched.text import nearest, show
+from gpusched.text import did_you_mean, nearest, show
 
 Path = tuple[str, ...]
+Finding = tuple[Path, str]
+"""A key of the space, and what is wrong with it."""
 Whens = list[tuple[Path, Mapping[str, object]]]
 """The ``when:`` maps that a key stands under, each with where it is written."""
 
@@ -20,17 +22,6 @@ HINTS = 50
 """Problems for which the nearest known key is looked up: looking takes time, and more are not read."""
 
 KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-
-
-@dataclass(frozen=True, slots=True)
-class SpaceProblem:
-    """A problem of the space, and its key."""
-
-    path: Path
-    message: str
-
-    def __str__(self) -> str:
-        return f"{'.'.join(self.path) or 'space'}: {self.message}"
 
 
 @dataclass(slots=True)
@@ -49,11 +40,11 @@ class Reader:
     def __init__(self) -> None:
         self.leaves: dict[Path, Leaf] = {}
         self.groups: set[Path] = set()
-        self.problems: list[SpaceProblem] = []
+        self.problems: list[Finding] = []
         self._complained: set[Path] = set()
 
     def complain(self, path: Path, message: str) -> None:
-        self.problems.append(SpaceProblem(path, message))
+        self.problems.append((path, message))
 
     def read(self, raw: object) -> None:
         if not isinstance(raw, Mapping) or not raw:
@@ -139,9 +130,8 @@ class Reader:
         except graphlib.CycleError as error:
             circle = list(reversed(error.args[1]))
             story = " -> ".join(".".join(path) for path in circle)
-            self.complain(
-                (*circle[0], "when"), f"the conditions go in a circle: {story}; remove one of them"
-            )
+            why = f"the conditions go in a circle: {story}; remove one of them"
+            self.complain((*circle[0], "when"), why)
             return []
         self._check_grid(order)
         return order
@@ -191,16 +181,11 @@ class Reader:
             if path in self.groups:
                 self._once(where, f"{name} is a group of keys; name one of them")
                 return None
-        meant = nearest(name, self._names(place)) if len(self.problems) < HINTS else None
-        self._once(
-            where, f"the space has no key {name}" + (f"; did you mean {meant}?" if meant else "")
-        )
-        return None
-
-    def _names(self, place: Path) -> list[str]:
-        """Return the names by which a condition at ``place`` may call the keys."""
         beside = [path[-1] for path in self.leaves if path[:-1] == place[:-1]]
-        return [*beside, *(".".join(path) for path in self.leaves)]
+        known = [*beside, *(".".join(path) for path in self.leaves)]
+        hint = did_you_mean(name, known) if len(self.problems) < HINTS else ""
+        self._once(where, f"the space has no key {name}{hint}")
+        return None
 
     def _once(self, where: Path, message: str) -> None:
         """Complain once: a group's condition is bound for each of its keys."""
@@ -229,7 +214,8 @@ def _call(value: object) -> str:
     form = _CALLS.get(found[1].lower()) if found else None
     if form is None:
         return ""
-    return f"{show(value)} is text here, not a range; write {_example(form)}, or {{const: ..}} if text is meant"
+    example = f"{{{form}: [1, 2, 3]}}" if form in forms.LISTS else f"{{{form}: [1, 10]}}"
+    return f"{show(value)} is text here, not a range; write {example}, or {{const: ..}} if text is meant"
 
 
 def _bounds(value: Mapping[str, object]) -> str:
@@ -249,7 +235,3 @@ def _bounds(value: Mapping[str, object]) -> str:
         if isinstance(value.get(name), list | tuple) and set(value) <= {name, "_type", *_BESIDE}:
             return f"{name} is not a form; write {{choice: {show(value[name])}}}"
     return ""
-
-
-def _example(form: str) -> str:
-    return f"{{{form}: [1, 2, 3]}}" if form in ("choice", "grid") else f"{{{form}: [1, 10]}}"

@@ -14,10 +14,8 @@ from decimal import Decimal
 from gpusched.errors import InputError
 from gpusched.space import forms
 from gpusched.space.forms import Const, Form, Grid, Range, Steps, same
-from gpusched.space.reader import MAX_GRID, Leaf, Path, Reader, SpaceProblem
+from gpusched.space.reader import MAX_GRID, Finding, Leaf, Path, Reader
 from gpusched.text import nearest, show
-
-__all__ = ["Space", "SpaceError", "SpaceProblem", "parse_space"]
 
 Values = dict[Path, object]
 
@@ -25,9 +23,10 @@ Values = dict[Path, object]
 class SpaceError(InputError):
     """All problems of a space."""
 
-    def __init__(self, problems: list[SpaceProblem]) -> None:
+    def __init__(self, problems: list[Finding]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(map(str, problems)))
+        told = (f"{'.'.join(path) or 'space'}: {message}" for path, message in problems)
+        super().__init__("\n".join(told))
 
 
 class Space:
@@ -154,14 +153,10 @@ def flat(values: Mapping[str, object], leaves: Mapping[Path, Leaf]) -> Values:
     return found
 
 
-Finding = tuple[tuple[str | int, ...], str]
-"""A place in ``try_first``, and its problem."""
-
-
 def check_first(
     space: Space, seed: int, first: Sequence[Mapping[str, object]]
-) -> Iterator[Finding]:
-    """Yield the problems of ``first``."""
+) -> Iterator[tuple[tuple[str | int, ...], str]]:
+    """Yield places in ``first``, each with its problem."""
     for place, values in enumerate(first):
         for path, message in _completed(space, seed, f"first {place}", values)[1]:
             yield (place, *path), message
@@ -182,7 +177,7 @@ def fill_in(
             inner = branch.setdefault(part, {})
             branch = inner if isinstance(inner, dict) else {}
         branch[last] = value
-    drawn, found = _completed(space, 0, name, nested, may_be_outside=may_be_outside)
+    drawn, found = _completed(space, 0, name, nested, may_be_outside)
     if found:
         told = (f"{'.'.join(where)} {message}".strip() for where, message in found)
         raise InputError("\n".join(told))
@@ -190,15 +185,10 @@ def fill_in(
 
 
 def _completed(
-    space: Space,
-    seed: int,
-    name: str,
-    values: Mapping[str, object],
-    *,
-    may_be_outside: bool = False,
-) -> tuple[dict[str, object], list[tuple[Path, str]]]:
+    space: Space, seed: int, name: str, values: Mapping[str, object], may_be_outside: bool = False
+) -> tuple[dict[str, object], list[Finding]]:
     """Return a configuration with these values and the rest drawn, and what is wrong with the values."""
-    found = list(_first_problems(values, space.leaves, may_be_outside=may_be_outside))
+    found = list(_first_problems(values, space.leaves, may_be_outside))
     if found:
         return {}, found
     given = flat(values, space.leaves)
@@ -209,13 +199,12 @@ def _completed(
 
 
 def _first_problems(
-    values: Mapping[str, object], leaves: Mapping[Path, Leaf], *, may_be_outside: bool = False
-) -> Iterator[tuple[Path, str]]:
+    values: Mapping[str, object], leaves: Mapping[Path, Leaf], may_be_outside: bool
+) -> Iterator[Finding]:
     if not values:
         yield (), "is empty; give at least one key of the space, as in {lr: 0.1}"
     for path, value in flat(values, leaves).items():
-        leaf = leaves.get(path)
-        if leaf is None:
+        if (leaf := leaves.get(path)) is None:
             known, name = [".".join(known) for known in leaves], ".".join(path)
             inside = next((other for other in known if other.startswith(f"{name}.")), None)
             meant = inside or nearest(name, known)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpusched.cli import main
-from gpusched.cli.profile import numbers
+from gpusched.cli.common import numbers
 from gpusched.cli.steering import when
 from gpusched.errors import InputError
 

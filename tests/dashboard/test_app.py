@@ -83,7 +83,7 @@ def test_warnings_and_a_missing_daemon_are_remarked() -> None:
     view = replace(EXPLORING, warnings=("the disk is full",), state="interrupted", daemon_pid=None)
     screen = shown(view)
     assert "! the disk is full" in screen
-    assert "! no daemon runs it; 'gpusched resume' goes on with it" in screen
+    assert "! no daemon runs this search; 'gpusched resume' goes on with the search" in screen
 
 
 # ---------------------------------------------------------------- choosing
@@ -216,7 +216,7 @@ def test_actions_are_confirmed(keys: Sequence[str], asked: Any) -> None:
 def test_a_refusal_is_said_and_a_watcher_may_not_steer() -> None:
     refusing = Asked(InputError("trial 0 is final"))
     screen = shown(EXPLORING, "down", "x", "y", "down", act=refusing, size=(100, 30))
-    assert "» the daemon did not take it: trial 0 is final" in screen
+    assert "» the daemon refused: trial 0 is final" in screen
     assert "read-only: 'gpusched watch --steer'" in shown(EXPLORING, "down", "x")
 
 

@@ -108,7 +108,6 @@ def test_long_curves_are_thinned_from_end_to_end(count: int, most: int) -> None:
 def test_it_says_where_the_experiment_stands() -> None:
     scene = Scene(deadline_s=20.0)
     assert scene.view(daemon_pid=None).state == "interrupted"
-    assert scene.view(daemon_pid=None, alive=True).state == "running"
     assert scene.play(5).view().state == "running"
     scene.tell(UserAsked(at=5.1, verb="stop"))
     view = scene.view()

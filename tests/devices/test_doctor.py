@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -136,7 +137,8 @@ def test_limits() -> None:
 def test_space(
     monkeypatch: pytest.MonkeyPatch, free: int, shm: str, disk: str, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(doctor, "_space", lambda path: (100 << 30, free))
+    space = SimpleNamespace(total=100 << 30, free=free)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: space)
     assert doctor.shm_check().state == shm
     assert doctor.disk_check(tmp_path / "runs" / "not" / "there").state == disk
 
@@ -176,7 +178,8 @@ def test_nccl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(doctor.metadata, "distributions", lambda: [])
     monkeypatch.setenv("LD_LIBRARY_PATH", f":{library.parent}")
     assert doctor.nccl_check().detail == str(library)
-    monkeypatch.setattr(doctor, "_library_folders", lambda: iter([tmp_path]))
+    monkeypatch.setattr(doctor, "LIBRARY_FOLDERS", (str(tmp_path),))
+    monkeypatch.delenv("LD_LIBRARY_PATH")
     monkeypatch.setattr(doctor.util, "find_spec", lambda name: None)
     assert doctor.nccl_check().state == "warn"
 

@@ -35,7 +35,7 @@ def test_a_report_was_written_and_can_be_written_again(finished: Sandbox, tmp_pa
     assert again.read_text() == (finished.experiment / "report.html").read_text()
     refused = finished.gpusched("report", "-o", tmp_path / "none" / "r.html")
     assert refused.code == 2
-    assert "-o FILE writes it elsewhere" in refused.err
+    assert "-o FILE writes to another file" in refused.err
 
 
 def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> None:

@@ -114,7 +114,7 @@ def test_a_running_experiment_is_not_replayed(capsys, tmp_path):
         (["--plot", "/nowhere/picture.html"], "does not exist"),
         (["--plot", "picture.png"], "must end in .html"),
         (["--jobs", "0"], "--jobs must be at least 1"),
-        (["--sizes", "1,x"], "write numbers of atoms"),
+        (["--sizes", "1,x"], "numbers of atoms such as 1,2,4"),
         (["--seeds", "many"], "is not a whole number"),
         (["trace:/nowhere"], "/nowhere is not an experiment"),
     ],

@@ -33,7 +33,7 @@ def draws(raw: object, count: int, seed: int = 0) -> list[dict[str, object]]:
 def problems(raw: object) -> list[str]:
     with pytest.raises(SpaceError) as caught:
         parse_space(raw)
-    return [str(problem) for problem in caught.value.problems]
+    return str(caught.value).splitlines()
 
 
 # ------------------------------------------------------------ the sequence
