@@ -38,8 +38,8 @@ for gpu in 0 1 2 3 4 5; do echo "$gpu, GPU-0000-$gpu, Scripted GPU"; done
 OTHER_JOB = """
 import json, ray, sys
 ray.init(sys.argv[1], log_to_driver=False, logging_level="ERROR")
-free = ray.available_resources().get("GPU", 0)
-ref = ray.remote(num_gpus=2)(lambda: ray.get_gpu_ids()).remote()
+free = ray.available_resources().get(sys.argv[3], 0)
+ref = ray.remote(**{f"num_{sys.argv[3].lower()}s": 2})(lambda: None).remote()
 done, _ = ray.wait([ref], timeout=float(sys.argv[2]))
 print(json.dumps({"free": free, "ran": bool(done)}))
 """
@@ -103,9 +103,10 @@ class RayCluster:
                 process.kill()
 
 
-def other_job(cluster: RayCluster, limit_s: float) -> dict[str, Any]:
+def other_job(cluster: RayCluster, limit_s: float, kind: str = "GPU") -> dict[str, Any]:
+    """Have another job ask for two devices; return how many were free, and whether it got them in time."""
     environ = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
-    words = [sys.executable, "-c", OTHER_JOB, cluster.address, str(limit_s)]
+    words = [sys.executable, "-c", OTHER_JOB, cluster.address, str(limit_s), kind]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, check=True)
     told: dict[str, Any] = json.loads(done.stdout)
     return told
@@ -277,34 +278,22 @@ def steps_of(folder: Path) -> dict[str, list[tuple[int, int]]]:
 
 
 @pytest.mark.usefixtures("token", "_notice_losses_soon")
-def test_a_search_uses_both_nodes_and_gives_them_back(pair: RayCluster, tmp_path: Path) -> None:
-    running = search(tmp_path, pair.address, 5, 6)
-    said, _ = running.communicate(timeout=PATIENCE_S)
-    assert running.returncode == 0, said
-    assert "the search begins on 4 atoms" in said
-    assert steps_of(tmp_path) == {f"{n:04}": [(1, k) for k in range(1, 6)] for n in range(6)}
-    environ = {**os.environ, "RAY_AUTH_MODE": "token"}
-    code = (
-        f"import ray; ray.init({pair.address!r}); print('free', ray.available_resources()['CPU'])"
-    )
-    words = [sys.executable, "-c", code]
-    told = subprocess.run(words, env=environ, capture_output=True, text=True, check=True).stdout
-    assert "free 4.0" in told
-
-
-@pytest.mark.usefixtures("token", "_notice_losses_soon")
-def test_a_resume_finds_nodes_and_trials_of_a_killed_daemon(
+def test_a_search_has_both_nodes_until_its_end_also_beyond_a_killed_daemon(
     pair: RayCluster, tmp_path: Path
 ) -> None:
+    """Another job of the cluster that wants them waits for as long, and has them then."""
     running = search(tmp_path, pair.address, 60, 4)
     wait_until(lambda: len(found := steps_of(tmp_path)) == 4 and all(found.values()))
     (lock,) = tmp_path.glob("runs/*/lock")
     os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
-    running.communicate(timeout=PATIENCE_S)
+    said, _ = running.communicate(timeout=PATIENCE_S)
+    assert "the search begins on 4 atoms" in said
+    assert other_job(pair, 2.0, "CPU") == {"free": 0, "ran": False}
     resumed = gpusched(tmp_path, "resume")
     said, _ = resumed.communicate(timeout=2 * PATIENCE_S)
     assert resumed.returncode == 0, said
     assert steps_of(tmp_path) == {f"{n:04}": [(1, k) for k in range(1, 61)] for n in range(4)}
+    assert other_job(pair, PATIENCE_S, "CPU") == {"free": 4, "ran": True}
     wait_until(lambda: not pair.anchors())
 
 
