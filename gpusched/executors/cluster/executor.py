@@ -209,10 +209,11 @@ class ClusterExecutor(LiveBase):
         """Take the end of a part; the last one tells of the trial's. ``is_first``: rank 0 was on it."""
         ends = self._ends.setdefault(end.trial, [])
         ends.insert(0 if is_first else len(ends), end)
-        if left := self._homes(end.trial, end.incarnation):
-            if end.outcome not in WELL:
-                for node in left:
-                    node.ask(Kill(end.trial, end.incarnation, PART_GRACE_S))
+        left = self._homes(end.trial, end.incarnation)
+        if end.outcome not in WELL:
+            for node in left:
+                node.ask(Kill(end.trial, end.incarnation, PART_GRACE_S))
+        if left or any(live.trial == end.trial for _, live in self._unfenced):
             return
         del self._ends[end.trial]
         if (
@@ -269,16 +270,14 @@ class ClusterExecutor(LiveBase):
 
     def _tell_lost(self, is_over: Callable[[Node, LiveTrial], bool]) -> None:
         """Tell of lost incarnations that write no more: their last words, and their ends."""
-        lost, self._unfenced = self._unfenced, []
-        for node, live in lost:
+        for node, live in self._unfenced[:]:
             if is_over(node, live):
+                self._unfenced.remove((node, live))
                 if node.leads(live):
                     self._events += self._last_words(live)
                 why = f"node {node.name} was lost"
                 end = self._lost_end(live.trial, live.incarnation, why, False)
                 self._ended(end, is_first=node.leads(live))
-            else:
-                self._unfenced.append((node, live))
 
     def _last_words(self, live: LiveTrial) -> Iterator[Event]:
         """Yield what the files of an incarnation say and its node has not: reports, and a newer checkpoint."""

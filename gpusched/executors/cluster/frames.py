@@ -39,10 +39,14 @@ class NodeHello(Frame, tag="node"):
 
 
 class Joined(Frame, tag="joined"):
-    """The node's devices are open. ``proof``: the text of the file that the node wrote into the shared folder."""
+    """The node's devices are open. ``proof``: the text of the file that the node wrote into the shared folder.
+
+    ``slowest_s``: how long that folder took over one operation.
+    """
 
     devices: list[Device]
     proof: str
+    slowest_s: float = 0.0
 
 
 class Cannot(Frame, tag="cannot"):

@@ -34,6 +34,8 @@ from gpusched.executors.peer import Peer
 BEAT_S = 1.0
 LOST_AFTER_S = float(os.environ.get("GPUSCHED_NODE_LOST_S", "3"))
 """Silence after which a node is given up; ``GPUSCHED_NODE_LOST_S`` overrides it."""
+SLOW_S, SLOW_STEPS = 0.5, 4
+"""A folder that takes longer over one operation is slow: a node may be silent for as many of them more."""
 JOIN_LIMIT_S = 60.0
 """Time that nodes have to join at the beginning, and one that said hello to open its devices."""
 RETURN_LIMIT_S = 15.0
@@ -269,6 +271,12 @@ class Members:
             self._cannot(node, why)
             return
         node.devices = tuple(frame.devices)
+        if frame.slowest_s > SLOW_S:
+            node.patience_s = SLOW_STEPS * frame.slowest_s
+            self.complain(
+                f"node {node.name}: {self._root} takes {frame.slowest_s:.1f} s to write there, so the node is given up "
+                f"after {self._lost_after_s + node.patience_s:.0f} s of silence, not {self._lost_after_s:g}"
+            )
         there = {device.id: device.why_not for device in node.devices}
         for name in self._devices_of(node):
             why = there.get(name, "it was not there any more when its node came back")
@@ -332,7 +340,9 @@ class Members:
         for node in self.nodes.values():
             if node.peer is not None:
                 node.peer.send(frames.Beat())
-            limit_s = JOIN_LIMIT_S if node.state == "joining" else self._lost_after_s
+            limit_s = self._lost_after_s + node.patience_s
+            if node.state == "joining":
+                limit_s = JOIN_LIMIT_S
             if now - node.heard_at > limit_s:
                 self._lose(node, f"no sign of life for {now - node.heard_at:.1f} s")
         self._timers.after(BEAT_S, self._beat)

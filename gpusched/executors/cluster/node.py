@@ -33,6 +33,7 @@ from gpusched.core.events import (
     DevicesReleased,
     Event,
     Reported,
+    TrialExited,
 )
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.base import Setting
@@ -42,7 +43,7 @@ from gpusched.executors.cluster.nodes import node_of
 from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.settings import devices_of
-from gpusched.folder.files import private_folder
+from gpusched.folder.files import private_folder, write_durably
 from gpusched.folder.lock import Epoch, Lock, read_fence
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import Hunt
@@ -139,7 +140,7 @@ class Session:
         self._gpus_per_atom = 1
         self._seqs: dict[int, int] = {}
         self._spans: dict[int, Span | None] = {}
-        self._heard_s = self._beat_s = 0.0
+        self._heard_s = self._looked_s = self._beat_s = 0.0
         #: Why this node can run no trial; empty where it can.
         self.why_not = ""
 
@@ -152,7 +153,7 @@ class Session:
         hello = frames.NodeHello(self._node.name, self._node.process, gpusched.__version__)
         self._peer.send(hello)
         try:
-            while not self._peer.closed and self.now() - self._heard_s < SILENT_S:
+            while not self._peer.closed and not self._is_silent():
                 self._turn()
         except GpuschedError as error:
             self.why_not = str(error)
@@ -161,6 +162,14 @@ class Session:
             if self._executor is not None:
                 self._executor.close()
             self._hub.close()
+
+    def _is_silent(self) -> bool:
+        """Whether the daemon gives no sign of life; a time in which a slow disk kept this process does not count."""
+        now, looked_s = self.now(), self._looked_s
+        self._looked_s = now
+        if now - looked_s > 2 * BEAT_S:
+            self._heard_s = now
+        return now - self._heard_s > SILENT_S
 
     def _turn(self) -> None:
         if self._executor is None:
@@ -231,6 +240,7 @@ class Session:
                     self._spans[command.trial] = self._span(devices)
                     self._seqs[command.trial] = frame.seq
                     if self._is_fenced(command):
+                        self._tell([self._unbegun(command)])
                         return
                 executor.execute(command)
             case frames.Expect(trial=trial, launch=launch, interval_s=interval_s):
@@ -251,8 +261,18 @@ class Session:
                 pass  # a beat
 
     def _is_fenced(self, command: Launch) -> bool:
-        """Whether this node was given up after the launch was asked for: it slept meanwhile."""
+        """Whether a node of the trial was given up after the launch was asked for: this one slept, or another."""
         return command.incarnation <= read_fence(self._node.paths.trial(command.trial).fence)
+
+    def _unbegun(self, command: Launch) -> TrialExited:
+        return TrialExited(
+            at=0.0,
+            trial=command.trial,
+            incarnation=command.incarnation,
+            outcome="lost",
+            error="it had not begun when a node of it was lost",
+            unbegun=True,
+        )
 
     def _answer(self, device: str, why: str) -> None:
         self._peer.send(frames.Answered(device, why))
@@ -265,7 +285,7 @@ class Session:
         node = self._node
         recipe = node.recipe_here(welcome.recipe)
         self._gpus_per_atom = recipe.gpus_per_atom
-        proof = self._prove()
+        proof, slowest_s = self._prove()
         setting = Setting(
             paths=node.paths,
             recipe=recipe,
@@ -285,31 +305,36 @@ class Session:
             )
             for device in self._executor.inventory()
         ]
-        self._peer.send(frames.Joined(devices, proof))
+        self._peer.send(frames.Joined(devices, proof, slowest_s))
 
-    def _prove(self) -> str:
-        """Write, link and rename in the shared folder, as trials will. Raises GpuschedError where that cannot be."""
+    def _prove(self) -> tuple[str, float]:
+        """Write, link and rename in the shared folder, as trials will; return the proof, and the longest step's time.
+
+        Raises GpuschedError where that cannot be.
+        """
         proof, path = secrets.token_hex(8), self._node.keys.proof(self._node.name)
         aside, linked = path.with_suffix(".tmp"), path.with_suffix(".link")
-        step = "written"
-        try:
-            aside.write_text(proof)
-            step = "linked"
-            linked.unlink(missing_ok=True)
-            linked.hardlink_to(aside)
-            linked.unlink()
-            step = "renamed"
-            aside.replace(path)
-            step = "written"
-            probe = self._node.shared.trials / f".probe-{self._node.name}"
-            probe.write_text(proof)
-            probe.unlink()
-        except OSError as error:
-            raise InputError(
-                f"{self._node.shared.root}: files cannot be {step} here ({error.strerror}): all nodes need to write in "
-                f"the experiment's folder; look at how it is mounted, or choose another with --dir"
-            ) from None
-        return proof
+        probe = self._node.shared.trials / f".probe-{self._node.name}"
+        linked.unlink(missing_ok=True)
+        slowest_s = 0.0
+        for step, act in (
+            ("written", lambda: write_durably(probe, b"")),
+            ("written", lambda: aside.write_text(proof)),
+            ("linked", lambda: linked.hardlink_to(aside)),
+            ("renamed", lambda: aside.replace(path)),
+        ):
+            began_s = time.monotonic()
+            try:
+                act()
+            except OSError as error:
+                raise InputError(
+                    f"{self._node.shared.root}: files cannot be {step} here ({error.strerror}): all nodes need to "
+                    f"write in the experiment's folder; look at how it is mounted, or choose another with --dir"
+                ) from None
+            slowest_s = max(slowest_s, time.monotonic() - began_s)
+        linked.unlink()
+        probe.unlink()
+        return proof, slowest_s
 
     def _reconcile(self, executor: TorchrunExecutor, frame: frames.Reconcile) -> None:
         """End what should not be here, find out about what should, and have devices proven clean."""

@@ -53,6 +53,8 @@ class Node:
     #: Why it can run no trial; empty where it can.
     why_not: str = ""
     heard_at: float = 0.0
+    #: How long the node may be silent for the sake of a slow disk.
+    patience_s: float = 0.0
     devices: tuple[Device, ...] = ()
     readings: tuple[Reading, ...] = ()
     trials: dict[int, Trial] = field(default_factory=dict)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -179,6 +181,32 @@ def test_a_node_that_joins_by_hand_is_taken_up_and_hears_of_the_end(bed: Bed) ->
     bed.executor.close()
     out, _ = process.communicate(timeout=20)
     assert json.loads(out) == {"node": "third", "over": True}
+
+
+@pytest.mark.skipif(not shutil.which("cc"), reason="there is no C compiler")
+@pytest.mark.parametrize("slow_ms", [300, pytest.param(2000, marks=pytest.mark.slow)])
+def test_a_slow_folder_costs_patience_and_no_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow_ms: int
+) -> None:
+    """A node that waited for its disk took the daemon for silent, and hung up, for ever."""
+    library = tmp_path / "slow_disk.so"
+    source = Path(__file__).parents[2] / "slow_disk.c"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    with monkeypatch.context() as environment:
+        environment.setenv("LD_PRELOAD", str(library))
+        environment.setenv("SLOW_DISK_MS", str(slow_ms))
+        environment.setenv("GPUSCHED_NODE_LOST_S", str(slow_ms / 1000))
+        bed = Bed(tmp_path, "local:1x2", slow_ms / 1000)
+    try:
+        if not bed.node("node0").patience_s:
+            pytest.skip("this disk is memory")
+        assert any(f"{tmp_path} takes" in text for text in bed.said)
+        for trial in start(bed, "node0/cpu:0", "node0/cpu:1"):
+            train_to(bed, trial, 20)
+        for event in bed.rig.seen:
+            assert not isinstance(event, DeviceQuarantined | TrialExited), event
+    finally:
+        bed.close()
 
 
 def test_a_folder_that_a_node_cannot_write_is_named(tmp_path: Path) -> None:
