@@ -98,6 +98,8 @@ class Curves:
         self.first: deque[Seen] = deque(maxlen=FRESH)
         #: The best possible score, known or guessed; a usual first score; and how far apart they are.
         self.ceiling, self.usual, self.range = math.inf, 0.0, 1.0
+        #: The best possible score where it is known: no forecast lies above.
+        self.bound = math.inf
         #: How much wider errors of forecasts a look ahead are than forecast.
         self.doubt = 1.0
         #: How much trials differ (0: they are alike; 1: as much as usual).
@@ -145,13 +147,16 @@ class Curves:
         """Guess the best possible score where it is not known, and the scale."""
         first = sorted(self._first_scores)
         self.usual = first[len(first) // 2]
+        was_guessed = self.bound == math.inf
         if self._given is not None and self._high <= self._given:
-            self.ceiling = self._given
+            self.bound = self._given
         elif self._low >= 0 and self._high <= 1:
-            self.ceiling = 1.0
-        elif self._high <= 0:
-            self.ceiling = 0.0
-        elif not self._high <= self.ceiling < math.inf or self.ceiling in (0.0, 1.0):
+            self.bound = 1.0
+        else:
+            self.bound = 0.0 if self._high <= 0 else math.inf
+        if self.bound < math.inf:
+            self.ceiling = self.bound
+        elif not was_guessed or not self._high <= self.ceiling < math.inf:
             self.ceiling = self._high + max(self._high - self.usual, 0.1 * abs(self._high))
         apart = self.ceiling - self.usual
         self.range = max(apart, 1 / FARTHEST) if apart > 0 else 1.0
@@ -302,7 +307,7 @@ class Curves:
             return found
 
         shape = shapes_at(ends)
-        score = np.minimum(start + height * shape, self.ceiling)
+        score = np.minimum(start + height * shape, self.bound)
         mean = mixed(score)
         off = score - mean[:, None]
         variance = mixed(start_var + shape * (2 * cov + shape * height_var) + off * off)

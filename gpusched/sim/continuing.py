@@ -49,9 +49,9 @@ class Curves:
         self.fits = {trial: known for trial, known in self.model.seen.items() if known.is_fitted}
 
     @property
-    def ceiling(self) -> float:
-        """The best possible score, known or guessed."""
-        return self.model.ceiling
+    def bound(self) -> float:
+        """The best possible score, infinite where it is unknown."""
+        return self.model.bound
 
     @property
     def range(self) -> float:
@@ -125,7 +125,7 @@ class _Path:
         random: np.random.Generator,
     ) -> None:
         model = curves.model
-        self._ceiling, self._noise = model.ceiling, math.sqrt(model.noise_var)
+        self._bound, self._noise = model.bound, math.sqrt(model.noise_var)
         self._random = random
         self._shift, self._end = shift, int(donor.steps[-1])
         self._known: dict[float, float] = dict(
@@ -151,14 +151,14 @@ class _Path:
         """Return the score of a step; one that was seen, as it was."""
         known = self._known.get(step)
         if known is not None:
-            return min(known + self._shift, self._ceiling)  # NaN stays NaN in this order alone
+            return min(known + self._shift, self._bound)  # NaN stays NaN in this order alone
         if self._diverged and step > self._end:
             return math.nan
         if step not in self._drawn:
             value = self._smooth(step) + self._shift
             value += self._off * min(1.0, self._end / step)
             self._drawn[step] = value + self._noise * float(self._random.standard_normal())
-        return min(self._ceiling, self._drawn[step])
+        return min(self._bound, self._drawn[step])
 
 
 class Resampled:

@@ -158,7 +158,7 @@ class Search:
         for n, metric in enumerate(found):
             z = float(np.random.default_rng([self.recipe.seed, n, 1]).standard_normal())
             rise = max(least, metric * sign - now) * math.exp(min(MOST, mean + deviation * z))
-            score = min(self.curves.ceiling, now + rise) if rise > least else now
+            score = min(self.curves.bound, now + rise) if rise > least else now
             found[n] = score * sign
         return found
 

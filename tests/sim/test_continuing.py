@@ -54,6 +54,13 @@ def test_new_configurations_lie_among_those_seen_and_beyond_the_best_at_times():
     assert np.median(ends) == pytest.approx(rising(0.675, 8)[-1], abs=0.05)
 
 
+def test_a_guess_of_the_best_possible_score_bounds_nothing():
+    """Scores a little below 0 may have no bound at all; early curves come to several times their best."""
+    curves = Curves([seen(n, [-0.01 + 0.01 * step for step in range(20 + n)]) for n in range(5)])
+    ends = [Future(curves, [1, n]).curve(4).metric(600) for n in range(40)]
+    assert max(ends) > curves.model.ceiling
+
+
 def test_copies_stay_copies():
     """Configurations that are all alike: there is no distance to move a newcomer by."""
     curves = Curves([seen(n, rising(0.7, 12)) for n in range(6)])
