@@ -18,8 +18,8 @@ from gpusched.devices.unit import Doing, Unit
 from gpusched.errors import DeviceError
 
 JOINT, SHARE = "+", "#"
-PAUSE_MIN_S = 0.02
-"""Between two looks at a release at first; ever more after that."""
+PAUSE_MIN_S, PAUSE_MAX_S, PAUSE_GROWTH = 0.02, 0.25, 1.5
+"""Between two looks at a release: at first often, then more slowly."""
 
 
 @dataclass(slots=True)
@@ -29,6 +29,12 @@ class Release:
     since: float
     until: float
     pause_s: float = PAUSE_MIN_S
+
+    def next_pause_s(self, now: float) -> float:
+        """Return the time until the next look, which is not after the limit."""
+        pause_s = min(self.pause_s, max(0.001, self.until - now))
+        self.pause_s = min(PAUSE_MAX_S, self.pause_s * PAUSE_GROWTH)
+        return pause_s
 
 
 @dataclass(slots=True, eq=False)

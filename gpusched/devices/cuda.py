@@ -18,7 +18,6 @@ from typing import Literal
 from gpusched.devices.atoms import Atom, Release, find_atoms
 from gpusched.devices.base import (
     Device,
-    DeviceEvent,
     Examined,
     Host,
     Placement,
@@ -47,8 +46,6 @@ ANSWER_S = 0.05
 QUICK_ANSWER_S = 0.005
 """Time that a helper has to answer before the answer is looked for; one that comes later is found at the next look."""
 LEASE_RETRY_S = 5.0
-PAUSE_MAX_S, PAUSE_GROWTH = 0.25, 1.5
-"""Between two looks at a release: at first often, then more slowly."""
 READMIT_EVERY_S = 0.1
 READMIT_PATIENCE_S = 4.0
 """Time a requested device may take to prove that it is clean and well."""
@@ -110,15 +107,19 @@ class CudaDevices:
     # ---------------------------------------------------------------- opening
 
     def open(self, host: Host) -> tuple[Device, ...]:
-        """Take the leases, learn the idle baselines, list the devices.
+        """Take the leases, learn the idle baselines, list the devices. Raises DeviceError where none can be used now.
 
-        Waits for a first reading of each GPU (a fraction of a second, 30 s at most) and, inside a container, for the
-        test of ``opening.py``. Raises DeviceError where no device can be used now.
+        Waits for a first reading of each GPU (a fraction of a second, 30 s at most) and for the witness.
         """
         self._host = host
         for note in self._machine.notes:
             self._say(note)
-        self._begin()
+        self._take_leases(self._units, patient=True)
+        for watch in self._machine.watches.values():
+            if watch not in self._units_of_watch:
+                watch.close()
+        Opening(self._units, self._processes, self._world, self._say, self._call_witness).run()
+        self._keep_baselines()
         devices = tuple(atom.as_device() for atom in self._atoms.values())
         if not any(device.usable for device in devices):
             reasons = "\n".join(f"  {device.why_not}" for device in devices)
@@ -128,15 +129,6 @@ class CudaDevices:
                 unit.out.is_told = True  # with the list
         self._plan(LOOK_EVERY_S)
         return devices
-
-    def _begin(self) -> None:
-        self._take_leases(self._units, patient=True)
-        for watch in self._machine.watches.values():
-            if watch not in self._units_of_watch:
-                watch.close()
-        Opening(self._units, self._processes, self._world, self._say, self._call_witness).run()
-        for unit in self._units:
-            self._keep_baseline(unit)
 
     # ---------------------------------------------------------------- leases
 
@@ -157,12 +149,7 @@ class CudaDevices:
 
     def place(self, devices: Sequence[str]) -> Placement:
         """Return environment and cores of each rank, one rank a GPU."""
-        units = self._units_of(devices)
-        if len(units) > 1 and any(unit.gpu.parent for unit in units):
-            raise DeviceError(
-                "a process sees one MIG slice only: a trial on MIG slices has one atom"
-            )
-        return place(units, self._machine, self._gpu_ids)
+        return place(self._units_of(devices), self._machine, self._gpu_ids)
 
     def take(self, devices: Sequence[str]) -> None:
         for unit in self._units_of(devices):
@@ -181,7 +168,7 @@ class CudaDevices:
     def readmit(self, device: str) -> None:
         atom = self._atom(device)
         if atom.is_held and not any(unit.out for unit in atom.units):
-            self._emit(ReadmitRefused(device, "a trial is using it"))
+            self._host.emit(ReadmitRefused(device, "a trial is using it"))
         elif atom.answer_due is None:
             atom.answer_due = self._now() + READMIT_PATIENCE_S
             self._hear()  # errors from before the request
@@ -220,8 +207,7 @@ class CudaDevices:
         for examination in self._examinations:
             examination.close()
         self._machine.close()
-        for unit in self._units:
-            self._keep_baseline(unit)
+        self._keep_baselines()
         self._leases.close()
 
     # ---------------------------------------------------------------- the loop
@@ -261,10 +247,7 @@ class CudaDevices:
         if self._is_quick:
             return QUICK_ANSWER_S if releases else ANSWER_S
         pauses = [LOOK_EVERY_S - ANSWER_S]
-        for release in releases:
-            left_s = max(0.001, release.until - self._now())
-            pauses.append(min(release.pause_s, left_s))
-            release.pause_s = min(PAUSE_MAX_S, release.pause_s * PAUSE_GROWTH)
+        pauses += [release.next_pause_s(self._now()) for release in releases]
         if any(atom.answer_due is not None for atom in atoms):
             pauses.append(READMIT_EVERY_S)
         if self._examinations or any(unit.xids for unit in self._units):
@@ -280,7 +263,7 @@ class CudaDevices:
         for atom, fault in [(atom, atom.fault()) for atom in atoms]:
             if fault is not None:
                 atom.release = None
-                self._emit(fault)
+                self._host.emit(fault)
 
     def _tell_releases(self) -> None:
         """Tell of devices that are free again, and of those that should be by now."""
@@ -288,9 +271,9 @@ class CudaDevices:
         ended = [atom.end_release(now) for atom in self._atoms.values()]
         for fault in ended:
             if isinstance(fault, Quarantined):
-                self._emit(fault)
+                self._host.emit(fault)
         if released := tuple(name for name in ended if isinstance(name, str)):
-            self._emit(Released(released))
+            self._host.emit(Released(released))
 
     def _tell_recoveries(self) -> None:
         """Tell of devices whose reason has passed (a stranger left, memory came back), proven clean."""
@@ -310,25 +293,24 @@ class CudaDevices:
                 self._back_in_use(atom)
             elif atom.answer_due is not None and self._now() >= atom.answer_due:
                 atom.answer_due = None
-                self._emit(ReadmitRefused(atom.id, why))
+                self._host.emit(ReadmitRefused(atom.id, why))
 
     def _back_in_use(self, atom: Atom) -> None:
         for event in [*atom.back_in_use(self._now())]:
-            self._emit(event)
+            self._host.emit(event)
 
     def _tell_examinations(self) -> None:
         for examination in list(self._examinations):
-            fault = examination.fault(self._now())
-            if fault is not None:
+            if (fault := examination.fault(self._now())) is not None:
                 self._examinations.remove(examination)
-                self._emit(Examined(examination.devices, fault))
+                self._host.emit(Examined(examination.devices, fault))
 
     def _tell_strangers(self) -> None:
         for atom in self._atoms.values():
             who = tuple(str(one) for unit in atom.units for one in unit.strangers.values())
             if who != atom.strangers:
                 atom.strangers = who
-                self._emit(Strangers(atom.id, who))
+                self._host.emit(Strangers(atom.id, who))
 
     # ---------------------------------------------------------------- inside
 
@@ -341,11 +323,12 @@ class CudaDevices:
             raise DeviceError(f"device {name} is not part of this experiment")
         return atom
 
-    def _keep_baseline(self, unit: Unit) -> None:
-        """Write a baseline to disk. Losing one only means learning it again."""
-        if unit.baseline is not None:
-            with contextlib.suppress(OSError):
-                self._machine.baselines.write(unit.gpu, unit.baseline)
+    def _keep_baselines(self) -> None:
+        """Write the baselines to disk. Losing one only means learning it again."""
+        for unit in self._units:
+            if unit.baseline is not None:
+                with contextlib.suppress(OSError):
+                    self._machine.baselines.write(unit.gpu, unit.baseline)
 
     def _hear(self) -> bool:
         """Take what the helpers have answered, and ask them again where that is due; whether one was asked."""
@@ -364,11 +347,8 @@ class CudaDevices:
                 self._say(f"{why}: faults are found by polling alone")
         return was_asked
 
-    def _emit(self, event: DeviceEvent) -> None:
-        self._host.emit(event)
-
     def _say(self, note: str) -> None:
         """Emit a remark, once."""
         if note not in self._said:
             self._said.add(note)
-            self._emit(Remark(note))
+            self._host.emit(Remark(note))

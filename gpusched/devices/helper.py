@@ -209,19 +209,14 @@ class Board:
         holders = tuple(self._processes.who(pid) for pid in pids)
         board = self.handle(look.board)
         vitals = read_vitals(board, look.at, self._answered) if look.vitals else None
-        if vitals is not None and _recovery_lies(look.board):
+        overruled = os.environ.get(IGNORE_RECOVERY, "").split(",")
+        if vitals and any(uuid and look.board.uuid.startswith(uuid.strip()) for uuid in overruled):
             vitals = replace(vitals, recovery=None)
         xids = self._events.take(board, retry=look.vitals)
         openers = None
         if look.openers and look.board.minor is not None:
             openers = self._processes.openers(Path(f"/dev/nvidia{look.board.minor}"))
         return Seen(usage, vitals, holders, xids, self._events.deaf, openers)
-
-
-def _recovery_lies(gpu: Gpu) -> bool:
-    """Tell whether somebody has said that this card's recovery action is not to be believed."""
-    named = os.environ.get(IGNORE_RECOVERY, "").split(",")
-    return any(word and gpu.uuid.startswith(word.strip()) for word in named)
 
 
 def serve(line: socket.socket, board: Board) -> None:

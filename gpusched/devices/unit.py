@@ -117,8 +117,8 @@ class Unit:
             known,
             self.means,
             self.watch.who,
-            self.is_beside_another,
-            self.is_beside_remains,
+            any(unit.doing is Doing.HELD for unit in self.neighbours),
+            self._is_beside_remains(),
         )
         self._was_clean |= verdict.clean
         return verdict
@@ -129,14 +129,8 @@ class Unit:
         ill = self.watch.unwell() if verdict.clean else ""
         return Verdict(False, ill) if ill else verdict
 
-    @property
-    def is_beside_another(self) -> bool:
-        """Another trial of ours is on the same GPU."""
-        return any(unit.doing is Doing.HELD for unit in self.neighbours)
-
-    @property
-    def is_beside_remains(self) -> bool:
-        """The GPU holds what is left of another share's trial, which is being released; this share was free before."""
+    def _is_beside_remains(self) -> bool:
+        """Tell whether this share was free before another one's trial ended, which is being released."""
         draining = [unit for unit in self.neighbours if unit.doing is Doing.DRAINING]
         if not draining or any(unit.out is not None or unit.is_given_up for unit in draining):
             return False
@@ -149,13 +143,11 @@ class Unit:
 
     def learn(self) -> None:
         """Take the newest reading into the baseline if the GPU is idle."""
-        usage = self.usage
+        watch, usage = self.watch, self.usage
         is_free = all(unit.doing is Doing.FREE for unit in (self, *self.neighbours))
         if usage is not None and is_free:
-            watch = self.watch
-            self.baseline = learn_if_idle(
-                usage, self.baseline, self.means, watch.who, contained=watch.is_contained
-            )
+            known, contained = self.baseline, watch.is_contained
+            self.baseline = learn_if_idle(usage, known, self.means, watch.who, contained=contained)
 
     # ---------------------------------------------------------------- a trial's use of it
 
@@ -348,10 +340,8 @@ class Unit:
 
     def _is_silent(self, now: float) -> bool:
         """Tell whether the silence was noticed twice: a daemon that was stopped must give its helpers a moment."""
-        if self.silent_s() <= SILENCE_MAX_S:
-            self._silent_from = None
-        elif self._silent_from is None:
-            self._silent_from = now
+        is_silent = self.silent_s() > SILENCE_MAX_S
+        self._silent_from = (self._silent_from or now) if is_silent else None
         return self._silent_from is not None and now - self._silent_from >= SILENCE_NOTICED_S
 
 
