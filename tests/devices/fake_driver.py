@@ -7,7 +7,8 @@ that are lost, events, processes of us and of others.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import pynvml
@@ -181,6 +182,34 @@ class FakeProcesses(Processes):
 
     def openers(self, path: Any, limit: int = 4) -> tuple[Holder, ...]:
         return self._driver.device_files.get(int(path.name.removeprefix("nvidia")), ())
+
+
+@dataclass
+class FakeWitness:
+    """A witness in the script's world: after ``takes_s`` seconds ``faults`` are wrong; it has contexts until closed."""
+
+    driver: FakeDriver
+    takes_s: float = 0.0
+    faults: dict[str, str] = field(default_factory=dict)
+    called: list[tuple[str, ...]] = field(default_factory=list)
+    pid: int = 0
+    until: float = 0.0
+
+    def __call__(self, uuids: Sequence[str]) -> FakeWitness:
+        self.called.append(tuple(uuids))
+        pid = 50_000 + len(self.called)
+        for gpu in self.driver.everything():
+            if gpu.uuid in uuids:
+                self.driver.start(gpu, pid, GIB // 2)
+        return replace(self, pid=pid, until=self.driver.time.now() + self.takes_s)
+
+    def said(self) -> dict[str, str] | None:
+        if self.driver.time.now() < self.until:
+            return None
+        return {uuid: self.faults.get(uuid, "") for uuid in self.called[-1]}
+
+    def close(self) -> None:
+        self.driver.end(self.pid, listed_s=0.3, memory_s=0.5)
 
 
 class RealTime:

@@ -8,12 +8,11 @@ time. What it is told is checked against the truth, which only the world knows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from fake_driver import GIB, LIST, MEMORY, MIB, NEVER, FakeGpu, FakeProcesses
+from fake_driver import GIB, LIST, MEMORY, NEVER, FakeGpu, FakeProcesses, FakeWitness
 from fake_nvml import installed
 from schedule_world import SICK_S, World
 
@@ -91,7 +90,7 @@ class Schedule(World):
                 environ={"XDG_STATE_HOME": str(self.folder)},
                 world=self.clock,
                 processes=FakeProcesses(self.driver, visible=not contained),
-                call_witness=partial(_Child, self) if contained else None,
+                call_witness=FakeWitness(self.driver) if contained else None,
             )
 
         by_uuid = {gpu.uuid: gpu for gpu in self.units}
@@ -336,23 +335,6 @@ class Shared(Schedule):
     def neighbours(self, share: str) -> set[int]:
         elsewhere = [trial for trial in self.begun if share and share not in trial.atoms]
         return {pid for trial in (*self.trials, *elsewhere) for pid in trial.pids}
-
-
-class _Child:
-    """A witness in the script's world: CUDA works on all GPUs."""
-
-    def __init__(self, schedule: Schedule, uuids: Sequence[str]) -> None:
-        self.pid = schedule.new_pid()
-        self._schedule, self._uuids = schedule, uuids
-        for gpu in schedule.units:
-            if gpu.uuid in uuids:
-                schedule.driver.start(gpu, self.pid, 500 * MIB)
-
-    def said(self) -> Mapping[str, str]:
-        return dict.fromkeys(self._uuids, "")
-
-    def close(self) -> None:
-        self._schedule.driver.end(self.pid, 0.2, 0.3)
 
 
 def play(kind: type[Schedule], seeds: Iterable[int], folder: Path) -> Counter[str]:

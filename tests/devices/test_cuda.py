@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import pytest
 from conftest import Box, begin, gpu, run_trial, with_slices
@@ -63,48 +63,6 @@ def test_a_trial_that_outlived_its_daemon_finishes_though_its_lease_is_lost(box:
 
 
 # ------------------------------------------------------------ containers and poor drivers
-
-
-class Child:
-    """A witness that finds nothing wrong."""
-
-    def __init__(self, box: Box, uuids: Sequence[str]) -> None:
-        self.pid, self._box, self._uuids = 4242, box, uuids
-        for board in box.gpus:
-            box.driver.start(board, self.pid, 500 * MIB)
-
-    def said(self) -> Mapping[str, str]:
-        return dict.fromkeys(self._uuids, "")
-
-    def close(self) -> None:
-        self._box.driver.end(self.pid, 0.1, 0.3)
-
-
-def test_a_container_whose_pids_fit_is_as_good_as_none(make_box: MakeBox) -> None:
-    box = make_box(gpu(0))
-    box.processes.visible, box.processes.contained = False, True
-    devices, (name,) = begin(box, call_witness=lambda uuids: Child(box, uuids))
-    assert devices.notes == []
-    run_trial(box, devices, name, 11)
-    assert devices.readings()[0].holders == ("pid 11 (me: python train.py, 10.00 GiB)",)
-
-
-@pytest.mark.parametrize(
-    ("pids", "said"), [("host", "pids of outside"), ("absent", "names no processes")]
-)
-def test_a_container_with_foreign_pids_is_found_out_and_said_once(
-    make_box: MakeBox, pids: str, said: str
-) -> None:
-    box = make_box(gpu(0), pids=pids)
-    devices, (name,) = begin(box, call_witness=lambda uuids: Child(box, uuids))
-    assert len(devices.notes) == 1
-    assert said in devices.notes[0]
-    assert "--pid=host" in devices.notes[0]
-    run_trial(box, devices, name, 11)
-    box.driver.end(11, 1.0, 2.0)
-    assert devices.released([name], 1.5) is None
-    assert devices.released([name], 2.0) is not None
-    assert len(devices.notes) == 1
 
 
 def test_a_driver_without_process_lists_is_judged_by_memory(make_box: MakeBox) -> None:

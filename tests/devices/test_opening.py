@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
 import pytest
-from conftest import Box, begin, gpu
-from fake_driver import GIB, MIB
+from conftest import Box, begin, gpu, run_trial
+from fake_driver import GIB, MIB, FakeWitness
 
 from gpusched.errors import DeviceError
 
 MakeBox = Callable[..., Box]
 ERROR = "error 802"
-
-
-class Working:
-    """A witness whose context is listed under ``pid``, if it has one."""
-
-    pid = 42
-
-    def __init__(self, box: Box, wrong: str = "") -> None:
-        self.box, self.wrong, self.is_closed = box, wrong, False
-
-    def __call__(self, uuids: Sequence[str]) -> Working:
-        self.uuids = uuids
-        for board in () if self.wrong else self.box.gpus:
-            self.box.driver.start(board, self.pid, 500 * MIB)
-        return self
-
-    def said(self) -> Mapping[str, str]:
-        return dict.fromkeys(self.uuids, self.wrong)
-
-    def close(self) -> None:
-        self.is_closed = True
-        if not self.wrong:
-            self.box.driver.end(self.pid, 0.1, 0.3)
 
 
 @pytest.mark.parametrize(
@@ -52,11 +29,16 @@ def test_findings(make_box: MakeBox, pids: str, resident: bool, said: str) -> No
     box.processes.visible, box.processes.contained = False, True
     if resident:  # small enough to be part of the machine
         box.driver.start(box.gpus[0], 7, 30 * MIB, command="nvidia-cuda-mps-server", ours=False)
-    witness = Working(box)
-    devices, _ = begin(box, call_witness=witness)
-    assert [said in note for note in devices.notes] == ([True] if said else [])
+    devices, (name,) = begin(box, call_witness=FakeWitness(box.driver))
+    assert [said in note and "--pid=host" in note for note in devices.notes] == [True] * bool(said)
     assert box.processes.visible is not bool(said)
-    assert witness.is_closed
+    run_trial(box, devices, name, 11)
+    if not said and not resident:
+        assert devices.readings()[0].holders == ("pid 11 (me: python train.py, 10.00 GiB)",)
+    box.driver.end(11, 1.0, 2.0)
+    assert devices.released([name], 1.5) is None
+    assert devices.released([name], 2.0) is not None
+    assert len(devices.notes) == bool(said), "once"
 
 
 def test_without_a_witness_it_is_unknown(make_box: MakeBox) -> None:
@@ -66,7 +48,8 @@ def test_without_a_witness_it_is_unknown(make_box: MakeBox) -> None:
 
 def test_where_cuda_does_not_work_that_is_why(make_box: MakeBox) -> None:
     box = make_box(gpu(0), pids="host")
-    devices = box.devices(call_witness=Working(box, ERROR))
+    witness = FakeWitness(box.driver, faults={box.gpus[0].uuid: ERROR})
+    devices = box.devices(call_witness=witness)
     with pytest.raises(DeviceError, match=ERROR):
         devices.open()
     assert f"({ERROR})" in devices.notes[0]

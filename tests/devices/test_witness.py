@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import pytest
 from conftest import Box, begin, gpu, run_trial
-from fake_driver import GIB
+from fake_driver import GIB, FakeWitness
 
 from gpusched.devices import witness as module
 from gpusched.devices.base import Examined, Quarantined
@@ -20,32 +20,13 @@ MakeBox = Callable[..., Box]
 MISSING = "CUDA does not work here though NVML does: system not yet initialized (error 802)"
 
 
-class Scripted:
-    """A witness that takes two seconds, has contexts meanwhile, and finds what ``faults`` say then."""
-
-    def __init__(self, box: Box) -> None:
-        self.box, self.faults, self.called = box, {}, []  # type: ignore[var-annotated]
-
-    def __call__(self, uuids: Sequence[str]) -> Scripted:
-        self.called.append(tuple(uuids))
-        self.pid, self.until = 5000 + len(self.called), self.box.clock.now() + 2.0
-        for board in self.box.gpus:
-            if board.uuid in uuids:
-                self.box.driver.start(board, self.pid, GIB // 2)
-        return self
-
-    def said(self) -> Mapping[str, str] | None:
-        if self.box.clock.now() < self.until:
-            return None
-        return {uuid: self.faults.get(uuid, "") for uuid in self.called[-1]}
-
-    def close(self) -> None:
-        self.box.driver.end(self.pid, listed_s=0.3, memory_s=0.5)
+@pytest.fixture
+def witness(box: Box) -> FakeWitness:
+    return FakeWitness(box.driver, takes_s=2.0)
 
 
-def test_a_gpu_on_which_cuda_does_not_work_is_not_used(box: Box) -> None:
-    witness = Scripted(box)
-    witness.faults = {box.gpus[0].uuid: MISSING}
+def test_a_gpu_on_which_cuda_does_not_work_is_not_used(box: Box, witness: FakeWitness) -> None:
+    witness.faults[box.gpus[0].uuid] = MISSING
     devices = box.devices(call_witness=witness)
     first, second = devices.open()
     assert first.why_not == f"GPU 0: {MISSING}"
@@ -58,17 +39,16 @@ def test_a_gpu_on_which_cuda_does_not_work_is_not_used(box: Box) -> None:
 
 def test_where_it_works_nowhere_the_machine_is_named(make_box: MakeBox) -> None:
     box = make_box(gpu(0))
-    witness = Scripted(box)
-    witness.faults = {box.gpus[0].uuid: MISSING}
+    witness = FakeWitness(box.driver, faults={box.gpus[0].uuid: MISSING})
     with pytest.raises(DeviceError, match="error 802"):
         box.devices(call_witness=witness).open()
 
 
-def examined(box: Box, name: str, after_s: float, witness: Scripted) -> tuple[str, list[str]]:
+def examined(box: Box, name: str, after_s: float, witness: FakeWitness) -> tuple[str, list[str]]:
     devices, _ = begin(box, call_witness=witness)
     run_trial(box, devices, name, 11)
     box.clock.advance(after_s)
-    witness.faults = {name: MISSING}
+    witness.faults[name] = MISSING
     box.driver.end(11)
     devices.examine([name])
     box.clock.advance(10)
@@ -76,23 +56,23 @@ def examined(box: Box, name: str, after_s: float, witness: Scripted) -> tuple[st
     return told.fault, [fault.reason for fault in devices.told(Quarantined)]
 
 
-def test_a_trial_that_fails_at_once_is_not_to_blame_where_nobody_can_compute(box: Box) -> None:
-    witness, name = Scripted(box), box.gpus[0].uuid
+def test_a_trial_that_fails_at_once_is_not_to_blame_where_nobody_can_compute(
+    box: Box, witness: FakeWitness
+) -> None:
+    name = box.gpus[0].uuid
     fault, reasons = examined(box, name, 5.0, witness)
     assert fault == f"GPU 0: {MISSING}"
     assert reasons == [f"GPU 0: {MISSING}"]
     assert len(witness.called) == 2
 
 
-def test_one_that_has_trained_for_long_failed_by_itself(box: Box) -> None:
-    witness = Scripted(box)
+def test_one_that_has_trained_for_long_failed_by_itself(box: Box, witness: FakeWitness) -> None:
     assert examined(box, box.gpus[0].uuid, 100.0, witness) == ("", [])
     assert len(witness.called) == 1, "before the first launch alone"
 
 
-def test_a_strangers_gpu_is_not_touched(box: Box) -> None:
+def test_a_strangers_gpu_is_not_touched(box: Box, witness: FakeWitness) -> None:
     box.driver.start(box.gpus[0], 99, GIB, user="alice", command="python hers.py", ours=False)
-    witness = Scripted(box)
     box.devices(call_witness=witness).open()
     assert witness.called == [(box.gpus[1].uuid,)]
 
