@@ -323,21 +323,23 @@ class ThisMachine:
 
 
 def ask_once(world: World, helper: Helper, question: Question, timeout_s: float) -> Any:
-    """Ask and wait. Raises NvmlError, and TimeoutError where no answer comes in time or the helper ends."""
+    """Ask and wait. Raises as ``answer_of`` does."""
     helper.ask(question)
-    until = world.now() + timeout_s
-    while True:
-        try:
-            answer = helper.take()
-        except EOFError:
-            raise TimeoutError from None
-        if answer is not None:
-            if isinstance(answer.value, Failed):
-                raise answer.value.error()
-            return answer.value
-        if world.now() >= until:
-            raise TimeoutError
-        world.wait([helper], until - world.now())
+    return answer_of(world, helper, world.now() + timeout_s)
+
+
+def answer_of(world: World, helper: Helper, until: float) -> Any:
+    """Wait for an answer. Raises NvmlError, and TimeoutError where none comes in time or the helper ends."""
+    try:
+        while (answer := helper.take()) is None:
+            if world.now() >= until:
+                raise TimeoutError("NVML did not answer")
+            world.wait([helper], until - world.now())
+    except EOFError:
+        raise TimeoutError("the process that asks NVML has ended") from None
+    if isinstance(answer.value, Failed):
+        raise answer.value.error()
+    return answer.value
 
 
 def main() -> None:

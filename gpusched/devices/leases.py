@@ -154,9 +154,13 @@ class Leases:
 
 
 def lock_path(folder: Path, uuid: str) -> Path:
-    """Return the lock file of a GPU. The name comes from the driver, but is not trusted for that."""
-    safe = "".join(c if c.isalnum() or c in "-." else "_" for c in uuid)
-    return folder / f"{safe}.lock"
+    """Return the lock file of a GPU."""
+    return folder / f"{file_name(uuid)}.lock"
+
+
+def file_name(uuid: str) -> str:
+    """Return a name for a GPU's files: its UUID comes from the driver, but is not trusted for that."""
+    return "".join(c if c.isalnum() or c in "-." else "_" for c in uuid)
 
 
 def _lock(descriptor: int, patient: bool) -> None:

@@ -25,12 +25,12 @@ from gpusched.devices.gpu import Gpu
 from gpusched.devices.helper import (
     Driver,
     Facts,
-    Failed,
     Found,
     Helper,
     Numbers,
     WhichDriver,
     World,
+    answer_of,
     ask_once,
 )
 from gpusched.devices.holders import Processes
@@ -197,20 +197,14 @@ def _find_boards(machine: Machine, count: int, processes: Processes, world: Worl
     deadline = world.now() + FIND_TIMEOUT_S
     found = []
     for index, helper in enumerate(helpers):
-        why = "NVML did not answer"
         try:
-            while (answer := helper.take()) is None and world.now() < deadline:
-                world.wait([helper], deadline - world.now())
-            if answer is not None and isinstance(answer.value, Found):
-                gpu, slices = answer.value.gpu, answer.value.slices
-                machine.watches[gpu.uuid] = Watch(gpu, helper, processes, world)
-                found.append((gpu, slices))
-                continue
-            why = str(answer.value.error()) if answer and isinstance(answer.value, Failed) else why
-        except EOFError:
-            why = "the process that asks NVML has ended"
-        machine.notes.append(f"GPU {index} is left out: {why}")
-        helper.kill()
+            answer: Found = answer_of(world, helper, deadline)
+        except (TimeoutError, NvmlError) as error:
+            machine.notes.append(f"GPU {index} is left out: {error}")
+            helper.kill()
+            continue
+        machine.watches[answer.gpu.uuid] = Watch(answer.gpu, helper, processes, world)
+        found.append((answer.gpu, answer.slices))
     found.sort(key=lambda pair: (pair[0].pci_bus_id.lower(), pair[0].index))
     machine.entries = [entry_of(gpu, slices) for gpu, slices in found]
 

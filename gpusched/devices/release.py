@@ -23,6 +23,7 @@ from pathlib import Path
 
 from gpusched.devices.gpu import Gpu, GpuUsage
 from gpusched.devices.holders import Holder
+from gpusched.devices.leases import file_name
 from gpusched.folder.files import private_folder, write_durably
 from gpusched.text import show_bytes
 
@@ -150,8 +151,7 @@ class BaselineFile:
         write_durably(self._path(gpu), text.encode())
 
     def _path(self, gpu: Gpu) -> Path:
-        safe = "".join(c if c.isalnum() or c in "-." else "_" for c in gpu.uuid)
-        return self._folder / f"{safe}.json"
+        return self._folder / f"{file_name(gpu.uuid)}.json"
 
 
 @dataclass(frozen=True, slots=True)
