@@ -229,11 +229,11 @@ class CudaDevices:
         if self._closed:
             return
         was_asked = self._hear()
+        self._tell_examinations()  # first: a trial that failed is told why, not killed for its GPU
         self._tell_faults()
         self._tell_releases()
         self._tell_recoveries()
         self._tell_readmissions()
-        self._tell_examinations()
         self._tell_strangers()
         for unit in self._units:
             unit.learn()
