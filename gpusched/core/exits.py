@@ -67,10 +67,12 @@ def _outgrow(state: State, trial: TrialRecord, event: TrialExited) -> After | No
     """Send a trial that ran out of memory to the next larger size, where its batch is split over more atoms.
 
     With the free atoms at once if they do; else it gives its own up, and what comes free is kept for it.
+    A trial that was to pause does, and has that size when it is resumed.
     """
     if not (event.outgrew and state.rules.splits_batch):
         return None
-    if trial.doom or _is_told_to_end(state, trial):
+    pauses = trial.after is not None and trial.after.state is S.PAUSED and not state.stopping
+    if trial.doom or (_is_told_to_end(state, trial) and not (pauses and state.rules.version >= 8)):
         return None
     most = min(state.devices.most, trial.most_atoms or state.devices.most)
     larger = state.rules.next_size(trial.atoms, most)
@@ -79,6 +81,8 @@ def _outgrow(state: State, trial: TrialRecord, event: TrialExited) -> After | No
     trial.least_atoms, trial.decided_at = larger, state.now
     first = (event.error or "out of memory").partition("\n")[0]
     why = f"tried again on {larger} atoms, since it needs more than {trial.atoms}: {first}"
+    if pauses:
+        return After(S.PAUSED, why)
     more = larger - trial.atoms - len(trial.reserved)
     if more > state.room(trial.devices):
         return After(S.STARTING, why)

@@ -288,6 +288,13 @@ def test_the_worst_make_room_for_a_trial_that_needs_more_atoms() -> None:
     script.exited(3, "finished").drop().released("d3").expect(launch(2, 2, "d3"))
 
 
+def test_a_trial_that_was_to_pause_and_runs_out_of_memory_is_tried_again() -> None:
+    """One that was to make room for another failed for good."""
+    script = outgrown(stages.pausing(splits_batch=True))
+    assert (script.trial(0).state, script.trial(0).least_atoms) == (S.PAUSED, 2)
+    assert outgrown(stages.pausing(splits_batch=True, version=7)).trial(0).state is S.FAILED
+
+
 def test_where_no_room_can_be_made_no_atom_is_kept_idle() -> None:
     """Two that need more atoms would else send each other away for ever."""
     script = Script(devices=3, splits_batch=True).wants(Start(1), Start(1)).start().drop()
