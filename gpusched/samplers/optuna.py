@@ -13,14 +13,16 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from gpusched.samplers.memory import Seen, Suggester
+from gpusched.samplers.study import Param, params_of
 from gpusched.space.forms import BITS, Choice, Const, Form, Range, Steps, same
-from gpusched.space.space import Space, flat
+from gpusched.space.space import flat
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
@@ -39,7 +41,7 @@ class _FromOptuna(Suggester):
         """Make Optuna's sampler."""
 
     @abstractmethod
-    def known(self, seen: Seen, params: dict[str, object]) -> FrozenTrial | None:
+    def known(self, seen: Seen) -> FrozenTrial | None:
         """Return what the study is to know of a trial; None: nothing."""
 
     def suggest(self, n: int, seen: Sequence[Seen], random: Random) -> Mapping[str, object]:
@@ -47,7 +49,7 @@ class _FromOptuna(Suggester):
             sampler=self.sampler(random.getrandbits(32)), direction="maximize"
         )
         for trial in seen:
-            known = self.known(trial, _params(self.space, trial.hparams))
+            known = self.known(trial)
             if known is not None:
                 study.add_trial(known)
         asked = study.ask()
@@ -63,10 +65,8 @@ class _FromOptuna(Suggester):
 
         return self.space.fill(choose)
 
-    def frozen(self, params: dict[str, object], **about: object) -> FrozenTrial:
-        return create_trial(
-            params=params, distributions=_distributions(self.space, params), **about
-        )
+    def frozen(self, seen: Seen, state: TrialState, **about: Any) -> FrozenTrial:
+        return create_trial(state=state, **params_of(self.space, seen.hparams, _param), **about)
 
 
 class Tpe(_FromOptuna):
@@ -77,14 +77,12 @@ class Tpe(_FromOptuna):
             seed=seed, n_startup_trials=0, multivariate=True, group=True, constant_liar=True
         )
 
-    def known(self, seen: Seen, params: dict[str, object]) -> FrozenTrial | None:
+    def known(self, seen: Seen) -> FrozenTrial | None:
         if seen.state == "completed":
-            return self.frozen(params, state=TrialState.COMPLETE, value=seen.score)
+            return self.frozen(seen, TrialState.COMPLETE, value=seen.score)
         if seen.curve:
-            return self.frozen(
-                params, state=TrialState.PRUNED, intermediate_values=dict(seen.curve)
-            )
-        return self.frozen(params, state=TrialState.RUNNING) if seen.state != "failed" else None
+            return self.frozen(seen, TrialState.PRUNED, intermediate_values=dict(seen.curve))
+        return self.frozen(seen, TrialState.RUNNING) if seen.state != "failed" else None
 
 
 class Gp(_FromOptuna):
@@ -110,10 +108,10 @@ class Gp(_FromOptuna):
         made._n_local_search = 3
         return made
 
-    def known(self, seen: Seen, params: dict[str, object]) -> FrozenTrial | None:
+    def known(self, seen: Seen) -> FrozenTrial | None:
         if seen.score is None:
             return None
-        return self.frozen(params, state=TrialState.COMPLETE, value=seen.score)
+        return self.frozen(seen, TrialState.COMPLETE, value=seen.score)
 
 
 def _until(trial: Seen, step: int) -> Seen:
@@ -158,28 +156,12 @@ class CmaEs(Suggester):
         return self.space.nested({path: _at(forms[path], float(x)) for path, x in asked})
 
 
-def _params(space: Space, hparams: Mapping[str, object]) -> dict[str, object]:
-    """Return a configuration as Optuna's parameters."""
-    found: dict[str, object] = {}
-    for path, value in flat(hparams, space.leaves).items():
-        form = space.leaves[path].form
-        if isinstance(form, Choice):
-            places = (place for place, option in enumerate(form.values) if same(option, value))
-            found[".".join(path)] = next(places)
-        elif form is not None and not isinstance(form, Const):
-            found[".".join(path)] = _quantile(form, value)
-    return found
-
-
-def _distributions(space: Space, params: Mapping[str, object]) -> dict[str, BaseDistribution]:
-    found: dict[str, BaseDistribution] = {}
-    for path, leaf in space.leaves.items():
-        name = ".".join(path)
-        if name in params and isinstance(leaf.form, Choice):
-            found[name] = CategoricalDistribution(range(len(leaf.form.values)))
-        elif name in params:
-            found[name] = _QUANTILE
-    return found
+def _param(form: Form, value: Any) -> Param:
+    """Return a value as the samplers have it: its place in a choice, or its quantile."""
+    if isinstance(form, Choice):
+        place = next(n for n, option in enumerate(form.values) if same(option, value))
+        return place, CategoricalDistribution(range(len(form.values)))
+    return _quantile(form, value), _QUANTILE
 
 
 def _at(form: Form, quantile: float) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,9 @@ from gpusched.errors import InputError
 from gpusched.space.forms import Choice, Const, Form, Range, Steps, same
 from gpusched.space.space import Space, flat
 from gpusched.text import show
+
+Param = tuple[Any, BaseDistribution]
+"""A value as Optuna has it, and what it was drawn from."""
 
 #: A file with one of these names becomes an SQLite database, any other one a journal of Optuna.
 SQLITE = (".db", ".sqlite", ".sqlite3")
@@ -76,12 +79,10 @@ def _frozen(trial: Exported, mode: str, space: Space) -> FrozenTrial:
     if state is TrialState.COMPLETE and not metrics:
         state = TrialState.FAIL
     best = (max(metrics) if mode == "max" else min(metrics)) if metrics else None
-    params, distributions = _params(space, trial.hparams)
     frozen = create_trial(
         state=state,
         value=best if state is TrialState.COMPLETE else None,
-        params=params,
-        distributions=distributions,
+        **params_of(space, trial.hparams, _param),
         user_attrs={"trial": trial.trial, "state": trial.state, "best": best, **trial.notes},
         intermediate_values=dict(trial.curve),
     )
@@ -96,21 +97,22 @@ def _local(at_s: float) -> datetime:
     return datetime.fromtimestamp(at_s, UTC).astimezone().replace(tzinfo=None)
 
 
-def _params(
-    space: Space, hparams: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, BaseDistribution]]:
-    params: dict[str, Any] = {}
-    distributions: dict[str, BaseDistribution] = {}
+def params_of(
+    space: Space, hparams: Mapping[str, Any], param: Callable[[Form, Any], Param]
+) -> dict[str, dict[str, Any]]:
+    """Return ``params`` and ``distributions`` of a configuration, as ``create_trial`` takes them."""
+    found: dict[str, Param] = {}
     for path, value in flat(hparams, space.leaves).items():
         leaf = space.leaves.get(path)
-        if leaf is None or leaf.form is None or isinstance(leaf.form, Const):
-            continue
-        name = ".".join(path)
-        params[name], distributions[name] = _param(leaf.form, value)
-    return params, distributions
+        if leaf is not None and leaf.form is not None and not isinstance(leaf.form, Const):
+            found[".".join(path)] = param(leaf.form, value)
+    return {
+        "params": {name: value for name, (value, _) in found.items()},
+        "distributions": {name: distribution for name, (_, distribution) in found.items()},
+    }
 
 
-def _param(form: Form, value: Any) -> tuple[Any, BaseDistribution]:
+def _param(form: Form, value: Any) -> Param:
     if isinstance(form, Choice):
         place = next(n for n, option in enumerate(form.values) if same(option, value))
         options = _options(form.values)
