@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from gpusched.core.events import (
     ExperimentStarted,
 )
 from gpusched.core.experiment import Experiment
-from gpusched.core.policy import NO_STEP_FITS, Policy, TrialView, View
+from gpusched.core.policy import NO_STEP_FITS, Policy
 from gpusched.core.state import State
 from gpusched.driver.assemble import assemble, read_recipe
 from gpusched.driver.loop import replay
@@ -106,7 +106,7 @@ class Recorded:
             options = complete_options(question.policy, self.recipe.policy_options)
             other = policies.make(question.policy, options)
             self._require(other, question)
-            search.policy = _Watched(own, other)
+            let_watch(own, other)
         replay(search, self._with_spares(question.atoms))
         search.policy = other or own
         return search
@@ -134,44 +134,27 @@ class Recorded:
             yield entry
 
 
-class _Watched(Policy):
-    """The recorded policy; another one sees what it sees, to take over later. What the other decides is dropped."""
+def let_watch(own: Policy, other: Policy) -> None:
+    """Show ``other`` what ``own`` sees of trials from now on, to take over later; what ``other`` decides is dropped.
 
-    def __init__(self, own: Policy, other: Policy) -> None:
-        super().__init__(own.options)
-        self._own, self._other = own, other
+    An answer raises InputError where ``other`` cannot make sense of what it sees.
+    """
 
-    def on_report(self, view: View, trial: TrialView) -> Any:
-        self._show(self._other.on_report, view, trial)
-        return self._own.on_report(view, trial)
+    def watched(decide: Callable[..., Any], show: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(*seen: Any) -> Any:
+            try:
+                show(*seen)
+            except Exception as error:
+                raise InputError(
+                    f"--policy {other.name}: plans a search from its beginning and cannot take over one that "
+                    f"{own.name} began ({type(error).__name__})"
+                ) from error
+            return decide(*seen)
 
-    def on_capacity(self, view: View) -> Any:
-        return self._own.on_capacity(view)
+        return answer
 
-    def on_start(self, view: View, trial: TrialView) -> None:
-        self._show(self._other.on_start, view, trial)
-        self._own.on_start(view, trial)
-
-    def on_exit(self, view: View, trial: TrialView) -> Any:
-        self._show(self._other.on_exit, view, trial)
-        return self._own.on_exit(view, trial)
-
-    def _show(self, method: Callable[[View, TrialView], Any], view: View, trial: TrialView) -> None:
-        try:
-            method(view, trial)
-        except Exception as error:
-            raise InputError(
-                f"--policy {self._other.name}: plans a search from its beginning and cannot take over one that "
-                f"{self._own.name} began ({type(error).__name__})"
-            ) from error
-
-    def on_wake(self, view: View) -> Any:
-        return self._own.on_wake(view)
-
-    def on_forecast(
-        self, view: View, trial: TrialView, step: int, forecast: Mapping[str, float]
-    ) -> Any:
-        return self._own.on_forecast(view, trial, step, forecast)
+    for hook in ("on_report", "on_start", "on_exit"):
+        setattr(own, hook, watched(getattr(own, hook), getattr(other, hook)))
 
 
 def _leaves_for_want_of_time(state: State, entry: Entry) -> bool:

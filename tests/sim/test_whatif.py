@@ -9,18 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from gpusched import policies
 from gpusched.cli import main
 from gpusched.cli.whatif import lines, suggestion
+from gpusched.core.events import Tried
 from gpusched.driver.assemble import from_journal
 from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.sim.folder import simulate_into
 from gpusched.sim.physics import Delays, Incident
-from gpusched.sim.recorded import NO_CHANGE, Question, Recorded
+from gpusched.sim.recorded import NO_CHANGE, Question, Recorded, let_watch
 from gpusched.sim.setup import Setup
 from gpusched.sim.whatif import Search, miss, next_miss
 from gpusched.sim.workload import Synthetic
+from tests.policies.hand import Hand
 
 DEADLINE_S = 6.0
 DELAYS = Delays(launch_s=0.1, resize_s=0.2, save_s=0.05, exit_s=0.03, release_s=0.02)
@@ -83,6 +86,14 @@ def test_policies_that_cannot_take_over_say_why(recorded, other, why):
     _, folder = recorded
     with pytest.raises(InputError, match=why):
         search(folder).ask([Question(policy=other)], futures=20)
+
+
+def test_a_policy_answers_as_it_did_while_another_one_watches():
+    """Also where a person asked for a configuration: ``fifo`` starts it on its own number of atoms."""
+    hand = Hand("fifo", {"atoms": 2}, atoms=4, configurations=1)
+    let_watch(hand.policy, policies.make("asha", {}))
+    hand.send(Tried(at=0.0, hparams={"n": 9}))
+    assert [hand.atoms(trial) for trial in hand.live] == [2, 2]
 
 
 def test_the_same_question_has_the_same_answer(recorded):
