@@ -13,7 +13,7 @@ from typing import Any
 
 from gpusched.folder.lock import Fence
 from gpusched.folder.reports import ReportLog
-from gpusched.protocol import GO, Go, Metric, Report
+from gpusched.protocol import GO, Go, Metric, Remark, Report
 from gpusched.worker.channel import Channel
 from gpusched.worker.checkpoint import Restorable
 from gpusched.worker.context import Context
@@ -152,4 +152,4 @@ class Backing:
         """Tell whoever looks at the trial's log, and whoever looks at the search."""
         say(text)
         if self._channel is not None:
-            self._channel.remark(text)
+            self._channel.tell(Remark(text[:2000]))

@@ -127,17 +127,11 @@ class Channel:
             if not self.connect() or not self._send(data):
                 self._unsent = data
 
-    def remark(self, text: str) -> None:
-        """Have the daemon show a sentence; lost if the daemon is away."""
+    def tell(self, frame: Remark | Handed | Waits) -> None:
+        """Tell the daemon something that is of no use later; lost if the daemon is away."""
         with self._lock:
             if self.connect():
-                self._send(encode(Remark(text[:2000])))
-
-    def handed(self, handed: Handed) -> None:
-        """Tell of a checkpoint in memory for the next incarnation; of no use later."""
-        with self._lock:
-            if self.connect():
-                self._send(encode(handed))
+                self._send(encode(frame))
 
     def wait_to_restore(self) -> Restore | None:
         """Say that all ranks wait, and wait as long as it takes; None if the daemon is not there."""
@@ -147,12 +141,6 @@ class Channel:
                     self._is_awaited = False
                     return frame
         return None
-
-    def wait_at_gpu(self) -> None:
-        """Say that the ranks can do no more without their GPUs."""
-        with self._lock:
-            if self.connect():
-                self._send(encode(Waits(at_gpu=True)))
 
     def close(self) -> None:
         """Close this process's copy of the line."""

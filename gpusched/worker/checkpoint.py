@@ -339,18 +339,13 @@ def _seal_folder(checkpoint: Path, name: str) -> dict[str, dict[str, Any]]:
         if path.is_dir():
             entries.update(_seal_folder(checkpoint, inside))
         elif path.is_file():
-            entries[inside] = _seal_file(path)
+            with path.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+                entries[inside] = {"sha256": sha256, **_stamped(file.fileno())}
         else:
             path.unlink()  # a socket or a pipe holds nothing
     sync(checkpoint / name)
     return entries
-
-
-def _seal_file(path: Path) -> dict[str, Any]:
-    """Sync and hash a file that the script has written; its manifest entry."""
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"sha256": sha256, **_stamped(file.fileno())}
 
 
 def _stamped(descriptor: int) -> dict[str, Any]:

@@ -104,7 +104,9 @@ def _scheduled(environment: Mapping[str, str], defaults: Mapping[str, object] | 
     paths = experiment.trial(trial)
     drawn = _read(paths.hparams)
     world_size = _number(environment, "WORLD_SIZE", 1)
-    settings = _settings(_read(experiment.worker))
+    known = {field.name for field in fields(Settings)}
+    given = _read(experiment.worker)
+    settings = Settings(**{name: value for name, value in given.items() if name in known})
     is_rehearsal = bool(environment.get("GPUSCHED_REHEARSAL"))
     return Context(
         launcher="gpusched",
@@ -171,11 +173,6 @@ def _own_options(arguments: Sequence[str]) -> tuple[list[str], dict[str, int]]:
             del rest[position : position + taken]
             break
     return list(rest), own
-
-
-def _settings(values: Mapping[str, Any]) -> Settings:
-    known = {field.name for field in fields(Settings)}
-    return Settings(**{name: value for name, value in values.items() if name in known})
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from gpusched.protocol import Handed
+from gpusched.protocol import Handed, Waits
 from gpusched.worker import endings
 from gpusched.worker.channel import Channel
 from gpusched.worker.context import uses_cuda
@@ -89,7 +89,10 @@ class Snapshot:
         }
         with config.patch(how):  # type: ignore[attr-defined]
             torch.save(state, cast(BinaryIO, self))  # all it needs is write and flush
-        return self._view()
+        os.ftruncate(self._file, self._end)  # a reader finds one archive, and nothing behind
+        if self._map is None or len(self._map) != self._end:
+            self._map = mmap.mmap(self._file, self._end, mmap.MAP_SHARED, mmap.PROT_READ)
+        return memoryview(self._map)
 
     def make_room(self, size: int) -> None:
         """Have ``size`` bytes of memory ready for the next snapshot; takes a while, and may be done beside training."""
@@ -120,13 +123,6 @@ class Snapshot:
                 self._file = os.memfd_create(self._name)
             except OSError as error:
                 raise MemoryError(f"no room for a snapshot: {error}") from None
-
-    def _view(self) -> memoryview:
-        """Return the whole snapshot, cut to its end: a reader of the memory finds one archive, and nothing behind."""
-        os.ftruncate(self._file, self._end)
-        if self._map is None or len(self._map) != self._end:
-            self._map = mmap.mmap(self._file, self._end, mmap.MAP_SHARED, mmap.PROT_READ)
-        return memoryview(self._map)
 
 
 class Outbox:
@@ -228,7 +224,7 @@ class Successor:
         def wait_and_touch() -> None:
             self._refuse_early_touch()
             if self._channel is not None and not self.is_confirmed:
-                self._channel.wait_at_gpu()
+                self._channel.tell(Waits(at_gpu=True))
             self.confirm()
             torch.cuda._lazy_init = touch
             touch()

@@ -78,14 +78,10 @@ class Clock:
         """``global_batches``: the global batch in base batches; how many steps make a report depends on it."""
         self.source: Callable[[], float] | None = None
         self.frozen = False
-        self._global_batches = global_batches
+        self.global_batches = global_batches
         self._reports = 0
         self._steps = 0
         self._steps_per_report = 0.0
-
-    def fix_global_batch(self) -> None:
-        """Count as with one base batch in a global batch."""
-        self._global_batches = 1.0
 
     def step_taken(self) -> None:
         self._steps += 1
@@ -98,12 +94,12 @@ class Clock:
     def state_dict(self) -> dict[str, float]:
         return {
             "reports": self._reports,
-            "base_steps_per_report": self._steps_per_report * self._global_batches,
+            "base_steps_per_report": self._steps_per_report * self.global_batches,
         }
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         self._reports = int(state["reports"])
-        self._steps_per_report = state["base_steps_per_report"] / self._global_batches
+        self._steps_per_report = state["base_steps_per_report"] / self.global_batches
 
     def epochs(self) -> float:
         if self.source is not None:

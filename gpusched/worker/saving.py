@@ -245,7 +245,7 @@ class Saver:
         parts = [bytes(cast(memoryview, view)) for view in views]
         parcel = self._outbox.pack(draft.step, self._snapshot.file, draft.iteration, parts)
         if parcel is not None:
-            self._channel.handed(parcel)
+            self._channel.tell(parcel)
             failpoints.reach("handover.told")
 
     def _commit(self, draft: _Draft, *, is_behind: bool = False) -> bool:
@@ -253,7 +253,8 @@ class Saver:
         if self._store is None:
             return False
         if is_behind:
-            _let_training_go_first()
+            with suppress(OSError, AttributeError):  # training goes first on the rank's core
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         try:
             size = self._store.write(draft.step, draft.files, draft.facts, draft.script_folder)
         except OSError as error:
@@ -268,12 +269,6 @@ class Saver:
     def _complain(self, what: str, error: OSError) -> None:
         why = error.strerror or error
         say(f"no checkpoint of {what}: {why} ({self._folder}); training goes on")
-
-
-def _let_training_go_first() -> None:
-    """Give this thread, and those it starts, what the training leaves of the rank's core."""
-    with suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
 
 
 def _file_names(ranks: int) -> tuple[str, ...]:

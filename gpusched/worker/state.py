@@ -145,7 +145,13 @@ def portable(value: Any, path: str) -> Any:
         return items
     if isinstance(value, (list, tuple, set, frozenset)):
         parts = [portable(part, f"{path}[{number}]") for number, part in enumerate(value)]
-        return tuple(parts) if isinstance(value, tuple) else set(parts) if _is_set(value) else parts
+        return (
+            tuple(parts)
+            if isinstance(value, tuple)
+            else parts
+            if isinstance(value, list)
+            else set(parts)
+        )
     if type(value).__module__ == "numpy":
         if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
             return portable(value.item(), path)
@@ -205,10 +211,6 @@ def _moved(state: Any, now: Any) -> Any:
     if type(state) in (list, tuple) and isinstance(now, (list, tuple)) and len(now) == len(state):
         return type(state)(map(_moved, state, now))
     return state
-
-
-def _is_set(value: object) -> bool:
-    return isinstance(value, (set, frozenset))
 
 
 def _key(key: Any, path: str) -> Any:

@@ -92,7 +92,7 @@ class Training:
             )
         self.global_batches = 1
         self._is_fixed = True
-        self.clock.fix_global_batch()
+        self.clock.global_batches = 1
 
     def epochs_seen(self) -> float:
         """Epochs trained on, with a fraction, by the first loader."""

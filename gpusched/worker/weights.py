@@ -49,12 +49,6 @@ def tagged(batch: Any, weight: float) -> Any:
     return batch
 
 
-def weight_of(arguments: Any, otherwise: float) -> float:
-    """Return the weight of the batch that the first tagged tensor among a model's arguments is of."""
-    found = (getattr(tensor, _TAG, None) for tensor in _tensors(arguments))
-    return next((weight for weight in found if weight is not None), otherwise)
-
-
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
@@ -99,7 +93,8 @@ def weigh_outputs(model: nn.Module, weight: BatchWeight) -> None:
     def hook(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> Any:
         if not torch.is_grad_enabled():
             return None
-        value = weight_of((arguments, keywords), weight.value)
+        tags = (getattr(tensor, _TAG, None) for tensor in _tensors((arguments, keywords)))
+        value = next((tag for tag in tags if tag is not None), weight.value)
         return None if value == 1.0 else scale_gradient(output, value)
 
     model.register_forward_hook(hook, with_kwargs=True)

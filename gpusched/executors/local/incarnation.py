@@ -18,11 +18,10 @@ from gpusched.executors.hub import Hub, Timers
 from gpusched.executors.local.settings import Limits
 from gpusched.executors.peer import Peer
 from gpusched.folder.paths import TrialPaths
-from gpusched.folder.reports import reports_after
 from gpusched.processes.claim import Claim, make_claim, read_claim
-from gpusched.processes.identity import Identity, open_pidfd, send_signal
+from gpusched.processes.identity import Identity, open_pidfd
 from gpusched.processes.outcome import read_exit
-from gpusched.protocol import Answer, Counts, Exit, Go, LaunchSpec, Report, StopTree
+from gpusched.protocol import Answer, Counts, Exit, Go, LaunchSpec, StopTree
 
 if TYPE_CHECKING:
     from gpusched.executors.local.prestart import Prestart
@@ -84,12 +83,6 @@ class Incarnation:
 
     # ------------------------------------------------------------------ reports
 
-    def missed_reports(self, before: int | None = None) -> Iterator[Report]:
-        """Read the reports in the trial's own file that have not come in."""
-        for report in reports_after(self.paths.reports, self.last_seq):
-            if before is None or report.seq < before:
-                yield report
-
     def reply_to(self, seq: int) -> Answer:
         """Word the answer to a report: what was asked for, or to go on."""
         trains_on = self.trains_on
@@ -144,9 +137,6 @@ class Incarnation:
             self.shim_peer.send(StopTree(self.stop_grace_s, self.stacks))
         if self.prestart is not None and self.prestart.is_due:
             self.shim_peer.send(Counts())
-
-    def signal_shim(self, number: int) -> bool:
-        return self.shim is not None and send_signal(self.shim, number)
 
     def hang_up(self, hub: Hub) -> None:
         """Stop watching the shim and close both lines, without a call of ``on_end``."""

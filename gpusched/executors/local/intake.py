@@ -18,6 +18,7 @@ from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.prestart import Prestarts
 from gpusched.executors.local.stopping import Stopping
 from gpusched.executors.peer import Peer
+from gpusched.folder.reports import reports_after
 from gpusched.processes.identity import Identity
 from gpusched.protocol import (
     Answer,
@@ -134,7 +135,9 @@ class Intake:
 
     def catch_up(self, incarnation: Incarnation, before: int | None = None) -> None:
         """Take from the trial's own file the reports that did not come in."""
-        for report in incarnation.missed_reports(before):
+        for report in reports_after(incarnation.paths.reports, incarnation.last_seq):
+            if before is not None and report.seq >= before:
+                continue
             if report.incarnation < incarnation.number:
                 continue  # of a node that was given up, and wrote when it woke up
             if report.seq > incarnation.last_seq + 1:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
 
 from gpusched.core.events import DeviceQuarantined, DeviceReadmitted, DevicesReleased
 from gpusched.devices.base import (
@@ -24,6 +23,7 @@ from gpusched.devices.base import (
     Strangers,
 )
 from gpusched.executors.hub import Timers
+from gpusched.processes.claim import Hunt
 
 HUNT_EVERY_S = 0.5
 LATE_HUNT_EVERY_S = 5.0
@@ -31,16 +31,6 @@ LATE_HUNT_EVERY_S = 5.0
 Happening = DevicesReleased | DeviceQuarantined | DeviceReadmitted
 Answered = Callable[[str], None]
 """Gets why not, or an empty text."""
-
-
-class Survivors(Protocol):
-    """Processes of ours that even SIGKILL has not ended yet."""
-
-    def round(self) -> int:
-        """Kill again; how many are left."""
-        ...
-
-    def describe(self) -> str: ...
 
 
 class Inventory:
@@ -60,7 +50,7 @@ class Inventory:
         self._say = say
         self._limit_s = limit_s
         self._listed: tuple[Device, ...] | None = None
-        self._survivors: dict[str, Survivors] = {}
+        self._survivors: dict[str, Hunt] = {}
         self._blocked: dict[str, float] = {}
         self._strangers: dict[str, tuple[str, ...]] = {}
         self._examining: dict[tuple[str, ...], list[Answered]] = {}
@@ -77,7 +67,7 @@ class Inventory:
     # ------------------------------------------------------------------ requests
 
     def confirm_release(self, devices: Sequence[str]) -> None:
-        """Release a trial's devices, or give them up, once nothing of the trial is left but perhaps ``Survivors``."""
+        """Release a trial's devices, or give them up, once nothing of the trial is left but perhaps survivors."""
         held = [name for name in devices if name in self._survivors]
         if free := [name for name in devices if name not in held]:
             self._devices.confirm_release(free, self._limit_s)
@@ -86,7 +76,7 @@ class Inventory:
                 self._blocked[name] = self._now() + self._limit_s
                 self._hunt(name, self._blocked[name])
 
-    def hold(self, devices: Sequence[str], survivors: Survivors) -> None:
+    def hold(self, devices: Sequence[str], survivors: Hunt) -> None:
         """Hold devices back: none is released while some of ``survivors`` are left."""
         self._survivors.update(dict.fromkeys(devices, survivors))
 

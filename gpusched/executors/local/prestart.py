@@ -183,8 +183,7 @@ class Prestarts:
         if prestart is None or prestart.is_due:
             self._restore(incarnation, Restore())
             return
-        prestart.stage, prestart.delays_yield = Stage.READY, False
-        self._setup_s = 0.5 * (self._setup_s + self._timers.now() - prestart.sent_at)
+        self._note_set_up(prestart, Stage.READY)
         self._hand_over(incarnation, prestart)
 
     def handed(self, before: Incarnation, handed: Handed) -> None:
@@ -197,9 +196,11 @@ class Prestarts:
     def at_gpu(self, incarnation: Incarnation) -> None:
         """Let the incarnation before leave: the ranks of this prestart can do no more without their GPUs."""
         prestart = incarnation.prestart
-        if prestart is None or prestart.is_due or prestart.stage is not Stage.SETTING_UP:
-            return
-        prestart.stage, prestart.delays_yield = Stage.AT_GPU, False
+        if prestart is not None and not prestart.is_due and prestart.stage is Stage.SETTING_UP:
+            self._note_set_up(prestart, Stage.AT_GPU)
+
+    def _note_set_up(self, prestart: Prestart, stage: Stage) -> None:
+        prestart.stage, prestart.delays_yield = stage, False
         self._setup_s = 0.5 * (self._setup_s + self._timers.now() - prestart.sent_at)
 
     def _hand_over(self, incarnation: Incarnation, prestart: Prestart) -> None:
@@ -230,7 +231,8 @@ class Prestarts:
         assert incarnation.prestart is not None
         incarnation.last_seq, incarnation.saved_step = before.last_seq, before.saved_step
         if self._devices.kind == "cuda":
-            self._timers.after(RELEASE_PATIENCE_S, partial(self._in_the_way, incarnation))
+            late = f"their GPUs are not released after {RELEASE_PATIENCE_S:.0f} s"
+            self._timers.after(RELEASE_PATIENCE_S, partial(self._give_up, incarnation, late))
         restored = incarnation.prestart.restored_step
         if restored is not None and restored not in (saved_step, before.saved_step):
             self._drop(incarnation)
@@ -239,20 +241,14 @@ class Prestarts:
 
     def _overdue(self, incarnation: Incarnation) -> None:
         prestart = incarnation.prestart
-        assert prestart is not None
-        if (
-            self._roster.prestarted.get(incarnation.trial) is incarnation
-            and prestart.stage is Stage.SETTING_UP
-        ):
+        if prestart is not None and prestart.stage is Stage.SETTING_UP:
             waited_s = self._timers.now() - prestart.sent_at
-            self._failed(incarnation, f"they are not set up after {waited_s:.0f} s")
-            self._drop(incarnation)
+            self._give_up(incarnation, f"they are not set up after {waited_s:.0f} s")
 
-    def _in_the_way(self, incarnation: Incarnation) -> None:
-        """Drop a prestart whose GPUs are not released: something of it may be on them."""
+    def _give_up(self, incarnation: Incarnation, why: str) -> None:
+        """Drop a prestart that is late, or in the way of a release: something of it may be on the GPUs."""
         if self._roster.prestarted.get(incarnation.trial) is incarnation:
-            late = f"their GPUs are not released after {RELEASE_PATIENCE_S:.0f} s"
-            self._failed(incarnation, late)
+            self._failed(incarnation, why)
             self._drop(incarnation)
 
     def _failed(self, incarnation: Incarnation, why: str, *, by_itself: bool = True) -> None:

@@ -21,7 +21,7 @@ from gpusched.executors.local.inventory import Inventory
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.server import Server
 from gpusched.processes.claim import Hunt
-from gpusched.processes.identity import Identity
+from gpusched.processes.identity import Identity, send_signal
 
 _SERVER_PATIENCE_S = 5.0
 _HUNT_EVERY_S = 0.05
@@ -86,8 +86,8 @@ class Stopping:
 
     def kill_shim(self, incarnation: Incarnation) -> None:
         """End a shim that does not do as it was told; the processes it owned are then hunted."""
-        if self._roster.has(incarnation):
-            incarnation.signal_shim(signal.SIGKILL)
+        if self._roster.has(incarnation) and incarnation.shim is not None:
+            send_signal(incarnation.shim, signal.SIGKILL)
 
     def shim_gone(self, incarnation: Incarnation) -> None:
         """Deal with the end of a shim: the server, or else the daemon, kills what is left."""
