@@ -22,6 +22,8 @@ from gpusched.worker.endings import PACKAGE
 
 _LIBRARIES = (PACKAGE, f"{os.path.dirname(os.__file__)}/", "<")  # noqa: PTH120 - a prefix of texts
 _PLAIN = (type(None), bool, int, float, str, bytes, type, ModuleType)
+_LOCALS = {"locals", "vars", "eval", "exec"}
+"""Names of calls that may give a function its ``locals()``; before Python 3.13 a look at them would change that."""
 _VISITED_MAX, _ELEMENTS_MAX, _DEPTH = 5_000, 200, 4
 _TENSORS, _VALUES = 16, 256
 _LOOKS, _STILL_MAX, _MOVES_MAX, _STEPS_MAX, _HITS = 5, 4, 8, 10_000, 2
@@ -196,7 +198,7 @@ def _names(frame: FrameType | None) -> Iterator[tuple[str, Any]]:
     while frame is not None:
         code = frame.f_code
         if _is_of_script(code.co_filename):
-            if code.co_flags & CO_OPTIMIZED:
+            if code.co_flags & CO_OPTIMIZED and not _LOCALS & set(code.co_names):
                 names = frame.f_locals
                 yield from list(names.items())
                 if sys.version_info < (3, 13):

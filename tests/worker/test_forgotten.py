@@ -250,3 +250,23 @@ def test_an_average_that_a_checkpoint_holds_is_not_forgotten() -> None:
 
     tracked = {"model": model, "trial.state": state}
     assert report_six_times(keeper, tracked, copy_after_every_report) is None
+
+
+def test_a_look_leaves_the_locals_of_the_script_as_they_are() -> None:
+    def script(rate: float) -> dict[str, Any]:
+        options = locals()
+        model = small_net()
+        AtWork().look_for_averages({"model": model})
+        return dict(options)
+
+    assert script(0.1) == {"rate": 0.1}
+    died = []
+
+    class Batch:
+        def __del__(self) -> None:
+            died.append(True)
+
+    batch, model = Batch(), small_net()
+    AtWork().look_for_averages({"model": model})
+    del batch
+    assert died, "a local that the script deletes must not live on"
