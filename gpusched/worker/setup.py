@@ -10,6 +10,7 @@ import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
+from gpusched.worker.backing import Backing
 from gpusched.worker.context import Context, take_gpu
 from gpusched.worker.group import Group
 from gpusched.worker.hparams import HParams
@@ -31,18 +32,15 @@ class Setup(ABC):
         self._context = context
         self._pid = -1 if context.is_helper else os.getpid()
         self._group = group
-        self._usage = Usage(context, group, self._remark)
+        self._usage = Usage(context, group, lambda text: self._backing.remark(text))
         self._training = Training(context, self._usage)
+        self._backing = Backing(context, group, self._training)
         self._weight: Any = None
         self._device: torch.device | None = None
 
     @abstractmethod
     def _arrive(self) -> None:
         """Find out where training stands, which matters from here on."""
-
-    @abstractmethod
-    def _remark(self, text: str) -> None:
-        """Tell whoever looks at the search."""
 
     @property
     def hparams(self) -> HParams:

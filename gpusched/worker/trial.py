@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.worker import rng
-from gpusched.worker.backing import Backing
 from gpusched.worker.checkpoint import Checkpoint, Restorable
 from gpusched.worker.context import Context
 from gpusched.worker.endings import say
@@ -32,7 +31,6 @@ class Trial(Setup):
 
     def __init__(self, context: Context, group: Group) -> None:
         super().__init__(context, group)
-        self._backing = Backing(context, group, self._training)
         self._leaving = self._backing.leaving
         self._checkpoint: Restorable | None = None
         self._step_before = 0
@@ -315,9 +313,6 @@ class Trial(Setup):
                 f"epoch + 1"
             )
         return int(step)
-
-    def _remark(self, text: str) -> None:
-        self._backing.remark(text)
 
     def _done(self, limit: int | None) -> bool:
         most = self._context.settings.max_steps
