@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gpusched.sim.single import Result
     from gpusched.sim.study import Row
 
-
 _DELAYS = {
     "launch": "from a first launch to the first step",
     "resize": "from a later launch to the first step",
@@ -37,8 +36,6 @@ _TROUBLE = {
     "--hang P": "chance that a trial hangs, in each step",
     "--quarantine P": "chance of a quarantine, at each release",
 }
-
-
 _CURVES = "linear (default), sqrt, none, resnet18, resnet50, resnet101, shufflenet, or 2:1.9,4:3.6"
 _TARGET = "metric that is good enough: a run ends when a trial reaches it"
 _POOL = "elastic: atoms are rented and paid for by use"
