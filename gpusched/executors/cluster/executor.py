@@ -295,7 +295,7 @@ class ClusterExecutor(LiveBase):
 
 
 def make(setting: Setting) -> ClusterExecutor:
-    """The cluster's executor, at the address that the recipe names. Raises GpuschedError."""
+    """Make the executor for the cluster that the recipe names. Raises GpuschedError."""
     recipe = setting.recipe
     assert recipe.cluster is not None
     bootstrap = bootstrap_for(recipe.cluster, setting.paths.root, insecure=recipe.insecure_cluster)

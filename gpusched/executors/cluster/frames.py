@@ -28,7 +28,7 @@ EVENTS_MAX = CLIENT_FRAME_BYTES // (2 * REPORT_LIMIT_BYTES)
 
 
 class NodeHello(Frame, tag="node"):
-    """The process of this node speaks on this connection.
+    """First frame of a node's process.
 
     ``process``: a number of its own, drawn at its start; ``version``: of its gpusched.
     """
@@ -39,7 +39,7 @@ class NodeHello(Frame, tag="node"):
 
 
 class Joined(Frame, tag="joined"):
-    """The node's devices are open. ``proof``: the text of the file that the node wrote into the shared folder.
+    """Devices of the node, which are open. ``proof``: the text of the file that the node wrote into the shared folder.
 
     ``slowest_s``: how long that folder took over one operation.
     """
@@ -50,7 +50,7 @@ class Joined(Frame, tag="joined"):
 
 
 class Cannot(Frame, tag="cannot"):
-    """The node can run no trial, and why; from the daemon, that it does not take the node."""
+    """Reason why the node can run no trial; from the daemon, why the node is not taken."""
 
     why: str
 
@@ -83,7 +83,7 @@ class Said(Frame, tag="said"):
 
 
 class Answered(Frame, tag="answered"):
-    """The answer to ``Readmit``: why the device stays in quarantine, or an empty text."""
+    """Answer to ``Readmit``: why the device stays in quarantine, or an empty text."""
 
     device: str
     why: str
@@ -96,7 +96,7 @@ class Beat(Frame, tag="beat"):
 
 
 class Welcome(Frame, tag="welcome"):
-    """The daemon takes the node; ``recipe`` has the values of ``env``."""
+    """Answer of a daemon that takes the node; ``recipe`` has the values of ``env``."""
 
     recipe: dict[str, Any]
 
@@ -130,7 +130,7 @@ class Do(Frame, tag="do"):
 
 
 class Expect(Frame, tag="expect"):
-    """The next launch of a trial that leaves for a resize; None: it will not come (``Executor.expect``)."""
+    """Next launch of a trial that leaves for a resize; None: none comes (``Executor.expect``)."""
 
     trial: Count
     launch: Launch | None
@@ -158,7 +158,7 @@ class LetGo(Frame, tag="let_go"):
 
 
 class Bye(Frame, tag="bye"):
-    """The search is over: the node's process ends."""
+    """End of the search, and of the node's process."""
 
 
 from_stranger = decoder(NodeHello)

@@ -322,7 +322,7 @@ class Members:
                 self._quarantine(device.id, device.why_not)
 
     def _hung_up(self, node: Node) -> None:
-        """The line is gone: the node will dial again, or its process has died and another is started."""
+        """Have a node whose line is gone started again, in case its process has died; else the node dials by itself."""
         node.peer = None
         if node.state != "lost":
             node.state = "away"

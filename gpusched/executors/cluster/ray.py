@@ -45,13 +45,6 @@ T = TypeVar("T")
 _ADDRESS = re.compile(r"[^\s:/]+:[0-9]{1,5}|\[[0-9a-fA-F:]+\]:[0-9]{1,5}")
 
 
-class Survey(msgspec.Struct, frozen=True):
-    """All that Ray says about the nodes. ``waiting``: why a node offers nothing."""
-
-    offers: list[NodeOffer] = []
-    waiting: dict[str, str] = {}
-
-
 class NodeLook(msgspec.Struct, frozen=True):
     """A node's own description, for ``gpusched doctor``.
 
@@ -108,15 +101,10 @@ class RayBootstrap:
         if self._offers and self._bridge is None and time.monotonic() < self._join_at:
             return self._offers
         try:
-            survey = self._call("survey", {"lease_s": self._lease_s}, Survey)
+            self._offers = self._call("reserve", {"lease_s": self._lease_s}, list[NodeOffer])
         except DeviceError:
             if not self._offers:
                 raise
-            return self._offers
-        if not survey.offers and survey.waiting:
-            waits = "; ".join(f"{name}: {why}" for name, why in sorted(survey.waiting.items()))
-            raise DeviceError(f"no node of the Ray cluster at {self._address} is free: {waits}")
-        self._offers = survey.offers
         return self._offers
 
     def start(self, name: str, argv: list[str], env: dict[str, str]) -> None:
@@ -154,7 +142,7 @@ class RayBootstrap:
             self._join_at = time.monotonic() + AGAIN_S
             raise DeviceError(f"the Ray cluster at {self._address} is silent: {error}") from None
         if "error" in answer:
-            raise DeviceError(f"the Ray cluster at {self._address}: {call}: {answer['error']}")
+            raise DeviceError(f"the Ray cluster at {self._address}: {answer['error']}")
         return msgspec.convert(answer["result"], form)
 
     def _join(self, limit_s: float) -> _Bridge:

@@ -161,8 +161,8 @@ class Bridge:
             _, name, node = group["name"].split("/")
             self._names[node] = name
 
-    def survey(self, lease_s: float) -> Json:
-        """Reserve the devices of new nodes; return all offers, and why nodes wait."""
+    def reserve(self, lease_s: float) -> list[Json]:
+        """Reserve the devices of new nodes; return the offers of all. Raises Refused where no node is free."""
         alive = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
         for node in self._offers.keys() - alive.keys():
             del self._offers[node]
@@ -183,7 +183,10 @@ class Bridge:
                 self._offers[row["NodeID"]] = tried.result()
             except Exception as error:
                 waiting[self._names[row["NodeID"]]] = one_line(error)
-        return {"offers": list(self._offers.values()), "waiting": waiting}
+        if waiting and not self._offers:
+            reasons = "; ".join(f"{name}: {why}" for name, why in sorted(waiting.items()))
+            raise Refused(f"no node is free: {reasons}")
+        return list(self._offers.values())
 
     def _name(self, row: Json, alive: dict[str, Json]) -> None:
         """Name a node after its host; nodes that share a host take a part of their ids."""

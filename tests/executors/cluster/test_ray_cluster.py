@@ -162,7 +162,7 @@ def test_what_is_reserved_is_taken_for_other_jobs_until_it_is_given_back(
     assert len({offer.name for offer in offers}) == 2
     assert other_job(guarded, 2.0) == {"free": 0, "ran": False}
     late = RayBootstrap(guarded.address, tmp_path / "two")
-    with pytest.raises(DeviceError, match=r"no node .* is free: .*other jobs .* have its 2 GPUs"):
+    with pytest.raises(DeviceError, match=r"no node is free: .*other jobs .* have its 2 GPUs"):
         late.nodes()
     late.close()
     bootstrap.close()
