@@ -29,7 +29,7 @@ from gpusched.core.events import (
     UserAsked,
     Verb,
 )
-from gpusched.driver.loop import COMMIT_EVERY_S, Driver
+from gpusched.driver.loop import COMMIT_EVERY_S, SYNC_EVERY_S, Driver
 from gpusched.errors import Fenced
 from gpusched.executors.base import FOREVER
 from gpusched.journal.log import Journal
@@ -62,6 +62,27 @@ def test_an_answer_of_go_on_waits_for_no_disk(path: Path, journal: Journal) -> N
     driver.turn()
     assert executor.clock == 2.0 + COMMIT_EVERY_S
     assert on_disk(path) == [("Reported", [])]
+
+
+def test_reports_are_committed_soon_and_synced_now_and_then(path: Path, journal: Journal) -> None:
+    executor = Notebook([[report(at=2.0)]])
+    driver = Driver(stages.running().experiment, executor, journal)
+    mark = path.with_name(path.name + "-mark")
+
+    def next_commit() -> tuple[float, int, int]:
+        """When it is, how many events it leaves on the disk, and how many of them synced."""
+        driver.turn()
+        return executor.clock, len(on_disk(path)), int(mark.read_bytes()[:16])
+
+    driver.turn()
+    synced_at = 2.0 + COMMIT_EVERY_S
+    assert next_commit() == (synced_at, 1, 1)
+    executor.to_say.append([report(seq=3, at=3.0)])
+    driver.turn()
+    assert next_commit() == (3.0 + COMMIT_EVERY_S, 2, 1)
+    assert next_commit() == (synced_at + SYNC_EVERY_S, 2, 2)
+    with pytest.raises(AssertionError, match="for ever"):
+        driver.turn()
 
 
 def test_an_answer_that_is_a_decision_comes_after_the_decision(journal: Journal) -> None:
