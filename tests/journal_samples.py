@@ -91,7 +91,6 @@ def run_program(program: str, *args: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
 
 

@@ -28,7 +28,6 @@ def run(folder: Path, *words: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=90,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr

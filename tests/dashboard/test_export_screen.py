@@ -20,7 +20,6 @@ def export(*arguments: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
     )
 
 

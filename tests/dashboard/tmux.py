@@ -56,7 +56,6 @@ class Terminal:
             capture_output=True,
             text=True,
             check=True,
-            timeout=60,
         )
         return done.stdout
 

@@ -156,7 +156,7 @@ def test_the_daemon_dies_as_the_search_goes_on_after_its_end(setup: Setup, folde
     end = run(setup, folder / "0", set()).points.count
     whole = run(setup, folder / "1", set(), reopenings=2)
     assert whole.points.count > end + 50, "it trained on"
-    for instant in range(end + 1, end + 25, 2):
+    for instant in range(end + 1, end + 25, 5):
         assert run(setup, folder / f"{instant}", {instant}, reopenings=2).epoch == 2
 
 

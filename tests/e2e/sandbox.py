@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -15,6 +17,7 @@ from typing import Any
 import psutil
 
 import gpusched
+from gpusched import cli
 from gpusched.daemon import session
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import start_time
@@ -22,7 +25,8 @@ from tests.rig import PATIENCE_S, end_all, wait_until
 
 PACKAGE = Path(gpusched.__file__).parent
 SCRIPTS = Path(__file__).parent / "scripts"
-PLENTY = "1000s"
+PLENTY_S = 1000
+PLENTY = f"{PLENTY_S}s"
 """A deadline that no search of these tests meets, however busy the machine is."""
 
 
@@ -103,6 +107,20 @@ class Sandbox:
         assert f'File "{PACKAGE}' not in out + err, out + err
         assert "internal error" not in err, err
         return Result(process.returncode, out, err)
+
+    def call(self, *args: str | Path) -> Result:
+        """Run a command in this process, half a second quicker: for one that starts no daemon."""
+        out, err, handler = io.StringIO(), io.StringIO(), signal.getsignal(signal.SIGINT)
+        streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+        try:
+            with contextlib.chdir(self.root), streams[0], streams[1]:
+                code = cli.main([*map(str, args)])
+        except SystemExit as end:  # what --help ends with
+            code = int(end.code or 0)
+        finally:
+            signal.signal(signal.SIGINT, handler)
+        assert "internal error" not in err.getvalue(), err.getvalue()
+        return Result(code, out.getvalue(), err.getvalue())
 
     def view(self) -> Any:
         """What ``status --json`` prints, asked for in this process: half a second quicker."""

@@ -27,19 +27,19 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
 def test_a_report_was_written_and_can_be_written_again(finished: Sandbox, tmp_path: Path) -> None:
     assert "Learning curves by step" in (finished.experiment / "report.html").read_text()
     again = tmp_path / "again.html"
-    told = finished.gpusched("report", "-o", again, "--json").json()
+    told = finished.call("report", "-o", again, "--json").json()
     assert told["report"] == str(again)
     assert [trial["id"] for trial in told["trials"]] == [0, 1]
     assert len(told["trials"][0]["curve"]) == 3
     assert told["best"]["metric"] == max(trial["best"] for trial in told["trials"])
     assert again.read_text() == (finished.experiment / "report.html").read_text()
-    refused = finished.gpusched("report", "-o", tmp_path / "none" / "r.html")
+    refused = finished.call("report", "-o", tmp_path / "none" / "r.html")
     assert refused.code == 2
     assert "-o FILE writes to another file" in refused.err
 
 
 def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> None:
-    out = finished.gpusched("--help").out
+    out = finished.call("--help").out
     names = [
         line.split()[0] for line in out.splitlines() if line.startswith("  ") and line[2] != "-"
     ]
@@ -47,7 +47,7 @@ def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> Non
         names
     )
     for name in names:
-        result = finished.gpusched(name, "--help")
+        result = finished.call(name, "--help")
         assert result.code == 0
         assert f"gpusched {name}" in result.out
 
@@ -78,37 +78,37 @@ def test_help_lists_every_command_and_each_has_its_own(finished: Sandbox) -> Non
 def test_mistakes_get_one_message_and_code_2(
     finished: Sandbox, words: list[str], said: str
 ) -> None:
-    result = finished.gpusched(*words)
+    result = finished.call(*words)
     assert result.code == 2, result.text
     assert said in result.err
     assert len(result.err.splitlines()) <= 3
 
 
 def test_export_has_a_row_a_report(finished: Sandbox) -> None:
-    rows = list(csv.DictReader(io.StringIO(finished.gpusched("export").out)))
+    rows = list(csv.DictReader(io.StringIO(finished.call("export").out)))
     assert len(rows) == 6
     assert {row["trial"] for row in rows} == {"0", "1"}
     assert {row["hparams.net.width"] for row in rows} == {"8"}
-    lines = finished.gpusched("export", "--json").out.splitlines()
+    lines = finished.call("export", "--json").out.splitlines()
     assert [json.loads(line)["step"] for line in lines] == [int(row["step"]) for row in rows]
 
 
 def test_gc_keeps_the_best_model_and_nothing_else(finished: Sandbox) -> None:
-    before = finished.gpusched("best", "--json").json()
-    dry = finished.gpusched("gc", "--dry-run", "--json").json()
+    before = finished.call("best", "--json").json()
+    dry = finished.call("gc", "--dry-run", "--json").json()
     assert dry["removed"]
     assert all(Path(folder).exists() for folder in dry["removed"])
-    done = finished.gpusched("gc", "--json").json()
+    done = finished.call("gc", "--json").json()
     assert done["removed"] == dry["removed"]
     assert not any(Path(folder).exists() for folder in done["removed"])
-    assert finished.gpusched("best", "--json").json() == before
+    assert finished.call("best", "--json").json() == before
     assert (Path(before["checkpoint"]) / "manifest.json").exists()
-    assert "nothing to remove" in finished.gpusched("gc").out
+    assert "nothing to remove" in finished.call("gc").out
 
 
 def test_the_best_can_be_trained_again_by_hand(finished: Sandbox) -> None:
-    best = finished.gpusched("best", "--json").json()
-    (told,) = [line for line in finished.gpusched("best").out.splitlines() if "by hand:" in line]
+    best = finished.call("best", "--json").json()
+    (told,) = [line for line in finished.call("best").out.splitlines() if "by hand:" in line]
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = subprocess.run(
         told.partition(":")[2],
@@ -116,7 +116,6 @@ def test_the_best_can_be_trained_again_by_hand(finished: Sandbox) -> None:
         env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -126,19 +125,19 @@ def test_the_best_can_be_trained_again_by_hand(finished: Sandbox) -> None:
 
 
 def test_logs_by_rank_and_stream(finished: Sandbox) -> None:
-    assert finished.gpusched("logs", "0", "--err", "-n", "0").out == ""
-    lines = finished.gpusched("logs", "1", "--all", "--json").out.splitlines()
+    assert finished.call("logs", "0", "--err", "-n", "0").out == ""
+    lines = finished.call("logs", "1", "--all", "--json").out.splitlines()
     assert all(set(json.loads(line)) == {"rank", "stream", "line"} for line in lines)
 
 
 def test_watch_of_a_finished_experiment_says_how_it_ended(finished: Sandbox) -> None:
-    result = finished.gpusched("watch")
+    result = finished.call("watch")
     assert result.code == 0
     assert "best/checkpoint" in result.out
 
 
 def test_doctor_and_gpus_speak_plainly(finished: Sandbox) -> None:
-    checks = [json.loads(line) for line in finished.gpusched("doctor", "--json").out.splitlines()]
+    checks = [json.loads(line) for line in finished.call("doctor", "--json").out.splitlines()]
     assert {check["state"] for check in checks} <= {"ok", "warn", "fail"}
     assert "/dev/shm" in {check["name"] for check in checks}
-    assert finished.gpusched("gpus").code in (0, 4)
+    assert finished.call("gpus").code in (0, 4)

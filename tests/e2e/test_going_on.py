@@ -80,6 +80,8 @@ def test_a_search_goes_on_after_ctrl_c_once_and_twice_and_after_a_death_while_it
         _, err = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, err
         assert "Ctrl-C again" in said, said
+        assert "Traceback" not in err
+        assert ("terminating" in said + err) == (presses == 2)
         view = sandbox.view()
         assert (view["state"], view["ending"]) == ("finished", "stopped by the user")
         step = view["trials"][0]["step"]

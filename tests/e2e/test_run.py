@@ -32,9 +32,15 @@ def test_a_search_ends_with_the_best_model_on_disk(sandbox: Sandbox) -> None:
     assert "best/hparams.json" in told
 
 
-def test_status_and_ls_and_logs_of_a_finished_experiment(sandbox: Sandbox) -> None:
-    assert sandbox.gpusched("run", sandbox.recipe("good.py")).code == 0
-    view = sandbox.view()
+def test_what_is_told_of_a_search_of_two_ranks_a_trial(sandbox: Sandbox) -> None:
+    recipe = sandbox.recipe("good.py", policy={"name": "fifo", "R": 3, "atoms": 2})
+    result = sandbox.gpusched("run", recipe, "--json")
+    assert result.code == 0, result.text + sandbox.log()
+    objects = [json.loads(line) for line in result.out.splitlines()]
+    assert objects[0]["what"] == "began", "what was before anybody listened is told too"
+    assert objects[-1]["over"] is True
+    assert len(objects) > 4
+    view = sandbox.call("status", "--json").json()
     keys = {"experiment", "state", "policy", "daemon_pid", "time_left_s", "atoms", "trials"}
     assert set(view) >= keys
     assert set(view["atoms"]) >= {"total", "held", "free", "draining", "quarantined"}
@@ -42,51 +48,23 @@ def test_status_and_ls_and_logs_of_a_finished_experiment(sandbox: Sandbox) -> No
         assert set(trial) >= {"id", "state", "step", "metric", "atoms", "incarnation", "hparams"}
         assert trial["state"] == "completed"
         assert trial["step"] == 3
-    assert "completed" in sandbox.gpusched("status").out
-    assert sandbox.gpusched("ls", "--json").json()["experiment"] == view["experiment"]
-    logs = sandbox.gpusched("logs", "0").out
-    assert "hello from rank 0 of 1" in logs
+    assert "completed" in sandbox.call("status").out
+    assert sandbox.call("ls", "--json").json()["experiment"] == view["experiment"]
+    logs = sandbox.call("logs", "0").out
+    assert "hello from rank 0 of 2" in logs
     assert "done" in logs
-    story = sandbox.gpusched("explain", "1").out
+    both = sandbox.call("logs", "0", "--all").out
+    assert "[0] hello from rank 0 of 2" in both
+    assert "[1] hello from rank 1 of 2" in both
+    story = sandbox.call("explain", "1").out
     assert "complete" in story
     assert "first launch" in story
-
-
-def test_two_ranks_make_one_process_group(sandbox: Sandbox) -> None:
-    recipe = sandbox.recipe("good.py", policy={"name": "fifo", "R": 3, "atoms": 2}, max_trials=1)
-    assert sandbox.gpusched("run", recipe).code == 0, sandbox.log()
-    out = sandbox.gpusched("logs", "0", "--all").out
-    assert "[0] hello from rank 0 of 2" in out
-    assert "[1] hello from rank 1 of 2" in out
-
-
-def test_nobody_else_can_look(sandbox: Sandbox) -> None:
-    process = sandbox.start("run", sandbox.recipe("good.py", policy={"name": "fifo", "R": 200}))
-    sandbox.wait_for(lambda view: any(t["step"] for t in view["trials"]))
-    seen = 0
-    for path in sandbox.files():
-        with suppress(FileNotFoundError):
-            mode = path.lstat().st_mode
-            assert stat.S_ISLNK(mode) or not mode & (stat.S_IRWXG | stat.S_IRWXO), path
-            seen += 1
-    assert seen > 10
-    sandbox.gpusched("cancel")
-    process.wait(PATIENCE_S)
 
 
 def test_cold_launch_gives_the_same(sandbox: Sandbox) -> None:
     recipe = sandbox.recipe("counted.py", launch="cold", max_trials=1)
     assert sandbox.gpusched("run", recipe).code == 0, sandbox.log()
     assert sandbox.gpusched("best", "--json").json()["step"] == 3
-
-
-def test_json_lines_end_with_the_final_view(sandbox: Sandbox) -> None:
-    result = sandbox.gpusched("run", sandbox.recipe("good.py"), "--json")
-    assert result.code == 0
-    objects = [json.loads(line) for line in result.out.splitlines()]
-    assert objects[0]["what"] == "began", "what was before anybody listened is told too"
-    assert objects[-1]["over"] is True
-    assert len(objects) > 4
 
 
 def test_a_search_that_is_over_before_anybody_listens(sandbox: Sandbox) -> None:
@@ -104,21 +82,32 @@ def test_ctrl_c_before_there_is_anything_to_stop(sandbox: Sandbox) -> None:
     assert not [*sandbox.runs.glob("*/daemon.sock")], "its daemon has ended too"
 
 
+def nobody_else_can_look(sandbox: Sandbox) -> None:
+    seen = 0
+    for path in sandbox.files():
+        with suppress(FileNotFoundError):
+            mode = path.lstat().st_mode
+            assert stat.S_ISLNK(mode) or not mode & (stat.S_IRWXG | stat.S_IRWXO), path
+            seen += 1
+    assert seen > 10
+
+
 def test_detach_and_come_back(sandbox: Sandbox) -> None:
     recipe = sandbox.recipe("good.py", policy={"name": "fifo", "R": 100000})
     started = sandbox.gpusched("run", recipe, "--detach", "--json").json()
     assert started["daemon_pid"] == sandbox.daemon()
     sandbox.wait_for(lambda view: all(t["step"] > 2 for t in view["trials"]))
-    assert "pauses" in sandbox.gpusched("pause", "1").out
+    nobody_else_can_look(sandbox)
+    assert "pauses" in sandbox.call("pause", "1").out
     sandbox.wait_for(lambda view: {t["id"]: t["state"] for t in view["trials"]}[1] == "paused")
-    assert sandbox.gpusched("unpause", "1").code == 0
+    assert sandbox.call("unpause", "1").code == 0
     sandbox.wait_for(lambda view: {t["id"]: t["state"] for t in view["trials"]}[1] == "running")
-    assert sandbox.gpusched("deadline", "+1h", "--json").json()["time_left_s"] > 3600
+    assert sandbox.call("deadline", "+1h", "--json").json()["time_left_s"] > 3600
     assert sandbox.view()["deadline_s"] == pytest.approx(4600, abs=1)
-    assert sandbox.gpusched("stop", "--trial", "1").code == 0
+    assert sandbox.call("stop", "--trial", "1").code == 0
     sandbox.wait_for(lambda view: {t["id"]: t["state"] for t in view["trials"]}[1] == "stopped")
-    assert sandbox.gpusched("logs", "1", "-f").code == 0, "its trial is over, the search is not"
-    assert sandbox.gpusched("stop").code == 0
+    assert sandbox.call("logs", "1", "-f").code == 0, "its trial is over, the search is not"
+    assert sandbox.call("stop").code == 0
     assert sandbox.view()["state"] != "running"
 
 

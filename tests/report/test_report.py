@@ -272,7 +272,6 @@ def test_a_browser_draws_every_plot_without_an_error(runs: Path, tmp_path: Path,
         [str(CHROMIUM), *options, f"--user-data-dir={tmp_path}/profile", target.as_uri()],
         capture_output=True,
         text=True,
-        timeout=110,
         check=True,
     )
     said = [

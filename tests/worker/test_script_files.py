@@ -156,7 +156,7 @@ def plain_run(tmp_path: Path, ranks: int, until: int) -> list[str]:
     }
     environment |= {"GPUSCHED_CHECKPOINTS": str(tmp_path / "saved"), "UNTIL": str(until)}
     command = [sys.executable, *(launcher if ranks > 1 else []), str(script)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return sorted(line for line in done.stdout.splitlines() if line.startswith("END"))
 
@@ -203,7 +203,7 @@ def as_rank(bench: Bench, text: str) -> subprocess.CompletedProcess[str]:
     script.write_text(text)
     environment = {**os.environ, **bench.environment(), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "gpusched.runtime.rank", script]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=environment, capture_output=True, text=True)
 
 
 def test_processes_that_import_the_script_anew_do_not_pose_as_its_rank(bench: Bench) -> None:
@@ -229,6 +229,6 @@ def test_max_steps_ends_a_plain_loop_of_the_scripts_own(tmp_path: Path) -> None:
     )
     environment = {key: text for key, text in os.environ.items() if not key.startswith("GPUSCHED")}
     command = [sys.executable, str(script), "--max-steps", "3"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert [line.split()[1] for line in done.stdout.splitlines()] == ["1", "2", "3"]

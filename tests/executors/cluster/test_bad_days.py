@@ -179,7 +179,7 @@ def test_a_node_that_joins_by_hand_is_taken_up_and_hears_of_the_end(bed: Bed) ->
     (trial,) = start(bed, "third/cpu:0")
     assert the_exit(bed.rig.stop(trial), trial).outcome == "killed"
     bed.executor.close()
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate()
     assert json.loads(out) == {"node": "third", "over": True}
 
 
