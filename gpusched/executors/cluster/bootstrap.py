@@ -23,7 +23,7 @@ from gpusched.folder.files import private_folder
 
 _LOCAL = re.compile(r"local:([1-9][0-9]?)(?:x([1-9][0-9]{0,3}))?(?:@(.+))?")
 _PATIENCE_S = 30.0
-"""Time that nodes which were told to leave have to tidy up, on a slow disk too; a killed one leaves its folder behind."""
+"""Time that nodes which were told to leave have to tidy up, on a slow disk too; a killed one leaves its folder."""
 
 
 class NodeOffer(Struct, frozen=True):
