@@ -247,7 +247,7 @@ class Foresight(base.Policy):
 
     def notes(self, view: View) -> Sequence[str]:
         if self.beliefs.incumbent is None:
-            return ("no forecast yet: no trial has come to its first look",)
+            return ("no trial leads: none that may train has come to its first look",)
         words = self.beliefs.in_words(self.beliefs.incumbent)
         return f"trial {self.beliefs.incumbent} has the best forecast, {words}", self._worth(view)
 
@@ -255,7 +255,10 @@ class Foresight(base.Policy):
         belief = self.beliefs.of.get(trial.id)
         if belief is None or trial.is_final:
             return ()
-        lines = [f"forecast {self.beliefs.in_words(trial.id)}", self._worth(view)]
+        lines = [f"forecast {self.beliefs.in_words(trial.id)}"]
+        if self.beliefs.incumbent is None:
+            return lines
+        lines.append(self._worth(view))
         if trial.id == self.beliefs.incumbent:
             return [*lines, "it has the best forecast of all"]
         if trial.is_live and self._scouts(view, trial):

@@ -283,10 +283,10 @@ class Curves:
         count, total, squares, noise = self._rises[:, self._rises[0] > 1]
         mean = total / count
         rose = mean * mean
-        if not rose.any():
+        unknown = UNLIKE * rose.max(initial=0.0)
+        if not unknown:
             return 1.0
         spread = np.maximum(0.0, squares - count * rose - noise * (count - 1) / count)
-        unknown = UNLIKE * rose.max()
         return float(np.sqrt((unknown + spread.sum()) / (unknown + (count - 1) @ rose)))
 
     # ------------------------------------------------------------ forecasting

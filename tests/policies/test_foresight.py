@@ -212,6 +212,16 @@ def test_it_says_what_it_believes() -> None:
     assert "a minute" in experiment.explain(0)[1], "nothing is left to buy with an atom"
 
 
+def test_without_a_trial_that_may_train_no_trial_is_said_to_lead() -> None:
+    experiment = hand(atoms=1, configurations=1)
+    run(experiment, 0, rising(0.9, 20))
+    experiment.user("pause", 0)
+    experiment.report(0, 0.9, at=30.0)
+    (line,) = experiment.explain(0)
+    assert line.startswith("forecast 0.")
+    assert experiment.notes.startswith("no trial leads: none that may train")
+
+
 def test_options_that_make_no_sense_are_refused() -> None:
     kind = options_type("foresight")
     wrong = kind(scouting=1.5, metric_min=2.0, metric_max=1.0, R=0)

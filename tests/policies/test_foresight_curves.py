@@ -136,6 +136,14 @@ def test_scores_of_any_size_have_a_finite_forecast(size: float, sign: float) -> 
         assert all(map(math.isfinite, numbers))
 
 
+def test_trials_differ_by_something_where_squares_of_their_rises_vanish() -> None:
+    """Doubt about an incumbent is divided by how much trials differ."""
+    trained = Trained(ceiling=None)
+    for trial in range(3):
+        trained.train(trial, lambda step: 1e-162 * step, 6)
+    assert trained.curves.unlike > 0
+
+
 def test_reports_that_skip_steps_are_looked_at() -> None:
     trained = Trained()
     trained.train(0, power(0.3), 25, every=5)
