@@ -2,8 +2,8 @@
 
     python scripts/figures.py [NAME ..] [--quick] [--jobs N] [--out DIR] [--list]
 
-Without names all of them, in less than half an hour on one core; ``--quick`` has two seeds and tiny grids, a check
-that everything runs.
+Without names all of them, which takes hours (``whatif`` alone takes one on a busy machine); ``--quick`` has two seeds
+and tiny grids, a check that everything runs.
 """
 
 from __future__ import annotations
