@@ -110,6 +110,8 @@ class Pop(base.Policy):
         self._best = NEVER
         self._best_trial: int | None = None
         self._target: float | None = None
+        #: The given target that this was made of.
+        self._aimed_at: float | None = None
         self._reached_by: int | None = None
         #: Whether the last slot went to a new configuration: the next one is for a suspended trial.
         self._gave_to_new = False
@@ -189,13 +191,17 @@ class Pop(base.Policy):
         return self._scale_of
 
     def _note_metric(self, view: View, trial: TrialView) -> None:
-        if trial.metric is None or trial.score <= self._best:
-            return
-        self._best, self._best_trial = trial.score, trial.id
-        self._aim(view)
+        is_best = trial.metric is not None and trial.score > self._best
+        if is_best:
+            self._best, self._best_trial = trial.score, trial.id
+        if view.rules.version >= 8 and self._aimed_at != self._given(view):
+            self._target = None  # a person has moved the target of a search that goes on
+        if is_best or (self._target is None and self._best > NEVER):
+            self._aim(view)
 
     def _aim(self, view: View) -> None:
         scale, given = self._scale(view), self._given(view)
+        self._aimed_at = given
         if given is not None:
             self._target = scale.of_metric(given)
             return

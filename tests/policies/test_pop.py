@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.core.events import Forecasted
+from gpusched.core.events import Forecasted, Reopened
 from gpusched.core.rules import Rules
 from gpusched.policies.pop import Options, Pop
 from tests.policies.hand import AWAITED, Hand
@@ -316,6 +316,18 @@ def test_without_a_target_it_rises_when_it_is_reached() -> None:
     assert targets == pytest.approx([0.55, 0.55, 0.64, 0.64])
     assert "target 0.64 (rising)" in hand.notes
     assert hand.where(0) == "running"
+
+
+@pytest.mark.parametrize(("version", "aims_at"), [(7, (0.9, 0.9)), (8, (0.95, 0.55))])
+def test_a_target_that_is_moved_in_a_running_search_is_aimed_at(
+    version: int, aims_at: tuple[float, float]
+) -> None:
+    hand = pop(1, trials=1, version=version)
+    boundary(hand, 0)
+    for target, aim in zip((0.95, None), aims_at, strict=True):
+        hand.send(Reopened(at=hand.now, deadline_s=1000.0, target=target))
+        boundary(hand, 0)
+        assert hand.forecasts[-1].target == pytest.approx(aim)
 
 
 # ---------------------------------------------------------------- options
