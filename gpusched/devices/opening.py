@@ -19,6 +19,7 @@ from gpusched.devices.gpu import GpuUsage
 from gpusched.devices.helper import World
 from gpusched.devices.holders import Processes
 from gpusched.devices.unit import Unit
+from gpusched.devices.watch import Watch
 from gpusched.devices.witness import CallWitness, Testimony
 
 FIRST_READING_TIMEOUT_S = 30.0
@@ -84,7 +85,7 @@ class Opening:
                 others = any(holder.whose != "gone" for holder in verdict.holders)
                 if verdict.clean or others or self._fresh(unit) is None:
                     break
-                self._world.wait([], POLL_S)
+                self._pass_time()
 
     def _hear_witness(self) -> None:
         """Have CUDA tried on all GPUs that are free, and wait until its contexts are gone."""
@@ -95,7 +96,7 @@ class Opening:
         if self._call_witness is not None and free:
             witness = self._call_witness(list(before))
             while (told := witness.said()) is None:
-                self._world.wait([], POLL_S)
+                self._pass_time()
             said.update(told)
         if not self._processes.visible:
             working = [unit for unit in free if not said.get(unit.gpu.uuid)]
@@ -157,7 +158,8 @@ class Opening:
 
     def _fresh(self, unit: Unit) -> GpuUsage | None:
         since = unit.watch.request()
-        return _reading(unit, self._world, since, self._world.now() + READING_TIMEOUT_S)
+        until = self._world.now() + READING_TIMEOUT_S
+        return _reading(unit, _watches(self._units), self._world, since, until)
 
     def _wait_until_clean(self, unit: Unit) -> None:
         """Wait until the contexts of the witness are gone."""
@@ -165,27 +167,47 @@ class Opening:
         while self._fresh(unit) is not None and not unit.verdict().clean:
             if self._world.now() >= deadline:
                 break
-            self._world.wait([], POLL_S)
+            self._pass_time()
+
+    def _pass_time(self) -> None:
+        """Wait a moment. The readings of all GPUs stay fresh, or those of the others would look like silence."""
+        for watch in _watches(self._units):
+            watch.turn()
+        self._world.wait([], POLL_S)
+
+
+def _watches(units: Sequence[Unit]) -> list[Watch]:
+    return list(dict.fromkeys(unit.watch for unit in units))
 
 
 def first_readings(units: Sequence[Unit], world: World, timeout_s: float) -> None:
     """Have the units read from now on, and wait until each has usage and vitals, is lost, or takes too long."""
-    watches = list({id(unit.watch): unit.watch for unit in units}.values())
+    watches = _watches(units)
     for watch in watches:
         watch.subjects = tuple(dict.fromkeys(unit.gpu for unit in units if unit.watch is watch))
         watch.turn()
     until = world.now() + timeout_s
     for unit in units:
-        _reading(unit, world, 0.0, until, vitals=True)
+        _reading(unit, watches, world, 0.0, until, vitals=True)
 
 
 def _reading(
-    unit: Unit, world: World, since: float, until: float, *, vitals: bool = False
+    unit: Unit,
+    watches: Sequence[Watch],
+    world: World,
+    since: float,
+    until: float,
+    *,
+    vitals: bool = False,
 ) -> GpuUsage | None:
-    """Wait for a reading begun at ``since`` or later; None if the GPU is lost or takes too long."""
+    """Wait for a reading begun at ``since`` or later; None if the GPU is lost or takes too long.
+
+    ``watches``: of all GPUs, whose readings stay fresh meanwhile.
+    """
     watch = unit.watch
     while world.now() < until and watch.lost is None:
-        watch.turn()
+        for one in watches:
+            one.turn()
         if unit.has_read_since(since) and (watch.vitals or not vitals):
             return unit.usage
         world.wait(watch.helpers, min(POLL_S, max(0.0, until - world.now())))

@@ -41,6 +41,24 @@ def test_findings(make_box: MakeBox, pids: str, resident: bool, said: str) -> No
     assert len(devices.notes) == bool(said), "once"
 
 
+@pytest.mark.parametrize("why", ["contexts leave", "a call hangs"])
+def test_the_others_are_read_while_one_gpu_is_waited_for(make_box: MakeBox, why: str) -> None:
+    """After 5 s their health counted as unknown, so CUDA was not tried on them, and a second later they were out."""
+    hangs = [] if why == "contexts leave" else [(1.0, 20.0)]
+    box = make_box(gpu(0, hangs=hangs), gpu(1))
+    if not hangs:
+        box.driver.start(box.gpus[0], 11, GIB)
+        box.driver.end(11, 8.0, 8.0)
+    witness = FakeWitness(box.driver, takes_s=8.0)
+    devices = box.devices(call_witness=witness)
+    if hangs:
+        box.clock.advance(1.0)
+    other = devices.open()[1]
+    assert other.usable
+    assert other.id in witness.called[0]
+    assert other.id not in [fault.device for fault in devices.faults()]
+
+
 def test_without_a_witness_it_is_unknown(make_box: MakeBox) -> None:
     devices, _ = begin(make_box(gpu(0), pids="host"))
     assert "no script to try CUDA for" in devices.notes[0]
