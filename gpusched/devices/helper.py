@@ -36,7 +36,7 @@ PACKET_MAX_BYTES = 1 << 18
 PROGRAM = "from gpusched.devices.helper import main; main()  # asks NVML"
 KILLED_WITHIN_S = 0.02
 STUCK: list[subprocess.Popen[bytes]] = []
-"""Killed helpers that have not ended yet: nobody else may wait for a child."""
+"""Killed children that have not ended yet: nobody else may wait for a child."""
 IGNORE_RECOVERY = "GPUSCHED_IGNORE_RECOVERY"
 """Environment variable: UUIDs (or beginnings) of cards whose recovery action is wrong, separated by commas."""
 
@@ -298,14 +298,19 @@ class HelperProcess:
         return ANSWERS.decode(packet)
 
     def kill(self) -> None:
-        self._process.kill()
         self.line.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=KILLED_WITHIN_S)
-        STUCK[:] = [one for one in (*STUCK, self._process) if one.poll() is None]
+        end(self._process)
 
     def is_gone(self) -> bool:
         return self._process.poll() is not None
+
+
+def end(child: subprocess.Popen[bytes]) -> None:
+    """Kill a child. One that is stuck in the kernel is not waited for, but reaped when another one is ended."""
+    child.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(timeout=KILLED_WITHIN_S)
+    STUCK[:] = [one for one in (*STUCK, child) if one.poll() is None]
 
 
 class ThisMachine:

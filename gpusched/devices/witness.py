@@ -7,6 +7,7 @@ Each trial would fail there within a second, and its configuration be barred for
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -15,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gpusched.devices.helper import end
 from gpusched.devices.unit import Unit
 
 LIMIT_S = 90.0
@@ -103,6 +105,7 @@ class Witness:
         program: str | None = None,
     ) -> None:
         self._uuids, self._now, self._until = tuple(uuids), now, now() + LIMIT_S
+        self._printed = b""
         seen = {"CUDA_VISIBLE_DEVICES": ",".join(uuids), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         self._process = subprocess.Popen(
             [interpreter, "-c", program or TORCH, *uuids],
@@ -118,25 +121,40 @@ class Witness:
         return self._process.pid
 
     def said(self) -> Mapping[str, str] | None:
-        stream = self._process.stdout
-        assert stream is not None
-        if not select.select([stream], [], [], 0)[0]:
+        exit_code = self._process.poll()
+        texts = self._verdicts()
+        if not texts and exit_code is None:
             if self._now() < self._until:
                 return None
             return dict.fromkeys(self._uuids, f"CUDA did not answer within {LIMIT_S:.0f} s")
-        try:
-            texts = [str(text) for text in json.loads(stream.readline())]
-        except ValueError:
-            ended = f"the process that tried it ended with exit code {self._process.wait()}"
+        if not texts:
+            ended = f"the process that tried it ended with exit code {exit_code}"
             texts = [ended] * len(self._uuids)
         return {
             uuid: text and f"CUDA does not work here though NVML does: {text}"
-            for uuid, text in zip(self._uuids, texts, strict=False)
+            for uuid, text in zip(self._uuids, texts, strict=True)
         }
 
+    def _verdicts(self) -> list[str]:
+        """Return the text for each GPU; empty before that line has come. Libraries print lines of their own."""
+        stream = self._process.stdout
+        assert stream is not None
+        while select.select([stream], [], [], 0)[0]:
+            if not (chunk := os.read(stream.fileno(), 1 << 16)):
+                break
+            self._printed += chunk
+        for line in self._printed.splitlines():
+            with contextlib.suppress(ValueError):
+                texts = json.loads(line)
+                if isinstance(texts, list) and len(texts) == len(self._uuids):
+                    return [str(text) for text in texts]
+        return []
+
     def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+        end(self._process)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
 
 
 @dataclass(slots=True, eq=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -96,11 +98,23 @@ def test_on_this_machine_cuda_says_why_not(program: str) -> None:
         ("raise SystemExit(3)", "ended with exit code 3"),
         ("import json; print(json.dumps(['', 'no kernels']))", "no kernels"),
         ("import time; time.sleep(60)", "did not answer within 0 s"),
+        ("import sys; print('a library speaks', flush=True); sys.stdin.read()", "within 0 s"),
+        ("print('{}'); print('[1, 2, 3]'); print('[\"\", \"no kernels\"]')", "no kernels"),
     ],
 )
 def test_however_it_ends(monkeypatch: pytest.MonkeyPatch, program: str, why: str) -> None:
-    monkeypatch.setattr(module, "LIMIT_S", 0.4 if "sleep" in program else 60.0)
+    monkeypatch.setattr(module, "LIMIT_S", 0.4 if "within" in why else 60.0)
     found = said(Witness(sys.executable, ["GPU-a", "GPU-b"], time.monotonic, program))
     assert why in found["GPU-b"]
     if why == "no kernels":
         assert found["GPU-a"] == ""
+
+
+def test_its_end_is_not_waited_for() -> None:
+    """A child of its own may have its output open for as long as it likes."""
+    program = (
+        "import subprocess, sys; pid = subprocess.Popen(['sleep', '600']).pid\n"
+        "print([pid], flush=True); sys.stdin.read()"
+    )
+    text = said(Witness(sys.executable, ["GPU-a"], time.monotonic, program))["GPU-a"]
+    os.kill(int(text.split()[-1]), signal.SIGKILL)  # is there still
