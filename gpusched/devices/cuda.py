@@ -287,7 +287,7 @@ class CudaDevices:
     def _tell_readmissions(self) -> None:
         """Answer those who ask for a device: when it is proven clean and well, or when time is over."""
         for atom in [atom for atom in self._atoms.values() if atom.answer_due is not None]:
-            self._take_leases([unit for unit in atom.units if unit.out and unit.out.leased])
+            self._take_leases(atom.units)
             why = atom.why_not_readmitted()
             if not why:
                 self._back_in_use(atom)

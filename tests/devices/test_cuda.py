@@ -48,6 +48,20 @@ def test_two_experiments_share_a_box_by_leases(box: Box) -> None:
     assert second.recovered() == (held.id,)
 
 
+def test_a_sick_gpu_is_not_given_back_without_its_lease(box: Box) -> None:
+    devices = box.devices()
+    folder = lease_folder({"XDG_STATE_HOME": str(box.home)})
+    theirs = Leases(folder, "runs/other")
+    theirs.take(box.gpus[0].uuid)
+    name = devices.open()[0].id
+    box.driver.xid(box.gpus[0], 79)
+    box.clock.advance(1)
+    assert "XID 79" in devices.faults()[0].reason
+    assert "leased by experiment runs/other" in str(devices.readmitted(name))
+    theirs.close()
+    assert devices.readmitted(name) is None
+
+
 def test_a_trial_that_outlived_its_daemon_finishes_though_its_lease_is_lost(box: Box) -> None:
     box.driver.start(box.gpus[0], 11, GIB)
     folder = lease_folder({"XDG_STATE_HOME": str(box.home)})
