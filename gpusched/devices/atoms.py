@@ -126,11 +126,21 @@ class Atom:
         return Quarantined(self.id, why, passing=True)
 
     def why_not_readmitted(self) -> str:
-        """Say why an atom that was asked back stays out of use; empty if it need not."""
+        """Say why an atom that was asked back stays out of use, or as it is; empty if it need not."""
+        if busy := self.why_not_asked_for():
+            return busy
         leased = [unit.out.reason for unit in self.units if unit.out and unit.out.leased]
         if leased or self.missing:
             return leased[0] if leased else self.why_not()
         return _why([unit.can_readmit() for unit in self.units])
+
+    def why_not_asked_for(self) -> str:
+        """Say why nobody may ask for the atom: a trial has it, or its release is not confirmed; empty if one may."""
+        if any(unit.out for unit in self.units):
+            return ""
+        return (
+            "a trial is using it" if self.is_held else "it is being released" * bool(self.release)
+        )
 
     def back_in_use(self, now: float) -> Iterator[Remark | Readmitted]:
         """Make an atom that can recover, or be readmitted, free again, and tell of that."""

@@ -167,8 +167,8 @@ class CudaDevices:
 
     def readmit(self, device: str) -> None:
         atom = self._atom(device)
-        if atom.is_held and not any(unit.out for unit in atom.units):
-            self._host.emit(ReadmitRefused(device, "a trial is using it"))
+        if busy := atom.why_not_asked_for():
+            self._host.emit(ReadmitRefused(device, busy))
         elif atom.answer_due is None:
             atom.answer_due = self._now() + READMIT_PATIENCE_S
             self._hear()  # errors from before the request

@@ -61,6 +61,26 @@ def test_asked_for_while_a_trial_is_on_it_it_is_not_given_away(box: Box) -> None
     assert "pid 11" in devices.waits_for(name)
 
 
+@pytest.mark.parametrize("drains", [False, True])
+def test_a_trial_that_overtakes_a_request_keeps_its_gpu(box: Box, drains: bool) -> None:
+    """Asked for as it had just come back by itself: it was marked free under its trial, which was then killed."""
+    devices, (name, _) = begin(box)
+    box.clock.advance(2)
+    devices.readmit(name)
+    devices.take([name])
+    if drains:
+        box.driver.start(box.gpus[0], 11, GIB)
+        box.driver.end(11, 6.0, 6.0)
+        devices.confirm_release([name], LIMIT_S)
+    box.clock.advance(5)
+    (refused,) = devices.told(ReadmitRefused)
+    assert refused.reason == ("it is being released" if drains else "a trial is using it")
+    box.driver.start(box.gpus[0], 12, 0)
+    box.driver.end(12)
+    box.clock.advance(5)
+    assert devices.events == ([Released((name,))] if drains else [])
+
+
 def test_an_xid_that_comes_while_it_is_asked_for_keeps_it_out(box: Box) -> None:
     devices, (name, _) = begin(box)
     box.driver.xid(box.gpus[0], 79)
