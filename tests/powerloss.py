@@ -289,9 +289,7 @@ class JournalStates:
         self.steps.append(Step(before, after, self._acknowledged))
         self._marks.append(after["-mark"])
         if is_synced:
-            self._acknowledged = acknowledged
-        if is_synced or after[""] != before[""]:  # the log was synced to be moved into the database
-            self._synced = after
+            self._acknowledged, self._synced = acknowledged, after
 
     def _log(self, rng: random.Random, old: bytes, new: bytes) -> bytes:
         """Where the log begins anew, SQLite syncs its header before it writes what follows (its ticket ff5be73dee)."""

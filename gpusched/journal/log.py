@@ -3,7 +3,7 @@
 It is the product's memory. Resume replays it through ``Experiment.handle``; the dashboard, ``explain`` and the exports
 read it after the daemon is gone.
 
-* One connection, the daemon's. WAL and ``synchronous=FULL``: what is committed survives a power cut.
+* One connection, the daemon's. WAL and ``synchronous=FULL``: a commit that is synced survives a power cut.
 * ``append`` only collects; ``commit`` writes and syncs. Nothing may be *done* about an event before it is synced;
   an answer of "go on" does nothing outside and need not wait. Events that nothing is done about may be committed
   unsynced: they survive the daemon's death, and a power cut from the next sync on.
@@ -44,6 +44,8 @@ from gpusched.journal.rows import (
     refuse_others,
 )
 
+#: Length of the log, in pages of 4 KiB, from which on a synced commit moves it into the database.
+LOG_PAGES = 1000
 #: Input/output errors behind which an exhausted quota may be; a failed fsync is not among them.
 _MAY_BE_ROOM = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE)
 
@@ -58,6 +60,7 @@ class Journal:
     def __init__(self, connection: sqlite3.Connection, path: Path, *, is_new: bool) -> None:
         #: The one connection, for settings of SQLite's.
         self.connection = connection
+        self.log_pages = LOG_PAGES
         self._path = path
         self._mark = Mark(path.with_name(path.name + "-mark"))
         self._pending: list[Row] = []
@@ -109,6 +112,7 @@ class Journal:
     def set_meta(self, meta: Mapping[str, Any]) -> None:
         """Set some keys, durably."""
         with explained(self._path):
+            self._set_level(is_synced=True)
             self.connection.execute(
                 "REPLACE INTO meta VALUES (1, ?, ?)", meta_row({**self.meta, **meta})
             )
@@ -154,7 +158,7 @@ class Journal:
         connection = self.connection
         failpoints.reach("journal.before")
         try:
-            connection.execute(f"PRAGMA synchronous={'FULL' if is_synced else 'NORMAL'}")
+            self._set_level(is_synced=is_synced)
             connection.execute("BEGIN IMMEDIATE")
             self._refuse_if_fenced()
             self._raise_format()
@@ -176,6 +180,15 @@ class Journal:
         if is_synced:
             self._mark.write(self._seq)
         failpoints.reach("journal.marked")
+
+    def _set_level(self, *, is_synced: bool) -> None:
+        """Have the next commit synced, or neither synced nor the log moved into the database.
+
+        SQLite syncs the log to move it and drops an error of that sync: the next one would succeed without the pages.
+        """
+        level, pages = ("FULL", self.log_pages) if is_synced else ("NORMAL", 0)
+        self.connection.execute(f"PRAGMA synchronous={level}")
+        self.connection.execute(f"PRAGMA wal_autocheckpoint={pages}")
 
     def _raise_format(self) -> None:
         """Give an older journal this version's number, in the transaction that adds events of this version."""

@@ -113,6 +113,29 @@ def test_a_commit_is_logged_ahead_and_synced_unless_it_need_not_be(path: Path) -
     journal.close()
 
 
+def test_the_log_is_moved_into_the_database_by_a_synced_commit_alone(path: Path) -> None:
+    """SQLite drops an error of the sync before that, and the next sync would succeed without the lost pages."""
+    journal = Journal.create(path, META)
+    journal.commit()
+    journal.log_pages, database = 4, path.read_bytes()
+    for event, commands in sample(6):
+        journal.append(event, commands)
+        journal.commit(is_synced=False)
+    assert path.read_bytes() == database
+    journal.commit()
+    assert path.read_bytes() != database
+    journal.close()
+
+
+def test_a_change_of_meta_is_synced_whatever_was_before(path: Path) -> None:
+    journal = Journal.create(path, META)
+    journal.append(*sample(1)[0])
+    journal.commit(is_synced=False)
+    journal.set_meta({"more": 1})
+    assert journal.connection.execute("PRAGMA synchronous").fetchone() == (2,)
+    journal.close()
+
+
 def test_a_sync_without_news_reaches_what_was_committed_before(path: Path) -> None:
     journal = Journal.create(path, META)
     journal.append(*sample(1)[0])

@@ -31,7 +31,7 @@ def _record_journal(path: Path, seed: int) -> tuple[JournalStates, list[Entry]]:
     """Commits of one to nine events, most of them synced, with the log moved into the database now and then."""
     rng = random.Random(seed)
     journal = Journal.create(path, META)
-    journal.connection.execute(f"PRAGMA wal_autocheckpoint={rng.choice([4, 10, 1000])}")
+    journal.log_pages = rng.choice([4, 10, 1000])
     states, entries = JournalStates(path), []
     events = iter(sample(120))
     for _ in range(30):
