@@ -111,10 +111,8 @@ class Transitions:
         atoms = holdings.within_room(state, holdings.fit(state, trial, decision.atoms))
         if trial.state is not S.PAUSED or trial.held_by_user:
             return False
-        if (
-            max(atoms, 1) < trial.least_atoms <= state.devices.most
-        ):  # what comes free is kept for it
-            state.want(trial)
+        if max(atoms, 1) < trial.least_atoms <= state.devices.most:
+            state.want(trial)  # what comes free is kept for it
             return False
         if not atoms:
             return False
@@ -181,6 +179,7 @@ class Transitions:
                 return False
             state.say(trial, after.reason)
             state.move(trial, after.state, after.reason)
+            self._keep_over(trial)
             return True
         if trial.state is S.YIELDING and trial.after is not None:
             return self._change_of_mind(trial, trial.after, after)
@@ -230,9 +229,7 @@ class Transitions:
         """Have a trial leave at this step, with a checkpoint if it may go on or is the best model so far."""
         state = self._state
         save = not after.state.is_final or state.is_new_best(trial)
-        if (
-            after.is_cut and state.rules.version >= 6
-        ):  # the search may go on, if saving is quick enough
+        if after.is_cut and state.rules.version >= 6:  # the search may go on
             save = save or trial.save_s <= state.rules.last_call_s
         state.move(trial, S.YIELDING, after.reason)
         trial.after = replace(after, save=save)
@@ -247,7 +244,13 @@ class Transitions:
         trial.after = replace(after, save=told.save)
         if after.state is not S.PAUSED:
             state.unwant(trial)
+            self._keep_over(trial)
         return True
+
+    def _keep_over(self, trial: TrialRecord) -> None:
+        """Keep a trial from coming back with the search; ``cut`` takes that back."""
+        if self._state.rules.version >= 8:
+            trial.cut_atoms = None
 
     def _leave_before_up(self, trial: TrialRecord, after: After) -> None:
         """Kill a trial that has not reported, so that it cannot be asked to yield and nothing is lost."""
