@@ -147,7 +147,7 @@ class Driver:
             self._expect_what_is_left()
         if self._effects:
             self._settle()
-        elif self.journal is not None and events:
+        elif self.journal is not None and events and self.stalled is None:
             self._commit_at = min(self._commit_at, self.executor.now() + COMMIT_EVERY_S)
 
     def _settle(self) -> None:

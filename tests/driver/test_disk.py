@@ -14,15 +14,17 @@ from pathlib import Path
 
 import pytest
 
-from gpusched.core.decisions import Command
+from gpusched.core.decisions import Command, KeepBest
 from gpusched.core.events import ExperimentStarted, TrialExited, UserAsked
-from gpusched.driver.loop import Driver
+from gpusched.driver.loop import RETRY_EVERY_S, Driver
 from gpusched.journal.log import Journal
 from gpusched.sim.executor import SimExecutor
 from gpusched.sim.setup import Setup, experiment, machine, recipe
+from tests.core import stages
 from tests.crashes import Daemons, Failpoints
 from tests.driver.test_crashes import SETUPS
 from tests.journal_samples import ROOT
+from tests.notebook import Notebook, report
 
 SETUP = SETUPS["hypersched"]
 
@@ -77,6 +79,23 @@ def test_while_the_disk_is_full_nothing_is_done_and_nothing_is_lost(tmp_path: Pa
     assert len(executor.carried_out_at) > done_before
     journal.close()
     _check_replay(path, driver)
+
+
+def test_a_full_disk_is_tried_again_once_a_second_whatever_is_reported(tmp_path: Path) -> None:
+    journal = Journal.create(tmp_path / "journal.db", {})
+    executor = Notebook([[report()]])
+    driver = Driver(stages.running().experiment, executor, journal)
+    _limit_pages(journal, 1)
+    journal.append(UserAsked(at=0.0, verb="unpause", trial=99), [KeepBest(0, 1, 0.5)] * 200)
+    driver.turn()
+    while driver.stalled is None:
+        driver.turn()
+    full_at = executor.clock
+    executor.to_say.append([report(seq=3, at=full_at + 0.1)])
+    driver.turn()
+    driver.turn()
+    assert executor.waited_until[-1] == full_at + RETRY_EVERY_S
+    journal.abandon()
 
 
 def test_it_ends_only_when_its_end_is_on_disk(tmp_path: Path) -> None:
@@ -140,7 +159,7 @@ ON_A_SMALL_DISK = """
     import sys
     from pathlib import Path
     from gpusched.core.events import ExperimentStarted
-    from gpusched.driver.loop import Driver
+    from gpusched.driver.loop import RETRY_EVERY_S, Driver
     from gpusched.journal.log import Journal
     from tests.driver.test_disk import SETUP, _check_replay, experiment, recipe, watched
 
@@ -178,7 +197,7 @@ WITH_A_RESERVE = """
     import sys
     from pathlib import Path
     from gpusched.core.events import ExperimentStarted
-    from gpusched.driver.loop import Driver
+    from gpusched.driver.loop import RETRY_EVERY_S, Driver
     from gpusched.journal.log import Journal
     from gpusched.folder.reserve import Reserve
     from tests.driver.test_disk import SETUP, _check_replay, experiment, recipe, watched
