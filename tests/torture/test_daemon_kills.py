@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from gpusched import failpoints
+from gpusched.core import decisions
 from gpusched.core.decisions import Launch
 from gpusched.core.events import TrialExited
 from gpusched.journal.log import Journal
 from tests.rig import wait_until
 from tests.torture.bed import Bed, percentile, times
-from tests.torture.failpoints import DAEMON
+from tests.torture.failpoints import DAEMON, SALVAGE, WORKER
 
 MakeBed = Callable[..., Bed]
 
@@ -219,6 +222,19 @@ def test_killed_at_random_instants_under_load(make_bed: MakeBed, seed: int) -> N
         f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()}",
         flush=True,
     )
+
+
+def test_the_points_that_are_died_at_are_those_of_the_package() -> None:
+    """A point of another name would kill nothing, and be noticed by no test of a rank."""
+    calls = (
+        re.findall(r'failpoints\.reach\((f?)"([^"]+)"\)', file.read_text())
+        for file in Path(failpoints.__file__).parent.rglob("*.py")
+    )
+    there = {name for found in calls for is_dynamic, name in found if not is_dynamic}
+    commands = {name for name in DAEMON if name[0].isupper()}
+    assert there == {*DAEMON, *SALVAGE, *WORKER} - commands
+    assert {name.partition(".")[0] for name in commands} < vars(decisions).keys()
+    assert {name.partition(".")[2] for name in commands} == {"before", "after"}
 
 
 def test_what_a_failpoint_is_armed_with() -> None:
