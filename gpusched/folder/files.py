@@ -38,9 +38,12 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def write_aside(path: Path, data: bytes, *, sync: bool = False) -> Path:
-    """Write ``data`` to a file beside ``path``, to be renamed to it; its name. Raises OSError, and leaves nothing."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    """Write ``data`` to a file beside ``path``, to be renamed to it; return its name. Raises OSError, leaving nothing.
+
+    The name is random: two machines that share the folder may have processes with one pid.
+    """
+    aside = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         write_all(descriptor, data)
         if sync:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpusched.folder import paths
-from gpusched.folder.files import private_folder, write_all, write_durably
+from gpusched.folder.files import private_folder, write_all, write_aside, write_durably
 from gpusched.folder.paths import ExperimentPaths, TrialPaths
 
 
@@ -72,6 +72,17 @@ def test_a_durable_file_is_replaced_whole_and_is_ours_alone(tmp_path: Path) -> N
     assert path.read_bytes() == b"two" * 100_000
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_machines_with_one_pid_write_two_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second used to write into the first one's file, and to find none to rename."""
+    monkeypatch.setattr(paths.os, "getpid", lambda: 7)
+    path = tmp_path / "hparams.json"
+    ours, theirs = write_aside(path, b"ours"), write_aside(path, b"theirs")
+    assert ours.replace(path).read_bytes() == b"ours"
+    assert theirs.replace(path).read_bytes() == b"theirs"
 
 
 def test_what_cannot_be_synced_leaves_the_old_one(
