@@ -35,6 +35,8 @@ from gpusched.folder.reports import reports_after
 PART_GRACE_S = 2.0
 """Time for the ranks of a part to end after another part has ended badly: they wait for ranks that are gone."""
 WELL = ("yielded", "finished")
+GRAVEST_FIRST = ("lost", "failed", "killed", *WELL)
+"""Ends of parts: the node's before the trial's own, and that before what was done about it."""
 
 
 class ClusterExecutor(LiveBase):
@@ -95,12 +97,11 @@ class ClusterExecutor(LiveBase):
 
     def expect(self, trial: int, launch: Launch | None, interval_s: float) -> None:
         """Pass on the next launch of a trial if it is on the same node: a state in memory does not leave its node."""
-        homes = {node.name for node in self._nodes if trial in node.trials}
-        if len(homes) != 1:
-            return
-        if launch is not None and homes != set(map(node_of, launch.devices)):
-            launch = None
-        self.members.nodes[homes.pop()].send(frames.Expect(trial, launch, interval_s))
+        for node in self._nodes:
+            if trial in node.trials and node.has_all(node.trials[trial].live.devices):
+                if launch is not None and not node.has_all(launch.devices):
+                    launch = None
+                node.send(frames.Expect(trial, launch, interval_s))
 
     def acknowledge(self, report: Reported) -> None:
         node = self._home(report.trial, report.incarnation)
@@ -216,10 +217,8 @@ class ClusterExecutor(LiveBase):
         if left or any(live.trial == end.trial for _, live in self._unfenced):
             return
         del self._ends[end.trial]
-        if (
-            ends[0].outcome not in WELL
-        ):  # the node before the trial, the trial before what was done about it
-            ends.sort(key=lambda one: (one.outcome != "lost", one.outcome == "killed"))
+        if not _has_last_word(ends[0]):
+            ends.sort(key=lambda one: GRAVEST_FIRST.index(one.outcome))
         self._events.append(ends[0])
 
     # ------------------------------------------------------------------ nodes
@@ -292,6 +291,11 @@ class ClusterExecutor(LiveBase):
             yield CheckpointSaved(
                 at=now, trial=live.trial, incarnation=live.incarnation, step=step, save_s=0.0
             )
+
+
+def _has_last_word(end: TrialExited) -> bool:
+    """Whether rank 0 left in good order; exit codes alone say so of ranks that ended early as well."""
+    return end.outcome == "yielded" or (end.outcome == "finished" and end.step is not None)
 
 
 def make(setting: Setting) -> ClusterExecutor:

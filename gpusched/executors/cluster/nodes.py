@@ -67,6 +67,10 @@ class Node:
         """Whether rank 0 of an incarnation is on this node."""
         return node_of(live.devices[0]) == self.name
 
+    def has_all(self, devices: Iterable[str]) -> bool:
+        """Whether all of these devices are on this node."""
+        return {node_of(device) for device in devices} == {self.name}
+
     def send(self, frame: Frame) -> None:
         """Send a frame if the node can take commands; what it must not miss is kept elsewhere."""
         if self.state == "up" and self.peer is not None:

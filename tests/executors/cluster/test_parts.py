@@ -1,0 +1,148 @@
+"""Parts of a trial that spans nodes: their ends, and what nodes are told; the daemon is real, nodes are played."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpusched import __version__
+from gpusched.core.decisions import Kill, Launch
+from gpusched.core.events import TrialExited
+from gpusched.devices.base import Device
+from gpusched.executors.base import Setting
+from gpusched.executors.cluster import frames
+from gpusched.executors.cluster.bootstrap import NodeOffer
+from gpusched.executors.cluster.executor import ClusterExecutor
+from gpusched.executors.cluster.line import Keys
+from gpusched.folder.files import private_folder
+from gpusched.folder.paths import ExperimentPaths
+from tests.executors.cluster.test_storm import AtOnce, Recipe, World
+
+NODES = ("a", "b", "c")
+
+
+class Line:
+    """A node that joins at once, and says what a test has it say."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def hear(self, decode: Any, say: Any) -> None:
+        self.say = say
+
+    def send(self, frame: Any) -> bool:
+        self.heard.append(frame)
+        return True
+
+    def be_client(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    def told(self, kind: type) -> list[Any]:
+        commands = [frame.read() for frame in self.heard if isinstance(frame, frames.Do)]
+        return [found for found in (*self.heard, *commands) if isinstance(found, kind)]
+
+    def ends(self, outcome: Any, step: int | None = None) -> None:
+        end = TrialExited(at=0.0, trial=0, incarnation=1, outcome=outcome, step=step)
+        for frame in frames.Happened.of([end]):
+            self.say(frame)
+
+
+class Cluster:
+    """A way to nodes of one device each."""
+
+    def __init__(self, paths: ExperimentPaths, world: World) -> None:
+        self.paths, self.world = paths, world
+        self.lines = {name: Line() for name in NODES}
+
+    def nodes(self) -> list[NodeOffer]:
+        return [NodeOffer(name, "127.0.0.1", "cpu:1") for name in NODES]
+
+    def start(self, name: str, argv: list[str], env: dict[str, str]) -> None:
+        line = self.lines[name]
+        self.world.take(frames.NodeHello(name, version=__version__), line)
+        Keys(self.paths.root).proof(name).write_text("mine")
+        line.say(frames.Joined([Device(f"{name}/cpu:0", "", 0)], "mine"))
+        line.say(frames.Reconciled())
+
+    def interrupt(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def spanning(tmp_path: Path) -> Iterator[tuple[ClusterExecutor, dict[str, Line]]]:
+    """Trial 0 runs on all nodes, and its rank 0 on ``a``."""
+    world, paths = World(1), ExperimentPaths(tmp_path)
+    private_folder(paths.trials)
+    cluster = Cluster(paths, world)
+    recipe: Any = Recipe()
+    hub: Any = world
+    helper: Any = AtOnce()
+    setting = Setting(paths=paths, recipe=recipe, hub=hub, clock=lambda: world.now)
+    executor = ClusterExecutor(setting, cluster, 3.0, 5.0, helper)
+    devices = tuple(device.id for device in executor.inventory())
+    executor.execute(Launch(0, 1, devices, {}))
+    yield executor, cluster.lines
+    executor.close()
+
+
+LAST_WORD = 7
+"""Step of a last word."""
+
+
+@pytest.mark.parametrize(
+    ("ends", "told"),
+    [
+        ({"b": "finished", "c": "failed", "a": "killed"}, "failed"),
+        ({"b": "finished", "c": "finished", "a": "killed"}, "killed"),
+        ({"b": "finished", "c": "lost", "a": "failed"}, "lost"),
+        ({"a": "finished", "b": "failed", "c": "killed"}, "failed"),
+        ({"a": "finished", "b": "killed", "c": "finished"}, "killed"),
+        ({"a": "finished", "b": "finished", "c": "finished"}, "finished"),
+    ],
+)
+def test_the_gravest_end_of_a_part_is_the_trials(
+    spanning: tuple[ClusterExecutor, dict[str, Line]], ends: dict[str, str], told: str
+) -> None:
+    """The ranks of a part that left by themselves made a success of a trial that was killed, or failed elsewhere."""
+    executor, lines = spanning
+    for node, outcome in ends.items():
+        assert executor.poll(0.0) == []
+        lines[node].ends(outcome)
+    (end,) = executor.poll(0.0)
+    assert isinstance(end, TrialExited)
+    assert end.outcome == told
+
+
+def test_a_last_word_of_rank_0_decides(
+    spanning: tuple[ClusterExecutor, dict[str, Line]],
+) -> None:
+    executor, lines = spanning
+    lines["b"].ends("failed")
+    assert [len(lines[node].told(Kill)) for node in NODES] == [1, 0, 1]
+    lines["a"].ends("yielded", LAST_WORD)
+    lines["c"].ends("killed")
+    (end,) = executor.poll(0.0)
+    assert isinstance(end, TrialExited)
+    assert (end.outcome, end.step) == ("yielded", LAST_WORD)
+
+
+def test_no_part_of_a_trial_is_told_to_prepare_the_next_launch(
+    spanning: tuple[ClusterExecutor, dict[str, Line]],
+) -> None:
+    """The last one left was taken for a trial of its node alone, and prepared a part of what had gone."""
+    executor, lines = spanning
+    follows = Launch(0, 2, ("c/cpu:0",), {})
+    executor.expect(0, follows, 1.0)
+    lines["a"].ends("yielded", LAST_WORD)
+    lines["b"].ends("yielded", LAST_WORD)
+    executor.expect(0, follows, 1.0)
+    assert not [found for line in lines.values() for found in line.told(frames.Expect)]
+    lines["c"].ends("yielded", LAST_WORD)
+    executor.execute(follows)
+    executor.expect(0, Launch(0, 3, ("a/cpu:0",), {}), 1.0)
+    assert [found.launch for found in lines["c"].told(frames.Expect)] == [None], "another node"
