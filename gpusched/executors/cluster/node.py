@@ -242,6 +242,10 @@ class Session:
                     if self._is_fenced(command):
                         self._tell([self._unbegun(command)])
                         return
+                    if (
+                        self._spans[command.trial] is not None
+                    ):  # what is prestarted has no other nodes
+                        executor.expect(command.trial, None, 0.0)
                 executor.execute(command)
             case frames.Expect(trial=trial, launch=launch, interval_s=interval_s):
                 if launch is not None:
@@ -315,13 +319,15 @@ class Session:
         proof, path = secrets.token_hex(8), self._node.keys.proof(self._node.name)
         aside, linked = path.with_suffix(".tmp"), path.with_suffix(".link")
         probe = self._node.shared.trials / f".probe-{self._node.name}"
-        linked.unlink(missing_ok=True)
         slowest_s = 0.0
         for step, act in (
             ("written", lambda: write_durably(probe, b"")),
             ("written", lambda: aside.write_text(proof)),
+            ("removed", lambda: linked.unlink(missing_ok=True)),
             ("linked", lambda: linked.hardlink_to(aside)),
             ("renamed", lambda: aside.replace(path)),
+            ("removed", lambda: linked.unlink()),
+            ("removed", lambda: probe.unlink()),
         ):
             began_s = time.monotonic()
             try:
@@ -332,8 +338,6 @@ class Session:
                     f"write in the experiment's folder; look at how it is mounted, or choose another with --dir"
                 ) from None
             slowest_s = max(slowest_s, time.monotonic() - began_s)
-        linked.unlink()
-        probe.unlink()
         return proof, slowest_s
 
     def _reconcile(self, executor: TorchrunExecutor, frame: frames.Reconcile) -> None:

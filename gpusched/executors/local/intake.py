@@ -134,7 +134,9 @@ class Intake:
                 self._prestarts.ready(incarnation)
 
     def catch_up(self, incarnation: Incarnation, before: int | None = None) -> None:
-        """Take from the trial's own file the reports that did not come in."""
+        """Take from the trial's own file the reports that did not come in; the node of rank 0 does so."""
+        if incarnation.paths.part:
+            return
         for report in reports_after(incarnation.paths.reports, incarnation.last_seq):
             if before is not None and report.seq >= before:
                 continue

@@ -209,13 +209,17 @@ def test_a_slow_folder_costs_patience_and_no_node(
         bed.close()
 
 
-def test_a_folder_that_a_node_cannot_write_is_named(tmp_path: Path) -> None:
-    """One node; its folder refuses (root is refused nothing, so a folder stands where it would write a file)."""
-    (tmp_path / "trials" / ".probe-node0").mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("file", "step"),
+    [("trials/.probe-node0", "written"), ("cluster/node0.link", "removed")],
+)
+def test_a_folder_that_a_node_cannot_write_is_named(tmp_path: Path, file: str, step: str) -> None:
+    """One node; its folder refuses (root is refused nothing, so a folder stands where a file would be)."""
+    (tmp_path / file).mkdir(parents=True)
     with pytest.raises(DeviceError) as refused:
         Bed(tmp_path, "local:1x1")
     told = str(refused.value)
-    assert f"{tmp_path}: files cannot be written here (Is a directory)" in told
+    assert f"{tmp_path}: files cannot be {step} here (Is a directory)" in told
     assert "--dir" in told
 
 
