@@ -104,7 +104,7 @@ class Members:
             self._start(name)
         takes_over = bool(self._setting.devices)
         limit_s = RETURN_LIMIT_S if takes_over else JOIN_LIMIT_S
-        wanted = [self.nodes[name] for name in offers]
+        wanted = list(self.nodes.values())
         joined = "joining" if takes_over else "up"
         wait(
             limit_s,

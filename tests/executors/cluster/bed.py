@@ -188,10 +188,10 @@ class Bed:
         self.hub.close()
         self._crashed.append(self.executor)
 
-    def resume(self, *live: LiveTrial) -> list[Any]:
-        """A daemon that takes over."""
+    def resume(self, *live: LiveTrial, joined: tuple[str, ...] = ()) -> list[Any]:
+        """A daemon that takes over. ``joined``: devices that came after the beginning."""
         devices = tuple(device.id for device in self.executor.inventory())
-        self.executor = self.build(devices)
+        self.executor = self.build(devices + joined)
         self.executor.inventory()
         return list(self.executor.reconcile(live))
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -171,12 +172,19 @@ def test_a_daemon_that_takes_over_late_reads_all_reports(bed: Bed) -> None:
 
 
 def test_a_node_that_joins_by_hand_is_taken_up_and_hears_of_the_end(bed: Bed) -> None:
-    """Also by the next daemon, which knows its devices."""
+    """Also by the next daemon, which knows its devices, and used to wait for the nodes alone that it starts."""
     process = bed.join_by_hand("third")
     joined = bed.rig.watch(lambda event: isinstance(event, DevicesJoined))[-1]
     assert joined.devices == ("third/cpu:0",)
     assert len(set(joined.islands.values()) | {d.island for d in bed.rig.executor.inventory()}) == 3
     (trial,) = start(bed, "third/cpu:0")
+    live = LiveTrial(trial, 1, joined.devices, reports_of(bed, trial)[-1][1])
+    bed.crash()
+    pids = bed.node_pids("third")
+    bed.signal(pids, signal.SIGSTOP)
+    threading.Timer(2.0, bed.signal, (pids, signal.SIGCONT)).start()
+    events = bed.resume(live, joined=joined.devices)
+    assert {type(event) for event in events} <= {Reported, CheckpointSaved}
     assert the_exit(bed.rig.stop(trial), trial).outcome == "killed"
     bed.executor.close()
     out, _ = process.communicate()
