@@ -204,7 +204,7 @@ def _unknown_keys(data: Mapping[str, Any]) -> list[Finding]:
             findings.append((path, "unknown key"))
         elif len(path) == 1:
             name = str(path[0])
-            findings.append((path, _misplaced(name) or unknown_key(name, tops)))
+            findings.append((path, _misplaced(name, data) or unknown_key(name, tops)))
         else:
             findings.append((path, unknown_key(str(path[-1]), beside)))
     # A key under another name is not missing as well.
@@ -216,8 +216,11 @@ def _unknown_keys(data: Mapping[str, Any]) -> list[Finding]:
     return findings
 
 
-def _misplaced(key: str) -> str:
-    """Return a hint for a policy's option at the top of the recipe, or another tool's name of a key."""
+def _misplaced(key: str, data: Mapping[str, Any]) -> str:
+    """Return a hint for another tool's name of a key, a hyperparameter, or an option of the policy; else nothing."""
+    space = data.get("space")
+    if isinstance(space, Mapping) and key in space:
+        return f"is a hyperparameter; write it as space: {{{key}: ...}}"
     if key.lower() in ELSEWHERE:
         return f"unknown key; here it is {ELSEWHERE[key.lower()]}"
     known = any(key in option_names(name) for name in policies.names())

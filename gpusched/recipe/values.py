@@ -346,7 +346,11 @@ def scaling(value: object) -> str | dict[int, float]:
 @_takes({"type": "array", "items": {"type": "integer", "minimum": 1}})
 def sizes(value: object) -> tuple[int, ...]:
     """Read numbers of atoms that a trial may have, rising."""
-    found: list[int] = typed(value or [], list[Annotated[int, msgspec.Meta(ge=1, le=65536)]])
+    if value is None:
+        return ()
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"should be a list such as [1, 2, 4], not {show(value)}")
+    found: list[int] = typed(value, list[Annotated[int, msgspec.Meta(ge=1, le=65536)]])
     if found != sorted(set(found)):
         raise ValueError(f"should rise, as in {sorted(set(found))}")
     return tuple(found)

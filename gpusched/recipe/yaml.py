@@ -210,6 +210,8 @@ def _events(text: str) -> Iterator[_Event]:
             problem += "; put what has ${..} in quotes"
         if "not allowed here" in problem:
             problem += " (is this line, or the one before, indented as it should be?)"
+        if "'\\t'" in problem:
+            problem += "; indent with blanks instead of tabs"
         raise Unreadable(line, f"not YAML: {problem}") from None
     except ReaderError as error:
         line = text.count("\n", 0, error.position) + 1

@@ -36,6 +36,7 @@ devcies: cpu => devcies: unknown key; did you mean devices?
 Seed: 1 => Seed: unknown key; did you mean seed?
 "": 1 => '': unknown key
 eta: 3 => eta: is an option of the policy; write it as
+lr: 0.1 => lr: is a hyperparameter; write it as space: {lr: ...}
 seed: true => seed: should be a whole number, not true
 seed: "1" => seed: should be a whole number, not '1' (in quotes?)
 seed: 1.5 => seed: should be a whole number, not 1.5
@@ -57,7 +58,9 @@ grace: 0 => grace: must be more than 0 seconds, not 0
 hang_limit: soon => hang_limit: 'soon' is not a duration
 sizes: [2, 1] => sizes: should rise, as in [1, 2]
 sizes: [0, 1] => sizes[0]: must be at least 1, not 0
-sizes: all => sizes: should be a list such as [a, b]
+sizes: all => sizes: should be a list such as [1, 2, 4], not 'all'
+sizes: 0 => sizes: should be a list such as [1, 2, 4], not 0
+sizes: {} => sizes: should be a list such as [1, 2, 4]
 lr_scaling: {powr: 1} => lr_scaling.powr: unknown key; did you mean power?
 lr_scaling: [1] => lr_scaling: should be linear (1)
 lr_scaling: {power: 2} => lr_scaling.power: should be linear (1), sqrt
@@ -140,7 +143,11 @@ WHOLE = [
     Nasty("a list", "- a\n", ("1: should be a map of keys",)),
     Nasty("a word", "recipe\n", ("1: should be a map of keys, not 'recipe'",)),
     Nasty("a number", "3\n", ("1: should be a map of keys, not 3",)),
-    Nasty("tab", "a:\n\tb: 1\n", ("2: not YAML: found character '\\t'",)),
+    Nasty(
+        "tab",
+        "a:\n\tb: 1\n",
+        ("2: not YAML: found character '\\t' that cannot start any token; indent with",),
+    ),
     Nasty("open bracket", "a: [1, 2\n", ("2: not YAML: expected ','",)),
     Nasty("open quote", "a: 'x\n", ("2: not YAML: found unexpected end",)),
     Nasty(
