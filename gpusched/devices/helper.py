@@ -209,8 +209,8 @@ class Board:
         holders = tuple(self._processes.who(pid) for pid in pids)
         board = self.handle(look.board)
         vitals = read_vitals(board, look.at, self._answered) if look.vitals else None
-        overruled = os.environ.get(IGNORE_RECOVERY, "").split(",")
-        if vitals and any(uuid and look.board.uuid.startswith(uuid.strip()) for uuid in overruled):
+        overruled = [one.strip() for one in os.environ.get(IGNORE_RECOVERY, "").split(",")]
+        if vitals and any(uuid and look.board.uuid.startswith(uuid) for uuid in overruled):
             vitals = replace(vitals, recovery=None)
         xids = self._events.take(board, retry=look.vitals)
         openers = None

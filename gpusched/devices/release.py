@@ -173,8 +173,8 @@ class Means:
         """Say what cannot be checked on this GPU; empty if all can."""
         if not self.enough:
             return (
-                f"{gpu.label} is not used: NVML gives neither processes nor memory, so no release "
-                f"could be confirmed"
+                f"{gpu.label} is not used: NVML gives neither processes nor memory (drivers before 510 do not), so "
+                f"no release could be confirmed"
             )
         if not self.processes:
             return (

@@ -219,7 +219,7 @@ def test_a_recovery_action_that_lies_can_be_overruled(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mend 13."""
-    monkeypatch.setenv("GPUSCHED_IGNORE_RECOVERY", "GPU-9, GPU-0a00")
+    monkeypatch.setenv("GPUSCHED_IGNORE_RECOVERY", "GPU-9, GPU-0a00, ")
     devices, (_, second) = begin(box)
     for board in box.gpus:
         board.recovery = 1
