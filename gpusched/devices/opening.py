@@ -155,6 +155,8 @@ class Opening:
                 unit.take_out(shortfall, passing=False)
         unit.learn()
         unit.examine()
+        if unit.usage is None and unit.out is None:
+            unit.take_out(unit.verdict().why, passing=True)
 
     def _fresh(self, unit: Unit) -> GpuUsage | None:
         since = unit.watch.request()

@@ -59,6 +59,18 @@ def test_the_others_are_read_while_one_gpu_is_waited_for(make_box: MakeBox, why:
     assert other.id not in [fault.device for fault in devices.faults()]
 
 
+def test_a_gpu_that_does_not_answer_is_busy_until_it_does(make_box: MakeBox) -> None:
+    """It was listed as usable, and out only after a trial had been launched on it."""
+    box = make_box(gpu(0, hangs=[(1.0, 50.0)]), gpu(1))
+    devices = box.devices()
+    box.clock.advance(1.0)
+    silent, other = devices.open()
+    assert (silent.why_not, other.usable) == ("GPU 0: NVML has not answered for 31 s", True)
+    assert devices.faults() == ()
+    box.clock.advance(30.0)
+    assert devices.recovered() == (silent.id,)
+
+
 def test_without_a_witness_it_is_unknown(make_box: MakeBox) -> None:
     devices, _ = begin(make_box(gpu(0), pids="host"))
     assert "no script to try CUDA for" in devices.notes[0]
