@@ -2,8 +2,9 @@
 
 Looked for under the script's names (locals, globals, closures, attributes of objects of its own classes): containers
 with tensors of the shapes of a tracked model's parameters. Such tensors are an average if they have moved, at two
-reports, a part of the way to where the model is, and were the model itself at no step of its optimizer. Gradients and
-buffers do not move so; copies of the weights (the best so far, those of the last epoch) are the model of some step.
+reports, a part of the way to where the model is, each value among those of the steps between, and were the model itself
+at no step and no report. Gradients and buffers do not move so; copies of the weights (the best so far, those of the
+last epochs) are the model of some step; rounded, perturbed or adapted weights lie beside.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import CO_OPTIMIZED
 from itertools import islice
@@ -27,7 +28,8 @@ _LOCALS = {"locals", "vars", "eval", "exec"}
 _VISITED_MAX, _ELEMENTS_MAX, _DEPTH = 5_000, 200, 4
 _TENSORS, _VALUES = 16, 256
 _LOOKS, _STILL_MAX, _MOVES_MAX, _STEPS_MAX, _HITS = 5, 4, 8, 10_000, 2
-_MOST_OF_THE_WAY, _ALIKE = 0.9, 0.5
+_MARKS_MAX = 1_000
+_MOST_OF_THE_WAY, _ALIKE, _ROUNDING = 0.9, 0.5, 1e-4
 
 
 @dataclass(slots=True)
@@ -48,46 +50,63 @@ class Averages:
     #: Names of containers that have been found to be something else.
     _settled: set[str] = field(default_factory=set)
     _looks: int = 0
-    #: Values of every tracked model at each optimizer step since the last report; kept while there are likenesses.
+    #: Tensors of every model, and of every container like one, that a checkpoint holds.
+    _sources: list[list[Any]] = field(default_factory=list)
+    #: Values of the sources before each optimizer step since the last report; kept while there are likenesses.
     _steps: list[Any] = field(default_factory=list)
-    _sample_models: Callable[[], Iterable[Any]] | None = None
+    #: Values of the sources at reports.
+    _marks: deque[Any] = field(default_factory=lambda: deque(maxlen=_MARKS_MAX))
 
     def is_due(self) -> bool:
         """Count a report; tell whether to look: at the first few, later seldom unless there is a likeness."""
         self._looks += 1
         rarely = self._looks & (self._looks - 1) == 0
-        return rarely or self._looks <= _LOOKS or bool(self._likenesses)
+        is_due = rarely or self._looks <= _LOOKS or bool(self._likenesses)
+        if not is_due:
+            self._marks += map(_sampled, self._sources)
+        return is_due
 
-    def stepped(self) -> None:
-        """Remember the models as an optimizer has just left them."""
-        if self._likenesses and self._sample_models and len(self._steps) <= _STEPS_MAX:
-            self._steps += self._sample_models()
+    def about_to_step(self) -> None:
+        """Remember the models as an optimizer finds them: as the last step, and what came after it, has left them."""
+        if self._likenesses and len(self._steps) <= _STEPS_MAX:
+            self._steps += map(_sampled, self._sources)
 
     def look(self, models: Sequence[Any], held: Mapping[int, Any]) -> str | None:
         """Return the name of an average found by now that is not among ``held``, which a checkpoint has by identity."""
-        orders = {shapes: order for model in models for shapes, order in _orders(model)}
-        known = {each.data_ptr() for order in orders.values() for _, each in order}
-        self._sample_models = lambda: [_sampled([p for _, p in each]) for each in orders.values()]
+        orders: dict[tuple[Any, ...], list[int]] = {}
+        for model in models:
+            for shapes, places in _orders(model):
+                orders.setdefault(shapes, places)
+        likes = [list(model.parameters()) for model in models]
+        likes += [tensors for each in held.values() if (tensors := _tensors_in(each))]
+        ordered = [(each, orders.get(_shapes(each), [])) for each in likes]
+        self._sources = [[each[index] for index in places] for each, places in ordered if places]
+        known = {each.data_ptr() for source in self._sources for each in source}
         found = dict(_tensors_of_script(held, known, orders.keys()))
-        steps = [*self._steps, *self._sample_models()]
-        is_complete = len(self._steps) <= _STEPS_MAX
-        self._steps = self._sample_models()  # the first of the next stretch
+        models_now = [_sampled(source) for source in self._sources]
+        steps, self._steps = [*self._steps, *models_now], []
+        is_complete = len(models_now) < len(steps) <= _STEPS_MAX + len(models_now)
+        self._marks += models_now
         for name, tensors in found.items():
             if name in self._settled:
                 continue
-            order = orders[_shapes(tensors)]
-            now = _sampled([tensors[index] for index, _ in order])
+            now = _sampled([tensors[index] for index in orders[_shapes(tensors)]])
             before = self._likenesses.setdefault(name, _Likeness(now))
             before.looks += 1
             if before.values.equal(now):
                 is_settled = before.looks > _STILL_MAX + before.moves
             else:
                 before.moves += 1
-                model = _sampled([each for _, each in order])
-                is_copy = any(_is_same(step, now, tensors[0].dtype) for step in steps)
-                before.hits += is_complete and not is_copy and _moves_to(before.values, now, model)
+                dtype = tensors[0].dtype
+                is_copy = any(_is_same(each, now, dtype) for each in (*self._marks, *steps))
+                before.hits += (
+                    is_complete
+                    and not is_copy
+                    and any(_moves_to(before.values, now, model) for model in models_now)
+                    and _is_between(now, [before.values, *steps], dtype)
+                )
                 is_settled = is_copy or before.hits == _HITS or before.moves == _MOVES_MAX
-                if before.hits == _HITS and not _is_held(held, (before.values, now), order):
+                if before.hits == _HITS:
                     return name
             before.values = now
             if is_settled:
@@ -99,6 +118,8 @@ class Averages:
 
 def _moves_to(before: Any, now: Any, model: Any) -> bool:
     """Tell whether values went a part of the way to those of the model, which they resemble."""
+    if model.shape != now.shape:
+        return False
     moved, left = now - before, model - before
     along = float(moved @ left)
     is_partial = 0 < along < _MOST_OF_THE_WAY * float(left @ left)
@@ -110,31 +131,28 @@ def _moves_to(before: Any, now: Any, model: Any) -> bool:
     )
 
 
+def _is_between(now: Any, steps: Sequence[Any], dtype: Any) -> bool:
+    """Tell whether each value lies among those of these steps, as in an average; noise and rounding put it outside."""
+    import torch
+
+    stacked = torch.stack([each for each in steps if each.shape == now.shape])
+    least, most = stacked.amin(0), stacked.amax(0)
+    rounding = 4 * torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+    error = max(_ROUNDING, rounding) * torch.maximum(least.abs(), most.abs())
+    return bool(((least - error <= now) & (now <= most + error)).all())
+
+
 def _is_same(step: Any, values: Any, dtype: Any) -> bool:
     return bool(step.shape == values.shape and step.to(dtype).to(values.dtype).equal(values))
 
 
-def _is_held(
-    held: Mapping[int, Any], values: Sequence[Any], order: Sequence[tuple[int, Any]]
-) -> bool:
-    """Tell whether something that a checkpoint has holds the same tensors, now or as they were at the last report."""
-    last = order[-1][0]
-    for container in held.values():
-        tensors = _tensors_in(container)
-        if len(tensors) > last:
-            its = _sampled([tensors[index] for index, _ in order])
-            if any(its.shape == each.shape and its.equal(each) for each in values):
-                return True
-    return False
-
-
-def _orders(model: Any) -> Iterator[tuple[tuple[Any, ...], list[tuple[int, Any]]]]:
+def _orders(model: Any) -> Iterator[tuple[tuple[Any, ...], list[int]]]:
     """Yield the shapes of a model's trained parameters, of all, and of its state, with places of trained ones."""
     parameters = list(model.parameters())
     trained = [each for each in parameters if each.requires_grad and each.numel()]
     known = {id(each) for each in trained}
     for tensors in (trained, parameters, _state(model)):
-        places = [(index, each) for index, each in enumerate(tensors) if id(each) in known]
+        places = [index for index, each in enumerate(tensors) if id(each) in known]
         if places:
             yield _shapes(tensors), places[:: -(-len(places) // _TENSORS)]
 
@@ -159,16 +177,17 @@ def _sampled(tensors: Sequence[Any]) -> Any:
 
 
 def _tensors_in(value: Any) -> list[Any]:
-    """Return the elements of a container of nothing but plain tensors; none for other objects."""
+    """Return the elements of a container of nothing but plain tensors, none computed with gradients; else nothing."""
     import torch
 
     if not isinstance(value, dict | list | tuple) or not value:
         return []
-    elements = list(value.values() if isinstance(value, dict) else value)
+    elements = value.values() if isinstance(value, dict) else value
     is_plain = all(
-        isinstance(each, torch.Tensor) and not hasattr(each, "to_local") for each in elements
+        isinstance(each, torch.Tensor) and each.grad_fn is None and not hasattr(each, "to_local")
+        for each in elements
     )
-    return elements if is_plain else []
+    return list(elements) if is_plain else []
 
 
 def _tensors_of_script(

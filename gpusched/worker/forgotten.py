@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import functools
 import gc
+import inspect
 import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from gpusched.worker.averages import Averages
@@ -59,16 +60,13 @@ class AtWork:
         if self._is_watching:
             return
         self._is_watching = True
-        from torch.optim.optimizer import register_optimizer_step_post_hook
+        from torch.optim import optimizer
 
-        register_optimizer_step_post_hook(self._stepped)
+        optimizer.register_optimizer_step_pre_hook(lambda *_: self._averages.about_to_step())
+        optimizer.register_optimizer_step_post_hook(lambda each, *_: self._noticed.add(each))
         for module, kind, method in _CHANGES:
             if module in sys.modules:
                 _notice_calls(getattr(sys.modules[module], kind), method, self._noticed.add)
-
-    def _stepped(self, optimizer: Any, *_: object) -> None:
-        self._noticed.add(optimizer)
-        self._averages.stepped()
 
     def forgotten(self, tracked: Mapping[str, Any]) -> str | None:
         """Return the message for an object at work that is not tracked, or whose model or scheduler is not."""
@@ -206,7 +204,16 @@ def _parts(value: Any) -> Iterable[Any]:
         _OPAQUE
     ):
         return ()
-    return getattr(value, "__dict__", {}).values()
+    return [*getattr(value, "__dict__", {}).values(), *_named_by_state(type(value))]
+
+
+def _named_by_state(kind: type) -> list[Any]:
+    """Return the global variables, and those of an enclosing function, that ``state_dict`` of a class may save."""
+    function = getattr(kind, "state_dict", None)
+    if not isinstance(function, FunctionType):
+        return []
+    names = inspect.getclosurevars(function)
+    return [*names.globals.values(), *names.nonlocals.values()]
 
 
 def _parameters(value: Any) -> list[Any]:

@@ -185,14 +185,77 @@ class Alias(Keeper):
         self.kept = self.model.state_dict()
 
 
+class Clamped(BestOfSome):
+    """The model is changed after the optimizer, before it is copied."""
+
+    def update(self) -> None:
+        with torch.no_grad():
+            for value in self.model.parameters():
+                value.clamp_(-0.2, 0.2)
+        super().update()
+
+
+class LastThree(BestOfSome):
+    def update(self) -> None:
+        self.number += 1
+        if self.number % 10 == 0:
+            before = self.kept if isinstance(self.kept, list) else []
+            copy = {name: value.clone() for name, value in self.model.state_dict().items()}
+            self.kept = [*before, copy][-3:]
+
+
+class Rounded(Keeper):
+    def update(self) -> None:
+        self.kept = {
+            name: (value / value.abs().max() * 7).round() / 7 * value.abs().max()
+            for name, value in self.model.named_parameters()
+        }
+        self.kept = {name: value.detach() for name, value in self.kept.items()}
+
+
+class Perturbed(Keeper):
+    def update(self) -> None:
+        self.kept = [
+            [p.detach() + 0.02 * torch.randn_like(p) for p in self.model.parameters()]
+            for _ in range(50)
+        ]
+
+
+class Adapted(Keeper):
+    """The fast weights of the last task, as in MAML."""
+
+    def update(self) -> None:
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.kept = [p - 0.1 * p.grad for p in trained]
+
+
+class ByHand:
+    """An optimizer that is none of torch's."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+
+    def zero_grad(self) -> None:
+        self.model.zero_grad()
+
+    def step(self) -> None:
+        with torch.no_grad():
+            for p in self.model.parameters():
+                if p.grad is not None:
+                    p -= 0.05 * p.grad
+
+
 def report_six_times(
-    keeper: Keeper, tracked: dict[str, Any], between: Callable[[], None] = lambda: None
+    keeper: Keeper,
+    tracked: dict[str, Any],
+    between: Callable[[], None] = lambda: None,
+    optimizer: Any = None,
 ) -> str | None:
     """Train with ten steps between two reports; return what is told in the end."""
     at_work = AtWork()
     at_work.watch()
     model = tracked["model"]
-    rates = SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
+    rates = optimizer or SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
     target = torch.ones(8, 3)
     at_work.look_for_averages(tracked)
     for _ in range(6):
@@ -232,10 +295,51 @@ def test_an_average_in_a_closure_is_noticed() -> None:
     assert "shadow is an average" in told
 
 
-@pytest.mark.parametrize("kind", [Keeper, Gradients, Momentum, BestOfSome, Halves, Alias])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *(Keeper, Gradients, Momentum, BestOfSome, Halves, Alias),
+        *(Clamped, LastThree, Rounded, Perturbed, Adapted),
+    ],
+)
 def test_tensors_beside_a_model_that_are_no_average_are_left_alone(kind: type[Keeper]) -> None:
     model = small_net()
     assert report_six_times(kind(model), {"model": model}) is None
+
+
+def test_copies_of_a_model_that_moves_unseen_are_left_alone() -> None:
+    model = small_net()
+    assert report_six_times(BestOfSome(model), {"model": model}, optimizer=ByHand(model)) is None
+
+
+def test_a_copy_of_a_tracked_average_is_left_alone() -> None:
+    model = small_net()
+    average = copy.deepcopy(model).requires_grad_(False)
+
+    class BestAverage(BestOfSome):
+        def update(self) -> None:
+            with torch.no_grad():
+                for one, other in zip(average.parameters(), model.parameters(), strict=True):
+                    one.lerp_(other, 0.02)
+            super().update()
+
+    assert report_six_times(BestAverage(average), {"model": model, "ema": average}) is None
+
+
+def test_a_state_may_be_made_of_variables_around_the_class() -> None:
+    model = small_net()
+    shadow = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    class Bundle:
+        def state_dict(self) -> dict[str, Any]:
+            return {"shadow": shadow}
+
+    def average() -> None:
+        for name, p in model.named_parameters():
+            shadow[name].lerp_(p.detach(), 0.1)
+
+    tracked = {"model": model, "bundle": Bundle()}
+    assert report_six_times(Keeper(model), tracked, average) is None
 
 
 def test_an_average_that_a_checkpoint_holds_is_not_forgotten() -> None:
