@@ -104,9 +104,8 @@ class _Reader(IterableDataset[Piece]):
                 is_idle = False
                 places = {number: shard.place for number, shard in read.items()}
                 yield Piece(self.collate(samples), len(samples), 0, places, 0)
-        if (
-            is_idle
-        ):  # what is left is another rank's: a sample to take part with, that counts for nothing
+        if is_idle and not self.drop_last:
+            # What is left is another rank's or worker's: a sample to take part with, that counts for nothing.
             for number in range(self.shards):
                 shard = Shard(self.dataset, number, self.shards, self.seed, Place())
                 if samples := shard.take(1):
@@ -167,11 +166,14 @@ class StreamLoader(BaseLoader):
             while True:
                 following = next(pieces, None) if piece is not None else None
                 total, goes_on = self._agree(piece, following is not None)
+                last = piece or last
+                if total == 0 and goes_on:  # every rank has a stand-in before what it has to read
+                    piece = following
+                    continue
                 if total == 0:
                     break
                 if self._position.epoch != where.epoch:
                     raise RuntimeError("trial.loader: an older iteration outlived a newer one")
-                last = piece or last
                 assert last is not None, "each rank has a piece, or something to take part with"
                 samples = piece.samples if piece is not None else 0
                 self._weight.value = self._layout.world_size * samples / total
@@ -181,10 +183,12 @@ class StreamLoader(BaseLoader):
                 self._is_last = not goes_on
                 yield tagged(place_batch(last.batch, self._device), self._weight.value)
                 piece = following
-            if last is None and where.consumed == 0:
+            if where.consumed == 0 and self._position == where:
                 raise ValueError(
-                    f"trial.loader: this stream does not fill one global batch of {self.global_batch} samples"
-                    f"{', and drop_last=True leaves none' if self._drop_last else ''}: use a smaller batch_size"
+                    f"trial.loader: this stream does not fill one global batch of {self.global_batch} samples, and "
+                    f"drop_last=True leaves none: use a smaller batch_size"
+                    if self._drop_last
+                    else "trial.loader: this stream yields no sample"
                 )
         finally:
             self._end(where.epoch)

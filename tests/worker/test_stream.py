@@ -13,6 +13,11 @@ from torch import nn
 from torch.utils.data import IterableDataset, get_worker_info
 
 import gpusched
+from gpusched.worker.data import Layout
+from gpusched.worker.group import Group
+from gpusched.worker.loader import Feed
+from gpusched.worker.stream import StreamLoader
+from gpusched.worker.weights import BatchWeight
 from tests.worker.fakes import Bench, at_step, daemon, run_ranks
 from tests.worker.test_ranks import values
 
@@ -62,6 +67,15 @@ class Sharded(Plain):
         own = [1000 * self.epoch + n for n in range(LENGTH) if n * n % info.num_workers == info.id]
         random.shuffle(own)
         yield from own
+
+
+class Unequal(IterableDataset[int]):
+    """Two shards: four samples, and twelve."""
+
+    def __iter__(self) -> Iterator[int]:
+        info = get_worker_info()
+        assert info is not None
+        yield from range(4, 16) if info.id else range(4)
 
 
 class ByRank(IterableDataset[int]):
@@ -174,6 +188,20 @@ def test_a_shard_that_ends_leaves_the_rest_of_its_batch_to_the_others(
     options = {"shards": 5, "drop_last": drop_last}
     (one,) = values(run_ranks(consume, 1, bench, arguments=("sharded", options, 1)))
     assert [len(step) for step in one["steps"]] == [4] * 11 + [1] * (not drop_last)
+
+
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_a_worker_process_with_nothing_left_does_not_end_the_epoch(drop_last: bool) -> None:
+    def loader() -> StreamLoader:
+        feed = Feed(Layout(0, 1, 1, exact=False), 0, BatchWeight(), torch.device("cpu"))
+        options: dict[str, Any] = {"num_workers": 2, "shards": 2, "drop_last": drop_last}
+        return StreamLoader(feed, Unequal(), 4, group=Group(0, 1), **options)
+
+    begun, goes_on = loader(), loader()
+    batches = iter(begun)
+    assert next(batches).tolist() == [0, 1, 2, 3], "the whole first shard"
+    goes_on.load_state_dict(begun.state_dict())
+    assert [n for batch in goes_on for n in batch.tolist()] == list(range(4, 16))
 
 
 @pytest.mark.parametrize(
