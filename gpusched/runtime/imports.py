@@ -11,6 +11,7 @@ import ctypes
 import gc
 import importlib
 import os
+import sys
 import threading
 import weakref
 from collections import deque
@@ -89,6 +90,8 @@ class Imports:
                 not wanted
             ):  # with CUDA_VISIBLE_DEVICES=MIG-.. torch asks CUDA itself instead of NVML
                 return PreloadFailed(module, f"{why}; set launch: cold")
+        elif wanted and _has_joined():
+            why = "importing it joins a trial, which every rank must do for itself (gpusched.init(), gpusched.trial)"
         elif wanted and (names := _threads_since(before)):
             why = (
                 f"importing it starts threads that forked ranks would not have: {', '.join(names)}"
@@ -97,6 +100,11 @@ class Imports:
             return None
         self.taint = True
         return PreloadFailed(module, why, tainted=True)
+
+
+def _has_joined() -> bool:
+    start = sys.modules.get("gpusched.worker.start")
+    return start is not None and start.has_joined()
 
 
 def import_agent() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from gpusched.runtime import imports
 from gpusched.runtime.imports import Imports
 
+ROOT = Path(__file__).resolve().parents[2]
 THREADED = """
 import threading
 done = threading.Event()
@@ -33,6 +36,19 @@ def test_a_preload_that_starts_a_thread_is_named_with_it(modules: Path) -> None:
     assert failed.tainted
     assert failed.message.endswith("would not have: telemetry")
     sys.modules["threaded_module"].done.set()
+
+
+def test_a_preload_that_joins_a_trial_is_refused(modules: Path) -> None:
+    """Forked ranks would find themselves joined, alone, in a plain run."""
+    (modules / "joining_module.py").write_text("from gpusched import trial")
+    script = (
+        "from gpusched.runtime.imports import Imports\n"
+        "print(Imports(['joining_module'], ['joining_module']).next())"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{modules}"}
+    said = subprocess.check_output([sys.executable, "-c", script], env=environment, text=True)
+    assert "joins a trial" in said
+    assert "tainted=True" in said
 
 
 @pytest.mark.parametrize("wanted", [True, False])
