@@ -35,10 +35,12 @@ def arguments_of(loader: DataLoader[Any]) -> dict[str, Any]:
     if loader.pin_memory:
         arguments["pin_memory"] = True
     sampler: Any = loader.sampler
-    if isinstance(sampler, SequentialSampler) or isinstance(loader.dataset, IterableDataset):
+    if isinstance(loader.dataset, IterableDataset):
         return {**arguments, "shuffle": False}
-    is_plain = isinstance(sampler, RandomSampler) and not sampler.replacement
-    if is_plain and sampler.num_samples == len(cast(Any, loader.dataset)):
+    kind, dataset = type(sampler), cast(Any, loader.dataset)
+    if kind is SequentialSampler and len(sampler) == len(dataset):
+        return {**arguments, "shuffle": False}
+    if kind is RandomSampler and len(sampler) == len(dataset) and not sampler.replacement:
         return arguments
     return {**arguments, "sampler": sampler}
 

@@ -1,13 +1,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+)
 
 from gpusched.worker.data import Layout
 from gpusched.worker.foreign import arguments_of
@@ -259,6 +267,11 @@ def test_a_data_set_with_a_state_is_asked_for_it() -> None:
     assert resumed.dataset.asked == first
 
 
+class HardFirst(RandomSampler):
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted(super().__iter__(), reverse=True))
+
+
 def in_order(batch: list[int]) -> list[int]:
     return sorted(batch)
 
@@ -270,8 +283,10 @@ def in_order(batch: list[int]) -> list[int]:
         ({"collate_fn": in_order, "num_workers": 2}, {"shuffle": False, "num_workers": 2}),
         ({"sampler": (once := RandomSampler(range(9), num_samples=5))}, {"sampler": once}),
         ({"sampler": (again := RandomSampler(range(9), replacement=True))}, {"sampler": again}),
+        ({"sampler": (first := SequentialSampler(range(5)))}, {"sampler": first}),
+        ({"sampler": (hard := HardFirst(range(9)))}, {"sampler": hard}),
     ],
-    ids=["shuffled", "in order", "a part", "with replacement"],
+    ids=["shuffled", "in order", "a part", "with replacement", "the first", "of the script's own"],
 )
 def test_a_ready_made_loader_keeps_its_options(
     options: dict[str, Any], kept: dict[str, Any]
