@@ -142,8 +142,7 @@ class Launcher:
             cwd=str(self._working_directory(incarnation)),
             env=self._environment(incarnation, placement, span),
             rank_env=[
-                {**self._of_rank(one), **(_spanning(span, rank) if span is not None else {})}
-                for rank, one in enumerate(placement.rank_env)
+                self._of_rank(one, span, rank) for rank, one in enumerate(placement.rank_env)
             ],
             rank_cpus=None if cpus is None else [list(one) for one in cpus],
             python=str(recipe.python or sys.executable),
@@ -158,14 +157,20 @@ class Launcher:
         private_folder(incarnation.paths.own)
         return incarnation.paths.own
 
-    def _of_rank(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Let the recipe outrank our defaults, but not choose which devices a rank has."""
+    def _of_rank(
+        self, environment: Mapping[str, str], span: Span | None, local_rank: int
+    ) -> dict[str, str]:
+        """Let the recipe outrank our defaults, but not choose which rank a process is, and on which devices."""
+        if span is not None:
+            on = dict.fromkeys(("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"), span.interface)
+            environment = {**environment, **on}
         theirs = {
             name: value for name, value in given_env(self._recipe).items() if name in environment
         }
         return {
             **environment,
             **{name: theirs[name] for name in theirs if not _DEVICES.match(name)},
+            **(_ranks(span, local_rank) if span is not None else {}),
         }
 
     def _environment(
@@ -186,7 +191,7 @@ class Launcher:
         }
 
 
-def _spanning(span: Span, local_rank: int) -> dict[str, str]:
+def _ranks(span: Span, local_rank: int) -> dict[str, str]:
     """Say to a rank what torchrun's agent, which knows the ranks of its own node alone, cannot."""
     rank, size = str(span.first_rank + local_rank), str(span.world_size)
     return {
@@ -196,8 +201,6 @@ def _spanning(span: Span, local_rank: int) -> dict[str, str]:
         "ROLE_WORLD_SIZE": size,
         "GROUP_RANK": str(span.part),
         "GROUP_WORLD_SIZE": str(span.parts),
-        "NCCL_SOCKET_IFNAME": span.interface,
-        "GLOO_SOCKET_IFNAME": span.interface,
     }
 
 
