@@ -182,7 +182,7 @@ def test_a_node_that_joins_by_hand_is_taken_up_and_hears_of_the_end(bed: Bed) ->
     bed.crash()
     pids = bed.node_pids("third")
     bed.signal(pids, signal.SIGSTOP)
-    threading.Timer(2.0, bed.signal, (pids, signal.SIGCONT)).start()
+    threading.Timer(1.0, bed.signal, (pids, signal.SIGCONT)).start()
     events = bed.resume(live, joined=joined.devices)
     assert {type(event) for event in events} <= {Reported, CheckpointSaved}
     assert the_exit(bed.rig.stop(trial), trial).outcome == "killed"
