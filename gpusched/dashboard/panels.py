@@ -234,7 +234,7 @@ def _paragraph(text: str, width: int) -> list[str]:
 _ATOMS = {
     "held": "held by trial 7",
     "free": "free",
-    "draining": "trial 7 has left; the release of the atom is being confirmed",
+    "draining": "trial 7 has left; the release is being confirmed",
     "quarantined": "not used until readmitted ('gpusched gpus --readmit')",
 }
 
@@ -242,11 +242,9 @@ _ATOMS = {
 def help_lines(keys: Sequence[tuple[str, str]], width: int) -> list[Text]:
     """List the keys and the meaning of the glyphs."""
     column = max(len(key) for key, _ in keys) + 2
-    lines = []
-    for key, what in keys:
-        first, *more = textwrap.wrap(what, max(10, width - column - 2))
-        lines.append(styled(f"  {key:<{column}}", "cyan").append(first))
-        lines += [Text(" " * (column + 2) + part) for part in more]
+    lines: list[Text] = []
+    for key, meaning in keys:
+        lines += _explained(styled(f"  {key:<{column}}", "cyan"), meaning, width)
     states = [styled(f" {glyph} {s:<10}", style) for s, (glyph, style) in marks.TRIAL.items()]
     across = max(1, (width - 1) // 13)
     rows = [states[start : start + across] for start in range(0, len(states), across)]
@@ -254,5 +252,12 @@ def help_lines(keys: Sequence[tuple[str, str]], width: int) -> list[Text]:
     lines.append(marks.heading("atoms", width))
     for state, meaning in _ATOMS.items():
         drawn = devices.block(DeviceView(id="", state=state, trial=7), 7, {7: "color(110)"})
-        lines.append(Text("  ").append_text(drawn).append(f"  {meaning}"))
+        lines += _explained(Text.assemble("  ", drawn, "  "), meaning, width)
     return lines
+
+
+def _explained(sign: Text, meaning: str, width: int) -> list[Text]:
+    """Put a meaning beside its key or sign, over as many lines as needed."""
+    column = sign.cell_len
+    first, *more = textwrap.wrap(meaning, max(10, width - column))
+    return [sign.append(first), *(Text(" " * column + part) for part in more)]

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from gpusched.dashboard import panels
 from gpusched.dashboard.app import Dashboard, Why
 from gpusched.dashboard.model import DecisionView, View
 from gpusched.dashboard.screen import TABS
@@ -136,6 +137,13 @@ def test_what_is_typed_is_seen(size: tuple[int, int]) -> None:
         assert "running" in field.render_line(0).text
 
     drive(EXPLORING, steps, size=size)
+
+
+@pytest.mark.parametrize("width", [38, 64, 78])
+def test_help_is_as_wide_as_its_panel(width: int) -> None:
+    keys = [("Ctrl-C", "stop in good order; again: terminate; a third time: kill")]
+    lines = panels.help_lines(keys, width)
+    assert [line.plain for line in lines if line.cell_len > width] == []
 
 
 # ---------------------------------------------------------------- the mouse
