@@ -201,7 +201,7 @@ def installed_torch_cuda() -> tuple[str, str] | None:
         return None
     try:
         said = runpy.run_path(f"{found.submodule_search_locations[0]}/version.py")
-    except (OSError, SyntaxError):
+    except Exception:  # an installation that is broken raises anything
         return version, ""
     return version, said.get("cuda") or ""
 

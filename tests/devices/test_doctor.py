@@ -59,6 +59,20 @@ def test_what_a_cpu_build_of_torch_means_depends_on_the_box(make_box: MakeBox) -
     assert (version, cuda) == (torch.__version__, torch.version.cuda or "")
 
 
+@pytest.mark.parametrize(
+    ("source", "cuda"),
+    [("cuda = '12.8'", "12.8"), ("cuda = None", ""), ("import nowhere", ""), ("cuda =", "")],
+)
+def test_cuda_of_a_torch_that_may_be_broken(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str, cuda: str
+) -> None:
+    (tmp_path / "version.py").write_text(source)
+    found = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+    monkeypatch.setattr(doctor.metadata, "version", lambda name: "2.13.0")
+    monkeypatch.setattr(doctor.util, "find_spec", lambda name: found)
+    assert doctor.installed_torch_cuda() == ("2.13.0", cuda)
+
+
 def test_a_driver_too_old_for_torch(make_box: MakeBox) -> None:
     from gpusched.devices.machine import Machine
 
