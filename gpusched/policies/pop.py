@@ -81,7 +81,8 @@ class Options(base.Options):
         if self.target is not None:
             yield (
                 "target",
-                f"pop aims at the recipe's target; write target: {self.target:g} beside policy, not in it",
+                f"pop aims at the recipe's target; write target: {self.target:g} beside policy, not in it "
+                f"(gpusched simulate: --target {self.target:g})",
             )
         yield from bounds_problems(self.metric_min, self.metric_max, needed_by="pop")
         if not self.is_within_bounds(self.kill_threshold):
