@@ -42,11 +42,11 @@ class Executor(Protocol):
     """Carries out commands, reports what happens. Its clock is the experiment's clock."""
 
     def now(self) -> float:
-        """Seconds since the experiment began; never decreasing."""
+        """Return the seconds since the experiment began; never decreasing."""
         ...
 
     def inventory(self) -> tuple[Device, ...]:
-        """The devices there are, in a fixed order."""
+        """List the devices there are, in a fixed order."""
         ...
 
     def execute(self, command: Command) -> None:
@@ -73,7 +73,7 @@ class Executor(Protocol):
         ...
 
     def reconcile(self, live: Sequence[LiveTrial]) -> Sequence[Event]:
-        """After a restart of the daemon: what happened to these while nobody looked.
+        """Find out, after a restart of the daemon, what happened to these trials while no daemon was there.
 
         Devices that cannot be used now come first; of each trial the reports that are in its own file but not in the
         journal, then a newer checkpoint on disk, if there is one; an incarnation that is gone yields a

@@ -86,7 +86,7 @@ def _build(folder: Path, source: Path, hparams: Path, facts: Mapping[str, Any]) 
 
 
 def _link_folder(source: Path, target: Path) -> None:
-    """The same files under another folder."""
+    """Give the files of a folder names in another folder, too."""
     private_folder(target)
     for entry in source.iterdir():
         (_link_folder if entry.is_dir() else _link)(entry, target / entry.name)
@@ -94,7 +94,7 @@ def _link_folder(source: Path, target: Path) -> None:
 
 
 def _link(source: Path, target: Path) -> None:
-    """A hard link; a copy where the file system has none."""
+    """Make a hard link, or a copy where the file system has no links."""
     try:
         target.hardlink_to(source)
     except FileNotFoundError:

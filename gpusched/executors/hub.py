@@ -134,7 +134,7 @@ class Hub:
         return line
 
     def adopt(self, line: socket.socket) -> Peer:
-        """A connection made by ourselves, non-blocking: no hello; ``hear`` is to be called."""
+        """Serve a non-blocking connection that this process has made, without a hello; ``hear`` is to be called."""
         peer = Peer(self, line, _refuse)
         peer.be_client()
         self._peers[peer.fd] = peer
@@ -182,7 +182,7 @@ class Hub:
                 line.close()
 
     def _turn_one_away(self, listener: socket.socket) -> None:
-        """No descriptor is left for one more connection: without this the loop would spin on the one that waits."""
+        """Close a connection for which no descriptor is left: the loop would spin on one that waits."""
         os.close(self._spare)
         with suppress(OSError):
             listener.accept()[0].close()

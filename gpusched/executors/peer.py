@@ -43,11 +43,11 @@ class Peer:
         return self.fd < 0
 
     def hear(self, decode: Decode, on_frame: Callable[[Any], None]) -> None:
-        """From the next frame on, expect those that ``decode`` knows and give them to ``on_frame``."""
+        """Expect, from the next frame on, those that ``decode`` knows, and give them to ``on_frame``."""
         self._inbox.decode, self._on_frame = decode, on_frame
 
     def be_client(self, backlog_bytes: int = _CLIENT_BACKLOG_BYTES) -> None:
-        """Clients may ask for more, and be sent more, than workers."""
+        """Allow the frames and the backlog of a client, which are larger than a worker's."""
         self._inbox.limit_bytes = CLIENT_FRAME_BYTES
         self._out_limit = backlog_bytes
 

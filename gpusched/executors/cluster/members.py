@@ -238,9 +238,8 @@ class Members:
                 f"gpusched {hello.version or 'of an older version'} runs there, {gpusched.__version__} on the "
                 f"daemon's machine: install the same version on both"
             )
-        if (
-            node.peer is not None and node.process != hello.process
-        ):  # they would push each other out for ever
+        if node.peer is not None and node.process != hello.process:
+            # Two processes of one name would push each other out for ever.
             return f"another machine is node {node.name} already; give this one a name of its own: --name"
         return ""
 

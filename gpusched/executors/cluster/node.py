@@ -145,7 +145,7 @@ class Session:
         self.why_not = ""
 
     def now(self) -> float:
-        """Seconds since the line was made: the daemon stamps events with its own clock."""
+        """Return the seconds since the line was made; the daemon stamps events with its own clock."""
         return time.monotonic() - self._began_s
 
     def run(self) -> None:
