@@ -288,8 +288,12 @@ class Prestarts:
         logs = incarnation.paths.logs(incarnation.number)
         aside = logs.with_name(f"unused-{incarnation.number}")
         with suppress(OSError):
-            shutil.rmtree(aside, ignore_errors=True)
-            logs.rename(aside)
+            if any(logs.glob("shim-*.json")):  # another node has begun its part of the launch
+                incarnation.paths.shim(incarnation.number).unlink(missing_ok=True)
+                incarnation.paths.exit(incarnation.number).unlink(missing_ok=True)
+            else:
+                shutil.rmtree(aside, ignore_errors=True)
+                logs.rename(aside)
         incarnation.paths.waits.unlink(missing_ok=True)
 
     def server_gone(self) -> None:
