@@ -28,7 +28,7 @@ _LOCALS = {"locals", "vars", "eval", "exec"}
 _VISITED_MAX, _ELEMENTS_MAX, _DEPTH = 5_000, 200, 4
 _TENSORS, _VALUES = 16, 256
 _LOOKS, _STILL_MAX, _MOVES_MAX, _STEPS_MAX, _HITS = 5, 4, 8, 10_000, 2
-_MARKS_MAX = 1_000
+_SOURCES_MAX, _MARKS_MAX = 16, 1_000
 _MOST_OF_THE_WAY, _ALIKE, _ROUNDING = 0.9, 0.5, 1e-4
 
 
@@ -80,7 +80,8 @@ class Averages:
         likes = [list(model.parameters()) for model in models]
         likes += [tensors for each in held.values() if (tensors := _tensors_in(each))]
         ordered = [(each, orders.get(_shapes(each), [])) for each in likes]
-        self._sources = [[each[index] for index in places] for each, places in ordered if places]
+        sources = ([each[index] for index in places] for each, places in ordered if places)
+        self._sources = list(islice(sources, _SOURCES_MAX))
         known = {each.data_ptr() for source in self._sources for each in source}
         found = dict(_tensors_of_script(held, known, orders.keys()))
         models_now = [_sampled(source) for source in self._sources]
@@ -147,11 +148,12 @@ def _is_same(step: Any, values: Any, dtype: Any) -> bool:
 
 
 def _orders(model: Any) -> Iterator[tuple[tuple[Any, ...], list[int]]]:
-    """Yield the shapes of a model's trained parameters, of all, and of its state, with places of trained ones."""
+    """Yield the shapes of a model's trained parameters, of all, and of its (floating) state, with trained places."""
     parameters = list(model.parameters())
     trained = [each for each in parameters if each.requires_grad and each.numel()]
     known = {id(each) for each in trained}
-    for tensors in (trained, parameters, _state(model)):
+    state = _state(model)
+    for tensors in (trained, parameters, state, [e for e in state if e.is_floating_point()]):
         places = [index for index, each in enumerate(tensors) if id(each) in known]
         if places:
             yield _shapes(tensors), places[:: -(-len(places) // _TENSORS)]
