@@ -403,7 +403,7 @@ class Anything(RuleBasedStateMachine):
             return
         state = self.experiment.state
         assert self.world.something_can_happen(), "nothing will ever happen again"
-        if state.stopping is not None or state.atoms_free < self.rules.smallest:
+        if state.stopping is not None or state.room() < self.rules.smallest:
             return
         assert not state.wanted or state.live, "a trial that is to go on waits for nothing"
         in_the_way = self.options.get("atoms", 1) > 1
