@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,15 @@ from torch.optim.lr_scheduler import ChainedScheduler, ConstantLR
 
 from gpusched.worker.forgotten import AtWork
 from gpusched.worker.training import PlainState
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Spare these small models the barriers between threads, which take longest on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 class Lookahead(torch.optim.Optimizer):
