@@ -72,8 +72,7 @@ def evaluate(trial, model, loader, images, labels):
     return trial.mean(right, total)
 
 
-def main():
-    trial = gpusched.init(DEFAULTS)
+def train(trial):
     hp = trial.hparams
     (images, labels), (test_images, test_labels) = load_images(trial.device)
 
@@ -105,4 +104,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    train(gpusched.init(DEFAULTS))

@@ -1,12 +1,19 @@
-"""Optuna with TPE and Hyperband, eight trials at a time in threads: ``python optuna_hyperband.py UNTIL SEED``."""
+"""Optuna with TPE and Hyperband, a trial a slot: ``python optuna_hyperband.py UNTIL SEED``.
+
+Trials that sleep are threads of one process; those that train get a process a slot, as Optuna's documentation advises.
+"""
 
 from __future__ import annotations
 
+import importlib
+import multiprocessing
+import os
 import sys
 import time
 
 import optuna
-import score
+import task
+from optuna.storages.journal import JournalFileBackend, JournalStorage
 
 UNTIL, SEED = float(sys.argv[1]), int(sys.argv[2])
 
@@ -16,19 +23,43 @@ def left_s() -> float:
 
 
 def objective(trial: optuna.Trial) -> float:
-    value = 0.0
-    for k, value in score.steps({name: trial.suggest_float(name, 0, 1) for name in score.NAMES}):
+    scores = [0.0]
+
+    def report(k: int, value: float) -> None:
+        scores.append(value)
         trial.report(value, k)
         if trial.should_prune() or left_s() <= 0:
             raise optuna.TrialPruned
-    return value
+
+    suggested = task.space(
+        uniform=lambda *bounds: lambda name: trial.suggest_float(name, *bounds),
+        loguniform=lambda *bounds: lambda name: trial.suggest_float(name, *bounds, log=True),
+        int=lambda *bounds: lambda name: trial.suggest_int(name, *bounds),
+        choice=lambda *values: lambda name: trial.suggest_categorical(name, values),
+    )
+    hparams = {name: suggest(name) for name, suggest in suggested.items()}
+    task.train(hparams, report)
+    return scores[-1]
+
+
+def search(worker: int, threads: int = 1) -> None:
+    file = JournalFileBackend(os.environ["PEERS_NOTES"] + "-optuna")
+    study = optuna.create_study(
+        study_name="peers",
+        load_if_exists=True,
+        storage=JournalStorage(file) if threads == 1 else None,
+        direction="maximize",
+        sampler=optuna.samplers.TPESampler(seed=task.SLOTS * SEED + worker),
+        pruner=optuna.pruners.HyperbandPruner(task.FIRST_RUNG, task.R_STEPS, task.ETA),
+    )
+    study.optimize(objective, n_jobs=threads, timeout=max(0.0, left_s()))
 
 
 if __name__ == "__main__":
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    study = optuna.create_study(
-        direction="maximize",
-        sampler=optuna.samplers.TPESampler(seed=SEED),
-        pruner=optuna.pruners.HyperbandPruner(score.FIRST_RUNG, score.R_STEPS, score.ETA),
-    )
-    study.optimize(objective, n_jobs=8, timeout=max(0.0, left_s()))
+    if task.TASK["name"] == "score":
+        search(0, threads=task.SLOTS)
+    else:
+        importlib.import_module(task.TASK["name"])  # torch too: once, before the fork
+        with multiprocessing.get_context("fork").Pool(task.SLOTS) as pool:
+            pool.map(search, range(task.SLOTS))

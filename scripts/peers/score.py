@@ -1,33 +1,27 @@
-"""Score(k) of HyperSched, section 6, for trials of any tool: sleeps for a step, and notes each score with its time.
+"""Score(k) of HyperSched, section 6, for trials of any tool: a step sleeps for 0.1 s, on a slots 0.1 s / a.
 
-torch is imported as by any script that trains. ``PEERS_NOTES``: the folder of the notes, one file a process.
+torch is imported as by any script that trains.
 """
 
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from typing import Any
 
+import task
 import torch  # noqa: F401
 
-#: Steps of the longest trial, the first rung, and how many go on from a rung: one in ETA.
-R_STEPS, FIRST_RUNG, ETA = 500, 5, 4
-NAMES = ("b0_quantile", "b1", "b2")
 
-
-def steps(
-    hparams: Mapping[str, float], step_s: float = 0.1, first: int = 1
-) -> Iterator[tuple[int, float]]:
-    """Train: yield step and score, after the time that a step takes; the score is noted as it is yielded."""
+def train(
+    hparams: Mapping[str, float], report: Callable[[int, float], None], trial: Any = None
+) -> None:
+    """Report every step, after the time that it takes."""
     b0 = -0.1 * math.log1p(-hparams["b0_quantile"])
     b1, b2 = hparams["b1"], hparams["b2"]
-    notes = Path(os.environ["PEERS_NOTES"]) / f"{os.getpid()}-{time.monotonic_ns()}"
-    with notes.open("a") as file:
-        for k in range(first, R_STEPS + 1):
-            time.sleep(step_s)
-            score = (2.0 - (1.0 / (0.01 * b0 * k + 0.1 * b1 + 0.5) + 0.01 * b2)) / 2.0
-            print(time.clock_gettime(time.CLOCK_BOOTTIME), k, score, file=file, flush=True)
-            yield k, score
+    done = trial.track() if trial else 0  # the step is all the state there is
+    step_s = 0.1 / (trial.world_size if trial else 1)
+    for k in range(done + 1, task.R_STEPS + 1):
+        time.sleep(step_s)
+        report(k, (2.0 - (1.0 / (0.01 * b0 * k + 0.1 * b1 + 0.5) + 0.01 * b2)) / 2.0)

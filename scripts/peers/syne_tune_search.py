@@ -1,4 +1,4 @@
-"""Syne Tune on its local backend, eight workers: ``python syne_tune_search.py UNTIL SEED ASHA|BOHB``.
+"""Syne Tune on its local backend, a worker a slot: ``python syne_tune_search.py UNTIL SEED ASHA|BOHB``.
 
 (MOBSTER, which its papers recommend, is not in Syne Tune 0.16 any more.)
 """
@@ -11,10 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-import score
+import task
 from syne_tune import StoppingCriterion, Tuner
 from syne_tune.backend import LocalBackend
-from syne_tune.config_space import uniform
+from syne_tune.config_space import choice, loguniform, randint, uniform
 from syne_tune.optimizer import baselines
 
 UNTIL, SEED, KIND = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
@@ -23,12 +23,17 @@ if __name__ == "__main__":
     logging.getLogger().setLevel(logging.ERROR)
     os.environ["SYNETUNE_FOLDER"] = os.environ["PEERS_NOTES"] + "-syne"
     scheduler = getattr(baselines, KIND)(
-        {name: uniform(0, 1) for name in score.NAMES},
+        task.space(
+            uniform=uniform,
+            loguniform=loguniform,
+            int=randint,
+            choice=lambda *values: choice([float(value) for value in values]),  # all of one type
+        ),
         metric="score",
         time_attr="step",
-        max_t=score.R_STEPS,
-        grace_period=score.FIRST_RUNG,
-        reduction_factor=score.ETA,
+        max_t=task.R_STEPS,
+        grace_period=task.FIRST_RUNG,
+        reduction_factor=task.ETA,
         do_minimize=False,
         random_seed=SEED,
     )
@@ -40,7 +45,7 @@ if __name__ == "__main__":
         stop_criterion=StoppingCriterion(
             max_wallclock_time=UNTIL - time.clock_gettime(time.CLOCK_BOOTTIME)
         ),
-        n_workers=8,
+        n_workers=task.SLOTS,
         sleep_time=0.5,
         save_tuner=False,
     ).run()

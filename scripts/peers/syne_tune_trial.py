@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-import score
+import task
 from syne_tune import Reporter
 
 parser = argparse.ArgumentParser()
-for name in score.NAMES:
-    parser.add_argument(f"--{name}", type=float)
+for name, domain in task.SPACE.items():
+    parser.add_argument(f"--{name}", type=int if "int" in domain else float)
 hparams = vars(parser.parse_known_args()[0])
 report = Reporter()
-for k, value in score.steps(hparams):
-    report(step=k, score=value)
+task.train(hparams, lambda k, value: report(step=k, score=value))
