@@ -19,7 +19,7 @@ help: ## Say what can be made
 demo: $(STAMP) ## Search a small network on handwritten digits for a minute, live
 	@$(BIN)/gpusched run recipes/digits.yaml
 
-test: $(STAMP) ## Run the tests (no GPU, no network, about six minutes)
+test: $(STAMP) ## Run the tests (no GPU, no network, about seven minutes)
 	@$(BIN)/python -m pytest -q $(BESIDE)
 
 test-slow-disk: $(STAMP) ## Run tests on a disk that takes 50 to 200 ms over each sync and rename (ONLY=tests/e2e: these)
