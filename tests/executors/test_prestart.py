@@ -182,12 +182,12 @@ def test_a_part_that_another_node_has_begun_keeps_its_claim(lab: Lab) -> None:
     theirs = lab.paths.trial(resize.trial, 1).shim(2)
     theirs.write_text("theirs")
     lab.executor.expect(resize.trial, None, 0.0)
+    resize.see(exit_of(resize.trial))
     poll_until(lab, lambda: nothing_is_left(resize))
     assert theirs.read_text() == "theirs"
     own = lab.paths.trial(resize.trial)
     assert not own.shim(2).exists()
     assert not own.exit(2).exists()
-    resize.see(exit_of(resize.trial))
 
 
 def test_nobody_gets_its_devices_before_it_is_gone(lab: Lab) -> None:
