@@ -31,6 +31,8 @@ check: $(STAMP) ## Lint, formatting and types: what continuous integration runs
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --quiet --check
 	@$(BIN)/mypy
+	@! MYPYPATH=scripts $(BIN)/mypy --explicit-package-bases --exclude scripts/peers --no-warn-unused-ignores scripts \
+		| grep -E '\[(attr-defined|call-arg)\]' # scripts have no types of their own, but call what is there
 
 docs: $(VENV)/.docs ## Build the documentation site in build/site; a broken link fails
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "build/site/index.html"

@@ -86,8 +86,8 @@ def stretches(paths: ExperimentPaths) -> Iterator[Stretch]:
     times: list[float] = []
     for entry in journal.entries():
         commands = experiment.handle(entry.event)
-        if isinstance(entry.event, Reported) and entry.event.step_time_s is not None:
-            times.append(entry.event.step_time_s)
+        if isinstance(entry.event, Reported) and entry.event.report.step_time_s is not None:
+            times.append(entry.event.report.step_time_s)
             if now is not None:
                 now.steps += 1
         for command in commands:

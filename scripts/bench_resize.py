@@ -32,6 +32,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
+from gpusched.core.events import Reported
 from gpusched.journal.rows import event_from
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -138,7 +139,9 @@ def entries(experiment: Path) -> Iterator[Entry]:
     for at, kind, body, commands in rows:
         fields = json.loads(body)
         if kind == "Reported":
-            fields |= asdict(event_from(kind, at, body).report)
+            event = event_from(kind, at, body)
+            assert isinstance(event, Reported)
+            fields |= asdict(event.report)
         yield at, kind, fields, json.loads(commands or "[]")
 
 
@@ -270,10 +273,10 @@ def save_and_load(state_mb: int, rounds: int = 5) -> tuple[float, float]:
     model = torch.nn.Linear(1024, state_mb * 2**20 // ROW_BYTES, bias=False)
     saves, loads = [], []
     with tempfile.TemporaryDirectory() as folder:
-        saver = Saver(Group(0, 1), Path(folder), 2, None, 0)
+        saver = Saver(Group(0, 1), Path(folder), 2, None, 0, model.state_dict)
         for step in range(1, rounds + 1):
             began = time.monotonic()
-            saver.save(step, step, model.state_dict)
+            saver.save((step, step))
             saves.append(time.monotonic() - began)
             began = time.monotonic()
             found = saver.newest()

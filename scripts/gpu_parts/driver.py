@@ -326,8 +326,9 @@ def begin(program: str, device: str, *words: str) -> subprocess.Popen[str]:
 
 def faults(*, device: str) -> Iterator[dict[str, Any]]:
     """Provoke errors: their words, the XIDs that come with them, and whether the product blames the right one."""
+    from gpusched.core.events import TrialExited
     from gpusched.devices.health import IGNORED_XIDS
-    from gpusched.executors.local.endings import Ending, may_be_the_gpus, memory_fault
+    from gpusched.executors.local.endings import may_be_the_gpus, memory_fault
 
     gpu, world = found(device)
     helper = world.start(processes_here())
@@ -346,13 +347,14 @@ def faults(*, device: str) -> Iterator[dict[str, Any]]:
             time.sleep(2.0)
             after: Seen = ask_once(world, helper, look, 60.0)
             error = done.stderr.strip()[-1500:]
+            ended = TrialExited(at=0.0, trial=0, incarnation=1, outcome="failed", error=error)
             yield {
                 "part": "faults",
                 "fault": name,
                 "code": done.returncode,
                 "error": error,
                 "memory_fault": memory_fault(error),
-                "may_be_the_gpus": may_be_the_gpus(Ending("failed", error=error)),
+                "may_be_the_gpus": may_be_the_gpus(ended),
                 "xids": after.xids,
                 "ignored": [number in IGNORED_XIDS for number in after.xids],
                 "deaf": after.deaf,

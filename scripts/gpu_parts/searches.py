@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_parts.box import SCRIPT, Failed, spread
+from gpusched.core.events import Reported
+from gpusched.journal.rows import event_from
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 #: Seconds to switch from one VGG19 job to another on one GPU: Hermes (Electronics 2021), figure 7.
@@ -158,16 +160,17 @@ def switches(journal: Path) -> dict[str, list[float]]:
     }
     last: tuple[int, int] = (-1, -1)
     last_at = exited_at = released_at = 0.0
-    for at, kind, text in rows:
-        body = json.loads(text)
+    for at, kind, body in rows:
         if kind == "TrialExited":
             exited_at = at
         elif kind == "DevicesReleased":
             released_at = at
         elif kind == "Reported":
-            who = (body["trial"], body["incarnation"])
+            event = event_from(kind, at, body)
+            assert isinstance(event, Reported)
+            who = (event.trial, event.incarnation)
             if last[0] not in (-1, who[0]) and who != last and who[1] > 1:
-                step_s = body.get("step_time_s") or 0.0
+                step_s = event.report.step_time_s or 0.0
                 found["save_and_leave_s"].append(exited_at - last_at)
                 found["release_s"].append(released_at - exited_at)
                 found["start_and_restore_s"].append(at - step_s - released_at)
