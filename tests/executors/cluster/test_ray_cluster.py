@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -66,6 +67,13 @@ class RayCluster:
         for _ in sizes:
             self._read()
         self.address: str = self.nodes[0]["address"]
+        wait_until(self._answers, "the cluster to answer")
+
+    def _answers(self) -> bool:
+        host, _, port = self.address.rpartition(":")
+        with suppress(OSError), socket.create_connection((host, int(port)), timeout=1.0):
+            return True
+        return False
 
     def _read(self) -> None:
         assert self._process.stdout is not None
