@@ -14,6 +14,10 @@ from typing import Any
 
 import pytest
 
+from gpusched.core.events import Reported
+from gpusched.journal.rows import event_body
+from gpusched.protocol import Report
+
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 RECIPES = SCRIPTS.parent / "recipes"
 
@@ -52,11 +56,9 @@ def journal(path: Path, *rows: tuple[float, str, dict[str, Any]]) -> Path:
 
 
 def report(at: float, trial: int, incarnation: int) -> tuple[float, str, dict[str, Any]]:
-    return (
-        at,
-        "Reported",
-        {"trial": trial, "incarnation": incarnation, "step_time_s": 0.5},
-    )
+    made = Report(incarnation=incarnation, seq=1, step=1, step_time_s=0.5, metrics={})
+    event = Reported(at=at, trial=trial, report=made, metric=None)
+    return at, "Reported", json.loads(event_body(event))
 
 
 def test_only_switches_to_a_restored_trial_count(searches: ModuleType, tmp_path: Path) -> None:
