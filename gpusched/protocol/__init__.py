@@ -204,7 +204,7 @@ class Counts(Frame, tag="counts"):
 
 
 class Span(Struct):
-    """This machine's part of a trial that spans ``parts`` nodes; all ranks meet at the ``host`` of the first.
+    """Part on this machine of a trial that spans ``parts`` nodes; all ranks meet at the ``host`` of the first.
 
     ``host``: this machine's address, on its ``interface``; ``atoms``: of the trial.
     """
@@ -261,7 +261,7 @@ class PreloadFailed(Frame, tag="preload_failed"):
 
 
 class Whole(Frame, tag="whole"):
-    """All is imported; launches have waited for it."""
+    """Every module is imported; launches have waited for that."""
 
 
 class Launched(Frame, tag="launched"):

@@ -67,7 +67,7 @@ LINKS = ("trials", "worker.json", "written")
 
 
 class Node:
-    """This machine as a node. ``devices``: those it may use, as a recipe names them.
+    """Node of a search: the machine of this process. ``devices``: those that it may use, as a recipe names them.
 
     Raises InputError where a process of this node is there already.
     """
