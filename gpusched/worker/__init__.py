@@ -7,8 +7,8 @@
 * what is wrong with a script: ``usage`` (which call is wrong or missing), ``forgotten`` (state that nothing saves)
   and ``averages`` (of weights, kept by hand), ``files`` (which path two trials write)
 * what a trial trains on: ``data`` (who gets which sample), ``loader``, ``stream``, ``shard``, ``foreign`` (loaders
-  and samplers of the script's own); ``weights``, ``learning_rate`` and ``schedule`` keep gradients, rates and schedules
-  right whatever the number of ranks
+  and samplers of the script's own); ``weights`` and ``learning_rate`` keep gradients, rates and schedules right
+  whatever the number of ranks
 * what survives a launch: ``training`` (what was set up), ``state``, ``sharded`` and ``rng`` (what a checkpoint holds),
   ``checkpoint`` (how it lies on disk), ``saving``, ``handover`` (from memory to memory, for a prestart that waits)
 * what a rehearsal looks at: ``witness``

@@ -20,8 +20,8 @@ from gpusched.worker.usage import Usage
 if TYPE_CHECKING:
     import torch
 
+    from gpusched.worker.learning_rate import Schedule
     from gpusched.worker.loader import EvaluationLoader, TrainingLoader
-    from gpusched.worker.schedule import Schedule
     from gpusched.worker.stream import StreamLoader
 
 
@@ -245,7 +245,7 @@ class Setup(ABC):
         Raises:
             TypeError: The loader has no length.
         """
-        from gpusched.worker.schedule import steps_per_epoch
+        from gpusched.worker.learning_rate import steps_per_epoch
 
         return steps_per_epoch(loader, self._training.global_batches)
 
@@ -271,7 +271,7 @@ class Setup(ABC):
         Raises:
             TypeError: ``ReduceLROnPlateau``, which goes by metrics, or an object without those methods.
         """
-        from gpusched.worker.schedule import Schedule, counts_atoms
+        from gpusched.worker.learning_rate import Schedule, counts_atoms
 
         training = self._training
         if counts_atoms(scheduler):

@@ -17,8 +17,7 @@ from gpusched.worker.context import Context
 from gpusched.worker.data import Layout
 from gpusched.worker.endings import say
 from gpusched.worker.group import script_line
-from gpusched.worker.learning_rate import Clock, RateScaler, bare_optimizer
-from gpusched.worker.schedule import counts_atoms
+from gpusched.worker.learning_rate import Clock, RateScaler, bare_optimizer, counts_atoms
 from gpusched.worker.usage import Usage
 
 STATE_NAME = "trial.state"

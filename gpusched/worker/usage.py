@@ -17,8 +17,7 @@ from gpusched.worker.context import Context
 from gpusched.worker.endings import say
 from gpusched.worker.forgotten import AtWork, live, owned
 from gpusched.worker.group import Call, Group, script_line
-from gpusched.worker.learning_rate import bare_optimizer
-from gpusched.worker.schedule import Schedule, counts_atoms
+from gpusched.worker.learning_rate import Schedule, bare_optimizer, counts_atoms
 
 if TYPE_CHECKING:
     from gpusched.worker.training import Training
