@@ -1,8 +1,8 @@
 """One experiment's process: the loop around the driver, its socket, its clients, and the ways in from outside.
 
 * the process: ``main`` (its entry), ``daemon`` (lock, signals, loop, end), ``people`` (requests of clients),
-  ``recovery`` (a resume brings state and machine together), ``reopening`` (a search that is over goes on), ``storage``
-  (room on the disk, checkpoints that nothing needs)
+  ``resuming`` (state and machine brought together; a search that is over goes on), ``storage`` (room on the disk,
+  checkpoints that nothing needs)
 * the way in: ``start`` (makes the folder and starts the process), ``provenance`` (the code that it ran), ``session``
   (a client of its socket; state from the socket while a daemon lives, from the files otherwise), ``best_model``
   (``gpusched.load``)

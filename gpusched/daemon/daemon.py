@@ -18,7 +18,7 @@ from typing import Any
 
 from gpusched import failpoints
 from gpusched.core.events import Event, ExperimentStarted, Reopened, Tried
-from gpusched.daemon import recovery, reopening
+from gpusched.daemon import resuming
 from gpusched.daemon.people import People
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
 from gpusched.devices.base import Device, require_sizes
@@ -62,7 +62,7 @@ class Daemon:
         resuming: bool,
         salvage: bool = False,
         environment: Mapping[str, str] | None = None,
-        wish: reopening.Wish | None = None,
+        wish: resuming.Wish | None = None,
         executor: str | None = None,
     ) -> None:
         self.paths = paths
@@ -143,9 +143,9 @@ class Daemon:
             print(f"replayed {count} events")
         failpoints.reach("resume.replayed")
         if self.experiment.finished:
-            recovery.complete(self.assembled)
+            resuming.complete(self.assembled)
             try:
-                reopening.require_reopenable(self.assembled, self._wish)
+                resuming.require_reopenable(self.assembled, self._wish)
             except InputError:
                 journal.close()
                 raise
@@ -194,26 +194,26 @@ class Daemon:
         while self._wish and state.stopping is not None and not state.finished:
             self.driver.turn(self.clock() + FENCE_EVERY_S)
         if state.finished:
-            event = reopening.reopened(self.assembled, self._wish, self._began)
-            self._foreword = list(reopening.remarks(self.assembled, event))
+            event = resuming.reopened(self.assembled, self._wish, self._began)
+            self._foreword = list(resuming.remarks(self.assembled, event))
             # Before the event, or a daemon that dies now would leave the word of an end that is none.
             self.paths.final_view.unlink(missing_ok=True)
             failpoints.reach("final.removed")
             self.driver.reopen(event)
         elif self._wish:  # before the old deadline is noticed to be over
-            self.driver.handle([reopening.changed(self.assembled, self._wish, self.clock())])
+            self.driver.handle([resuming.changed(self.assembled, self._wish, self.clock())])
 
     def _resume(self, inventory: Sequence[Device]) -> None:
         state = self.experiment.state
         launched: dict[int, int] = {}
         if self._salvaged:
-            unknown = recovery.forget_the_unknown(state, self.paths)
+            unknown = resuming.forget_the_unknown(state, self.paths)
             launched = unknown.launched
             self._say(
                 f"salvage: {unknown.killed} processes that the journal knows nothing of were ended; "
                 f"{len(unknown.aside)} folders of unknown trials were put aside"
             )
-        lost = list(recovery.lost_devices(state, inventory, self.clock()))
+        lost = list(resuming.lost_devices(state, inventory, self.clock()))
         self.driver.resume(self.epoch.number, launched=launched, lost=lost)
 
     # ------------------------------------------------------------ the loop

@@ -63,9 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--salvage", action="store_true")
     parser.add_argument("--ready-fd", type=int)
     parser.add_argument("--env-fd", type=int)
-    parser.add_argument(
-        "--wish", type=json.loads, help="limits to go on with (daemon/reopening.py)"
-    )
+    parser.add_argument("--wish", type=json.loads, help="limits to go on with (daemon/resuming.py)")
     parser.add_argument("--executor", help="a package beside executors/local")
     args = parser.parse_args(argv)
     os.umask(0o077)

@@ -70,7 +70,7 @@ def start_daemon(
 ) -> int:
     """Start the daemon and wait until it serves; return its pid. Raises what kept it from coming up.
 
-    ``wish``: limits that a resumed experiment goes on with (``reopening``); of a new one a configuration to ``try``.
+    ``wish``: limits that a resumed experiment goes on with (``resuming``); of a new one a configuration to ``try``.
 
     ``say`` is told what the policy wants a person to know before the search starts.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpusched.core.events import DeviceQuarantined
-from gpusched.daemon import recovery
+from gpusched.daemon import resuming
 from gpusched.devices.base import Device
 from gpusched.folder.paths import ExperimentPaths
 from tests.core import stages
@@ -14,7 +14,7 @@ from tests.core import stages
 def test_devices_that_went_bad_while_nobody_looked() -> None:
     script = stages.running()
     there = [Device("d0", "GPU 0", usable=False, why_not="Xid 79")]
-    found = list(recovery.lost_devices(script.state, there, 9.0))
+    found = list(resuming.lost_devices(script.state, there, 9.0))
     gone = "it was not there any more when the daemon came back"
     assert found == [
         DeviceQuarantined(at=9.0, device="d0", reason="Xid 79", passing=True),
@@ -22,18 +22,18 @@ def test_devices_that_went_bad_while_nobody_looked() -> None:
     ]
     for event in found:
         script.feed(event).drop()
-    assert list(recovery.lost_devices(script.state, there, 10.0)) == [], "said once"
+    assert list(resuming.lost_devices(script.state, there, 10.0)) == [], "said once"
 
 
 def test_devices_that_are_well_are_not_spoken_of() -> None:
     script = stages.running()
     there = [Device(name, name) for name in script.state.devices.slots]
-    assert list(recovery.lost_devices(script.state, there, 9.0)) == []
+    assert list(resuming.lost_devices(script.state, there, 9.0)) == []
 
 
 def test_a_trial_on_a_lost_device_goes_on_elsewhere() -> None:
     script = stages.running()
-    (lost,) = recovery.lost_devices(script.state, [Device("d1", "GPU 1")], script.now)
+    (lost,) = resuming.lost_devices(script.state, [Device("d1", "GPU 1")], script.now)
     script.feed(lost).drop()
     script.exited(0, "killed").drop()
     assert script.trial(0).devices == ("d1",)
@@ -51,10 +51,10 @@ def folders(root: Path, trials: dict[int, list[int]]) -> ExperimentPaths:
 def test_after_a_salvage_unknown_trials_are_put_aside_and_numbers_skipped(tmp_path: Path) -> None:
     script = stages.running()  # knows trial 0, incarnation 1
     paths = folders(tmp_path, {0: [1, 2, 3], 1: [1], 7: [1, 2]})
-    found = recovery.forget_the_unknown(script.state, paths)
+    found = resuming.forget_the_unknown(script.state, paths)
     assert (found.launched, found.aside, found.killed) == ({0: 3}, [1, 7], 0)
     names = sorted(folder.name for folder in paths.trials.iterdir())
     assert names == ["0000", "0001.salvaged-1", "0007.salvaged-1"]
     folders(tmp_path, {1: [1]})
-    recovery.forget_the_unknown(script.state, paths)
+    resuming.forget_the_unknown(script.state, paths)
     assert (paths.trials / "0001.salvaged-2").is_dir(), "another salvage harms no earlier one"
