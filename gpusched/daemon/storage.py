@@ -19,10 +19,9 @@ from typing import Any
 from gpusched.core.events import StorageChanged
 from gpusched.core.state import State
 from gpusched.errors import DamagedState, InputError
-from gpusched.folder.files import read_json, write_durably
+from gpusched.folder.files import FULL, Reserve, Room, read_json, write_durably
 from gpusched.folder.logcap import LogCap
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.folder.reserve import FULL, Reserve, Room
 from gpusched.processes.claim import read_claim
 
 #: How often the disk, and the daemon's and the warm server's logs, are looked at.

@@ -18,9 +18,8 @@ from typing import Any
 from gpusched import failpoints
 from gpusched.core.decisions import KeepBest
 from gpusched.executors.base import Setting
-from gpusched.folder.files import private_folder, read_json, sealed, sync, write_durably
+from gpusched.folder.files import FULL, private_folder, read_json, sealed, sync, write_durably
 from gpusched.folder.paths import ExperimentPaths, numbered
-from gpusched.folder.reserve import FULL
 
 _AGAIN_S = 2.0
 

@@ -25,8 +25,7 @@ from gpusched import failpoints
 from gpusched.core.decisions import Command
 from gpusched.core.events import Event
 from gpusched.errors import DamagedState, Fenced
-from gpusched.folder.files import sync
-from gpusched.folder.reserve import is_full
+from gpusched.folder.files import is_full, sync
 from gpusched.journal import rows
 from gpusched.journal.damage import Mark, damaged, explained, finish_salvage, replace_journal
 from gpusched.journal.rows import (

@@ -13,9 +13,9 @@ from gpusched.core.decisions import Launch, Start
 from gpusched.core.events import StorageChanged
 from gpusched.daemon.storage import LOOK_EVERY_S, Storage
 from gpusched.errors import InputError
-from gpusched.folder import reserve
+from gpusched.folder import files
+from gpusched.folder.files import MIB, SLICES, Reserve, Room
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.folder.reserve import MIB, SLICES, Reserve, Room
 from gpusched.journal.log import DiskFull, Journal
 from tests.helpers import Script
 from tests.journal_samples import META, read, sample
@@ -54,7 +54,7 @@ STATE = Script(devices=1).start().state
 
 
 def room(free: int, size: int = 100 << 30) -> Room:
-    return Room(free, min(reserve.LOW_BYTES, int(size * reserve.LOW_SHARE)))
+    return Room(free, min(files.LOW_BYTES, int(size * files.LOW_SHARE)))
 
 
 def test_the_mark_is_a_share_of_a_small_disk() -> None:
@@ -161,14 +161,14 @@ def test_what_is_a_full_disk_and_what_is_a_broken_one(
 def test_a_probe_tells_whether_a_folder_takes_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert not reserve.is_full(tmp_path)
+    assert not files.is_full(tmp_path)
     for number, full in ((errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)):
 
         def refuse(_descriptor: int, _data: object, number: int = number) -> int:
             raise OSError(number, "no")
 
-        monkeypatch.setattr(reserve.os, "write", refuse)
-        assert reserve.is_full(tmp_path) == full
+        monkeypatch.setattr(files.os, "write", refuse)
+        assert files.is_full(tmp_path) == full
     assert list(tmp_path.iterdir()) == []
     shutil.rmtree(tmp_path)
-    assert not reserve.is_full(tmp_path)
+    assert not files.is_full(tmp_path)

@@ -199,7 +199,7 @@ WITH_A_RESERVE = """
     from gpusched.core.events import ExperimentStarted
     from gpusched.driver.loop import RETRY_EVERY_S, Driver
     from gpusched.journal.log import Journal
-    from gpusched.folder.reserve import Reserve
+    from gpusched.folder.files import Reserve
     from tests.driver.test_disk import SETUP, _check_replay, experiment, recipe, watched
 
     folder = Path(sys.argv[1])
