@@ -2,8 +2,8 @@
 
 * ``warm`` (the server) imports torch once (``imports``: which modules, and the memory they leave) and forks a ``shim``
   per incarnation, which looks after its processes and has a ``link`` to the daemon
-* the shim runs torchrun's ``agent`` (with ``rendezvous``), or ``alone`` where torch is not used; ``birth`` makes a rank
-  of a fork, ``rank`` runs the script as ``__main__``
-* ``launch: cold``: ``cold`` is the shim; ``torchrun`` and ``coldrank`` run in the recipe's interpreter, which may lack
-  all that gpusched needs, so each stands alone
+* the shim runs torchrun's ``agent`` (with ``rendezvous``); one rank that does not use torch, and ``launch: cold``, are
+  ``agentless``; ``birth`` makes a rank of a fork, ``rank`` runs the script as ``__main__``
+* ``launch: cold``: ``torchrun`` and ``coldrank`` run in the recipe's interpreter, which may lack all that gpusched
+  needs, so each stands alone
 """

@@ -26,7 +26,7 @@ _MADV_COLLAPSE = 25
 _HUGE = 2 << 20
 _PIECE = 16 * _HUGE
 
-LIGHT = ("gpusched.runtime.alone", "gpusched.runtime.rank", "gpusched.worker.start")
+LIGHT = ("gpusched.runtime.agentless", "gpusched.runtime.rank", "gpusched.worker.start")
 """Needed by a rank without torch."""
 
 NEEDED = (

@@ -4,8 +4,8 @@ It is a session leader and a subreaper, so whatever the trial starts (double for
 descendant, and "no child left" (``ECHILD``) means the tree is empty. It outlives the daemon and never waits for it.
 
 This file knows nothing of torch. How ranks are started is a ``Launcher``'s business: ``agent.py`` (forked, torchrun's
-elastic agent in this process) or ``cold.py`` (torchrun in a process of its own). A launcher starts ranks, then calls
-``Shim.watch`` until there is news and ``Shim.end`` when the ranks are to go.
+elastic agent in this process) or ``agentless.py`` (torchrun in a process of its own, or one rank). A launcher
+starts ranks, then calls ``Shim.watch`` until there is news and ``Shim.end`` when the ranks are to go.
 
 When ranks go: once the last word is committed nothing they still do matters, so those that linger get
 ``LEAVE_GRACE_S``. If a rank fails, the others (which hang in collectives) get ``FAILURE_GRACE_S``. What they leave
@@ -32,7 +32,7 @@ from gpusched.folder.lock import Fence, read_epoch
 from gpusched.folder.logcap import LogCap
 from gpusched.folder.paths import TrialPaths
 from gpusched.processes import outcome, stacks
-from gpusched.processes.claim import add_ranks, make_claim
+from gpusched.processes.claim import Segments, add_ranks, make_claim
 from gpusched.processes.identity import (
     Identity,
     become_subreaper,
@@ -46,7 +46,6 @@ from gpusched.processes.identity import (
     send_signal,
     start_time,
 )
-from gpusched.processes.segments import Segments
 from gpusched.protocol import Exited, LaunchSpec, RankError, ShimHello, Word
 from gpusched.protocol.lines import encode
 from gpusched.runtime.birth import put_mark, put_title, redirect

@@ -30,6 +30,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from gpusched.processes.claim import Segments
 from gpusched.processes.identity import (
     become_subreaper,
     children,
@@ -40,7 +41,6 @@ from gpusched.processes.identity import (
     reap_all,
     start_time,
 )
-from gpusched.processes.segments import Segments
 from gpusched.protocol import (
     Frame,
     Importing,
@@ -271,15 +271,15 @@ class WarmServer:
 
 def _run(spec: LaunchSpec, cold: bool, light: bool) -> int:
     if cold:
-        from gpusched.runtime.cold import be_cold_shim
+        from gpusched.runtime.agentless import be_cold_shim
 
         return be_cold_shim(spec)
     from gpusched.runtime.rank import run_script
 
     if light:
-        from gpusched.runtime import alone
+        from gpusched.runtime.agentless import be_light_shim
 
-        return alone.be_shim(spec, run_script)
+        return be_light_shim(spec, run_script)
     from gpusched.runtime import agent
 
     return agent.be_shim(spec, run_script)
