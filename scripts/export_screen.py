@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 
 from gpusched.dashboard.app import Dashboard
-from gpusched.dashboard.model import View, from_json
+from gpusched.dashboard.model import Standing, from_json
 from gpusched.driver import assemble
 from gpusched.driver.loop import replay
 from gpusched.errors import GpuschedError, InputError
@@ -67,7 +67,7 @@ def simulated(runs: Path, policy: str) -> Path:
     return simulate_into(runs, Setup(policy=policy, atoms=8, deadline_s=60.0, scaling="sqrt"))[1]
 
 
-def standing(folder: Path, at: float | None) -> View:
+def standing(folder: Path, at: float | None) -> Standing:
     """Where the experiment stood at ``at``, as its daemon showed it. Raises GpuschedError."""
     paths = ExperimentPaths(folder.resolve())
     if not paths.is_experiment:
@@ -87,7 +87,7 @@ def standing(folder: Path, at: float | None) -> View:
     return from_json(assembled.view(daemon_pid=os.getpid(), now=max(at, state.now)))
 
 
-def svg(view: View, columns: int, rows: int, trial: int | None) -> str:
+def svg(view: Standing, columns: int, rows: int, trial: int | None) -> str:
     async def shown() -> str:
         app = Dashboard(lambda: iter([view]))
         async with app.run_test(size=(columns, rows)) as pilot:

@@ -21,7 +21,7 @@ from gpusched.cli import common
 from gpusched.daemon import session
 from gpusched.daemon.session import Client, DaemonGone, DaemonSilent
 from gpusched.dashboard import live
-from gpusched.dashboard.model import View, from_json, thinned
+from gpusched.dashboard.model import Standing, from_json, thinned
 from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.paths import ExperimentPaths
@@ -60,7 +60,7 @@ class Over(Struct):
     """The last line of a search that was watched to its end."""
 
     over: bool
-    view: View
+    view: Standing
     folder: str
 
 

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gpusched.cli import common
 from gpusched.daemon import best_model, session
-from gpusched.dashboard.model import LIVE, View, from_json
+from gpusched.dashboard.model import LIVE, Standing, from_json
 from gpusched.dashboard.summary import failures
 from gpusched.folder import find
 from gpusched.folder.files import read_json
@@ -36,7 +36,7 @@ def explain(args: argparse.Namespace) -> int:
 @common.command(
     common.EXPERIMENT,
     common.argument("--all", "every trial, not only the first 20"),
-    prints=[View],
+    prints=[Standing],
 )
 def status(args: argparse.Namespace) -> int:
     """Show where an experiment stands: its trials, its devices, the best so far."""

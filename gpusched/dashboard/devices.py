@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gpusched.dashboard import marks
 from gpusched.dashboard.marks import QUIET, clicking, styled
-from gpusched.dashboard.model import DeviceView, View
+from gpusched.dashboard.model import DeviceRow, Standing
 from gpusched.text import clean, count, show_memory
 
 LABEL = "atoms  "
@@ -20,18 +20,18 @@ _ROOM_FOR_BOTH = 130
 _GPU = re.compile(r"([^/ ]+/)?GPU [0-9+/]+( #[0-9]+)?")
 
 
-def name_of(device: DeviceView) -> str:
+def name_of(device: DeviceRow) -> str:
     """Name a GPU as ``nvidia-smi`` numbers it, rather than by its UUID; anything else by its id."""
     found = _GPU.match(device.label)
     return clean(found[0] if found else device.id, 60)
 
 
-def gpu_of(device: DeviceView) -> str:
+def gpu_of(device: DeviceRow) -> str:
     """Name the GPU that a device is, or has a share of: as reasons do that hold for all of its shares."""
     return name_of(device).partition(" #")[0]
 
 
-def trouble(device: DeviceView) -> tuple[str, str]:
+def trouble(device: DeviceRow) -> tuple[str, str]:
     """Return the device's state in a word and the reason without the device's name. A stranger's device is busy."""
     why = device.reason.removeprefix(f"{name_of(device)}: ").removeprefix(f"{gpu_of(device)}: ")
     busy = device.state == "quarantined" and why.startswith(("held by ", "leased by "))
@@ -41,7 +41,7 @@ def trouble(device: DeviceView) -> tuple[str, str]:
 # ---------------------------------------------------------------- a strip of atoms
 
 
-def strip(view: View, width: int, *, rows: int) -> list[Text]:
+def strip(view: Standing, width: int, *, rows: int) -> list[Text]:
     """Draw blocks in the atoms' fixed order, named by their trial; below them why an atom cannot be used."""
     label = LABEL if width >= 60 else ""
     if not view.devices:
@@ -58,7 +58,7 @@ def strip(view: View, width: int, *, rows: int) -> list[Text]:
     ]
 
 
-def _blocks(view: View, width: int, rows: int) -> Iterator[Text]:
+def _blocks(view: Standing, width: int, rows: int) -> Iterator[Text]:
     """Draw the atoms, wrapped over several rows; where the rows do not do, word them."""
     devices, colours = view.devices, marks.colours(view)
     nodes = [(node, tuple(own)) for node, own in groupby(devices, key=_node)]
@@ -79,7 +79,7 @@ def _blocks(view: View, width: int, rows: int) -> Iterator[Text]:
         yield _run_of_blocks(devices[start : start + across], cell, colours)
 
 
-def _run_of_blocks(devices: Sequence[DeviceView], cell: int, colours: dict[int, str]) -> Text:
+def _run_of_blocks(devices: Sequence[DeviceRow], cell: int, colours: dict[int, str]) -> Text:
     """Draw neighbours that one trial holds as one block."""
     line = Text()
     for _, run in groupby(devices, key=_holding):
@@ -89,7 +89,7 @@ def _run_of_blocks(devices: Sequence[DeviceView], cell: int, colours: dict[int, 
 
 
 def _nodes(
-    nodes: Sequence[tuple[str, Sequence[DeviceView]]], width: int, colours: dict[int, str]
+    nodes: Sequence[tuple[str, Sequence[DeviceRow]]], width: int, colours: dict[int, str]
 ) -> Iterator[Text]:
     """Draw a row of atoms for each node of a cluster, behind its name; more than have room are counted."""
     names = min(16, max(len(node) for node, _ in nodes)) + 2
@@ -105,22 +105,22 @@ def _nodes(
         yield line
 
 
-def _node(device: DeviceView) -> str:
+def _node(device: DeviceRow) -> str:
     """Return the node of a device of a cluster, ``node/device``; nothing for a device of this machine."""
     return device.id.partition("/")[0] if "/" in device.id else ""
 
 
-def _holding(device: DeviceView) -> tuple[str, int | None]:
+def _holding(device: DeviceRow) -> tuple[str, int | None]:
     return device.state, device.trial if device.state in ("held", "draining") else None
 
 
-def _label(device: DeviceView) -> str:
+def _label(device: DeviceRow) -> str:
     if device.state in ("held", "draining"):
         return "?" if device.trial is None else str(device.trial)
     return {"free": "·", "quarantined": "✗"}.get(device.state, "?")
 
 
-def block(device: DeviceView, width: int, colours: dict[int, str]) -> Text:
+def block(device: DeviceRow, width: int, colours: dict[int, str]) -> Text:
     """``[  7  ]``; hatched while it drains, crossed out in quarantine. A click chooses the trial."""
     label = _label(device)
     if width >= len(label) + 4:
@@ -137,7 +137,7 @@ def block(device: DeviceView, width: int, colours: dict[int, str]) -> Text:
     return line if device.trial is None else clicking(line, f"choose({device.trial})")
 
 
-def _counts(view: View) -> Text:
+def _counts(view: Standing) -> Text:
     """``2 held, 1 draining after trial 7``."""
     counts = view.atoms
     if counts.held == counts.total:
@@ -153,7 +153,7 @@ def _counts(view: View) -> Text:
     return line
 
 
-def _troubles(view: View) -> list[Text]:
+def _troubles(view: Standing) -> list[Text]:
     """Word quarantined atoms first, then those that somebody does not let go; equal reasons in one line."""
     reasons: dict[tuple[str, str, str], list[str]] = {}
     for device in sorted(view.devices, key=lambda device: device.state != "quarantined"):
@@ -171,7 +171,7 @@ def _troubles(view: View) -> list[Text]:
 # ---------------------------------------------------------------- a line a device
 
 
-def lines(view: View, width: int) -> list[Text]:
+def lines(view: Standing, width: int) -> list[Text]:
     """Draw a line a device: its trial, its load now and in the last minute, its memory; or why it is not used."""
     names = min(12, max((len(name_of(device)) for device in view.devices), default=4))
     colours = marks.colours(view)
@@ -179,7 +179,7 @@ def lines(view: View, width: int) -> list[Text]:
     return found or [styled("none yet", QUIET)]
 
 
-def _line(device: DeviceView, width: int, names: int, colours: dict[int, str]) -> Text:
+def _line(device: DeviceRow, width: int, names: int, colours: dict[int, str]) -> Text:
     line = styled(name_of(device)[:names].ljust(names) + "  ", "bold")
     state, why = trouble(device)
     if device.state == "held" and device.trial is not None:
@@ -197,7 +197,7 @@ def _line(device: DeviceView, width: int, names: int, colours: dict[int, str]) -
     return line.append_text(reasons)
 
 
-def _figures(device: DeviceView, width: int) -> Text:
+def _figures(device: DeviceRow, width: int) -> Text:
     """With little room the last minute's load takes the place of the bar; with none, neither is there, nor power."""
     line = Text()
     if device.utilisation is not None:

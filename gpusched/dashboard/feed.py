@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpusched.dashboard.model import View, from_json
+from gpusched.dashboard.model import Standing, from_json
 from gpusched.errors import DamagedState, GpuschedError
 from gpusched.folder.logcap import read_from
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.text import log_line
 
 #: Gives out views (or their JSON), None while nothing is heard; called again when it has ended too early.
-Frames = Callable[[], Iterable[View | Mapping[str, Any] | None]]
+Frames = Callable[[], Iterable[Standing | Mapping[str, Any] | None]]
 Post = Callable[[str, Any], None]
 #: Fetches what a tab shows of a trial (None: none is selected).
 Source = Callable[[int | None], Any]
@@ -32,7 +32,7 @@ LOOK_EVERY_S = 1.0
 
 
 class Feed(threading.Thread):
-    """Posts ``("view", View)``, ``("note", why)`` if it was told why none comes, ``("failed", error)`` if none will.
+    """Posts ``("view", Standing)``, ``("note", why)`` if told why none comes, ``("failed", error)`` if none will come.
 
     It ends after the view of a finished experiment. When the source ends before that, it is asked again, less and less
     often: a daemon that is restarted is found.
@@ -53,7 +53,7 @@ class Feed(threading.Thread):
                         return
                     if frame is None:
                         continue
-                    view = frame if isinstance(frame, View) else from_json(frame)
+                    view = frame if isinstance(frame, Standing) else from_json(frame)
                     self._post("view", view)
                     if view.is_over:
                         return

@@ -8,11 +8,11 @@ from rich.text import Text
 
 from gpusched.dashboard import devices, marks
 from gpusched.dashboard.marks import QUIET, clicking, fit, styled
-from gpusched.dashboard.model import LIVE, View
+from gpusched.dashboard.model import LIVE, Standing
 from gpusched.text import count, show_clock, show_duration, show_hparams, show_metric
 
 
-def top(view: View, width: int, height: int, away_s: float | None = None) -> list[Text]:
+def top(view: Standing, width: int, height: int, away_s: float | None = None) -> list[Text]:
     """Compose the header and the strip of atoms for a screen of this size. ``away_s``: silence of the daemon."""
     rows = 4 if height >= 20 else 3 if height >= 14 else 2
     lines = [marks.beside(_title(view, width), _standing(view, away_s), width)]
@@ -27,7 +27,7 @@ def top(view: View, width: int, height: int, away_s: float | None = None) -> lis
     return [fit(line, width) for line in lines]
 
 
-def _title(view: View, width: int) -> Text:
+def _title(view: Standing, width: int) -> Text:
     title = styled(view.experiment, "bold")
     if width >= 60:
         title.append(f"  {view.policy}", "cyan")
@@ -36,7 +36,7 @@ def _title(view: View, width: int) -> Text:
     return title
 
 
-def _standing(view: View, away_s: float | None) -> Text:
+def _standing(view: Standing, away_s: float | None) -> Text:
     glyph, style = marks.EXPERIMENT.get(view.state, marks.UNKNOWN)
     if away_s is not None and not view.is_over:
         ago = show_duration(away_s)
@@ -49,12 +49,12 @@ def _standing(view: View, away_s: float | None) -> Text:
     return line
 
 
-def _time_left_s(view: View, away_s: float | None) -> float:
+def _time_left_s(view: Standing, away_s: float | None) -> float:
     """Return the time left; the clock runs on while the daemon is silent."""
     return max(0.0, view.time_left_s - (away_s or 0.0))
 
 
-def _progress(view: View, width: int, away_s: float | None) -> Text:
+def _progress(view: Standing, width: int, away_s: float | None) -> Text:
     over = view.is_over or view.state == "interrupted"
     passed_s = view.deadline_s - (view.time_left_s if over else _time_left_s(view, away_s))
     share = passed_s / view.deadline_s if view.deadline_s > 0 else 1.0
@@ -63,7 +63,7 @@ def _progress(view: View, width: int, away_s: float | None) -> Text:
     return marks.bar(share, max(4, width - len(end)), style).append(end, QUIET)
 
 
-def _best(view: View, width: int) -> Text:
+def _best(view: Standing, width: int) -> Text:
     line = styled("best   ", QUIET)
     best = view.best
     if best is None:
@@ -76,7 +76,7 @@ def _best(view: View, width: int) -> Text:
     return line
 
 
-def _counts(view: View) -> Text:
+def _counts(view: Standing) -> Text:
     """``23 trials: 4 live, 17 paused, 1 failed``; a click on a count shows these trials alone."""
     counts = dict(view.trial_counts)
     live = sum(counts.pop(state, 0) for state in (*LIVE, "pending"))

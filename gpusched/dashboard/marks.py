@@ -12,7 +12,7 @@ from functools import lru_cache
 from rich.style import Style
 from rich.text import Text
 
-from gpusched.dashboard.model import View, thinned
+from gpusched.dashboard.model import Standing, thinned
 
 #: state of a trial -> (glyph, style).
 TRIAL = {
@@ -54,7 +54,7 @@ RESTING, CURVE, CURVE_RESTING = "color(245)", "color(74)", "color(67)"
 _PALETTE = (110, 180, 150, 139, 186, 73, 174, 147, 108, 216, 152, 182)
 
 
-def colours(view: View) -> dict[int, str]:
+def colours(view: Standing) -> dict[int, str]:
     """Choose a colour for each trial that has atoms: always the same one unless an older trial has it."""
     found: dict[int, str] = {}
     taken: set[int] = set()

@@ -22,7 +22,7 @@ STATES = ("running", "starting", "yielding", "pending", "paused", "completed", "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BestView:
+class BestRow:
     """The best model on disk."""
 
     trial: int
@@ -34,7 +34,7 @@ class BestView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnsavedView:
+class UnsavedRow:
     """A report that beats the best model on disk, and why it has no checkpoint."""
 
     trial: int
@@ -44,7 +44,7 @@ class UnsavedView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AtomsView:
+class AtomCounts:
     """Number of atoms in each state."""
 
     total: int = 0
@@ -55,7 +55,7 @@ class AtomsView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceView:
+class DeviceRow:
     """One atom. ``trial`` holds it or, while it drains, used it last; ``awaited_by`` gets it next.
 
     What cannot be read of this kind of device is None. ``reason``: why it drains or is quarantined; ``stuck``: it
@@ -80,7 +80,7 @@ class DeviceView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialView:
+class TrialRow:
     """One trial. ``curve``: at most 40 of its metrics, evenly spaced, the first and the last among them.
 
     ``after``: what follows while it yields, in words. ``error``: the first line of what made it fail.
@@ -111,7 +111,7 @@ class TrialView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RungView:
+class RungRow:
     """``count`` trials were recorded at ``milestone``, ``waiting`` of them are paused there; ``cutoff``: what keeps."""
 
     milestone: int
@@ -121,7 +121,7 @@ class RungView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionView:
+class DecisionRow:
     """A decision in words."""
 
     at: float
@@ -130,7 +130,7 @@ class DecisionView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class Standing:
     """The standing of an experiment.
 
     ``state``: starting, running, stopping, finished, or interrupted (not finished, and no daemon lives). ``ending``:
@@ -149,14 +149,14 @@ class View:
     now_s: float = 0.0
     time_left_s: float = 0.0
     deadline_s: float = 0.0
-    best: BestView | None = None
-    best_unsaved: UnsavedView | None = None
-    atoms: AtomsView = field(default_factory=AtomsView)
-    devices: tuple[DeviceView, ...] = ()
-    trials: tuple[TrialView, ...] = ()
+    best: BestRow | None = None
+    best_unsaved: UnsavedRow | None = None
+    atoms: AtomCounts = field(default_factory=AtomCounts)
+    devices: tuple[DeviceRow, ...] = ()
+    trials: tuple[TrialRow, ...] = ()
     trial_counts: Mapping[str, int] = field(default_factory=dict)
-    rungs: tuple[RungView, ...] = ()
-    decisions: tuple[DecisionView, ...] = ()
+    rungs: tuple[RungRow, ...] = ()
+    decisions: tuple[DecisionRow, ...] = ()
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     #: Speed by number of atoms relative to one, as the scheduler has it now.
@@ -170,7 +170,7 @@ class View:
     def is_over(self) -> bool:
         return self.state == "finished"
 
-    def trial(self, number: int | None) -> TrialView | None:
+    def trial(self, number: int | None) -> TrialRow | None:
         """Return the trial of this number, if it is among those sent."""
         return next((trial for trial in self.trials if trial.id == number), None)
 
@@ -189,12 +189,12 @@ def thinned(points: Sequence[Point], most: int) -> list[Point]:
 # ---------------------------------------------------------------- JSON
 
 
-def to_json(view: View) -> dict[str, Any]:
+def to_json(view: Standing) -> dict[str, Any]:
     """Return the view as JSON has it."""
     found: dict[str, Any] = msgspec.to_builtins(view, str_keys=True)
     return found
 
 
-def from_json(value: Mapping[str, Any]) -> View:
+def from_json(value: Mapping[str, Any]) -> Standing:
     """Return the view that ``to_json`` wrote. Raises ValueError on anything else."""
-    return msgspec.convert(value, View, str_keys=True)
+    return msgspec.convert(value, Standing, str_keys=True)

@@ -11,7 +11,7 @@ from rich.text import Text
 from gpusched.dashboard import devices, marks
 from gpusched.dashboard.chart import Curve, Points, chart
 from gpusched.dashboard.marks import QUIET, clicking, styled
-from gpusched.dashboard.model import DeviceView, TrialView, View
+from gpusched.dashboard.model import DeviceRow, Standing, TrialRow
 from gpusched.text import (
     clean,
     count,
@@ -23,7 +23,7 @@ from gpusched.text import (
 )
 
 
-def overview(view: View, width: int, rows: int) -> list[Text]:
+def overview(view: Standing, width: int, rows: int) -> list[Text]:
     """Compose devices, rungs and the last decisions, the newest first; in little room the rungs are one line."""
     lines: list[Text] = []
     has_rungs = any(rung.count for rung in view.rungs)
@@ -48,12 +48,12 @@ def overview(view: View, width: int, rows: int) -> list[Text]:
 # ---------------------------------------------------------------- rungs
 
 
-def _cutoff(view: View, cutoff: float | None) -> str:
+def _cutoff(view: Standing, cutoff: float | None) -> str:
     better = "≥" if view.mode == "max" else "≤"
     return "-" if cutoff is None else f"{better} {show_metric(cutoff)}"
 
 
-def rungs_line(view: View) -> Text:
+def rungs_line(view: Standing) -> Text:
     """Put all rungs in one line: ``rungs  1: 12 ≥ 0.8712   4: 5 ≥ 0.9401``."""
     line, gap = styled("rungs", QUIET), "  "
     for rung in view.rungs:
@@ -65,7 +65,7 @@ def rungs_line(view: View) -> Text:
     return line
 
 
-def rungs(view: View, width: int) -> list[Text]:
+def rungs(view: Standing, width: int) -> list[Text]:
     """Draw a ladder, the highest rung on top: how many trials came, how many wait there, and the cut-off."""
     lines = [styled("  step  trials  waiting     kept if", QUIET)]
     most = max((rung.count for rung in view.rungs), default=1)
@@ -86,7 +86,7 @@ def rungs(view: View, width: int) -> list[Text]:
 # ---------------------------------------------------------------- decisions
 
 
-def decisions(view: View, history: Sequence[tuple[float, str]], width: int) -> list[Text]:
+def decisions(view: Standing, history: Sequence[tuple[float, str]], width: int) -> list[Text]:
     """Word the decisions, the newest last, wrapped. ``history``: all since the beginning, where they are known."""
     told = list(history) or [
         (decision.at, sentence(decision.trial, decision.text)) for decision in view.decisions
@@ -111,7 +111,7 @@ def _decision(at: float, text: str, column: int, width: int) -> tuple[Text, ...]
     return tuple(lines)
 
 
-def _by_name(text: str, known: Sequence[DeviceView]) -> str:
+def _by_name(text: str, known: Sequence[DeviceRow]) -> str:
     """Name a GPU as on the screen, once, instead of by its UUID."""
     for device in known:
         if device.id in text and (name := devices.name_of(device)) != device.id:
@@ -125,7 +125,7 @@ def _by_name(text: str, known: Sequence[DeviceView]) -> str:
 
 
 def curves(
-    view: View,
+    view: Standing,
     selected: int | None,
     width: int,
     rows: int,
@@ -146,7 +146,7 @@ def curves(
     return [title, *chart(lines, width, rows - 1, words)]
 
 
-def _by_step(trial: TrialView) -> Points:
+def _by_step(trial: TrialRow) -> Points:
     """Return (step, metric); a view's curve is evenly spaced over the reports."""
     last = max(1, len(trial.curve) - 1)
     first = 1 if len(trial.curve) > 1 else trial.step
@@ -159,7 +159,7 @@ def _by_step(trial: TrialView) -> Points:
 # ---------------------------------------------------------------- one trial
 
 
-def detail(view: View, trial: TrialView | None, story: Sequence[str], width: int) -> list[Text]:
+def detail(view: Standing, trial: TrialRow | None, story: Sequence[str], width: int) -> list[Text]:
     """Compose one trial in full; its story is what ``explain`` tells, or while that is awaited the last decisions."""
     if trial is None:
         return [styled("select a trial with ↑ and ↓, or click it", QUIET)]
@@ -175,7 +175,7 @@ def detail(view: View, trial: TrialView | None, story: Sequence[str], width: int
     return [*lines, *hparams, marks.heading("story", width), *map(Text, told)]
 
 
-def _title(trial: TrialView) -> Text:
+def _title(trial: TrialRow) -> Text:
     glyph, style = marks.state_of(trial.state)
     line = styled(f"trial {trial.id}  ", "bold").append(f"{glyph} {trial.state}", style)
     if trial.atoms:
@@ -187,7 +187,7 @@ def _title(trial: TrialView) -> Text:
     return line
 
 
-def _facts(view: View, trial: TrialView) -> Iterator[str]:
+def _facts(view: Standing, trial: TrialRow) -> Iterator[str]:
     yield f"step {trial.step}"
     if trial.metric is not None:
         yield f"{view.metric} {show_metric(trial.metric)}"
@@ -251,7 +251,7 @@ def help_lines(keys: Sequence[tuple[str, str]], width: int) -> list[Text]:
     lines += [marks.heading("trials", width), *(Text.assemble(" ", *row) for row in rows)]
     lines.append(marks.heading("atoms", width))
     for state, meaning in _ATOMS.items():
-        drawn = devices.block(DeviceView(id="", state=state, trial=7), 7, {7: "color(110)"})
+        drawn = devices.block(DeviceRow(id="", state=state, trial=7), 7, {7: "color(110)"})
         lines += _explained(Text.assemble("  ", drawn, "  "), meaning, width)
     return lines
 

@@ -19,7 +19,7 @@ from textual.widgets import ContentSwitcher
 
 from gpusched.dashboard import devices, header, marks, panels, table
 from gpusched.dashboard.marks import QUIET, clicking, styled
-from gpusched.dashboard.model import View
+from gpusched.dashboard.model import Standing
 from gpusched.dashboard.table import SORTS, Choice
 from gpusched.dashboard.widgets import Line, Lines, Prompt
 from gpusched.text import clean
@@ -108,7 +108,7 @@ class SearchScreen(Screen[None]):
     ) -> None:
         super().__init__()
         self._look_at, self._steers, self._ctrl_c = look, steers, ctrl_c
-        self.view: View | None = None
+        self.view: Standing | None = None
         self.choice = Choice()
         self.open_tab = "search"
         self._tab_before = "search"
@@ -141,7 +141,7 @@ class SearchScreen(Screen[None]):
 
     # ------------------------------------------------------------ what is heard
 
-    def show(self, view: View) -> None:
+    def show(self, view: Standing) -> None:
         """Take the standing of the search; drawing that twice a second would cost a few percent of a core."""
         is_news = self.view is None or self.view.state != view.state
         self.view, self._heard_at, self._is_stale = view, time.monotonic(), True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpusched.dashboard.model import BestView, View
+from gpusched.dashboard.model import BestRow, Standing
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.text import count, hparam_texts, show_duration, show_metric
 
@@ -15,7 +15,7 @@ INTERRUPTED = (
 )
 
 
-def summary(view: View) -> str:
+def summary(view: Standing) -> str:
     """Word the end in some lines of plain text."""
     if view.best is None:
         lines = [_headline(view), "", *_no_winner(view)]
@@ -24,7 +24,7 @@ def summary(view: View) -> str:
     return "\n".join(lines)
 
 
-def _headline(view: View) -> str:
+def _headline(view: Standing) -> str:
     counts = ", ".join(f"{number} {state}" for state, number in view.trial_counts.items() if number)
     trials = count(view.trials_total, "trial") + (f" ({counts})" if counts else "")
     words = {"finished": "is over", "interrupted": "was interrupted"}
@@ -33,7 +33,7 @@ def _headline(view: View) -> str:
     return f"{view.experiment} {how}{why} after {show_duration(view.now_s)}: {trials}"
 
 
-def _winner(view: View, best: BestView) -> Iterator[str]:
+def _winner(view: Standing, best: BestRow) -> Iterator[str]:
     atoms = f", on {count(best.atoms, 'atom')}" if best.atoms else ""
     score = f"{show_metric(best.metric)}  (trial {best.trial} at step {best.step}{atoms})"
     rows = [(view.metric, score), *hparam_texts(best.hparams)]
@@ -60,7 +60,7 @@ def _winner(view: View, best: BestView) -> Iterator[str]:
         yield f"  {'gpusched report':<{len(story)}}  plots of the whole search"
 
 
-def failures(view: View) -> Iterator[str]:
+def failures(view: Standing) -> Iterator[str]:
     """Say that trials failed, and why the first did."""
     failed = [trial for trial in view.trials if trial.error]
     if failed:
@@ -75,7 +75,7 @@ def _has_begun(experiment: Path, trial: int) -> bool:
     return not logs.parent.is_dir() or any(logs.glob("rank-*"))
 
 
-def _no_winner(view: View) -> Iterator[str]:
+def _no_winner(view: Standing) -> Iterator[str]:
     """Say why no model was found, as far as that can be told, and what to do."""
     failed = [trial for trial in view.trials if trial.error]
     if failed:

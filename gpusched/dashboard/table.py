@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gpusched.dashboard import marks
 from gpusched.dashboard.marks import QUIET, clicking, fit, styled
-from gpusched.dashboard.model import STATES, TrialView, View
+from gpusched.dashboard.model import STATES, Standing, TrialRow
 from gpusched.text import clean, hparam_texts, show_metric
 
 GAP = 2
@@ -34,7 +34,7 @@ class Choice:
 
 
 #: Text and style of a trial's cell of this width.
-Cell = Callable[[TrialView, int], tuple[str, str]]
+Cell = Callable[[TrialRow, int], tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Column:
 
 
 #: What the trials are sorted by; equals stay as they come by metric.
-_ORDERS: dict[str, Callable[[TrialView], float]] = {
+_ORDERS: dict[str, Callable[[TrialRow], float]] = {
     "trial": lambda trial: trial.id,
     "state": lambda trial: STATES.index(trial.state) if trial.state in STATES else len(STATES),
     "step": lambda trial: -trial.step,
@@ -62,10 +62,10 @@ _ORDERS: dict[str, Callable[[TrialView], float]] = {
 SORTS = ("metric", *_ORDERS)
 
 
-def order(view: View, choice: Choice) -> list[TrialView]:
+def order(view: Standing, choice: Choice) -> list[TrialRow]:
     """Choose and sort the trials for the table. Those without a metric come last in either direction."""
     sign = -1.0 if view.mode == "max" else 1.0
-    by_metric: Callable[[TrialView], float] = lambda trial: sign * (trial.metric or 0.0)  # noqa: E731
+    by_metric: Callable[[TrialRow], float] = lambda trial: sign * (trial.metric or 0.0)  # noqa: E731
     found = sorted((t for t in view.trials if is_wanted(t, choice.wanted)), key=by_metric)
     found.sort(key=_ORDERS.get(choice.sort, by_metric), reverse=choice.is_reversed)
     if choice.sort == "metric":
@@ -73,7 +73,7 @@ def order(view: View, choice: Choice) -> list[TrialView]:
     return found
 
 
-def is_wanted(trial: TrialView, wanted: str) -> bool:
+def is_wanted(trial: TrialRow, wanted: str) -> bool:
     """Tell whether a trial is in one of the states that are named, and holds every other word."""
     words = wanted.lower().split()
     if not words:
@@ -86,7 +86,7 @@ def is_wanted(trial: TrialView, wanted: str) -> bool:
     return all(word in text for word in words if word not in states)
 
 
-def title(view: View, choice: Choice, shown: int) -> tuple[Text, Text]:
+def title(view: Standing, choice: Choice, shown: int) -> tuple[Text, Text]:
     """Return both ends of the rule above: the sort order and the filter, and how many trials are not in the table."""
     by = view.metric if choice.sort == "metric" else choice.sort
     text = styled("trials", "bold").append(f" by {by} {'▴' if choice.is_reversed else '▾'}", QUIET)
@@ -98,7 +98,7 @@ def title(view: View, choice: Choice, shown: int) -> tuple[Text, Text]:
     return text, styled(f"the {len(view.trials)} most relevant of {view.trials_total}", QUIET)
 
 
-def table(view: View, width: int, choice: Choice) -> tuple[Text, list[Text], list[int]]:
+def table(view: Standing, width: int, choice: Choice) -> tuple[Text, list[Text], list[int]]:
     """Return a line of titles, a line for each trial, and the numbers of these trials."""
     trials = order(view, choice)
     columns = _fit(_columns(view, view.trials), width)
@@ -111,7 +111,7 @@ def table(view: View, width: int, choice: Choice) -> tuple[Text, list[Text], lis
 
 
 def _row(
-    trial: TrialView, columns: Sequence[Column], colour: str | None, choice: Choice, width: int
+    trial: TrialRow, columns: Sequence[Column], colour: str | None, choice: Choice, width: int
 ) -> Text:
     # Texts with styles, put together once: a search of many trials draws every row twice a second.
     parts = [("▪", colour) if trial.atoms and colour else (" ", "")]
@@ -153,7 +153,7 @@ def _aligned(text: str, column: Column) -> str:
 ALWAYS = 100
 
 
-def _columns(view: View, trials: Sequence[TrialView]) -> list[Column]:
+def _columns(view: Standing, trials: Sequence[TrialRow]) -> list[Column]:
     state = 2 + max([len("state"), *(len(trial.state) for trial in trials)])
     return [
         _words(trials, "trial", ALWAYS, lambda trial: str(trial.id), sort="trial"),
@@ -170,10 +170,10 @@ def _columns(view: View, trials: Sequence[TrialView]) -> list[Column]:
 
 
 def _words(
-    trials: Sequence[TrialView],
+    trials: Sequence[TrialRow],
     name: str,
     keep: int,
-    text: Callable[[TrialView], str],
+    text: Callable[[TrialRow], str],
     style: str = "",
     **more: Any,
 ) -> Column:
@@ -182,25 +182,25 @@ def _words(
     return Column(name, lambda trial, _: (text(trial), style), width, keep, **more)
 
 
-def _step_time(trial: TrialView) -> str:
+def _step_time(trial: TrialRow) -> str:
     return f"{trial.step_time_s:.3g}" if trial.step_time_s else "-"
 
 
-def _metric(trial: TrialView) -> str:
+def _metric(trial: TrialRow) -> str:
     return "nan" if trial.metric is None and trial.step else show_metric(trial.metric)
 
 
-def _curve(trial: TrialView, cells: int) -> tuple[str, str]:
+def _curve(trial: TrialRow, cells: int) -> tuple[str, str]:
     style = marks.CURVE if trial.is_live else marks.CURVE_RESTING
     return marks.sparkline(trial.curve, cells), style
 
 
-def _state(trial: TrialView, cells: int) -> tuple[str, str]:
+def _state(trial: TrialRow, cells: int) -> tuple[str, str]:
     glyph, style = marks.state_of(trial.state)
     return f"{glyph} {trial.state}" if cells > 1 else glyph, style
 
 
-def _hparams(trials: Sequence[TrialView]) -> list[Column]:
+def _hparams(trials: Sequence[TrialRow]) -> list[Column]:
     """Give each hyperparameter that differs between trials a column; the recipe's first is kept longest."""
     values = {trial.id: dict(hparam_texts(trial.hparams)) for trial in trials}
     names = list(dict.fromkeys(name for found in values.values() for name in found))
@@ -219,7 +219,7 @@ def _hparams(trials: Sequence[TrialView]) -> list[Column]:
     return columns
 
 
-def _looked_up(texts: Mapping[int, str]) -> Callable[[TrialView], str]:
+def _looked_up(texts: Mapping[int, str]) -> Callable[[TrialRow], str]:
     return lambda trial: texts[trial.id]
 
 

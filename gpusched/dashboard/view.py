@@ -1,4 +1,4 @@
-"""The standing of an experiment, for people: ``build`` reads the core's state and makes a ``View``.
+"""The standing of an experiment, for people: ``build`` reads the core's state and makes a ``Standing``.
 
 Called once or twice a second in the daemon's loop, so it is cheap: at most ``LIMIT`` trials are described, each curve
 by at most ``CURVE_POINTS`` numbers; the rest is counted. It changes nothing. The dashboard draws views and nothing
@@ -20,14 +20,14 @@ from gpusched.core.rung import Rung
 from gpusched.core.state import State
 from gpusched.core.trial import TrialRecord, TrialState
 from gpusched.dashboard.model import (
-    AtomsView,
-    BestView,
-    DecisionView,
-    DeviceView,
-    RungView,
-    TrialView,
-    UnsavedView,
-    View,
+    AtomCounts,
+    BestRow,
+    DecisionRow,
+    DeviceRow,
+    RungRow,
+    Standing,
+    TrialRow,
+    UnsavedRow,
     from_json,
     thinned,
     to_json,
@@ -37,7 +37,7 @@ from gpusched.text import clean, count, first_line
 if TYPE_CHECKING:
     from gpusched.devices.base import Reading
 
-__all__ = ["View", "build", "from_json", "to_json"]
+__all__ = ["Standing", "build", "from_json", "to_json"]
 
 #: Trials that are described; those beyond are only counted.
 LIMIT = 200
@@ -62,7 +62,7 @@ def build(
     notes: Sequence[str] = (),
     warnings: Sequence[str] = (),
     readings: Iterable[Reading] = (),
-) -> View:
+) -> Standing:
     """Describe the standing at ``now`` (seconds since the experiment began; the last event's time if None).
 
     ``eta``: the policy's, for the rungs' cut-offs.
@@ -75,7 +75,7 @@ def build(
     sizes = {1 << n for n in range(total.bit_length())} | {total} if total else set()
     counts, by_id = state.devices.counts(), {reading.device: reading for reading in readings}
     kinds = Counter(trial.state for trial in state.trials.values())
-    return View(
+    return Standing(
         experiment=name,
         state=_standing(state, is_driven=daemon_pid is not None),
         ending=clean(state.ending) if state.ending else None,
@@ -89,7 +89,7 @@ def build(
         deadline_s=rules.deadline_s,
         best=_best(state),
         best_unsaved=_best_unsaved(state),
-        atoms=AtomsView(total=state.devices.total, **counts),
+        atoms=AtomCounts(total=state.devices.total, **counts),
         devices=tuple(_device(slot, by_id.get(slot.id)) for slot in state.devices.slots.values()),
         trials=tuple(_trial(state, trial, now_s) for trial in _relevant(state)),
         trial_counts={kind.value: number for kind, number in kinds.items()},
@@ -111,10 +111,10 @@ def _standing(state: State, *, is_driven: bool) -> str:
     return "running" if state.devices.total else "starting"
 
 
-def _best(state: State) -> BestView | None:
+def _best(state: State) -> BestRow | None:
     if (best := state.best) is None:
         return None
-    return BestView(
+    return BestRow(
         trial=best.trial,
         step=best.step,
         metric=best.metric,
@@ -124,21 +124,21 @@ def _best(state: State) -> BestView | None:
     )
 
 
-def _best_unsaved(state: State) -> UnsavedView | None:
+def _best_unsaved(state: State) -> UnsavedRow | None:
     if (trial := state.best_unsaved) is None:
         return None
     metric = trial.best_score * state.rules.sign
-    return UnsavedView(trial=trial.id, step=trial.best_step, metric=metric, why=trial.why_unsaved)
+    return UnsavedRow(trial=trial.id, step=trial.best_step, metric=metric, why=trial.why_unsaved)
 
 
 # ---------------------------------------------------------------- devices
 
 
-def _device(slot: DeviceSlot, reading: Reading | None) -> DeviceView:
+def _device(slot: DeviceSlot, reading: Reading | None) -> DeviceRow:
     read = {} if reading is None else dataclasses.asdict(reading)
     holders = ", ".join(read.pop("holders", ()))
     read.pop("device", None)
-    return DeviceView(
+    return DeviceRow(
         id=slot.id,
         state=slot.state.value,
         trial=slot.trial,
@@ -190,8 +190,8 @@ def _place(trial: TrialRecord) -> tuple[float, bool, int]:
     return -trial.score, trial.state is TrialState.FAILED, trial.id
 
 
-def _trial(state: State, trial: TrialRecord, now_s: float) -> TrialView:
-    return TrialView(
+def _trial(state: State, trial: TrialRecord, now_s: float) -> TrialRow:
+    return TrialRow(
         id=trial.id,
         state=trial.state.value,
         step=trial.step,
@@ -233,13 +233,13 @@ def _finite(value: float | None) -> float | None:
 # ---------------------------------------------------------------- rungs and decisions
 
 
-def _rungs(state: State, rungs: Sequence[Rung], eta: float | None) -> tuple[RungView, ...]:
+def _rungs(state: State, rungs: Sequence[Rung], eta: float | None) -> tuple[RungRow, ...]:
     """Lowest first. A paused trial waits at the highest rung that recorded it."""
     waiting: Counter[int] = Counter()
     for trial in state.paused:
         waiting.update([next((r.milestone for r in reversed(rungs) if trial in r), -1)])
     return tuple(
-        RungView(
+        RungRow(
             milestone=rung.milestone,
             count=len(rung),
             waiting=waiting[rung.milestone],
@@ -249,7 +249,7 @@ def _rungs(state: State, rungs: Sequence[Rung], eta: float | None) -> tuple[Rung
     )
 
 
-def _decisions(state: State) -> tuple[DecisionView, ...]:
+def _decisions(state: State) -> tuple[DecisionRow, ...]:
     """List decisions, the newest last. One that is told at a report and again when the trial has left counts once.
 
     The end of the search is told to every trial, and is one decision.
@@ -265,6 +265,6 @@ def _decisions(state: State) -> tuple[DecisionView, ...]:
     for at, trial, text in decisions[-DECISIONS:]:
         first.setdefault((trial, text), at)
     return tuple(
-        DecisionView(at=round(at, 3), trial=trial, text=clean(text))
+        DecisionRow(at=round(at, 3), trial=trial, text=clean(text))
         for (trial, text), at in first.items()
     )

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpusched.cli.look import lines
-from gpusched.dashboard.model import AtomsView, TrialView, View, to_json
+from gpusched.dashboard.model import AtomCounts, Standing, TrialRow, to_json
 
-FAILED = TrialView(id=3, state="failed", step=2, error="rank 0: ValueError: train.py:4: bad")
-VIEW = View(
+FAILED = TrialRow(id=3, state="failed", step=2, error="rank 0: ValueError: train.py:4: bad")
+VIEW = Standing(
     experiment="digits-1",
     state="finished",
     ending="the first 3 trials failed",
     policy="asha",
     metric="accuracy",
-    atoms=AtomsView(total=1, free=1),
-    trials=(*(TrialView(id=n, state="stopped") for n in range(4, 40)), FAILED),
+    atoms=AtomCounts(total=1, free=1),
+    trials=(*(TrialRow(id=n, state="stopped") for n in range(4, 40)), FAILED),
     trial_counts={"stopped": 36, "failed": 3},
 )
 

@@ -9,14 +9,14 @@ from typing import Any
 from textual.pilot import Pilot
 
 from gpusched.dashboard.app import Dashboard, Why
-from gpusched.dashboard.model import View
+from gpusched.dashboard.model import Standing
 from gpusched.dashboard.widgets import Lines
 
 Steps = Callable[[Pilot[Why], Dashboard], Awaitable[None]]
 
 
 def drive(
-    view: View | None, steps: Steps, *, size: tuple[int, int] = (100, 30), **options: Any
+    view: Standing | None, steps: Steps, *, size: tuple[int, int] = (100, 30), **options: Any
 ) -> Dashboard:
     """Show a view on a screen of this size, and do ``steps`` with it."""
 

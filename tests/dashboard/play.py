@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpusched.dashboard.live import watch
-from gpusched.dashboard.model import View, from_json
+from gpusched.dashboard.model import Standing, from_json
 from gpusched.dashboard.summary import summary
 from gpusched.errors import DamagedState
 from tests.dashboard.scene import Scene
@@ -41,13 +41,13 @@ def main() -> int:
     if args.pid_file is not None:
         args.pid_file.write_text(str(os.getpid()))
     pressed: list[int] = []
-    last: list[View] = []
+    last: list[Standing] = []
 
     def on_interrupt() -> str:
         pressed.append(1)
         return SAID[min(len(pressed), len(SAID)) - 1]
 
-    def frames() -> Iterator[View | None]:
+    def frames() -> Iterator[Standing | None]:
         if args.view is not None:
             yield from_json(json.loads(args.view.read_text()))
             if args.then_fail:

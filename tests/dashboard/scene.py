@@ -30,7 +30,7 @@ VIEWS = Path(__file__).with_name("golden") / "views"
 DELAYS = Delays(launch_s=0.2, resize_s=0.2, save_s=0.002, exit_s=0.1, release_s=0.25)
 
 
-def recorded(name: str) -> views.View:
+def recorded(name: str) -> views.Standing:
     """A view that was recorded once; what a policy decides may have changed since, the form of a view may not."""
     return views.from_json(json.loads((VIEWS / f"{name}.json").read_text()))
 
@@ -121,7 +121,7 @@ class Scene:
             self._driver.turn(until)
         return self
 
-    def frames(self, every_s: float) -> Iterator[views.View]:
+    def frames(self, every_s: float) -> Iterator[views.Standing]:
         """A view each ``every_s`` of virtual time, to the end."""
         at = 0.0
         while not self.experiment.finished:
@@ -130,7 +130,7 @@ class Scene:
             at += every_s
         yield self.view()
 
-    def view(self, now: float | None = None, **more: Any) -> views.View:
+    def view(self, now: float | None = None, **more: Any) -> views.Standing:
         state, policy = self.experiment.state, self.experiment.policy
         more.setdefault("daemon_pid", 4242)
         more.setdefault("readings", self.readings() if self.kind == "gpu" else ())

@@ -15,7 +15,7 @@ from textual.widgets import Input
 
 from gpusched.dashboard import panels
 from gpusched.dashboard.app import Dashboard, Why
-from gpusched.dashboard.model import DecisionView, View
+from gpusched.dashboard.model import DecisionRow, Standing
 from gpusched.dashboard.screen import TABS
 from gpusched.errors import InputError
 from tests.dashboard.driving import Steps, drive, screen_of
@@ -34,7 +34,7 @@ def pressing(*keys: str) -> Steps:
     return steps
 
 
-def shown(view: View | None, *keys: str, **options: Any) -> str:
+def shown(view: Standing | None, *keys: str, **options: Any) -> str:
     """Return the screen after these keys."""
     found = ""
 
@@ -166,7 +166,7 @@ def test_a_click_selects_sorts_opens_and_filters() -> None:
 
 
 def test_the_wheel_and_search_reach_the_beginning() -> None:
-    told = tuple(DecisionView(at=float(n), trial=n, text=f"pauses: word{n}") for n in range(40))
+    told = tuple(DecisionRow(at=float(n), trial=n, text=f"pauses: word{n}") for n in range(40))
 
     async def steps(pilot: Pilot[Why], app: Dashboard) -> None:
         await pressing("5")(pilot, app)

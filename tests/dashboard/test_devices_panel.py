@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gpusched.dashboard import devices, panels
-from gpusched.dashboard.model import DecisionView, DeviceView
+from gpusched.dashboard.model import DecisionRow, DeviceRow
 
 GIB = 1 << 30
 BUSY: dict[str, Any] = {
@@ -27,7 +27,7 @@ HELD_BY = "not released after 60 s: held by pid 4242 (alice: python hers.py, 3.0
 
 
 def drawn(width: int, **changes: Any) -> str:
-    view: Any = SimpleNamespace(devices=(DeviceView(**{**BUSY, **changes}),), trials=())
+    view: Any = SimpleNamespace(devices=(DeviceRow(**{**BUSY, **changes}),), trials=())
     (line,) = devices.lines(view, width)
     return str(line.plain)
 
@@ -99,15 +99,15 @@ def test_what_slows_it_is_seen_before_its_power() -> None:
 
 
 def test_decisions_name_a_gpu_as_the_panel_does() -> None:
-    device = DeviceView(**{**BUSY, "state": "quarantined"})
+    device = DeviceRow(**{**BUSY, "state": "quarantined"})
     text = f"{device.id} is quarantined: GPU 0: the GPU is lost"
-    decision = DecisionView(at=61.0, trial=None, text=text)
+    decision = DecisionRow(at=61.0, trial=None, text=text)
     view: Any = SimpleNamespace(devices=(device,), decisions=(decision,))
     (line,) = panels.decisions(view, (), 80)
     assert line.plain == "1:01  GPU 0 is quarantined: the GPU is lost"
-    share = DeviceView(**{**BUSY, "id": f"{device.id}#2", "label": "GPU 0 #2"})
+    share = DeviceRow(**{**BUSY, "id": f"{device.id}#2", "label": "GPU 0 #2"})
     text = text.replace(device.id, share.id)
-    view.devices, view.decisions = (share,), (DecisionView(at=61.0, trial=None, text=text),)
+    view.devices, view.decisions = (share,), (DecisionRow(at=61.0, trial=None, text=text),)
     (line,) = panels.decisions(view, (), 80)
     assert line.plain == "1:01  GPU 0 #2 is quarantined: the GPU is lost"
 
@@ -120,7 +120,7 @@ def test_the_atoms_of_a_cluster_have_a_row_for_each_node() -> None:
     ]
     away = {"id": "far/cpu:0", "state": "quarantined", "reason": "node far was lost"}
     view: Any = SimpleNamespace(
-        devices=tuple(DeviceView(**device) for device in (*held, away)),
+        devices=tuple(DeviceRow(**device) for device in (*held, away)),
         trials=(),
         atoms=SimpleNamespace(held=6, free=0, draining=0, quarantined=1, total=7),
     )

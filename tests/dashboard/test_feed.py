@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from gpusched.dashboard.feed import Feed, History, Logs, Loupe, Tail
-from gpusched.dashboard.model import View, to_json
+from gpusched.dashboard.model import Standing, to_json
 from gpusched.errors import DamagedState, GpuschedError
 from gpusched.folder.paths import ExperimentPaths
 
-RUNNING = View(experiment="x", daemon_pid=1)
-OVER = View(experiment="x", state="finished")
+RUNNING = Standing(experiment="x", daemon_pid=1)
+OVER = Standing(experiment="x", state="finished")
 
 
 class Inbox:
@@ -55,7 +55,7 @@ def test_views_pass_as_they_are_or_as_json_until_the_end(inbox: Inbox) -> None:
 def test_a_daemon_that_comes_back_is_found(inbox: Inbox) -> None:
     asked = 0
 
-    def frames() -> Iterator[View]:
+    def frames() -> Iterator[Standing]:
         nonlocal asked
         asked += 1
         if asked == 1:
@@ -87,7 +87,7 @@ def test_a_daemon_that_comes_back_is_found(inbox: Inbox) -> None:
 
 @pytest.mark.parametrize("error", [DamagedState("the journal is damaged"), TypeError("no view")])
 def test_what_cannot_get_better_ends_it(inbox: Inbox, error: Exception) -> None:
-    def frames() -> Iterator[View]:
+    def frames() -> Iterator[Standing]:
         raise error
         yield RUNNING
 

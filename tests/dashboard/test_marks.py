@@ -11,7 +11,7 @@ from rich.text import Text
 
 from gpusched.dashboard import marks
 from gpusched.dashboard.chart import Curve, chart
-from gpusched.dashboard.model import STATES, DeviceView, View
+from gpusched.dashboard.model import STATES, DeviceRow, Standing
 
 points = st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), max_size=60)
 
@@ -83,11 +83,11 @@ def test_states_look_different_without_colour() -> None:
 
 
 def test_trials_side_by_side_have_different_colours() -> None:
-    devices = [DeviceView(id=f"cpu:{n}", state="held", trial=n * 12) for n in range(8)]
-    colours = marks.colours(View(experiment="x", devices=tuple(devices)))
+    devices = [DeviceRow(id=f"cpu:{n}", state="held", trial=n * 12) for n in range(8)]
+    colours = marks.colours(Standing(experiment="x", devices=tuple(devices)))
     assert len(set(colours.values())) == 8
     # The oldest keeps its colour when another comes.
-    assert marks.colours(View(experiment="x", devices=tuple(devices[:1])))[0] == colours[0]
+    assert marks.colours(Standing(experiment="x", devices=tuple(devices[:1])))[0] == colours[0]
 
 
 def test_left_gives_way_to_right() -> None:

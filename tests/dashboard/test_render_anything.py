@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpusched.dashboard import devices as device_panel
 from gpusched.dashboard import header, marks, model, panels, table
-from gpusched.dashboard.model import View
+from gpusched.dashboard.model import Standing
 from gpusched.dashboard.table import SORTS, Choice
 
 words = (
@@ -45,9 +45,9 @@ def several(forms: st.SearchStrategy[Any], most: int, **more: Any) -> st.SearchS
 
 
 values = numbers | words | st.booleans() | st.none() | st.dictionaries(words, numbers)
-best = made(model.BestView, metric=numbers, hparams=st.dictionaries(words, values, max_size=5))
+best = made(model.BestRow, metric=numbers, hparams=st.dictionaries(words, values, max_size=5))
 trials = made(
-    model.TrialView,
+    model.TrialRow,
     id=st.integers(0, 30) | st.integers(0, 10**6),
     state=st.sampled_from([*model.STATES, "unheard of"]),
     atoms=st.integers(0, 64),
@@ -55,22 +55,22 @@ trials = made(
     metrics=st.dictionaries(words, numbers | words, max_size=3),
 )
 devices = made(
-    model.DeviceView,
+    model.DeviceRow,
     state=st.sampled_from(["free", "held", "draining", "quarantined", "unheard of"]),
     trial=st.none() | st.integers(0, 10**5),
 )
 views = made(
-    View,
+    Standing,
     state=st.sampled_from([*marks.EXPERIMENT, "unheard of"]),
     mode=st.sampled_from(["max", "min"]),
     best=st.none() | best,
-    best_unsaved=st.none() | made(model.UnsavedView),
-    atoms=made(model.AtomsView),
+    best_unsaved=st.none() | made(model.UnsavedRow),
+    atoms=made(model.AtomCounts),
     devices=several(devices, 20) | several(devices, 70, min_size=70),
     trials=several(trials, 12, unique_by=lambda trial: trial.id),
     trial_counts=st.dictionaries(st.sampled_from(model.STATES), counts),
-    rungs=several(made(model.RungView), 6),
-    decisions=several(made(model.DecisionView), 6),
+    rungs=several(made(model.RungRow), 6),
+    decisions=several(made(model.DecisionRow), 6),
     speed=st.just({1: 1.0}),
 )
 choices = made(Choice, sort=st.sampled_from(SORTS), selected=st.none() | st.integers(0, 30))
@@ -80,7 +80,7 @@ choices = made(Choice, sort=st.sampled_from(SORTS), selected=st.none() | st.inte
 @settings(max_examples=20, phases=set(Phase) - {Phase.shrink})
 @given(views, st.integers(30, 200), st.integers(5, 60), choices, st.lists(words, max_size=6))
 def test_any_view_fits_any_terminal(
-    view: View, width: int, height: int, choice: Choice, story: list[str]
+    view: Standing, width: int, height: int, choice: Choice, story: list[str]
 ) -> None:
     titles, rows, ids = table.table(view, width, choice)
     assert len(rows) == len(ids) <= len(view.trials)

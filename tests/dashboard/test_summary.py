@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpusched.core.events import UserAsked
-from gpusched.dashboard.model import TrialView, View
+from gpusched.dashboard.model import Standing, TrialRow
 from gpusched.dashboard.summary import summary
 from tests.dashboard.scene import Scene, recorded
 
@@ -41,8 +41,8 @@ def test_no_trial_succeeded() -> None:
     assert "'gpusched logs 0'" in told
 
 
-def trial(**fields: object) -> TrialView:
-    return replace(TrialView(id=0, state="stopped"), **fields)  # type: ignore[arg-type]
+def trial(**fields: object) -> TrialRow:
+    return replace(TrialRow(id=0, state="stopped"), **fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -54,9 +54,9 @@ def trial(**fields: object) -> TrialView:
         ((trial(step=3, metric=0.5),), "none saved a checkpoint"),
     ],
 )
-def test_why_there_is_no_model(trials: tuple[TrialView, ...], told: str) -> None:
+def test_why_there_is_no_model(trials: tuple[TrialRow, ...], told: str) -> None:
     counts = {"stopped": len(trials)}
-    view = View(
+    view = Standing(
         experiment="x", state="finished", metric="accuracy", trials=trials, trial_counts=counts
     )
     assert told in summary(view)
@@ -85,7 +85,7 @@ def test_a_winner_does_not_hide_that_others_failed() -> None:
 
 def test_no_script_was_ever_started(tmp_path: Path) -> None:
     shown = {"trials": (trial(),), "trial_counts": {"stopped": 1}, "folder": str(tmp_path)}
-    view = View(experiment="x", state="finished", **shown)  # type: ignore[arg-type]
+    view = Standing(experiment="x", state="finished", **shown)  # type: ignore[arg-type]
     logs = tmp_path / "trials" / "0000" / "logs" / "1"
     logs.mkdir(parents=True)
     assert "No script was started before the end" in summary(view)

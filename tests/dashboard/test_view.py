@@ -11,7 +11,7 @@ import pytest
 
 from gpusched.core.events import DeviceQuarantined, TrialExited, UserAsked
 from gpusched.dashboard import view as views
-from gpusched.dashboard.model import BestView, View, from_json, thinned, to_json
+from gpusched.dashboard.model import BestRow, Standing, from_json, thinned, to_json
 from gpusched.devices.base import Reading
 from tests.counting import calls_of
 from tests.dashboard.scene import VIEWS, Scene
@@ -52,7 +52,7 @@ def test_a_view_of_another_version_can_be_read() -> None:
             "best": {"trial": 1, "step": 2, "metric": 0.5, "z": 0},
         }
     )
-    assert known == View(experiment="x", best=BestView(trial=1, step=2, metric=0.5))
+    assert known == Standing(experiment="x", best=BestRow(trial=1, step=2, metric=0.5))
     with pytest.raises(ValueError, match="missing required field"):
         from_json({"state": "running"})
 
