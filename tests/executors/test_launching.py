@@ -44,7 +44,7 @@ class Bench:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.paths = ExperimentPaths(folder)
         self.server = Server()
-        nothing: Any = None  # no frame is read here
+        nothing: Any = None  # no frame is read here, and no event made
         self.seqs: dict[int, int] = {}
         self.ended: list[TrialExited] = []
         self.span: Span | None = None
@@ -56,11 +56,12 @@ class Bench:
             seq_of=lambda trial: self.seqs.get(trial, 0),
             span_of=lambda _trial: self.span,
         )
-        shared = Shared(setting, Limits(), Timers(setting.clock))
-        server: Any = self.server
-        self.launcher = Launcher(
-            shared, server, CpuDevices(4, cores=[0, 1]), lambda _, ending: self.ended.append(ending)
+        timers = Timers(setting.clock)
+        shared = Shared(
+            setting, Limits(), timers, nothing, lambda _, ending: self.ended.append(ending)
         )
+        server: Any = self.server
+        self.launcher = Launcher(shared, server, CpuDevices(4, cores=[0, 1]))
 
     def prepare(
         self, *devices: str, trial: int = 3, number: int = 2, **hparams: object

@@ -15,6 +15,7 @@ from gpusched.executors.base import Setting
 from gpusched.executors.hub import Hub, Timers
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.intake import Intake
+from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.prestart import Prestarts
 from gpusched.executors.local.settings import Limits
 from gpusched.executors.local.stopping import Stopping
@@ -48,8 +49,6 @@ class Daemon:
 
     def __init__(self, folder: Path) -> None:
         self.events: list[Event] = []
-        self.faults: list[str] = []
-        self.exits: list[Any] = []
         self.said: list[str] = []
         self.trial = Incarnation(3, 1, ("cpu:0",), ExperimentPaths(folder).trial(3))
         self.hub = Hub(folder / "daemon.sock")
@@ -61,27 +60,17 @@ class Daemon:
             clock=lambda: 9.0,
             say=self.said.append,
         )
-        shared = Shared(setting, Limits(), Timers(setting.clock))
+        timers = Timers(setting.clock)
+        shared = Shared(setting, Limits(), timers, self._emit, lambda _, ending: self._emit(ending))
         shared.roster.current[3] = self.trial
         absent: Any = None  # what no frame of these tests needs
-        stopping = Stopping(shared, absent, absent, absent, absent)
-        prestarts = Prestarts(shared, absent, absent, stopping, lambda _: None, absent)
-        Intake(
-            shared,
-            prestarts,
-            stopping,
-            emit=self._emit,
-            fail=lambda _, why: self.faults.append(why),
-            up=lambda _: None,
-            exited=self._exited,
-        )
+        launcher = Launcher(shared, absent, absent)
+        stopping = Stopping(shared, absent, launcher, absent)
+        Intake(shared, Prestarts(shared, absent, launcher, stopping, absent), stopping)
 
     def _emit(self, event: Event) -> None:
         json.loads(event_body(event), parse_constant=pytest.fail)
         self.events.append(event)
-
-    def _exited(self, _: Incarnation, frame: Exited) -> None:
-        self.exits.append(frame.record)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 
 from gpusched.core.decisions import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
-from gpusched.core.events import Event, Reported, TrialExited, TrialUp
+from gpusched.core.events import Event, Reported, TrialExited
 from gpusched.devices.base import Device, Devices, Reading, gpu_of
 from gpusched.executors.base import LiveTrial, Setting
 from gpusched.executors.live import LiveBase
@@ -37,7 +37,7 @@ from gpusched.executors.local.settings import Limits, cold_on_slices, devices_of
 from gpusched.executors.local.stopping import Stopping
 from gpusched.folder.paths import TrialPaths
 from gpusched.processes.identity import Identity
-from gpusched.protocol import Exited, Launched, LaunchFailed, PreloadFailed, Ready, ShimDied
+from gpusched.protocol import Launched, LaunchFailed, PreloadFailed, Ready, ShimDied
 from gpusched.protocol.lines import FromServer
 
 _UNBEGUN = "it had not begun when the daemon ended"
@@ -54,32 +54,17 @@ class TorchrunExecutor(LiveBase):
     def __init__(self, setting: Setting, devices: Devices, limits: Limits | None = None) -> None:
         super().__init__(setting, self._atoms_of)
         limits, timers, self._say = limits or Limits(), self._timers, setting.say
-        shared = Shared(setting, limits, timers)
+        emit = self._events.append
+        shared = Shared(setting, limits, timers, emit, self._end)
         self.roster = shared.roster
         self._devices = devices
-        emit = self._events.append
         self._inventory = Inventory(devices, timers, emit, self._say, limits.release_s)
-        self.server = Server(setting, self._server_said, self._server_gone)
-        self._launcher = Launcher(shared, self.server, devices, self._end)
-        self.stopping = Stopping(shared, self.server, self._launcher, self._inventory, self._end)
-        self.prestarts = Prestarts(
-            shared,
-            self.server,
-            self._launcher,
-            self.stopping,
-            self._is_up,
-            devices,
-        )
+        server = self.server = Server(setting, self._server_said, self._server_gone)
+        launcher = self._launcher = Launcher(shared, server, devices)
+        self.stopping = Stopping(shared, server, launcher, self._inventory)
+        self.prestarts = Prestarts(shared, server, launcher, self.stopping, devices)
         self.expect = self.prestarts.expect
-        self._intake = Intake(
-            shared,
-            self.prestarts,
-            self.stopping,
-            emit=emit,
-            fail=self._fail,
-            up=self._is_up,
-            exited=self._shim_said,
-        )
+        self._intake = Intake(shared, self.prestarts, self.stopping)
         if setting.epoch > 1:  # trials wait for the daemon that comes back: serve first
             timers.after(_WARM_UP_AFTER_S, self.server.want)
         else:
@@ -162,22 +147,7 @@ class TorchrunExecutor(LiveBase):
         incarnation = self.roster.current.get(trial)
         return len(incarnation.devices) if incarnation is not None else None
 
-    def _is_up(self, incarnation: Incarnation) -> None:
-        incarnation.is_up = True
-        self._events.append(
-            TrialUp(at=self.now(), trial=incarnation.trial, incarnation=incarnation.number)
-        )
-
-    def _fail(self, incarnation: Incarnation, why: str) -> None:
-        """End a trial that did what it must not; it has failed for this reason."""
-        incarnation.fault = why
-        self.stopping.kill(incarnation, 0.0)
-
     # ------------------------------------------------------------------ ends
-
-    def _shim_said(self, incarnation: Incarnation, frame: Exited) -> None:
-        if self.roster.has(incarnation):
-            self._end(incarnation, how_it_ended(incarnation, frame.record))
 
     def _end(self, incarnation: Incarnation, ending: TrialExited) -> None:
         """The one place where an incarnation ends: now, or when its GPUs have been examined."""

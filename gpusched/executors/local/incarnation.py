@@ -8,11 +8,11 @@ Not to be confused with ``core.trial.TrialRecord`` (the search's) or the shim (w
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gpusched.core.events import Outcome, TrialExited
+from gpusched.core.events import Event, Outcome, TrialExited, TrialUp
 from gpusched.executors.base import Setting
 from gpusched.executors.hub import Hub, Timers
 from gpusched.executors.local.settings import Limits
@@ -186,9 +186,20 @@ class Roster:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """All that every part of the executor works with."""
+    """All that every part of the executor works with.
+
+    ``emit`` takes events; ``end`` is called with each incarnation of which nothing is left, and how it ended.
+    """
 
     setting: Setting
     limits: Limits
     timers: Timers
+    emit: Callable[[Event], None]
+    end: Callable[[Incarnation, TrialExited], None]
     roster: Roster = field(default_factory=Roster)
+
+    def tell_up(self, incarnation: Incarnation) -> None:
+        """Tell that all ranks of an incarnation, which is due, have joined."""
+        incarnation.is_up = True
+        now, trial = self.timers.now(), incarnation.trial
+        self.emit(TrialUp(at=now, trial=trial, incarnation=incarnation.number))

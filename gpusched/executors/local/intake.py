@@ -10,10 +10,10 @@ bounds have been checked where the frame was decoded; the metric that the recipe
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
-from gpusched.core.events import CheckpointSaved, Event, Reported
+from gpusched.core.events import CheckpointSaved, Reported
+from gpusched.executors.local.endings import how_it_ended
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.prestart import Prestarts
 from gpusched.executors.local.stopping import Stopping
@@ -36,33 +36,16 @@ from gpusched.protocol.lines import from_rank, from_shim
 
 
 class Intake:
-    """Takes connections of rank 0 and of shims, and makes events of what they say.
+    """Takes connections of rank 0 and of shims, and makes events of what they say."""
 
-    ``emit`` takes the events; ``fail`` is called with an incarnation that sent what cannot stand, and why; ``up`` when
-    all of its ranks have joined; ``exited`` with the last frame of its shim.
-    """
-
-    def __init__(
-        self,
-        shared: Shared,
-        prestarts: Prestarts,
-        stopping: Stopping,
-        *,
-        emit: Callable[[Event], None],
-        fail: Callable[[Incarnation, str], None],
-        up: Callable[[Incarnation], None],
-        exited: Callable[[Incarnation, Exited], None],
-    ) -> None:
+    def __init__(self, shared: Shared, prestarts: Prestarts, stopping: Stopping) -> None:
         setting = shared.setting
-        self._roster, self._say = shared.roster, setting.say
+        self._shared = shared
+        self._roster, self._say, self._emit = shared.roster, setting.say, shared.emit
         self._metric = setting.recipe.metric
         self._now = shared.timers.now
         self._prestarts = prestarts
         self._stopping = stopping
-        self._emit = emit
-        self._fail = fail
-        self._up = up
-        self._exited = exited
         self._greeting = Greeting(setting.epoch)
         #: Remarks, and incarnations with a bad frame, that have been told of.
         self._told: set[object] = set()
@@ -83,7 +66,7 @@ class Intake:
         peer.hear(from_rank, partial(self._said, incarnation, peer))
         peer.on_end = partial(self._rank_left, incarnation, peer)
         if incarnation.is_due and not incarnation.is_up:
-            self._up(incarnation)
+            self._shared.tell_up(incarnation)
         return True
 
     def _take_shim(self, hello: ShimHello, peer: Peer) -> bool:
@@ -98,6 +81,10 @@ class Intake:
             self._stopping.watch(incarnation, shim)
         incarnation.tell_shim()
         return True
+
+    def _exited(self, incarnation: Incarnation, frame: Exited) -> None:
+        if self._roster.has(incarnation):
+            self._shared.end(incarnation, how_it_ended(incarnation, frame.record))
 
     def _rank_left(self, incarnation: Incarnation, peer: Peer) -> None:
         if incarnation.rank_peer is peer:
@@ -196,7 +183,8 @@ class Intake:
             problem = (
                 f"it sent a report without a number for {wanted!r}, by which the recipe searches"
             )
-            self._fail(incarnation, problem + has)
+            incarnation.fault = problem + has
+            self._stopping.kill(incarnation, 0.0)
             return False
         incarnation.last_seq = report.seq
         report.incarnation = incarnation.number

@@ -6,13 +6,12 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gpusched.core.decisions import Launch
-from gpusched.core.events import TrialExited
 from gpusched.devices.base import Devices, Placement
 from gpusched.errors import GpuschedError
 from gpusched.executors.local.incarnation import Incarnation, Shared
@@ -33,25 +32,16 @@ def seed_of(seed: int, trial: int) -> int:
 
 
 class Launcher:
-    """Launches incarnations; holds those whose devices or number a dropped prestart still has, or without a server.
+    """Launches incarnations; holds those whose devices or number a dropped prestart still has, or without a server."""
 
-    ``end`` is told of one that could not be launched.
-    """
-
-    def __init__(
-        self,
-        shared: Shared,
-        server: Server,
-        devices: Devices,
-        end: Callable[[Incarnation, TrialExited], None],
-    ) -> None:
+    def __init__(self, shared: Shared, server: Server, devices: Devices) -> None:
         self._setting = shared.setting
         self._recipe = shared.setting.recipe
         self._tether_s = shared.limits.tether_s
         self._roster = shared.roster
         self._server = server
         self._devices = devices
-        self._end = end
+        self._end = shared.end
         self._held: list[tuple[Incarnation, Launch]] = []
         self._unsent: dict[int, Incarnation] = {}
 

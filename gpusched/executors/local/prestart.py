@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -73,7 +72,7 @@ class Prestart:
 
 
 class Prestarts:
-    """``up`` is called with a prestart that is due and ready."""
+    """Every prestart of the executor, from the launch that is expected to the launch, or to its end without one."""
 
     def __init__(
         self,
@@ -81,16 +80,15 @@ class Prestarts:
         server: Server,
         launcher: Launcher,
         stopping: Stopping,
-        up: Callable[[Incarnation], None],
         devices: Devices,
     ) -> None:
+        self._shared = shared
         self._setting = shared.setting
         self._roster = shared.roster
         self._timers = shared.timers
         self._server = server
         self._launcher = launcher
         self._stopping = stopping
-        self._up = up
         self._devices = devices
         self._setup_s = SETUP_GUESS_S
         #: Prestarts that failed by themselves.
@@ -165,7 +163,7 @@ class Prestarts:
         self._devices.take(command.devices)
         incarnation.tell_shim()
         if prestart.stage is not Stage.SETTING_UP:
-            self._up(incarnation)
+            self._shared.tell_up(incarnation)
         if prestart.stage is Stage.READY:
             self._restore(incarnation, Restore())
         return True

@@ -11,10 +11,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 from functools import partial
 
-from gpusched.core.events import Outcome, TrialExited
+from gpusched.core.events import Outcome
 from gpusched.executors.local.endings import how_it_ended
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.inventory import Inventory
@@ -28,18 +27,10 @@ _HUNT_EVERY_S = 0.05
 
 
 class Stopping:
-    """Ends incarnations; every method may be called when the incarnation has ended meanwhile.
-
-    ``end`` is told of each end, once.
-    """
+    """Ends incarnations; every method may be called when the incarnation has ended meanwhile."""
 
     def __init__(
-        self,
-        shared: Shared,
-        server: Server,
-        launcher: Launcher,
-        inventory: Inventory,
-        end: Callable[[Incarnation, TrialExited], None],
+        self, shared: Shared, server: Server, launcher: Launcher, inventory: Inventory
     ) -> None:
         self._hub = shared.setting.hub
         self._roster = shared.roster
@@ -49,7 +40,7 @@ class Stopping:
         self._server = server
         self._launcher = launcher
         self._inventory = inventory
-        self._end = end
+        self._end = shared.end
 
     def watch(self, incarnation: Incarnation, shim: Identity) -> bool:
         """Notice when the shim of an incarnation ends. False if it has ended."""
