@@ -18,7 +18,7 @@ S = TrialState
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RungRank:
     """The trial's place at one rung: ``rank`` 1 is the best of ``of``; None: its metric was not finite there."""
 
     milestone: int
@@ -50,7 +50,7 @@ class Explanation:
     metric: float | None
     why: str
     moves_when: str
-    standings: tuple[Standing, ...]
+    standings: tuple[RungRank, ...]
     policy: tuple[str, ...]
     story: tuple[Moment, ...]
     hparams: Mapping[str, Any]
@@ -105,12 +105,12 @@ def explain(state: State, policy: Policy, trial_id: int, now: float | None = Non
     )
 
 
-def _standings(state: State, policy: Policy, trial: TrialRecord) -> Iterator[Standing]:
+def _standings(state: State, policy: Policy, trial: TrialRecord) -> Iterator[RungRank]:
     for rung in policy.rungs(state.view):
         if trial.id in rung:
             score = rung.score(trial.id)
             metric = score * state.rules.sign if score > NEVER else None
-            yield Standing(rung.milestone, rung.rank(trial.id) + 1, len(rung), metric)
+            yield RungRank(rung.milestone, rung.rank(trial.id) + 1, len(rung), metric)
 
 
 def _without_echoes(story: Sequence[tuple[float, str]]) -> Iterator[Moment]:

@@ -11,7 +11,7 @@ from gpusched import policies
 from gpusched.core.decisions import Start
 from gpusched.core.events import Event, ExperimentStarted, TrialExited, TrialUp, UserAsked
 from gpusched.core.experiment import Experiment
-from gpusched.core.explain import Explanation, Standing, explain
+from gpusched.core.explain import Explanation, RungRank, explain
 from gpusched.core.rules import Rules
 from tests.core import stages
 from tests.events import reported
@@ -140,9 +140,9 @@ def test_standings_are_ranks_and_metrics_in_rungs() -> None:
         script.report(trial, loss).drop()
     found = [explain(script.state, policy, trial).standings for trial in range(3)]
     assert found == [
-        (Standing(1, 2, 3, 0.5),),
-        (Standing(1, 1, 3, 0.3),),
-        (Standing(1, 3, 3, None),),
+        (RungRank(1, 2, 3, 0.5),),
+        (RungRank(1, 1, 3, 0.3),),
+        (RungRank(1, 3, 3, None),),
     ]
     data = asdict(explain(script.state, policy, 0))
     assert data["standings"] == ({"milestone": 1, "rank": 2, "of": 3, "metric": 0.5},)
