@@ -18,6 +18,7 @@ from papers import (
     foresight,
     hermes,
     hyperdrive,
+    hyperdrive_slots,
     hypersched,
     regret,
     samplers,
@@ -31,7 +32,10 @@ from gpusched.sim.study import map_all, run_one
 FIGURES = Path(__file__).resolve().parent.parent / "docs" / "figures"
 STUDIES: list[Study] = [
     study
-    for module in (hypersched, asha, seer, hyperdrive, hermes, regret, foresight, samplers, whatif)
+    for module in (
+        *(hypersched, asha, seer, hyperdrive_slots, hyperdrive, hermes),
+        *(regret, foresight, samplers, whatif),
+    )
     for study in module.STUDIES
 ]
 

@@ -1,12 +1,13 @@
-"""Hermes (Electronics'21), figure 5: how soon the good jobs of a bin converge, under FIFO, round-robin, SLAQ, Hermes.
+"""Hermes (Electronics'21), figures 5 and 6: how soon good jobs converge under FIFO, round-robin, SLAQ and Hermes.
 
 16 jobs on four GPUs. What is measured is section 4.2's: the time until a good job has 90% of the fall to the best final
-loss, averaged over the good jobs, relative to FIFO. Saving and restoring take what figure 7 says of the smallest model
-(0.24 + 0.43 s) and of the largest (1.57 s together).
+loss, averaged over the good jobs (figure 6: over the four of lowest final loss), relative to FIFO. Saving and restoring
+take what figure 7 says of the smallest model (0.24 + 0.43 s) and of the largest (1.57 s together).
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,12 @@ from typing import Any
 from gpusched.core.decisions import Command
 from gpusched.core.events import Event, Reported
 from gpusched.sim.physics import Delays
-from gpusched.sim.setup import Setup
-from gpusched.sim.single import simulate
+from gpusched.sim.setup import Setup, recipe
+from gpusched.sim.single import run
 from gpusched.sim.study import Mean
+from gpusched.sim.trace import KEY
 from papers import round_robin, study
-from papers.curves_bins import FIRST_LOSS, JOBS, STEPS
+from papers.curves_bins import FIRST_LOSS, JOBS, STEPS, final_loss
 from papers.recorded import record
 from papers.study import Study
 
@@ -28,6 +30,8 @@ GPUS = 4
 BEST_LOSS = 1.0
 GOAL = FIRST_LOSS - 0.9 * (FIRST_LOSS - BEST_LOSS)
 GOOD_JOBS = {"bin_1": 4, "bin_2": 12}
+#: Jobs of figure 6.
+TOP = 4
 MODELS = {
     "short": Delays(launch_s=0.43, resize_s=0.43, save_s=0.24),
     "long": Delays(launch_s=0.9, resize_s=0.9, save_s=0.67),
@@ -37,9 +41,9 @@ POLICIES = ("fifo", round_robin.RoundRobin.name, round_robin.Slaq.name, "hermes"
 
 @dataclass(frozen=True, slots=True)
 class Converged:
-    """Mean seconds until a good job has converged; those that never did count as the whole run."""
+    """Mean seconds until one of these jobs has converged; those that never did count as the whole run."""
 
-    bin: str
+    jobs: str
     model: str
     policy: str
     seed: int
@@ -67,46 +71,52 @@ def setups(quick: bool) -> list[Setup]:
     return found
 
 
-def work(setup: Setup) -> Converged:
-    """One run, watched for when each job converges."""
+def work(setup: Setup) -> list[Converged]:
+    """One run, watched for when each job converges; of bin 2 also how soon the four best do."""
     reached: dict[int, float] = {}
 
     def observer(event: Event, _: Sequence[Command]) -> None:
         if isinstance(event, Reported) and event.metric is not None and event.metric <= GOAL:
             reached.setdefault(event.trial, event.at)
 
-    ended_at_s = simulate(setup, observer=observer).ended_at_s
+    search, result = run(setup, recipe(setup), observer=observer)
     name, model = setup.label.split()
     good = GOOD_JOBS[name]
-    times = [*sorted(reached.values())[:good], *[ended_at_s] * (good - len(reached))]
-    return Converged(name, model, setup.policy, setup.seed, sum(times) / good)
+    trials = {trial.hparams[KEY]["job"]: trial.id for trial in search.state.trials.values()}
+    jobs = sorted(range(good), key=lambda job: final_loss(job, good))
+    groups = {name.replace("_", " "): jobs}
+    if good > TOP:
+        groups[f"{TOP} best of {good}"] = jobs[:TOP]
+    found = []
+    for label, group in groups.items():
+        mean_s = statistics.fmean(reached.get(trials[job], result.ended_at_s) for job in group)
+        found.append(Converged(label, model, setup.policy, setup.seed, mean_s))
+    return found
 
 
-def draw(results: Sequence[Converged], folder: Path) -> list[str]:
+def draw(results: Sequence[Sequence[Converged]], folder: Path) -> list[str]:
+    runs = [found for each in results for found in each]
     name, title = (
         "hermes-5",
-        "Hermes figure 5: time until good jobs converge, relative to FIFO",
+        "Hermes figures 5 and 6: time until good jobs converge, relative to FIFO",
     )
-    fifo = {(r.bin, r.model, r.seed): r.seconds for r in results if r.policy == "fifo"}
+    fifo = {(r.jobs, r.model, r.seed): r.seconds for r in runs if r.policy == "fifo"}
     found: list[dict[str, Any]] = []
-    for bin_name, model, policy in dict.fromkeys((r.bin, r.model, r.policy) for r in results):
-        mine = [r for r in results if (r.bin, r.model, r.policy) == (bin_name, model, policy)]
-        relative = Mean.of(r.seconds / fifo[r.bin, r.model, r.seed] for r in mine)
+    for jobs, model, policy in dict.fromkeys((r.jobs, r.model, r.policy) for r in runs):
+        mine = [r for r in runs if (r.jobs, r.model, r.policy) == (jobs, model, policy)]
+        shares = [r.seconds / fifo[jobs, model, r.seed] for r in mine]
+        relative = Mean.of(shares)
         found.append(
             {
-                "bin": bin_name,
+                "jobs": jobs,
                 "model": model,
                 "policy": policy,
                 "orders": len(mine),
                 "seconds": round(Mean.of(r.seconds for r in mine).mean, 2),
                 "relative": round(relative.mean, 4),
                 "relative_half_width": round(relative.half_width, 4),
-                "relative_low": round(
-                    min(r.seconds / fifo[r.bin, r.model, r.seed] for r in mine), 3
-                ),
-                "relative_high": round(
-                    max(r.seconds / fifo[r.bin, r.model, r.seed] for r in mine), 3
-                ),
+                "relative_low": round(min(shares), 3),
+                "relative_high": round(max(shares), 3),
             }
         )
     study.write(folder, name, title, found)
@@ -115,23 +125,23 @@ def draw(results: Sequence[Converged], folder: Path) -> list[str]:
 
 
 def _picture(found: Sequence[dict[str, Any]], folder: Path, name: str, title: str) -> None:
-    figure, (axes,) = study.panels(1, width=5.5)
-    places = list(dict.fromkeys((p["bin"], p["model"]) for p in found))
+    figure, (axes,) = study.panels(1, width=6.5)
+    places = list(dict.fromkeys((p["jobs"], p["model"]) for p in found))
     for offset, policy in enumerate(POLICIES):
         mine = [p for p in found if p["policy"] == policy]
-        xs = [places.index((p["bin"], p["model"])) + 0.2 * (offset - 1.5) for p in mine]
+        xs = [places.index((p["jobs"], p["model"])) + 0.2 * (offset - 1.5) for p in mine]
         bars = [p["relative_half_width"] for p in mine]
         axes.bar(xs, [p["relative"] for p in mine], 0.19, yerr=bars, label=policy, capsize=2)
-    axes.set_xticks(range(len(places)), [f"{a.replace('_', ' ')}, {b}" for a, b in places])
+    axes.set_xticks(range(len(places)), [f"{jobs},\n{model}" for jobs, model in places])
     axes.set_ylabel("time relative to FIFO")
-    axes.set_ylim(0, 1.25)
+    axes.set_ylim(0, 1.6)
     axes.legend(fontsize="x-small", ncols=len(POLICIES), loc="upper center")
     study.save(figure, folder, name, title)
 
 
 def _said(found: Sequence[dict[str, Any]]) -> list[str]:
     return [
-        f"  {p['bin']} {p['model']}: {p['policy']} {p['relative']:.2f} ± {p['relative_half_width']:.2f} "
+        f"  {p['jobs']} {p['model']}: {p['policy']} {p['relative']:.2f} ± {p['relative_half_width']:.2f} "
         f"({p['seconds']:.0f} s; {p['relative_low']:.2f} to {p['relative_high']:.2f})"
         for p in found
     ]

@@ -1,4 +1,4 @@
-"""HyperDrive (Middleware'17), figures 4 c, 6 and 12 b and c: POP, Bandit, EarlyTerm and Default until a target.
+"""HyperDrive (Middleware'17), figures 6 and 12 b and c: POP, Bandit, EarlyTerm and Default until a target.
 
 Traces of a hundred configurations, replayed in 25 orders: made-up ones shaped like its figure 1 (``curves_cifar.py``),
 and recorded ones of real training (``curves_recorded.py``). POP and EarlyTerm extrapolate curves by the deterministic
@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpusched import policies
-from gpusched.core.policy import View
-from gpusched.policies.pop import Pop
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup, recipe
 from gpusched.sim.single import run
@@ -29,34 +26,15 @@ TMAX_S = 72 * 3600.0
 DELAYS = Delays(launch_s=5.0, resize_s=5.0, save_s=0.2, exit_s=0.5, release_s=0.5)
 PREDICTED = {**BOUNDS, "predictor": "least_squares"}
 POLICIES: dict[str, dict[str, Any]] = {
-    "watched_pop": {"b": 10, "kill_threshold": 0.15, **PREDICTED},
+    "pop": {"b": 10, "kill_threshold": 0.15, **PREDICTED},
     "bandit": {"b": 10, "eps": 0.5},
     "earlyterm": {"b": 30, "delta": 0.05, **PREDICTED},
     "fifo": {},
 }
-NAMES = {"watched_pop": "POP", "bandit": "Bandit", "earlyterm": "EarlyTerm", "fifo": "Default"}
+NAMES = {"pop": "POP", "bandit": "Bandit", "earlyterm": "EarlyTerm", "fifo": "Default"}
 SOURCES = {"cifar": curves_cifar, "recorded": curves_recorded}
 #: Minutes from which a job counts as a long one (section 6.2.1).
 LONG_MIN = 30.0
-#: Parts of a search's life at which the promising pool is looked at.
-PARTS = (0.2, 0.4, 0.6, 0.8, 1.0)
-
-
-class WatchedPop(Pop):
-    """POP, and the share of the slots that its promising trials were given, over time."""
-
-    def __init__(self, options: Any) -> None:
-        super().__init__(options)
-        self.shares: list[tuple[float, float]] = []
-
-    def on_forecast(self, view: View, *about: Any) -> Any:
-        decisions = super().on_forecast(view, *about)
-        slots = max(1, view.atoms_total // self.options.atoms)
-        self.shares.append((view.now, min(1.0, self.confidence.count / slots)))
-        return decisions
-
-
-policies.REGISTRY = {**policies.REGISTRY, "watched_pop": (__name__, "WatchedPop")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,39 +48,38 @@ class Search:
     hours: float | None
     #: Minutes that each job trained.
     durations_min: tuple[float, ...]
-    #: Share of the slots for promising jobs at ``PARTS`` of the search's life; empty for other policies.
-    promising: tuple[float, ...]
 
 
 def setups(quick: bool) -> list[Setup]:
     return [
-        Setup(
-            policy=policy,
-            workload=record(f"curves_{source}.py:accuracy", of.CONFIGURATIONS, of.EPOCHS),
-            options={"R": of.EPOCHS, **options},
-            atoms=machines,
-            deadline_s=TMAX_S,
-            seed=order,
-            delays=DELAYS,
-            target=of.TARGET,
-            label=source,
-        )
-        for source, of in SOURCES.items()
+        setup(source, policy, machines, order)
+        for source in SOURCES
         for machines in (MACHINES[:1] if quick else MACHINES)
         for order in range(2 if quick else ORDERS)
-        for policy, options in POLICIES.items()
+        for policy in POLICIES
     ]
+
+
+def setup(source: str, policy: str, machines: int, order: int, as_policy: str = "") -> Setup:
+    """Return a search of one order. ``as_policy``: the name of a class derived from that policy's."""
+    of = SOURCES[source]
+    return Setup(
+        policy=as_policy or policy,
+        workload=record(f"curves_{source}.py:accuracy", of.CONFIGURATIONS, of.EPOCHS),
+        options={"R": of.EPOCHS, **POLICIES[policy]},
+        atoms=machines,
+        deadline_s=TMAX_S,
+        seed=order,
+        delays=DELAYS,
+        target=of.TARGET,
+        label=source,
+    )
 
 
 def work(setup: Setup) -> Search:
     search, result = run(setup, recipe(setup))
-    state, policy = search.state, search.policy
+    state = search.state
     reached_s = result.time_to_target_s
-    promising = []
-    if isinstance(policy, WatchedPop):
-        for part in PARTS:
-            at = [share for at_s, share in policy.shares if at_s <= part * state.now]
-            promising.append(at[-1] if at else 0.0)
     return Search(
         setup.label,
         setup.atoms,
@@ -110,7 +87,6 @@ def work(setup: Setup) -> Search:
         setup.seed,
         None if reached_s is None else reached_s / 3600.0,
         tuple(round(trial.training_s(state.now) / 60.0, 2) for trial in state.trials.values()),
-        tuple(promising),
     )
 
 
@@ -133,12 +109,6 @@ def draw(results: Sequence[Search], folder: Path) -> list[str]:
                 f"  {point['source']} {name}: {point['spread']:.2f} h; {point['long_jobs']:.1%} of "
                 f"{point['jobs']:.0f} jobs trained {LONG_MIN:g} min and more"
             )
-    for source in SOURCES:
-        pops = [r.promising for r in results if (r.source, r.machines) == (source, few)]
-        shares = [f"{Mean.of(at).mean:.2f}" for at in zip(*filter(None, pops), strict=True)]
-        said.append(
-            f"figure 4 c, {source}: slots for promising jobs by fifths: {', '.join(shares)}"
-        )
     return said
 
 
@@ -148,7 +118,7 @@ def _points(results: Sequence[Search]) -> Iterable[dict[str, Any]]:
     for result in results:
         groups.setdefault((result.source, result.machines, result.policy), []).append(result)
     for (source, machines, policy), group in groups.items():
-        pop = {r.order: r.hours for r in groups[source, machines, "watched_pop"]}
+        pop = {r.order: r.hours for r in groups[source, machines, "pop"]}
         hours = sorted(r.hours for r in group if r.hours is not None)
         mean = Mean.of(hours)
         behind = Mean.of(
@@ -176,7 +146,7 @@ def _points(results: Sequence[Search]) -> Iterable[dict[str, Any]]:
 
 def _cell(point: dict[str, Any]) -> str:
     missed = f", missed {point['missed']}" if point["missed"] else ""
-    if point["policy"] == "watched_pop":
+    if point["policy"] == "pop":
         return f"{point['hours']:.2f} ± {point['hours_half_width']:.2f}{missed}"
     behind = f"{point['behind_pop']:+.2f} ± {point['behind_pop_half_width']:.2f}"
     return f"{point['hours']:.2f} ({behind}){missed}"
@@ -201,4 +171,4 @@ def _picture(
     study.save(figure, folder, name, title)
 
 
-STUDIES = [Study("hyperdrive-12", "time to target, long jobs, promising slots", setups, draw, work)]
+STUDIES = [Study("hyperdrive-12", "time to target and long jobs", setups, draw, work)]
