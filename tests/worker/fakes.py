@@ -10,7 +10,7 @@ import atexit
 import functools
 import gc
 import json
-import multiprocessing
+import multiprocessing.connection
 import os
 import socket
 import sys
@@ -173,17 +173,23 @@ class Ended:
     stderr: str = ""
 
 
-def run_ranks(
-    body: Callable[..., Any],
-    world_size: int,
-    bench: Bench | None = None,
-    incarnation: int = 1,
-    arguments: tuple[Any, ...] = (),
-) -> list[Ended]:
-    """Run ``body(*arguments)`` in ``world_size`` real processes, as torchrun would; how each ended, by rank."""
-    _import_what_ranks_need()
-    with _port() as port:
-        running = []
+class Ranks:
+    """Real processes that run ``body(*arguments)``, as torchrun would. Make it in the main thread: it forks."""
+
+    def __init__(
+        self,
+        body: Callable[..., Any],
+        world_size: int,
+        bench: Bench | None = None,
+        incarnation: int = 1,
+        arguments: tuple[Any, ...] = (),
+    ) -> None:
+        _import_what_ranks_need()
+        # A port that nobody else is given: it stays bound and not listening, so that the ranks' store may have it.
+        self._port = socket.socket()
+        self._port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._port.bind(("127.0.0.1", 0))
+        self._running = []
         for rank in range(world_size):
             environment = {
                 "RANK": str(rank),
@@ -192,19 +198,30 @@ def run_ranks(
             }
             if bench is not None:
                 environment = bench.environment(incarnation, rank, world_size)
-            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            environment |= {
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(self._port.getsockname()[1]),
+            }
             environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-            running.append(_begin(body, arguments, environment))
-        return [_wait(*rank) for rank in running]
+            self._running.append(_begin(body, arguments, environment))
+
+    def has_one_ended(self, wait_s: float = 0.0) -> bool:
+        return bool(multiprocessing.connection.wait([pipe for _, pipe, _ in self._running], wait_s))
+
+    def wait(self) -> list[Ended]:
+        """How each ended, by rank."""
+        with self._port:
+            return [_wait(*rank) for rank in self._running]
 
 
-@contextmanager
-def _port() -> Iterator[int]:
-    """A port that nobody else is given: it stays bound and not listening, so that the ranks' store may have it."""
-    with socket.socket() as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("127.0.0.1", 0))
-        yield held.getsockname()[1]
+def run_ranks(
+    body: Callable[..., Any],
+    world_size: int,
+    bench: Bench | None = None,
+    incarnation: int = 1,
+    arguments: tuple[Any, ...] = (),
+) -> list[Ended]:
+    return Ranks(body, world_size, bench, incarnation, arguments).wait()
 
 
 def _begin(

@@ -13,8 +13,8 @@ from torch import nn
 import gpusched
 from gpusched.protocol import Remark
 from tests.rig import PATIENCE_S
-from tests.worker.fakes import Bench, daemon, run_ranks
-from tests.worker.test_successor import relay, start, waiting
+from tests.worker.fakes import Bench, Ranks, daemon, run_ranks
+from tests.worker.test_successor import relay, waiting
 
 
 def write(how: str, folder: Path) -> None:
@@ -83,14 +83,14 @@ def own_snapshot(folder: Path) -> list[Any]:
 def test_a_prestart_that_looked_too_early_begins_again(bench: Bench, tmp_path: Path) -> None:
     bench.paths.waits.write_text("{}")
     with relay(bench) as fake:
-        second, after = start(bench, waiting(lambda: own_snapshot(tmp_path)), 2)
+        second = Ranks(waiting(lambda: own_snapshot(tmp_path)), 1, bench, 2)
         assert fake.arrived.wait(PATIENCE_S), "it has looked for the file, which is not there"
         (first,) = run_ranks(own_snapshot, 1, bench, 1, (tmp_path,))
         assert first.code == 0, first.error
         bench.paths.waits.unlink()
-        second.join(PATIENCE_S)
-    assert after[0].code == 0, after[0].error
-    assert "begins again: it was set up while" in after[0].stderr
+        (after,) = second.wait()
+    assert after.code == 0, after.error
+    assert "begins again: it was set up while" in after.stderr
     assert bench.last_word(2) == {"why": "yielded", "step": 3, "saved_step": 3}
     assert [line["k"] for line in bench.reports()] == [1, 2, 3]
     (third,) = run_ranks(own_snapshot, 1, bench, 3, (tmp_path,))

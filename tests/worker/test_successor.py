@@ -20,7 +20,7 @@ from gpusched.protocol.lines import encode, from_rank, from_stranger
 from gpusched.worker import handover
 from gpusched.worker.handover import Outbox, Received, Snapshot, memory_name
 from tests.rig import PATIENCE_S
-from tests.worker.fakes import Bench, Ended, FakeDaemon, run_rank, run_ranks
+from tests.worker.fakes import Bench, FakeDaemon, Ranks, run_rank, run_ranks
 
 
 class Relay(FakeDaemon):
@@ -91,19 +91,10 @@ def waiting(body: Any) -> Any:
     return run
 
 
-def start(bench: Bench, body: Any, incarnation: int) -> tuple[threading.Thread, list[Ended]]:
-    ended: list[Ended] = []
-    run = threading.Thread(
-        target=lambda: ended.extend(run_ranks(body, 1, bench, incarnation)), daemon=True
-    )
-    run.start()
-    return run, ended
-
-
 def test_it_goes_on_to_the_last_bit_and_is_heard_when_it_counts(bench: Bench) -> None:
     bench.paths.waits.write_text("{}")
     with relay(bench) as fake:
-        second, after = start(bench, waiting(train), 2)
+        second = Ranks(waiting(train), 1, bench, 2)
         first = run_rank(train, bench, incarnation=1)
         told = [(report.seq, report.step) for report in fake.of_kind(Report)]
         assert told == [(1, 1), (2, 2), (3, 3)]
@@ -111,15 +102,15 @@ def test_it_goes_on_to_the_last_bit_and_is_heard_when_it_counts(bench: Bench) ->
         assert bench.last_word(1) == {"why": "yielded", "step": 3, "saved_step": 3}
         assert bench.checkpoints() == ["step-00000003"]
         bench.paths.waits.unlink()
-        second.join(PATIENCE_S)
+        (after,) = second.wait()
     assert first.value[0] == 3
-    assert not after[0].error, after[0].error
-    assert after[0].value[:2] == [6, 6]
+    assert not after.error, after.error
+    assert after.value[:2] == [6, 6]
     lines = [(line["i"], line["n"], line["k"]) for line in bench.reports()]
     assert lines == [(1, 1, 1), (1, 2, 2), (1, 3, 3), (2, 4, 4), (2, 5, 5), (2, 6, 6)]
     whole = Bench(bench.root.with_name("whole"))
     whole.prepare()
-    assert after[0].value[2] == pytest.approx(run_rank(train, whole).value[2], abs=1e-7)
+    assert after.value[2] == pytest.approx(run_rank(train, whole).value[2], abs=1e-7)
     assert bench.last_word(2) == {"why": "finished", "step": 6, "saved_step": 6}
 
 
@@ -145,13 +136,12 @@ def test_whatever_depends_on_where_it_stands_waits(bench: Bench) -> None:
     run_rank(three_epochs, bench)
     bench.paths.waits.write_text("{}")
     with relay(bench) as fake:
-        second, after = start(bench, waiting(ask_early), 2)
+        second = Ranks(waiting(ask_early), 1, bench, 2)
         assert fake.arrived.wait(PATIENCE_S)
-        assert after == []
+        assert not second.has_one_ended()
         bench.paths.waits.unlink()
         fake.tell(None)
-        second.join(PATIENCE_S)
-    assert after[0].value == [3, 3]
+        assert second.wait()[0].value == [3, 3]
 
 
 def report_at_once() -> None:
@@ -177,11 +167,10 @@ def test_told_that_it_counts_before_the_daemon_died_it_goes_on_from_the_disk(ben
     run_rank(three_epochs, bench)
     bench.paths.waits.write_text("{}")
     with relay(bench) as fake:
-        second, after = start(bench, waiting(ask_early), 2)
+        second = Ranks(waiting(ask_early), 1, bench, 2)
         assert fake.arrived.wait(PATIENCE_S)
     bench.paths.waits.unlink()
-    second.join(PATIENCE_S)
-    assert after[0].value == [3, 3]
+    assert second.wait()[0].value == [3, 3]
 
 
 def test_where_the_one_before_has_gone_already_it_goes_on_from_what_that_committed(
@@ -190,14 +179,12 @@ def test_where_the_one_before_has_gone_already_it_goes_on_from_what_that_committ
     run_rank(three_epochs, bench)
     bench.paths.waits.write_text("{}")
     with relay(bench) as fake:
-        second, after = start(bench, waiting(ask_early), 2)
+        second = Ranks(waiting(ask_early), 1, bench, 2)
         assert fake.arrived.wait(PATIENCE_S)
         fake.tell(Handed(3, 2**22 + 1, 5, 6))  # a number that no process has
-        second.join(0.2)
-        assert after == []
+        assert not second.has_one_ended(wait_s=0.2)
         bench.paths.waits.unlink()
-        second.join(PATIENCE_S)
-    assert after[0].value == [3, 3]
+        assert second.wait()[0].value == [3, 3]
 
 
 def test_what_was_handed_over_is_restored_from_memory_alone() -> None:
