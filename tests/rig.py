@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from gpusched.daemon import session
+from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import MARK, all_pids, identify, read_file, send_signal, start_time
 
 PATIENCE_S = 120.0
@@ -57,3 +61,49 @@ def end_all(left: Callable[[], Iterable[int]]) -> None:
         return not there
 
     wait_until(none_left, "the end of everything")
+
+
+@dataclass
+class Search:
+    """One experiment of real processes, in a folder of its own."""
+
+    root: Path
+
+    @property
+    def runs(self) -> Path:
+        return self.root / "runs"
+
+    @property
+    def experiment(self) -> Path:
+        """The only experiment there is."""
+        (found,) = self.runs.iterdir()
+        return found
+
+    @property
+    def paths(self) -> ExperimentPaths:
+        return ExperimentPaths(self.experiment)
+
+    def write_recipe(self, script: Path, keys: Mapping[str, Any]) -> Path:
+        path = self.root / f"{script.stem}.yaml"
+        space = {"x": {"uniform": [0, 1]}}
+        path.write_text(
+            json.dumps({"script": str(script), "metric": "score", "space": space, **keys})
+        )
+        return path
+
+    def log(self) -> str:
+        return "".join(path.read_text() for path in self.runs.glob("*/daemon.log"))
+
+    def view(self) -> Any:
+        """What ``status --json`` prints, asked for in this process: half a second quicker."""
+        return session.view(self.paths)
+
+    def wait_for(self, condition: Callable[[Any], Any]) -> Any:
+        """Poll the status until the condition holds; return the view."""
+
+        def holds() -> Any:
+            # Its socket is there while its daemon is, its last view afterwards.
+            there = [*self.runs.glob("*/daemon.sock"), *self.runs.glob("*/final.json")]
+            return there and condition(view := self.view()) and view
+
+        return wait_until(holds, lambda: f"the view that a test waits for\n{self.log()}")

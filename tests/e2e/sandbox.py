@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,8 @@ import psutil
 
 import gpusched
 from gpusched import cli
-from gpusched.daemon import session
-from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import start_time
-from tests.rig import PATIENCE_S, end_all, wait_until
+from tests.rig import PATIENCE_S, Search, end_all, wait_until
 
 PACKAGE = Path(gpusched.__file__).parent
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -52,37 +50,20 @@ class Result:
 
 
 @dataclass
-class Sandbox:
+class Sandbox(Search):
     """A folder with recipes and runs, and the command line in it."""
 
-    root: Path
     started: list[subprocess.Popen[str]] = field(default_factory=list)
-
-    @property
-    def runs(self) -> Path:
-        return self.root / "runs"
-
-    @property
-    def experiment(self) -> Path:
-        """The only experiment there is."""
-        (found,) = self.runs.iterdir()
-        return found
 
     def recipe(self, script: str, **keys: Any) -> Path:
         """A recipe for a script of ``tests/e2e/scripts``; ``keys`` replace the defaults."""
-        path = self.root / f"{Path(script).stem}.yaml"
-        recipe = {
-            "script": script if os.sep in script else str(SCRIPTS / script),
-            "metric": "score",
+        defaults = {
             "deadline": PLENTY,
-            "space": {"x": {"uniform": [0, 1]}},
             "policy": {"name": "fifo", "R": 3},
             "devices": "cpu:2",
             "max_trials": 2,
-            **keys,
         }
-        path.write_text(json.dumps(recipe))
-        return path
+        return self.write_recipe(SCRIPTS / script, {**defaults, **keys})
 
     def start(self, *args: str | Path, **env: str) -> subprocess.Popen[str]:
         """Start a command and go on."""
@@ -122,20 +103,6 @@ class Sandbox:
         assert "internal error" not in err.getvalue(), err.getvalue()
         return Result(code, out.getvalue(), err.getvalue())
 
-    def view(self) -> Any:
-        """What ``status --json`` prints, asked for in this process: half a second quicker."""
-        return session.view(ExperimentPaths(self.experiment))
-
-    def wait_for(self, condition: Callable[[Any], Any]) -> Any:
-        """Poll the status until the condition holds; return the view."""
-
-        def holds() -> Any:
-            # Its socket is there while its daemon is, its last view afterwards.
-            there = [*self.runs.glob("*/daemon.sock"), *self.runs.glob("*/final.json")]
-            return there and condition(view := self.view()) and view
-
-        return wait_until(holds, lambda: f"the view that a test waits for\n{self.log()}")
-
     def kill_daemon(self) -> None:
         """As the machine's out-of-memory killer would; returns when it is gone."""
         daemon = self.daemon()
@@ -151,9 +118,6 @@ class Sandbox:
         yield self.experiment
         for folder, folders, files in os.walk(self.experiment):
             yield from (Path(folder, name) for name in (*folders, *files))
-
-    def log(self) -> str:
-        return "".join(path.read_text() for path in self.runs.glob("*/daemon.log"))
 
     def daemon(self) -> int:
         return int(json.loads((self.experiment / "lock").read_text())["pid"])

@@ -6,7 +6,6 @@ import json
 
 import psutil
 
-from gpusched.folder.paths import ExperimentPaths
 from tests.e2e.sandbox import Sandbox
 
 
@@ -50,7 +49,7 @@ def test_a_trial_that_spans_two_nodes_outlives_a_killed_daemon(sandbox: Sandbox)
     sandbox.kill_daemon()
     resumed = sandbox.gpusched("resume", TMPDIR=str(disk))
     assert resumed.code == 0, resumed.text
-    trial = ExperimentPaths(sandbox.experiment).trial(0)
+    trial = sandbox.paths.trial(0)
     rows = [json.loads(line) for line in trial.reports.read_text().splitlines()]
     assert [(row["i"], row["k"]) for row in rows] == [(1, k) for k in range(1, steps + 1)]
     for rank in range(3):

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from gpusched.core.events import CheckpointSaved, Suggested
 from gpusched.daemon.storage import checksums
-from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from tests.e2e.sandbox import PLENTY_S, Sandbox, told
 from tests.rig import PATIENCE_S, wait_until
@@ -27,7 +26,7 @@ def _run(sandbox: Sandbox, script: str = "counted.py", *, steps: int = 3, **keys
 
 def _let_pass(sandbox: Sandbox, seconds: float) -> None:
     """As if the experiment had begun so much earlier; only while no daemon lives."""
-    paths = ExperimentPaths(sandbox.experiment)
+    paths = sandbox.paths
     began = json.loads(paths.began.read_text())
     moved = {k: v - seconds if isinstance(v, int | float) else v for k, v in began.items()}
     paths.began.write_text(json.dumps(moved))
@@ -45,7 +44,7 @@ def _reports(sandbox: Sandbox, trial: int) -> list[dict]:
 
 def _saves(sandbox: Sandbox) -> list[CheckpointSaved]:
     """The commits that the journal knows; only while no daemon lives."""
-    journal = Journal.open(ExperimentPaths(sandbox.experiment).journal)
+    journal = Journal.open(sandbox.paths.journal)
     events = [entry.event for entry in journal.entries()]
     journal.close()
     return [event for event in events if isinstance(event, CheckpointSaved)]
@@ -213,7 +212,7 @@ def test_a_daemon_that_dies_around_a_suggestion_asks_again(sandbox: Sandbox) -> 
         sandbox.gpusched(*words, "--detach", GPUSCHED_FAILPOINT=point)
         wait_until(lambda: "interrupted" in sandbox.gpusched("ls").out, f"the death at {point}")
     assert sandbox.gpusched("resume").code == 0
-    journal = Journal.open(ExperimentPaths(sandbox.experiment).journal)
+    journal = Journal.open(sandbox.paths.journal)
     suggested = [entry.event for entry in journal.entries() if isinstance(entry.event, Suggested)]
     journal.close()
     assert [event.n for event in suggested] == list(range(len(suggested)))

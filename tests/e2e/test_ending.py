@@ -10,7 +10,6 @@ import pytest
 from gpusched.core.decisions import Kill
 from gpusched.core.events import UserAsked
 from gpusched.daemon.session import Client
-from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from tests.e2e.sandbox import Sandbox
 from tests.rig import wait_until
@@ -18,7 +17,7 @@ from tests.rig import wait_until
 
 def asked(sandbox: Sandbox) -> list[tuple[str, list[float]]]:
     """What the journal says was asked, and the grace of the kills that followed at once."""
-    journal = Journal.open(ExperimentPaths(sandbox.experiment).journal)
+    journal = Journal.open(sandbox.paths.journal)
     found = [
         (entry.event.verb, [c.grace_s for c in entry.commands if isinstance(c, Kill)])
         for entry in journal.entries()
@@ -43,7 +42,7 @@ def ended(sandbox: Sandbox) -> list[tuple[str, list[float]]]:
 
 
 def client(sandbox: Sandbox) -> Client:
-    client = Client.connect(ExperimentPaths(sandbox.experiment).socket)
+    client = Client.connect(sandbox.paths.socket)
     assert client is not None
     return client
 

@@ -14,12 +14,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpusched.core.decisions import Launch
 from gpusched.core.events import Reported
 from gpusched.core.experiment import Experiment
 from gpusched.daemon import start as launchpad
@@ -29,11 +30,11 @@ from gpusched.driver.clock import Beginning
 from gpusched.errors import GpuschedError
 from gpusched.failpoints import VARIABLE
 from gpusched.folder.files import read_json
-from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
+from gpusched.journal.rows import Entry
 from gpusched.processes.identity import read_file
 from gpusched.recipe.load import load_recipe
-from tests.rig import PATIENCE_S, by_incarnation, end_all, marked, wait_until
+from tests.rig import PATIENCE_S, Search, by_incarnation, end_all, marked, wait_until
 
 SCRIPTS = Path(__file__).parent / "scripts"
 SCALE = float(os.environ.get("GPUSCHED_TORTURE", "1"))
@@ -46,10 +47,9 @@ def times(count: int) -> int:
 
 
 @dataclass
-class Bed:
+class Bed(Search):
     """One experiment. ``keys`` go into its recipe."""
 
-    root: Path
     keys: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     daemon: subprocess.Popen[bytes] | None = None
@@ -59,21 +59,14 @@ class Bed:
     resumed_cpu_s: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        recipe = {
-            "name": "bed",
-            "script": str(SCRIPTS / "load.py"),
-            "metric": "score",
+        defaults = {
             "deadline": "2h",
             "space": {"x": {"uniform": [0, 1]}, "step_s": 0.1},
             "policy": {"name": "asha", "r": 4, "R": 100_000, "eta": 3},
             "devices": "cpu:4",
-            **self.keys,
         }
-        path = self.root / "bed.yaml"
-        path.write_text(json.dumps(recipe))
-        made = load_recipe(path)
-        self.paths = ExperimentPaths(self.root)
-        self.paths = launchpad.make_experiment(self.root / "runs", made, Beginning.now())
+        recipe = self.write_recipe(SCRIPTS / "load.py", {**defaults, **self.keys})
+        launchpad.make_experiment(self.runs, load_recipe(recipe), Beginning.now())
 
     # ------------------------------------------------------------ daemons
 
@@ -92,8 +85,8 @@ class Bed:
         words += ["--wish", json.dumps(wish)] if wish is not None else []
         armed = {VARIABLE: failpoint} if failpoint else {}
         began = time.monotonic()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        with os.fdopen(os.open(self.paths.log, flags, 0o600), "ab") as log:
+        self.paths.log.touch(0o600)
+        with self.paths.log.open("ab") as log:
             self.daemon = subprocess.Popen(
                 words,
                 stdin=subprocess.DEVNULL,
@@ -113,6 +106,11 @@ class Bed:
             self.resumed_cpu_s.append(cpu_s(self.daemon.pid))
         return json.loads(line) if line else None
 
+    def begin(self, reports: int = 0) -> None:
+        """Start the first daemon, and wait until trials have reported this often."""
+        assert "ok" in self.start()
+        self.wait_for_reports(reports)
+
     def resume(self, **options: Any) -> Any:
         answer = self.start(resume=True, **options)
         assert answer is None or "ok" in answer, f"{answer}\n{self.log()}"
@@ -131,12 +129,6 @@ class Bed:
             return self.daemon.wait(patience_s)
         return None
 
-    def log(self) -> str:
-        try:
-            return self.paths.log.read_text()[-6000:]
-        except OSError:
-            return ""
-
     # ------------------------------------------------------------ asking it
 
     def ask(self, verb: str, **arguments: Any) -> Any:
@@ -148,10 +140,8 @@ class Bed:
             return client.ask(verb, **arguments)
         return None
 
-    def view(self) -> dict[str, Any]:
-        found: list[dict[str, Any]] = []
-        wait_until(lambda: found.extend(filter(None, [self.ask("view")])) or found, "a view")
-        return found[-1]
+    def view(self) -> Any:
+        return wait_until(lambda: self.ask("view"), "a view")
 
     def reports(self) -> int:
         return sum(len(self.lines(number)) for number in self.numbers())
@@ -181,6 +171,23 @@ class Bed:
     def shim_of(self, trial: int, incarnation: int) -> dict[str, Any] | None:
         return read_json(self.paths.trial(trial).shim(incarnation))
 
+    def finish(self) -> Experiment:
+        """Stop in good order and compare all that was written with all that is known."""
+        self.check_one_incarnation_each()
+        self.ask("stop")
+        assert self.wait_for_death() == 0, self.log()
+        return self.check_end()
+
+    def check_end(self) -> Experiment:
+        """After the end: the journal replays, holds every line that was ever written, and no process is left."""
+        again = self.check()
+        assert again.finished
+        for number in self.numbers():
+            written, known = len(self.lines(number)), again.state.trials[number].seq
+            assert written == known, f"trial {number}: {known} of {written} reports are known"
+        wait_until(lambda: not self.processes(), "no process left")
+        return again
+
     def end(self) -> None:
         """Kill all that is left of it."""
         if self.daemon is not None and self.daemon.poll() is None:
@@ -189,26 +196,26 @@ class Bed:
 
     # ------------------------------------------------------------ what must be true
 
-    def fresh(self) -> Experiment:
-        return assemble(read_recipe(self.paths), self.paths).experiment
+    def entries(self) -> list[Entry]:
+        journal = Journal.open(self.paths.journal)
+        try:
+            return list(journal.entries())
+        finally:
+            journal.close()
 
     def check(self) -> Experiment:
         """While no daemon lives: the journal replays, invariants hold after each event, nothing is lost or twice."""
-        journal = Journal.open(self.paths.journal)
-        try:
-            again, told = self.fresh(), {}
-            launched: dict[int, int] = {}
-            for entry in journal.entries():
-                assert again.handle(entry.event) == entry.commands, entry.seq
-                again.check()
-                if isinstance(entry.event, Reported):
-                    told.setdefault(entry.event.trial, []).append(entry.event)
-                for command in entry.commands:
-                    if type(command).__name__ == "Launch":
-                        assert command.incarnation == launched.get(command.trial, 0) + 1
-                        launched[command.trial] = command.incarnation
-        finally:
-            journal.close()
+        again, told = assemble(read_recipe(self.paths), self.paths).experiment, {}
+        launched: dict[int, int] = {}
+        for entry in self.entries():
+            assert again.handle(entry.event) == entry.commands, entry.seq
+            again.check()
+            if isinstance(entry.event, Reported):
+                told.setdefault(entry.event.trial, []).append(entry.event)
+            for command in entry.commands:
+                if isinstance(command, Launch):
+                    assert command.incarnation == launched.get(command.trial, 0) + 1
+                    launched[command.trial] = command.incarnation
         for number in self.numbers():
             self._check_reports(number, told.get(number, []))
         self._check_rungs(again)
@@ -233,12 +240,6 @@ class Bed:
                 expected = x * (1.0 - 0.97**rung.milestone)  # type: ignore[operator]
                 assert abs(rung.score(trial) - expected) < 1e-12, (trial, rung.milestone)
 
-    def check_all_is_told(self, again: Experiment) -> None:
-        """After the end: every line that was ever written is in the journal."""
-        for number in self.numbers():
-            written, known = len(self.lines(number)), again.state.trials[number].seq
-            assert written == known, f"trial {number}: {known} of {written} reports are known"
-
     def check_one_incarnation_each(self) -> None:
         """No trial has processes of two incarnations. Asked twice: one may be ending at this very moment."""
 
@@ -251,6 +252,10 @@ class Bed:
 
 def _finite(value: float | str) -> float | None:
     return None if isinstance(value, str) else value
+
+
+MakeBed = Callable[..., Bed]
+"""The fixture of ``conftest.py``: ``make_bed(environment, **keys)``."""
 
 
 def count(folder: str) -> int:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.torture.bed import Bed
+from tests.torture.bed import Bed, MakeBed
 
 
 @pytest.fixture
-def make_bed(tmp_path: Path) -> Iterator[Callable[..., Bed]]:
+def make_bed(tmp_path: Path) -> Iterator[MakeBed]:
     beds: list[Bed] = []
 
     def make(environment: dict[str, str] | None = None, **keys: Any) -> Bed:

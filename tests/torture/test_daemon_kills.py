@@ -7,7 +7,6 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,9 @@ from gpusched import failpoints
 from gpusched.core import decisions
 from gpusched.core.decisions import Launch
 from gpusched.core.events import TrialExited
-from gpusched.journal.log import Journal
 from tests.rig import wait_until
-from tests.torture.bed import Bed, percentile, times
+from tests.torture.bed import Bed, MakeBed, percentile, times
 from tests.torture.failpoints import DAEMON, SALVAGE, WORKER
-
-MakeBed = Callable[..., Bed]
 
 #: Passed only at an end, or where a journal is made.
 AT_THE_END = ("Finish.before", "final.before", "final.after", "final.removed")
@@ -63,26 +59,14 @@ def die_at(bed: Bed, name: str, rng: random.Random, most: int = 3) -> bool:
     return died
 
 
-def finish(bed: Bed) -> None:
-    """Stop in good order and compare all that was written with all that is known."""
-    bed.check_one_incarnation_each()
-    bed.ask("stop")
-    assert bed.wait_for_death() == 0, bed.log()
-    again = bed.check()
-    assert again.finished
-    bed.check_all_is_told(again)
-    wait_until(lambda: not bed.processes(), "no process left")
-
-
 def kill_at_points(make_bed: MakeBed, names: tuple[str, ...], seed: int, most: int = 3) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
     bed = make_bed(devices="cpu:4", space={"x": {"uniform": [0, 1]}, "step_s": 0.05})
-    assert "ok" in bed.start()
-    bed.wait_for_reports(10)
+    bed.begin(reports=10)
     missed = [name for name in names if not die_at(bed, name, rng, most)]
     bed.wait_for_reports(5)
-    finish(bed)
+    bed.finish()
     print(f"{len(names)} points, {len(missed)} not reached: {missed}")
     assert len(missed) <= len(names) // 8, missed
 
@@ -117,7 +101,7 @@ def test_killed_before_it_has_begun(make_bed: MakeBed, name: str) -> None:
         return  # nothing has begun: 'gpusched run' starts another
     bed.resume()
     bed.wait_for_reports(10)
-    finish(bed)
+    bed.finish()
 
 
 def test_killed_between_the_last_record_and_its_effects(make_bed: MakeBed) -> None:
@@ -140,7 +124,7 @@ def random_kills(make_bed: MakeBed, kills: int, seed: int, **keys: object) -> Be
     print(f"seed {seed}")
     rng = random.Random(seed)
     bed = make_bed(**keys)
-    assert "ok" in bed.start()
+    bed.begin()
     wait_until(lambda: len(bed.numbers()) >= 4 and bed.reports() > 20, "some trials to train")
     began, reports = time.monotonic(), bed.reports()
     for number in range(kills):
@@ -156,7 +140,7 @@ def random_kills(make_bed: MakeBed, kills: int, seed: int, **keys: object) -> Be
         if number % 25 == 24:
             bed.check_one_incarnation_each()
     rate = (bed.reports() - reports) / (time.monotonic() - began)
-    finish(bed)
+    bed.finish()
     print(
         f"{kills} kills, {bed.reports()} reports ({rate:.0f}/s), {history(bed)}; back to serving "
         f"median {percentile(bed.resumed_s, 0.5):.2f} s, p99 {percentile(bed.resumed_s, 0.99):.2f} s"
@@ -174,8 +158,7 @@ def history(bed: Bed) -> str:
     atoms: dict[int, int] = {}
     launches = resizes = pauses = most = 0
     live: set[int] = set()
-    journal = Journal.open(bed.paths.journal)
-    for entry in journal.entries():
+    for entry in bed.entries():
         if isinstance(entry.event, TrialExited):
             live.discard(entry.event.trial)
             pauses += entry.event.outcome == "yielded"
@@ -186,7 +169,6 @@ def history(bed: Bed) -> str:
                 resizes += atoms.get(command.trial, len(command.devices)) != len(command.devices)
                 atoms[command.trial] = len(command.devices)
         most = max(most, len(live))
-    journal.close()
     return (
         f"{len(atoms)} trials, {most} at once, {launches} launches, {pauses} of them yielded, "
         f"{resizes} resizes"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +9,9 @@ import pytest
 
 from gpusched.core.events import Reported
 from gpusched.core.trial import TrialState
-from gpusched.journal.log import Journal
 from tests.rig import wait_until
-from tests.torture.bed import SCRIPTS, Bed, times
+from tests.torture.bed import SCRIPTS, Bed, MakeBed, times
 
-MakeBed = Callable[..., Bed]
 STEPS = 30
 #: How the bad one must end; None: any way, as long as it says why.
 FATE = {
@@ -37,7 +34,7 @@ def run_beside(make_bed: MakeBed, fault: str, **more: Any) -> Bed:
         hang_limit="3s",
         grace="1s",
     )
-    assert "ok" in bed.start()
+    bed.begin()
     wait_until(lambda: all(len(bed.lines(n)) >= STEPS for n in range(1, 8)), "the good ones")
     if fault == "hang":
         wait_until(lambda: "is stuck at" in bed.log(), "the watch")
@@ -52,12 +49,10 @@ def run_beside(make_bed: MakeBed, fault: str, **more: Any) -> Bed:
 
 def check_good_ones(bed: Bed) -> None:
     again = bed.check()
-    journal = Journal.open(bed.paths.journal)
     curves: dict[int, list[float | None]] = {}
-    for entry in journal.entries():
+    for entry in bed.entries():
         if isinstance(entry.event, Reported):
             curves.setdefault(entry.event.trial, []).append(entry.event.metric)
-    journal.close()
     for number in range(1, 8):
         trial = again.state.trials[number]
         x: Any = trial.hparams["x"]

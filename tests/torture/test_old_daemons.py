@@ -6,7 +6,6 @@ import json
 import signal
 import sqlite3
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -17,9 +16,7 @@ from gpusched.journal.log import Journal
 from gpusched.processes.identity import start_time
 from tests.journal_samples import META, sample
 from tests.rig import wait_until
-from tests.torture.bed import Bed
-
-MakeBed = Callable[..., Bed]
+from tests.torture.bed import MakeBed
 
 
 def test_epochs_only_grow_and_an_older_one_is_told(tmp_path) -> None:
@@ -62,8 +59,7 @@ def test_the_journal_refuses_an_older_daemon_and_stays_as_it_is(tmp_path) -> Non
 
 def test_an_old_daemon_that_wakes_up_leaves_without_touching_anything(make_bed: MakeBed) -> None:
     bed = make_bed(devices="cpu:2", policy={"name": "fifo", "R": 100_000}, max_trials=2)
-    assert "ok" in bed.start()
-    bed.wait_for_reports(6)
+    bed.begin(reports=6)
     old = bed.daemon
     assert old is not None
     old.send_signal(signal.SIGSTOP)
@@ -80,11 +76,8 @@ def test_an_old_daemon_that_wakes_up_leaves_without_touching_anything(make_bed: 
         lambda: bed.view()["trials"][0]["state"] == "paused",
         "shim and rank to listen to the new daemon",
     )
-    bed.ask("stop")
-    assert bed.wait_for_death() == 0
-    again = bed.check()
+    again = bed.finish()
     assert {trial.incarnation for trial in again.state.trials.values()} == {1}
-    bed.check_all_is_told(again)
 
 
 @pytest.mark.slow
@@ -95,8 +88,7 @@ def test_without_a_daemon_trials_save_and_leave_and_go_on_later(make_bed: MakeBe
         policy={"name": "fifo", "R": 100_000},
         max_trials=2,
     )
-    assert "ok" in bed.start()
-    bed.wait_for_reports(6)
+    bed.begin(reports=6)
     bed.kill()
     wait_until(lambda: not bed.processes(), "everybody to leave")
     for trial in (0, 1):
@@ -105,9 +97,7 @@ def test_without_a_daemon_trials_save_and_leave_and_go_on_later(make_bed: MakeBe
         assert record["saved_step"] == bed.lines(trial)[-1]["k"]
     bed.resume()
     bed.wait_for_reports(4)
-    bed.ask("stop")
-    assert bed.wait_for_death() == 0
-    again = bed.check()
+    again = bed.finish()
     assert {trial.incarnation for trial in again.state.trials.values()} == {2}
     for trial in (0, 1):
         assert [line["k"] for line in bed.lines(trial)] == list(range(1, len(bed.lines(trial)) + 1))
@@ -121,23 +111,20 @@ def test_a_daemon_that_comes_back_in_time_finds_its_trials(make_bed: MakeBed) ->
         policy={"name": "fifo", "R": 100_000},
         max_trials=1,
     )
-    assert "ok" in bed.start()
+    bed.begin()
     for _ in range(3):
         bed.wait_for_reports(30)  # shims look for a daemon once a second
         bed.kill()
         time.sleep(2.5)
         bed.resume()
-    bed.ask("stop")
-    assert bed.wait_for_death() == 0
-    trial = bed.check().state.trials[0]
+    trial = bed.finish().state.trials[0]
     assert trial.incarnation == 1, trial.story
 
 
 @pytest.mark.slow
 def test_after_a_salvage_no_number_is_used_twice_and_nobody_unknown_runs(make_bed: MakeBed) -> None:
     bed = make_bed(devices="cpu:2", policy={"name": "fifo", "R": 100_000}, max_trials=3)
-    assert "ok" in bed.start()
-    bed.wait_for_reports(6)
+    bed.begin(reports=6)
     bed.ask("pause", trial=0)
     wait_until(lambda: 2 in bed.numbers() and bed.lines(2), "trial 2 in the place of trial 0")
     bed.ask("stop_trial", trial=2)
@@ -145,9 +132,7 @@ def test_after_a_salvage_no_number_is_used_twice_and_nobody_unknown_runs(make_be
     bed.ask("unpause", trial=0)
     wait_until(lambda: bed.shim_of(0, 2), "the second incarnation of trial 0")
     bed.kill()
-    journal = Journal.open(bed.paths.journal)
-    last = next(e.seq for e in journal.entries() if type(e.event).__name__ == "UserAsked")
-    journal.abandon()
+    last = next(e.seq for e in bed.entries() if type(e.event).__name__ == "UserAsked")
     with sqlite3.connect(bed.paths.journal) as other:
         other.execute("UPDATE events SET at = at + 1 WHERE seq >= ?", (last,))
     before = bed.processes()
@@ -156,6 +141,4 @@ def test_after_a_salvage_no_number_is_used_twice_and_nobody_unknown_runs(make_be
     wait_until(lambda: bed.shim_of(0, 3) or (0, 1) in bed.processes(), "trial 0 to go on")
     assert [pid for pid in before[0, 2] if start_time(pid)] == []
     assert list(bed.paths.trials.glob("0002.salvaged-*")), "trial 2 is not known any more"
-    bed.check_one_incarnation_each()
-    bed.ask("stop")
-    assert bed.wait_for_death() == 0, bed.log()
+    bed.finish()

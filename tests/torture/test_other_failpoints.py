@@ -8,19 +8,14 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gpusched.folder.files import read_json
-from gpusched.journal.log import Journal
-from tests.rig import wait_until
-from tests.torture.bed import SCRIPTS, Bed
+from tests.torture.bed import SCRIPTS, Bed, MakeBed
 from tests.torture.failpoints import SALVAGE, WORKER
-from tests.torture.test_daemon_kills import AT_THE_END, finish
-
-MakeBed = Callable[..., Bed]
+from tests.torture.test_daemon_kills import AT_THE_END
 
 BEST = ("KeepBest.before", "best.built", "best.renamed", "best.pointed", "KeepBest.after")
 SHORT = {
@@ -57,8 +52,7 @@ def test_killed_while_the_best_is_kept(make_bed: MakeBed, name: str, count: int)
     bed.resume()
     bed.wait_for_reports(10)
     require_whole_best(bed)
-    finish(bed)
-    best = bed.check().state.best
+    best = bed.finish().state.best
     kept = read_json(bed.paths.best / "metric.json")
     assert best is not None
     assert kept is not None
@@ -77,27 +71,23 @@ def test_killed_at_the_end(make_bed: MakeBed, name: str) -> None:
     assert "is over" in answer["error"]
     require_whole_best(bed)
     assert bed.paths.final_view.is_file()
-    bed.check_all_is_told(bed.check())
-    wait_until(lambda: not bed.processes(), "no process left")
+    bed.check_end()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SALVAGE)
 def test_killed_while_it_salvages(make_bed: MakeBed, name: str) -> None:
     bed = make_bed(**SHORT, policy={"name": "fifo", "R": 100_000})
-    assert "ok" in bed.start()
-    bed.wait_for_reports(10)
+    bed.begin(reports=10)
     bed.kill()
-    journal = Journal.open(bed.paths.journal)
-    last = [entry.seq for entry in journal.entries()][-2]
-    journal.abandon()
+    last = bed.entries()[-2].seq
     with sqlite3.connect(bed.paths.journal) as other:
         other.execute("UPDATE events SET at = at + 1 WHERE seq >= ?", (last,))
     assert bed.start(resume=True, salvage=True, failpoint=name) is None
     assert bed.wait_for_death() == -9, f"{name} was not reached"
     bed.resume(salvage=True)
     bed.wait_for_reports(5)
-    finish(bed)
+    bed.finish()
     assert bed.paths.journal.with_name("journal.db.damaged").is_file()
 
 
@@ -114,11 +104,9 @@ def test_shim_or_rank_dies_at_its_point(make_bed: MakeBed, tmp_path: Path, name:
         preload=["armed"],
         policy={"name": "fifo", "R": 40},
     )
-    assert "ok" in bed.start()
+    bed.begin()
     assert bed.wait_for_death(180) in (0, 3), bed.log()
-    again = bed.check()
-    bed.check_all_is_told(again)
-    wait_until(lambda: not bed.processes(), "no process left")
+    again = bed.check_end()
     for trial in again.state.trials.values():
         print(f"{name}: trial {trial.id}: {trial.state.value}, {trial.incarnation} incarnations")
         if name.startswith(NEVER_UP):

@@ -18,7 +18,6 @@ import pytest
 from tests.executors.conftest import listening_addresses
 from tests.torture.bed import Bed
 
-MakeBed = Callable[..., Bed]
 LOOPBACK = {"0100007F", "00000000000000000000000001000000"}
 
 FILES = (
@@ -91,8 +90,7 @@ def open_bed() -> Iterator[Bed]:
 
 def begin(bed: Bed) -> None:
     (bed.root / "runs").chmod(0o755)
-    assert "ok" in bed.start()
-    bed.wait_for_reports(4)
+    bed.begin(reports=4)
 
 
 def everything_of(bed: Bed) -> list[int]:
@@ -194,7 +192,5 @@ def test_nonsense_on_the_ports_of_a_process_group(open_bed: Bed) -> None:
         run_as_nobody(partial(babble, ports, seed, 200))
         bed.wait_for_reports(5)
     incarnations = {trial["incarnation"] for trial in bed.view()["trials"]}
-    bed.ask("stop")
-    assert bed.wait_for_death(60) == 0, bed.log()
-    bed.check_all_is_told(bed.check())
+    bed.finish()
     assert incarnations == {1}, bed.log()

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gpusched.core.events import Reopened
-from gpusched.journal.log import Journal
 from tests.rig import wait_until
-from tests.torture.bed import Bed
-from tests.torture.test_daemon_kills import finish
+from tests.torture.bed import Bed, MakeBed
 from tests.torture.test_other_failpoints import require_whole_best
 
-MakeBed = Callable[..., Bed]
 WISH = {"add_s": 3600.0}
 #: From the decision to the first launch. The first sync is of the daemon that takes over, the second of the event.
 POINTS = (
@@ -31,19 +27,14 @@ def ended(make_bed: MakeBed) -> Bed:
         space={"x": {"uniform": [0, 1]}, "step_s": 0.05},
         policy={"name": "fifo", "R": 100_000},
     )
-    assert "ok" in bed.start()
-    bed.wait_for_reports(6)
-    bed.ask("stop")
-    assert bed.wait_for_death() == 0
+    bed.begin(reports=6)
+    bed.finish()
     assert bed.paths.final_view.is_file()
     return bed
 
 
 def reopenings(bed: Bed) -> int:
-    journal = Journal.open(bed.paths.journal)
-    found = sum(type(entry.event) is Reopened for entry in journal.entries())
-    journal.close()
-    return found
+    return sum(type(entry.event) is Reopened for entry in bed.entries())
 
 
 def go_on(bed: Bed, failpoint: str) -> None:
@@ -68,13 +59,11 @@ def test_killed_between_the_event_and_the_first_launch(make_bed: MakeBed) -> Non
     go_on(bed, "Launch.before")
     left: Any = bed.view()["time_left_s"]
     assert left > 3600, "time shut down does not count"
-    finish(bed)
-    again = bed.check()
+    again = bed.finish()
     assert reopenings(bed) == 1
     assert again.state.now < shut_down_at + 60
     for trial in again.state.trials.values():
         assert trial.step == len(bed.lines(trial.id)), "it went on from its last step"
-    bed.check_all_is_told(again)
 
 
 @pytest.mark.slow
@@ -82,6 +71,5 @@ def test_killed_between_the_event_and_the_first_launch(make_bed: MakeBed) -> Non
 def test_killed_at_every_point_of_going_on(make_bed: MakeBed, failpoint: str) -> None:
     bed = ended(make_bed)
     go_on(bed, failpoint)
-    finish(bed)
+    bed.finish()
     assert reopenings(bed) == 1
-    bed.check_all_is_told(bed.check())

@@ -13,8 +13,6 @@ import pytest
 
 from gpusched.core.decisions import Launch
 from gpusched.core.events import Reported, TrialExited
-from gpusched.journal.log import Journal
-from tests.rig import wait_until
 from tests.torture.bed import SCRIPTS, Bed, times
 
 KEYS = {
@@ -46,22 +44,16 @@ def kill_something(bed: Bed, rng: random.Random) -> str:
 def test_killed_at_random_instants_of_resizes(make_bed: Callable[..., Bed], seed: int) -> None:
     rng = random.Random(seed)
     bed = make_bed(**KEYS)
-    assert "ok" in bed.start()
-    bed.wait_for_reports(10)
+    bed.begin(reports=10)
     killed = []
     for _ in range(40):
         time.sleep(rng.uniform(0.05, 1.0))
         killed.append(kill_something(bed, rng))
-        if (
-            len(killed) % 2 == 0
-        ):  # three deaths without a step in between would be the trial's own end
+        # Three deaths without a step in between would be the trial's own end.
+        if len(killed) % 2 == 0:
             bed.wait_for_reports(8)
     bed.wait_for_reports(20)
-    bed.ask("stop")
-    assert bed.wait_for_death() == 0, bed.log()
-    again = bed.check()
-    bed.check_all_is_told(again)
-    wait_until(lambda: not bed.processes(), "no process left")
+    bed.finish()
     assert not bed.paths.trial(0).waits.exists()
     resizes = no_step_is_lost(bed)
     assert resizes > 20
@@ -73,8 +65,7 @@ def no_step_is_lost(bed: Bed) -> int:
     from. How many resizes there were."""
     left_at, resizes, size = 0, 0, 1
     incarnation = 1
-    journal = Journal.open(bed.paths.journal)
-    for entry in journal.entries():
+    for entry in bed.entries():
         event = entry.event
         if isinstance(event, Reported):
             assert event.metric == float(event.step), "a step was lost, or done twice"
@@ -87,5 +78,4 @@ def no_step_is_lost(bed: Bed) -> int:
             if isinstance(command, Launch):
                 resizes += len(command.devices) != size
                 size = len(command.devices)
-    journal.close()
     return resizes

@@ -15,12 +15,10 @@ from pathlib import Path
 import pytest
 
 from gpusched.processes.identity import identify, send_signal
-from tests.rig import wait_until
-from tests.torture.bed import Bed, count
+from tests.torture.bed import Bed, MakeBed, count
 from tests.torture.test_daemon_kills import stir
 from tests.torture.test_sockets import Attacker, memory_kib
 
-MakeBed = Callable[..., Bed]
 LENGTH_S = float(os.environ.get("GPUSCHED_SOAK_S", "7200"))
 FAULT_EVERY_S = 10.0
 
@@ -104,8 +102,7 @@ def soak(make_bed: MakeBed, length_s: float, every_s: float, seed: int) -> None:
         max_failures=10_000,
     )
     segments = count("/dev/shm")
-    assert "ok" in bed.start()
-    bed.wait_for_reports(10)
+    bed.begin(reports=10)
     weather, first, last = Weather(bed, rng), measure(bed), {}
     until = time.monotonic() + length_s
     while time.monotonic() < until:
@@ -118,15 +115,10 @@ def soak(make_bed: MakeBed, length_s: float, every_s: float, seed: int) -> None:
         last = measure(bed)
         print(f"{time.monotonic() - until + length_s:6.0f} s  {last}", flush=True)
     weather.attacker.close()
-    bed.check_one_incarnation_each()
     assert last["daemon_kib"] < first["daemon_kib"] * 1.5 + 20_000
     assert last["descriptors"] < first["descriptors"] + 80, "at most the attacker's lines"
     assert last["processes"] < 60
-    bed.ask("stop")
-    assert bed.wait_for_death(90) == 0, bed.log()
-    again = bed.check()
-    bed.check_all_is_told(again)
-    wait_until(lambda: not bed.processes(), "no process left")
+    again = bed.finish()
     assert count("/dev/shm") <= segments, "no segment left"
     assert not list(Path(bed.paths.trials).rglob(".*.tmp")), "no file left half written"
     print(f"{weather.counts}; {bed.reports()} reports; {len(again.state.trials)} trials")

@@ -8,7 +8,7 @@ import os
 import random
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,9 +16,7 @@ import pytest
 from gpusched.protocol import ClientHello
 from gpusched.protocol.lines import encode
 from tests.rig import wait_until
-from tests.torture.bed import Bed, count, percentile, times
-
-MakeBed = Callable[..., Bed]
+from tests.torture.bed import Bed, MakeBed, count, percentile, times
 
 
 class Attacker:
@@ -143,8 +141,7 @@ def ask_as_a_good_client(bed: Bed) -> float:
 def bombard(make_bed: MakeBed, frames: int, seed: int) -> None:
     print(f"seed {seed}")
     bed = make_bed(devices="cpu:2", policy={"name": "fifo", "R": 100_000}, max_trials=2)
-    assert "ok" in bed.start()
-    bed.wait_for_reports(6)
+    bed.begin(reports=6)
     pid = bed.daemon.pid if bed.daemon is not None else 0
     memory, descriptors = memory_kib(pid), count(f"/proc/{pid}/fd")
     attacker = Attacker(bed, seed)
@@ -164,11 +161,8 @@ def bombard(make_bed: MakeBed, frames: int, seed: int) -> None:
     )
     assert grown < 50 * 1024
     assert "Traceback" not in bed.log()
-    bed.ask("stop")
-    assert bed.wait_for_death() == 0
-    again = bed.check()
+    again = bed.finish()
     assert {trial.incarnation for trial in again.state.trials.values()} == {1}
-    bed.check_all_is_told(again)
 
 
 def test_a_thousand_frames_of_nonsense(make_bed: MakeBed) -> None:

@@ -10,16 +10,15 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from gpusched.processes.identity import Identity, read_file, send_signal, start_time
 from tests.rig import wait_until
-from tests.torture.bed import Bed, times
+from tests.torture.bed import Bed, MakeBed, times
 
-MakeBed = Callable[..., Bed]
 FINAL = ("completed", "stopped", "failed")
 STATES = ("starting", "yielding", "stopping", "running")
 """Transitional ones first."""
@@ -146,15 +145,8 @@ def bed_of_pairs(make_bed: MakeBed, **keys: Any) -> Bed:
         grace="1s",
         **keys,
     )
-    assert "ok" in bed.start()
+    bed.begin()
     return bed
-
-
-def end(bed: Bed) -> None:
-    bed.ask("stop")
-    assert bed.wait_for_death(90) == 0, bed.log()
-    bed.check_all_is_told(bed.check())
-    wait_until(lambda: not bed.processes(), "no process left")
 
 
 TALLY: Counter[str] = Counter()
@@ -170,7 +162,7 @@ def tally() -> None:
 def strike_all(bed: Bed, blows: list[tuple[str, str]], number: int = signal.SIGKILL) -> None:
     for state, victim in blows:
         TALLY[f"{state}, {victim}: {strike(bed, state, victim, number)}"] += 1
-    end(bed)
+    bed.finish()
     tally()
 
 
@@ -210,7 +202,7 @@ def test_killed_while_it_is_resized(make_bed: MakeBed, seed: int) -> None:
                 break
             TALLY[outcome] += 1
             left -= 1
-        end(bed)
+        bed.finish()
     tally()
 
 
@@ -224,7 +216,7 @@ def bed_that_resizes(make_bed: MakeBed) -> Bed:
         policy={"name": "hypersched", "r": 100_000, "R": 1_000_000, "eta": 3, "cooldown": 1},
         grace="1s",
     )
-    assert "ok" in bed.start()
+    bed.begin()
     wait_until(lambda: len(live(bed)) >= 3, f"three that train\n{bed.log()}")
     return bed
 
@@ -296,7 +288,7 @@ def test_stopped_in_every_state(make_bed: MakeBed, state: str, victim: str, seed
         )
     elif state != "starting":  # a start may take ten minutes: a stop ends it here
         wait_until(lambda: has_been_ended(bed, target, incarnation), "the stopped to be ended")
-    end(bed)
+    bed.finish()
     TALLY[f"{state}, {victim}: stopped: {trial_of_journal(bed, target)}"] += 1
     tally()
 
