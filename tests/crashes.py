@@ -252,7 +252,7 @@ class Daemons:
             assert trial.seq == len(trial.curve), f"trial {trial.id}: applied twice, or lost"
             assert trial.seq == reported, f"trial {trial.id}: {trial.seq} of {reported} reports"
         self._check_rungs()
-        self._check_journal()
+        self.check_journal()
         if state.best is not None:
             kept = self.machine.kept
             assert kept is not None
@@ -276,7 +276,7 @@ class Daemons:
     def _halves(self) -> bool:
         return self.setup.policy in ("sha", "hyperband")
 
-    def _check_journal(self) -> None:
+    def check_journal(self) -> None:
         journal = Journal.open(self.path)
         again, launched = self.fresh(), {}
         for entry in journal.entries():

@@ -26,8 +26,13 @@ def _address(pointer: Any) -> int:
     return ctypes.c_void_p.from_buffer(pointer).value or 0
 
 
+def _target(reference: Any) -> Any:
+    """What ``ctypes.byref`` points to."""
+    return reference._obj
+
+
 def _set_pointer(reference: Any, address: int) -> None:
-    ctypes.c_void_p.from_buffer(reference._obj).value = address
+    ctypes.c_void_p.from_buffer(_target(reference)).value = address
 
 
 class FakeLibrary:
@@ -102,11 +107,11 @@ class FakeFunctions:
         return 0
 
     def nvmlSystemGetCudaDriverVersion_v2(self, reference: Any) -> int:
-        reference._obj.value = self._driver.cuda
+        _target(reference).value = self._driver.cuda
         return 0
 
     def nvmlDeviceGetCount_v2(self, reference: Any) -> int:
-        reference._obj.value = len(self._driver.gpus)
+        _target(reference).value = len(self._driver.gpus)
         return 0
 
     # ------------------------------------------------------------ handles
@@ -135,11 +140,11 @@ class FakeFunctions:
         return pynvml.NVML_ERROR_NOT_FOUND
 
     def nvmlDeviceGetMigMode(self, handle: Any, current: Any, pending: Any) -> int:
-        current._obj.value = pending._obj.value = int(self._gpu(handle).mig)
+        _target(current).value = _target(pending).value = int(self._gpu(handle).mig)
         return 0
 
     def nvmlDeviceGetMaxMigDeviceCount(self, handle: Any, count: Any) -> int:
-        count._obj.value = 7
+        _target(count).value = 7
         return 0
 
     def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: Any, index: Any, reference: Any) -> int:
@@ -160,34 +165,34 @@ class FakeFunctions:
         return 0
 
     def nvmlDeviceGetPciInfo_v3(self, handle: Any, reference: Any) -> int:
-        reference._obj.busId = self._gpu(handle).bus_id
+        _target(reference).busId = self._gpu(handle).bus_id
         return 0
 
     def nvmlDeviceGetMinorNumber(self, handle: Any, reference: Any) -> int:
-        reference._obj.value = self._gpu(handle).minor
+        _target(reference).value = self._gpu(handle).minor
         return 0
 
     def nvmlDeviceGetCpuAffinity(self, handle: Any, words: Any, reference: Any) -> int:
         mask = self._driver.board(self._gpu(handle)).cpus
         for word in range(_number(words)):
-            reference._obj[word] = mask >> (64 * word) & (2**64 - 1)
+            _target(reference)[word] = mask >> (64 * word) & (2**64 - 1)
         return 0
 
     def nvmlDeviceGetComputeMode(self, handle: Any, reference: Any) -> int:
-        reference._obj.value = self._gpu(handle).compute_mode
+        _target(reference).value = self._gpu(handle).compute_mode
         return 0
 
     def nvmlDeviceGetNumaNodeId(self, handle: Any, reference: Any) -> int:
         node = self._gpu(handle).memory_node
-        reference._obj.value = max(node, 0)
+        _target(reference).value = max(node, 0)
         return pynvml.NVML_ERROR_NOT_SUPPORTED if node < 0 else pynvml.NVML_SUCCESS
 
     def nvmlDeviceGetGpuFabricInfo(self, handle: Any, reference: Any) -> int:
-        reference._obj.state = self._gpu(handle).fabric
+        _target(reference).state = self._gpu(handle).fabric
         return pynvml.NVML_ERROR_NOT_SUPPORTED if not self._gpu(handle).fabric else 0
 
     def nvmlDeviceGetPersistenceMode(self, handle: Any, reference: Any) -> int:
-        reference._obj.value = self._gpu(handle).persistence
+        _target(reference).value = self._gpu(handle).persistence
         return 0
 
     def nvmlDeviceGetTopologyCommonAncestor(self, a: Any, b: Any, reference: Any) -> int:
@@ -198,7 +203,7 @@ class FakeFunctions:
         denied = second.uuid in first.no_peer
         if _number(index) == pynvml.NVML_P2P_CAPS_INDEX_NVLINK:
             denied = second.uuid not in first.nvlinked
-        reference._obj.value = (
+        _target(reference).value = (
             pynvml.NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED if denied else pynvml.NVML_P2P_STATUS_OK
         )
         return 0
@@ -206,7 +211,7 @@ class FakeFunctions:
     # ------------------------------------------------------------ usage
 
     def nvmlDeviceGetMemoryInfo_v2(self, handle: Any, reference: Any) -> int:
-        gpu, memory = self._gpu(handle), reference._obj
+        gpu, memory = self._gpu(handle), _target(reference)
         assert memory.version == pynvml.nvmlMemory_v2
         memory.total, memory.reserved = gpu.total, gpu.reserved
         memory.used = gpu.used(self._driver.time.now())
@@ -214,7 +219,7 @@ class FakeFunctions:
         return 0
 
     def nvmlDeviceGetMemoryInfo(self, handle: Any, reference: Any) -> int:
-        gpu, memory = self._gpu(handle), reference._obj
+        gpu, memory = self._gpu(handle), _target(reference)
         memory.total = gpu.total
         memory.used = gpu.reserved + gpu.used(self._driver.time.now())
         memory.free = memory.total - memory.used
@@ -224,10 +229,10 @@ class FakeFunctions:
         if self._driver.pids == "absent":
             contexts = []
         if array is None:
-            count._obj.value = len(contexts)
+            _target(count).value = len(contexts)
             return pynvml.NVML_ERROR_INSUFFICIENT_SIZE if contexts else pynvml.NVML_SUCCESS
-        assert count._obj.value >= len(contexts)
-        count._obj.value = len(contexts)
+        assert _target(count).value >= len(contexts)
+        _target(count).value = len(contexts)
         for item, context in zip(array, contexts, strict=False):
             item.pid = context.pid + (100_000 if self._driver.pids == "host" else 0)
             item.usedGpuMemory = context.memory
@@ -250,38 +255,38 @@ class FakeFunctions:
     # ------------------------------------------------------------ vitals
 
     def nvmlDeviceGetUtilizationRates(self, handle: Any, reference: Any) -> int:
-        reference._obj.gpu = self._gpu(handle).utilisation
+        _target(reference).gpu = self._gpu(handle).utilisation
         return 0
 
     def nvmlDeviceGetTemperature(self, handle: Any, sensor: Any, reference: Any) -> int:
-        reference._obj.value = self._gpu(handle).temperature
+        _target(reference).value = self._gpu(handle).temperature
         return 0
 
     def nvmlDeviceGetPowerUsage(self, handle: Any, reference: Any) -> int:
-        reference._obj.value = self._gpu(handle).power_mw
+        _target(reference).value = self._gpu(handle).power_mw
         return 0
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Any, reference: Any) -> int:
-        reference._obj.value = self._gpu(handle).throttle
+        _target(reference).value = self._gpu(handle).throttle
         return 0
 
     def nvmlDeviceGetRemappedRows(self, handle: Any, *references: Any) -> int:
         for reference, value in zip(references, self._gpu(handle).remapped, strict=True):
-            reference._obj.value = value
+            _target(reference).value = value
         return 0
 
     def nvmlDeviceGetTotalEccErrors(self, handle: Any, kind: Any, counter: Any, count: Any) -> int:
         assert _number(kind) == pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED
         assert _number(counter) == pynvml.NVML_VOLATILE_ECC
-        count._obj.value = self._gpu(handle).ecc_uncorrected
+        _target(count).value = self._gpu(handle).ecc_uncorrected
         return 0
 
     def nvmlDeviceGetRetiredPagesPendingStatus(self, handle: Any, reference: Any) -> int:
-        reference._obj.value = self._gpu(handle).pages_pending
+        _target(reference).value = self._gpu(handle).pages_pending
         return 0
 
     def nvmlDeviceGetFieldValues(self, handle: Any, count: Any, reference: Any) -> int:
-        for item in reference._obj:
+        for item in _target(reference):
             known = item.fieldId == pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
             supported = known and "recovery" not in self._gpu(handle).unsupported
             item.nvmlReturn = 0 if supported else pynvml.NVML_ERROR_NOT_SUPPORTED
@@ -301,7 +306,7 @@ class FakeFunctions:
         return 0
 
     def nvmlDeviceGetSupportedEventTypes(self, handle: Any, reference: Any) -> int:
-        reference._obj.value = self._gpu(handle).event_types
+        _target(reference).value = self._gpu(handle).event_types
         return 0
 
     def nvmlDeviceRegisterEvents(self, handle: Any, types: Any, events: Any) -> int:
@@ -324,8 +329,8 @@ class FakeFunctions:
         if waiting := mine():
             gpu, kind, number = waiting[0]
             driver.events.remove(waiting[0])
-            ctypes.c_void_p.from_buffer(reference._obj).value = gpu.address
-            reference._obj.eventType, reference._obj.eventData = kind, number
+            ctypes.c_void_p.from_buffer(_target(reference)).value = gpu.address
+            _target(reference).eventType, _target(reference).eventData = kind, number
             return 0
         return pynvml.NVML_ERROR_TIMEOUT
 
@@ -339,15 +344,15 @@ def installed(driver: FakeDriver) -> Iterator[FakeDriver]:
         gpu.address = address
     before = pynvml.nvmlLib, nvml._started
     pynvml.nvmlLib = FakeLibrary(driver)
-    pynvml._nvmlGetFunctionPointer_cache.clear()
-    nvml._started = False
+    forget()
     try:
         yield driver
     finally:
+        forget()
         pynvml.nvmlLib, nvml._started = before
-        pynvml._nvmlGetFunctionPointer_cache.clear()
 
 
-def forget_functions() -> None:
-    """After a change of ``missing``."""
+def forget() -> None:
+    """As a new process finds the library: not begun, no function looked up."""
+    nvml._started = False
     pynvml._nvmlGetFunctionPointer_cache.clear()

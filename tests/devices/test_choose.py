@@ -10,8 +10,8 @@ from types import ModuleType
 import pynvml
 import pytest
 from conftest import Box, gpu
+from fake_nvml import forget
 
-from gpusched.devices import nvml
 from gpusched.devices.base import (
     Device,
     DeviceEvent,
@@ -123,7 +123,7 @@ def test_auto_asks_the_driver(
     assert gpus_here(box.clock) is bool(shown)
     assert all(helper.killed for helper in box.clock.helpers)
     box.driver.init_code = pynvml.NVML_ERROR_LIBRARY_NOT_FOUND
-    nvml._started = False
+    forget()
     assert not gpus_here(box.clock)
 
 
@@ -136,7 +136,7 @@ def test_auto_never_takes_cpu_slots_since_the_driver_is_slow(
     box.driver.init_blocks_until = 45.0
     assert gpus_here(box.clock)
     box.driver.init_blocks_until = 1e9
-    nvml._started = False
+    forget()
     with pytest.raises(DeviceError, match="did not answer within 60 s"):
         gpus_here(box.clock)
 

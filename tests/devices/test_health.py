@@ -149,10 +149,10 @@ def test_no_event_set_at_all_is_said_once(make_box: Callable[..., Box]) -> None:
 def test_an_event_stream_that_breaks_is_said_once(
     make_box: Callable[..., Box], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fake_nvml import FakeFunctions, forget_functions
+    from fake_nvml import FakeFunctions, forget
 
     monkeypatch.setattr(FakeFunctions, "nvmlEventSetWait_v2", lambda *_: pynvml.NVML_ERROR_UNKNOWN)
-    forget_functions()
+    forget()
     devices, _ = begin(make_box(gpu(0)))
     assert devices.faults() == (), "one broken stream makes no GPU bad"
     devices.clock.advance(30)

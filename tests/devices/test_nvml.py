@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pynvml
 import pytest
 from conftest import Box, gpu
-from fake_nvml import forget_functions
+from fake_nvml import forget
 
 from gpusched.devices import nvml
 from gpusched.errors import DeviceError
@@ -39,7 +39,7 @@ def test_every_known_code_has_a_kind_and_our_exit_code(box: Box) -> None:
 def test_a_function_that_an_old_driver_lacks_is_unsupported(box: Box) -> None:
     handle = nvml.ask("nvmlDeviceGetHandleByIndex", 0)
     box.driver.missing.add("nvmlDeviceGetUtilizationRates")
-    forget_functions()
+    forget()
     with pytest.raises(nvml.NvmlUnsupported):
         nvml.ask("nvmlDeviceGetUtilizationRates", handle)
     with pytest.raises(nvml.NvmlUnsupported, match="nvidia-ml-py"):

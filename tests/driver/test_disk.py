@@ -150,7 +150,7 @@ def _check_replay(path: Path, driver: Driver) -> None:
     daemons = Daemons.__new__(Daemons)
     daemons.setup, daemons.path, daemons.points = SETUP, path, Failpoints()
     daemons.experiment = driver.experiment
-    daemons._check_journal()
+    daemons.check_journal()
 
 
 # ---------------------------------------------------------------- a file system that is full

@@ -26,7 +26,7 @@ from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.protocol import Answer, Report, Saved
 from gpusched.protocol.lines import encode, from_rank, from_stranger
 from gpusched.worker import endings, start
-from tests.rig import PATIENCE_S
+from tests.rig import PATIENCE_S, wait_until
 
 Reply = Callable[[Report], "str | bytes | None"]
 _FORK = multiprocessing.get_context("fork")
@@ -132,10 +132,15 @@ class FakeDaemon:
         """Heard so far: a frame that waits for no answer may still be on its way."""
         return [frame for frame in self.frames if isinstance(frame, kind)]
 
+    def wait_for_silence(self) -> None:
+        """Until all who spoke have hung up."""
+        wait_until(
+            lambda: not any(talk.is_alive() for talk in self._talks), "the line to be closed"
+        )
+
     def saved(self) -> list[int]:
         """The steps that are said to be saved, once all who spoke have hung up."""
-        for talk in self._talks:
-            talk.join(PATIENCE_S)
+        self.wait_for_silence()
         return [frame.step for frame in self.of_kind(Saved)]
 
     def close(self) -> None:

@@ -67,7 +67,7 @@ def test_a_daemon_that_comes_back_gets_the_next_report_and_only_that(
         assert line.report(report(1)) == "continue"
     assert line.report(report(2)) == "continue"
     with daemon(bench, at_step(save=4)) as fake:
-        line._not_before_s = 0.0
+        wait_until(line.connect, "the daemon to be found")
         assert line.report(report(4)) == "save"
         assert fake.frames == [RankHello(7, 2, os.getpid()), report(4)]
 
@@ -82,9 +82,9 @@ def test_a_daemon_that_is_stuck_is_waited_for_only_so_long(
     bench: Bench, line: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "REPLY_WAIT_S", 0.05)
-    with daemon(bench, lambda report: b""):
+    with daemon(bench, lambda report: b"") as fake:
         assert line.report(report(1)) == "continue"
-        assert line._socket is None
+        fake.wait_for_silence()
 
 
 @pytest.mark.parametrize(
@@ -108,9 +108,9 @@ def test_nonsense_is_passed_over(bench: Bench, line: Channel, nonsense: bytes) -
 
 
 def test_an_endless_line_is_hung_up_on(bench: Bench, line: Channel) -> None:
-    with daemon(bench, lambda report: b"x" * 300_000):
+    with daemon(bench, lambda report: b"x" * 300_000) as fake:
         assert line.report(report(1)) == "continue"
-        assert line._socket is None
+        fake.wait_for_silence()
 
 
 def test_a_reply_in_pieces(bench: Bench, line: Channel) -> None:
@@ -129,8 +129,7 @@ def test_saved_is_told_and_told_later_if_need_be(bench: Bench, line: Channel) ->
     line.saved(3, 0.25, 1000)
     line.saved(4, 0.5, 2000)
     with daemon(bench) as fake:
-        line._not_before_s = 0.0
-        assert line.connect()
+        wait_until(line.connect, "the daemon to be found")
         line.saved(5, 0.1, 3000)
         settle(fake, 3)
         assert fake.of_kind(Saved) == [
@@ -200,14 +199,14 @@ def test_a_report_waits_on_its_own_connection_alone(
 
 
 def test_a_forked_child_does_not_hold_the_line_open(bench: Bench, line: Channel) -> None:
-    with daemon(bench):
+    with daemon(bench) as fake:
         assert line.connect()
         child = os.fork()
         if child == 0:
             os._exit(0 if line._socket is None else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert line.report(report(1)) == "continue"
-        assert line._socket is not None
+        assert fake.frames == [RankHello(7, 2, os.getpid()), report(1)], "the same line"
 
 
 real_open = os.open

@@ -48,6 +48,11 @@ def loaders(
     ]
 
 
+def weight_of(loader: TrainingLoader) -> float:
+    """What the gradients of its present batch count."""
+    return loader._weight.value
+
+
 def take(made: list[TrainingLoader], at_most: int = 10**6) -> list[list[int]]:
     """Up to so many global batches from all ranks in lockstep, each in the order of the epoch."""
     iterators = [iter(loader) for loader in made]
@@ -61,7 +66,7 @@ def take(made: list[TrainingLoader], at_most: int = 10**6) -> list[list[int]]:
             [
                 n
                 for part, loader in zip(parts, made, strict=True)
-                if loader._weight.value
+                if weight_of(loader)
                 for n in part.tolist()
             ]
         )
@@ -171,10 +176,10 @@ def test_an_older_iteration_must_not_go_on_beside_a_newer() -> None:
 
 def test_weights_are_set_with_the_batch_and_taken_back() -> None:
     first, second = loaders(9, 2, batch_size=3, exact=True)
-    weights = [second._weight.value for _ in second]
+    weights = [weight_of(second) for _ in second]
     assert weights == pytest.approx([4 / 3, 4 / 3, 4 / 3])
-    assert [first._weight.value for _ in first] == pytest.approx([2 / 3, 2 / 3, 2 / 3])
-    assert first._weight.value == second._weight.value == 1.0
+    assert [weight_of(first) for _ in first] == pytest.approx([2 / 3, 2 / 3, 2 / 3])
+    assert weight_of(first) == weight_of(second) == 1.0
 
 
 def test_a_data_set_of_another_length_is_refused() -> None:

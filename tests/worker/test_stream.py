@@ -110,7 +110,7 @@ def consume(kind: str, options: dict[str, Any], epochs: int = 2) -> dict[str, An
             torch.rand(3)  # the training draws too
             optimizer.step()
             weights.append(batch._gpusched_weight)
-            steps.append(batch.tolist() if batch._gpusched_weight else [])
+            steps.append(batch.tolist() if weights[-1] else [])
             if len(steps) % 2 == 0:
                 try:
                     trial.report(accuracy=0)
