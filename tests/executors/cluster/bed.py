@@ -32,6 +32,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import read_claim
 from gpusched.recipe.load import load_recipe
 from tests.executors.contract import Rig
+from tests.rig import marked
 
 TRAIN = """\
 import time
@@ -156,13 +157,7 @@ class Bed:
 
     def all_pids(self, node: str) -> list[int]:
         """Every process of a node: its own, its warm server, its shims and ranks."""
-        mark = f"GPUSCHED_DIR={self.home(node)}".encode()
-        found = set(self.node_pids(node))
-        for pid in psutil.pids():
-            with suppress(OSError):
-                if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-                    found.add(pid)
-        return sorted(found)
+        return [*{*self.node_pids(node), *marked(self.home(node))}]
 
     def signal(self, pids: Iterable[int], number: int) -> None:
         for pid in pids:
