@@ -93,19 +93,17 @@ class Look(Message, frozen=True):
     at: float
     ceilings: Mapping[str, int] = {}
     vitals: bool = True
-    openers: bool = False
     pids_visible: bool = True
 
 
 class Seen(Message, frozen=True):
-    """``deaf``: why no error events come. ``xids``: each number once. ``openers``: None: not looked for."""
+    """``deaf``: why no error events come. ``xids``: each number once."""
 
     usage: tuple[GpuUsage, ...]
     vitals: Vitals | None
     holders: tuple[Holder, ...]
     xids: tuple[int, ...]
     deaf: str
-    openers: tuple[Holder, ...] | None = None
 
 
 class Failed(Message, frozen=True):
@@ -213,10 +211,7 @@ class Board:
         if vitals and any(uuid and look.board.uuid.startswith(uuid) for uuid in overruled):
             vitals = replace(vitals, recovery=None)
         xids = self._events.take(board, retry=look.vitals)
-        openers = None
-        if look.openers and look.board.minor is not None:
-            openers = self._processes.openers(Path(f"/dev/nvidia{look.board.minor}"))
-        return Seen(usage, vitals, holders, xids, self._events.deaf, openers)
+        return Seen(usage, vitals, holders, xids, self._events.deaf)
 
 
 def serve(line: socket.socket, board: Board) -> None:

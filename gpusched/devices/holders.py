@@ -11,7 +11,6 @@ naming takes a moment in any case, so the helper processes do it.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,8 +28,6 @@ Whose = Literal["ours", "foreign", "gone", "unseen", "resident", "unknown", "des
 PROC = Path("/proc")
 GONE = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 COMMAND_LENGTH_MAX = 60
-MEMORY_MANAGER = "nvidia-uvm"
-"""The device file beside the GPUs' that every process with a CUDA context has open."""
 INITIAL_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the initial pid namespace (``PROC_PID_INIT_INO`` of the kernel)."""
 
@@ -151,28 +148,6 @@ class Processes:
         folder = (_ask(pid, psutil.Process.environ) or {}).get("GPUSCHED_DIR")
         return folder is not None and self.experiment in (None, folder)
 
-    def openers(self, path: Path, limit: int = 4, *, proc: Path = PROC) -> tuple[Holder, ...]:
-        """Name the processes that have ``path`` open, without this one: holders of memory that NVML does not name.
-
-        Only those that compute, if there are any: monitors have a GPU's file open all the time, and CUDA its memory
-        manager's as well. Slow (looks at every descriptor we may look at) and incomplete for other users' processes.
-        By hand: psutil lists open regular files alone.
-        """
-        manager = path.with_name(MEMORY_MANAGER)
-        found: list[Holder] = []
-        computing: list[Holder] = []
-        for folder in proc.iterdir():
-            if not folder.name.isdigit() or int(folder.name) in (self._owner, os.getpid()):
-                continue
-            with contextlib.suppress(OSError):
-                links = {_target(link) for link in (folder / "fd").iterdir()}
-                if path in links:
-                    holder = self._look_at(int(folder.name))
-                    (computing if manager in links else found).append(holder)
-            if len(computing) == limit:
-                break
-        return tuple((computing or found)[:limit])
-
 
 def _exists(pid: int) -> bool:
     """Tell whether there is such a process, also one that ``hidepid`` hides from us."""
@@ -195,14 +170,6 @@ def _ask(pid: int, question: Callable[[psutil.Process], T]) -> T | None:
             return None
 
     return read_each([pid], answer).get(pid)
-
-
-def _target(link: Path) -> Path | None:
-    """Read a link; None for a descriptor closed since it was listed, which must not hide the process's others."""
-    try:
-        return link.readlink()
-    except OSError:
-        return None
 
 
 def printable(text: str) -> str:

@@ -249,8 +249,10 @@ def judge(
         return Verdict(False, "NVML gives no memory figure to compare with the idle baseline")
     if excess is not None and excess > tolerance_bytes():
         unasked = usage.is_partial and usage.processes is None
-        nobody = "" if unasked else ", and NVML names no process that holds it"
-        return Verdict(False, f"{show_bytes(excess)} more memory in use than when idle{nobody}")
+        file = f"/dev/nvidia{'*' if gpu.minor is None else gpu.minor}"
+        nobody = f", and NVML names no process that holds it (`sudo fuser -v {file}` may)"
+        more = f"{show_bytes(excess)} more memory in use than when idle"
+        return Verdict(False, more if unasked else more + nobody)
     return Verdict(False, WAITING) if usage.is_partial else Verdict(True)
 
 

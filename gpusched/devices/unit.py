@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpusched.devices import health
 from gpusched.devices.gpu import Gpu, GpuUsage
@@ -34,8 +34,6 @@ SILENCE_MAX_S = 5.0
 """A free GPU whose driver does not answer for so long is not known to be free any more."""
 SILENCE_NOTICED_S = 0.4
 ERRORS_MAX = 3
-OPENERS_AFTER_S = 5.0
-"""Time a release must be overdue before every process's open files are searched for a hidden holder."""
 FOREIGN_GRACE_S = 5.0
 """A release in which only strangers are in the way turns into a busy GPU after that."""
 CLEAN_FOR_S = 3.0
@@ -162,7 +160,6 @@ class Unit:
         if self.doing is Doing.HELD or self.changed_at == NEVER:
             self.doing, self.changed_at = Doing.DRAINING, self.watch.request()
             self.is_given_up = False
-            self.watch.forget_openers()
 
     def released(self) -> Verdict:
         """Judge whether the GPU is free again since the release has begun. Out of use is not released."""
@@ -172,7 +169,6 @@ class Unit:
         else:
             verdict = self.fit_for_use(self.changed_at, lenient=False)
             self.doing = Doing.FREE if verdict.clean else Doing.DRAINING
-            verdict = self._with_openers(verdict)
         self.held_by = verdict.why
         return verdict
 
@@ -182,16 +178,6 @@ class Unit:
         if self.usage is None or not is_alone or self.gpu.is_numa_node:
             return None
         return (self.baseline or assumed(lenient=False)).ceiling_bytes(self.usage)
-
-    def _with_openers(self, verdict: Verdict) -> Verdict:
-        """Add the processes that have the GPU's device file open, when a release is overdue and NVML names none."""
-        is_overdue = self._now() - self.changed_at > OPENERS_AFTER_S
-        is_hidden = (
-            not verdict.clean and not verdict.holders and self.has_read_since(self.changed_at)
-        )
-        names = self.watch.openers_in_words() if is_overdue and is_hidden else ""
-        why = f"{verdict.why} (its device file is open in {names})"
-        return replace(verdict, why=why) if names else verdict
 
     def inquire(self) -> None:
         """Ask for the reading and the vitals by which ``blamed`` and ``can_readmit`` judge."""

@@ -65,9 +65,6 @@ class Watch:
         self._asked: Look | None = None
         self._full_due = self._vitals_due = world.now()
         self._requested_at = self._looked_at = -math.inf
-        #: Processes that have the device file open; None: not looked for yet.
-        self._openers: tuple[Holder, ...] | None = None
-        self._wants_openers = False
         self._xids: list[int] = []
         self._heard: set[int] = set()
         self._is_closed = False
@@ -81,14 +78,6 @@ class Watch:
             self._vitals_due = now
         self._requested_at = max(now, math.nextafter(self._looked_at, math.inf))
         return self._requested_at
-
-    def forget_openers(self) -> None:
-        self._openers, self._wants_openers = None, False
-
-    def openers_in_words(self) -> str:
-        """Name the processes that have the GPU's device file open; empty before the next full reading."""
-        self._wants_openers = True
-        return ", ".join(map(str, self._openers or ()))
 
     def rebind(self) -> None:
         """Ask anew through another helper: the GPU may have been reset."""
@@ -186,7 +175,6 @@ class Watch:
             self._looked_at,
             {} if is_full else known,
             vitals=vitals,
-            openers=is_full and self._wants_openers and self._openers is None,
             pids_visible=self._processes.visible,
         )
 
@@ -243,7 +231,6 @@ class Watch:
             del self._names[pid]
         failed = any(usage.error for usage in seen.usage)
         self.errors_in_a_row = self.errors_in_a_row + 1 if failed else 0
-        self._openers = self._openers if seen.openers is None else seen.openers
         if (vitals := seen.vitals) is not None:
             self.vitals = vitals
             self.loads.append(vitals.utilisation)

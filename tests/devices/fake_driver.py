@@ -119,7 +119,6 @@ class FakeDriver:
         self.event_failure = 0
         self.table: dict[int, FakeProcess] = {}
         self.calls: dict[str, int] = {}
-        self.device_files: dict[int, tuple[Holder, ...]] = {}
 
     def everything(self) -> list[FakeGpu]:
         return [g for one in self.gpus for g in (one, *one.slices)]
@@ -179,9 +178,6 @@ class FakeProcesses(Processes):
     def looks_ours(self, pid: int) -> bool:
         process = self._alive(pid)
         return process is not None and process.ours
-
-    def openers(self, path: Any, limit: int = 4) -> tuple[Holder, ...]:
-        return self._driver.device_files.get(int(path.name.removeprefix("nvidia")), ())
 
 
 @dataclass

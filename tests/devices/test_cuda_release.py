@@ -27,8 +27,8 @@ def test_a_release_needs_pids_gone_and_memory_back(box: Box) -> None:
     assert "pid 11" in devices.waits_for(name)
     assert "ended" in devices.waits_for(name)
     box.clock.advance(0.8)
-    why = "10.00 GiB more memory in use than when idle, and NVML names no process that holds it"
-    assert devices.waits_for(name) == f"not released yet: {why}"
+    why = "10.00 GiB more memory in use than when idle, and NVML names no process that holds it ("
+    assert devices.waits_for(name).startswith(f"not released yet: {why}")
     took_s = devices.released([name], 5)
     assert took_s is not None
     assert 1.1 + took_s == pytest.approx(1.5, abs=0.5)
@@ -146,17 +146,6 @@ def test_an_mps_server_lives_on_an_idle_gpu(make_box: MakeBox) -> None:
     assert devices.released([name], 2) is not None
 
 
-def test_a_hidden_holder_is_looked_for_among_open_files(box: Box) -> None:
-    from gpusched.devices.holders import Holder
-
-    devices, (name, _) = begin(box)
-    run_trial(box, devices, name, 11)
-    box.driver.device_files[0] = (Holder(77, "foreign", "bob", "python leaked.py"),)
-    box.driver.end(11, 0.0, 30.0)
-    assert devices.released([name], 8) is None
-    assert "open in pid 77 (bob: python leaked.py)" in devices.waits_for(name)
-
-
 # ------------------------------------------------------------ strangers
 
 
@@ -237,7 +226,8 @@ def test_processes_of_our_own_at_the_start_are_an_adopted_trial(box: Box) -> Non
     [
         (
             {"memory_s": 100.0},
-            "10.00 GiB more memory in use than when idle, and NVML names no process that holds it",
+            "10.00 GiB more memory in use than when idle, and NVML names no process that holds it "
+            "(`sudo fuser -v /dev/nvidia0` may)",
         ),
         ({"listed_s": 100.0, "memory_s": 100.0}, "held by pid 11 (10.00 GiB), which has ended"),
     ],

@@ -129,40 +129,5 @@ def test_other_peoples_command_lines_cannot_write_to_the_terminal() -> None:
     assert len(printable("x" * 500)) == 60
 
 
-def test_who_has_a_file_open(tmp_path: Path, started: list[subprocess.Popen[bytes]]) -> None:
-    target = tmp_path / "nvidia0"
-    target.touch()
-    with target.open() as stream:
-        process = subprocess.Popen(SLEEP, pass_fds=[stream.fileno()])
-    started.append(process)
-    wait_for_exec(process)
-    (found,) = Processes().openers(target)
-    assert found.pid == process.pid
-    assert Processes().openers(tmp_path / "nvidia1") == ()
-
-
-def test_a_descriptor_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
-    """As when one is closed between the listing and the look at it."""
-    target = tmp_path / "nvidia0"
-    descriptors = tmp_path / "1" / "fd"
-    descriptors.mkdir(parents=True)
-    (descriptors / "0").touch()  # no link: what reading it raises stands for any reason
-    (descriptors / "1").symlink_to(target)
-    assert [found.pid for found in Processes().openers(target, proc=tmp_path)] == [1]
-
-
-def test_who_only_watches_a_gpu_is_not_named_beside_who_computes_on_it(tmp_path: Path) -> None:
-    target = tmp_path / "nvidia0"
-    for pid, names in ((1, ("nvidia0", "nvidiactl")), (2, ("nvidia0", "nvidia-uvm"))):
-        descriptors = tmp_path / str(pid) / "fd"
-        descriptors.mkdir(parents=True)
-        for number, name in enumerate(names):
-            (descriptors / str(number)).symlink_to(tmp_path / name)
-    processes = Processes()
-    assert [found.pid for found in processes.openers(target, proc=tmp_path)] == [2]
-    (tmp_path / "2" / "fd" / "1").unlink()
-    assert {found.pid for found in processes.openers(target, proc=tmp_path)} == {1, 2}
-
-
 def test_the_namespace_is_the_kernels_own_or_not() -> None:
     assert in_initial_pid_namespace() is (Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC)
