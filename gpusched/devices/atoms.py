@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpusched.devices.base import Device, Quarantined, Readmitted, Remark
 from gpusched.devices.gpu import Gpu
@@ -18,23 +19,20 @@ from gpusched.devices.unit import Doing, Unit
 from gpusched.errors import DeviceError
 
 JOINT, SHARE = "+", "#"
-PAUSE_MIN_S, PAUSE_MAX_S, PAUSE_GROWTH = 0.02, 0.25, 1.5
+PAUSE_MIN_S, PAUSE_MAX_S = 0.02, 0.25
 """Between two looks at a release: at first often, then more slowly."""
 
 
-@dataclass(slots=True)
-class Release:
+class Release(NamedTuple):
     """A release that is waited for. (The driver frees memory after a process is gone: reliability.md, F19.)"""
 
     since: float
     until: float
-    pause_s: float = PAUSE_MIN_S
 
-    def next_pause_s(self, now: float) -> float:
+    def pause_s(self, now: float) -> float:
         """Return the time until the next look, which is not after the limit."""
-        pause_s = min(self.pause_s, max(0.001, self.until - now))
-        self.pause_s = min(PAUSE_MAX_S, self.pause_s * PAUSE_GROWTH)
-        return pause_s
+        pause_s = min(PAUSE_MAX_S, PAUSE_MIN_S + (now - self.since) / 2)
+        return min(pause_s, max(0.001, self.until - now))
 
 
 @dataclass(slots=True, eq=False)

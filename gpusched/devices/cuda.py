@@ -247,7 +247,7 @@ class CudaDevices:
         if self._is_quick:
             return QUICK_ANSWER_S if releases else ANSWER_S
         pauses = [LOOK_EVERY_S - ANSWER_S]
-        pauses += [release.next_pause_s(self._now()) for release in releases]
+        pauses += [release.pause_s(self._now()) for release in releases]
         if any(atom.answer_due is not None for atom in atoms):
             pauses.append(READMIT_EVERY_S)
         if self._examinations or any(unit.xids for unit in self._units):

@@ -30,7 +30,7 @@ import pynvml
 
 from gpusched.devices.gpu import Gpu, GpuUsage, Vitals, read_gpu, read_usage, read_vitals
 from gpusched.devices.holders import Holder, Processes
-from gpusched.devices.nvml import ErrorEvents, NvmlError, NvmlLost, ask, start
+from gpusched.devices.nvml import ErrorEvents, NvmlError, NvmlLost, ask, error_of, start
 
 PACKET_MAX_BYTES = 1 << 18
 PROGRAM = "from gpusched.devices.helper import main; main()  # asks NVML"
@@ -107,21 +107,14 @@ class Seen(Message, frozen=True):
 
 
 class Failed(Message, frozen=True):
-    """An NvmlError of class ``kind``."""
+    """An NvmlError, by its parts."""
 
-    kind: str
     function: str
     code: int
     text: str
 
-    @staticmethod
-    def of(error: NvmlError) -> Failed:
-        return Failed(type(error).__name__, error.function, error.code, error.text)
-
     def error(self) -> NvmlError:
-        kinds: dict[str, type[NvmlError]] = {"NvmlError": NvmlError}
-        kinds |= {kind.__name__: kind for kind in NvmlError.__subclasses__()}
-        return kinds[self.kind](self.function, self.code, self.text)
+        return error_of(self.function, self.code, self.text)
 
 
 Question = WhichDriver | Facts | Numbers | Look
@@ -167,11 +160,9 @@ class Board:
                 case Look():
                     return self._look(question)
         except NvmlError as error:
-            return Failed.of(error)
+            return Failed(error.function, error.code, error.text)
         except Exception as error:  # the other questions are worth asking all the same
-            return Failed(
-                "NvmlError", type(question).__name__, 0, f"{type(error).__name__}: {error}"
-            )
+            return Failed(type(question).__name__, 0, f"{type(error).__name__}: {error}")
 
     def _number(self, function: str, gpus: Sequence[Gpu], more: tuple[int, ...]) -> int | None:
         try:

@@ -110,6 +110,11 @@ def start() -> None:
         _started = True
 
 
+def error_of(function: str, code: int, text: str) -> NvmlError:
+    """Return the error of the kind that NVML's ``code`` stands for."""
+    return _KINDS.get(code, NvmlError)(function, code, text)
+
+
 def ask(function: str, *arguments: object) -> Any:
     """Call ``pynvml.<function>``; its answer, or an ``NvmlError`` of the right kind.
 
@@ -123,9 +128,7 @@ def ask(function: str, *arguments: object) -> Any:
     try:
         return call(*arguments)
     except pynvml.NVMLError as error:
-        code = int(error.value)
-        kind = _KINDS.get(code, NvmlError)
-        raise kind(function, code, str(error)) from None
+        raise error_of(function, int(error.value), str(error)) from None
 
 
 def ask_if_supported(function: str, *arguments: object) -> Any | None:

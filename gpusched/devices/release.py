@@ -15,11 +15,12 @@ from trial to trial adds up and is noticed. Another boot, driver or memory size 
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import msgspec
 
 from gpusched.devices.gpu import Gpu, GpuUsage
 from gpusched.devices.holders import Holder
@@ -76,48 +77,48 @@ def assumed(*, lenient: bool, contained: bool = False) -> Baseline:
     return Baseline(limit_bytes if lenient else 16 * MIB)
 
 
-def looks_idle(usage: GpuUsage, known: Baseline | None, *, contained: bool = False) -> bool:
-    """Tell whether a GPU without compute processes may be learnt from: near what is known, else plausible."""
-    slack_bytes = tolerance_bytes() if known is not None else 0
-    known = known or assumed(lenient=True, contained=contained)
-    excess = known.excess_bytes(usage)
-    return excess is not None and excess <= slack_bytes
-
-
-def learn(usage: GpuUsage, known: Baseline | None, residents: tuple[int, ...] = ()) -> Baseline:
-    """Take the usage of an idle GPU into a baseline. The figure falls or stays."""
-    known = known or Baseline(None)
-    idle_bytes = known.idle_bytes
-    if usage.memory_bytes is not None:
-        now_bytes = max(0, usage.memory_bytes - usage.graphics_bytes)
-        idle_bytes = now_bytes if idle_bytes is None else min(now_bytes, idle_bytes)
-    return Baseline(idle_bytes, tuple(sorted({*known.residents, *residents})))
-
-
-def learn_if_idle(
+def learn(
     usage: GpuUsage,
     known: Baseline | None,
     means: Means,
     who: Callable[[int], Holder],
     *,
-    contained: bool,
+    contained: bool = False,
 ) -> Baseline | None:
-    """Take the reading of a GPU on which no trial is into its baseline, if nobody else is there either."""
+    """Take the reading of a GPU on which no trial is into its baseline, if nobody else is there either.
+
+    The figure falls or stays; one above what is known, or above what an idle driver may take, is not learnt.
+    """
     if usage.error or usage.is_partial:
         return known
     if usage.graphics_bytes and known is not None:
         return known  # a display that shrinks between two calls would look like a lower baseline
-    residents = []
+    residents = set(known.residents) if known else set()
     for process in usage.compute:
         whose = who(process.pid).whose
         is_small = process.memory_bytes is not None and process.memory_bytes <= RESIDENT_MAX_BYTES
         if whose == "unseen" and known is None and is_small:
-            residents.append(process.pid)
+            residents.add(process.pid)
         elif whose != "resident":
             return known
-    if means.memory and not looks_idle(usage, known, contained=contained):
-        return known
-    return learn(usage, known, tuple(residents))
+    if means.memory:
+        excess = (known or assumed(lenient=True, contained=contained)).excess_bytes(usage)
+        if excess is None or excess > (tolerance_bytes() if known else 0):
+            return known
+    figures = [known.idle_bytes] if known and known.idle_bytes is not None else []
+    if usage.memory_bytes is not None:
+        figures.append(max(0, usage.memory_bytes - usage.graphics_bytes))
+    return Baseline(min(figures, default=None), tuple(sorted(residents)))
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A baseline on disk, and the circumstances it was learnt in."""
+
+    idle_bytes: int | None
+    residents: tuple[int, ...]
+    driver: str
+    boot: str
+    total: int | None
 
 
 class BaselineFile:
@@ -128,27 +129,22 @@ class BaselineFile:
         self._driver = driver
         self._boot = boot
 
-    def _circumstances(self, gpu: Gpu) -> dict[str, object]:
-        return {"driver": self._driver, "boot": self._boot, "total": gpu.memory_total_bytes}
-
     def read(self, gpu: Gpu) -> Baseline | None:
         try:
-            kept = json.loads(self._path(gpu).read_bytes())
-            if any(kept.get(k) != v for k, v in self._circumstances(gpu).items()):
-                return None
-            baseline = Baseline(kept["idle_bytes"], tuple(kept["residents"]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            kept = msgspec.json.decode(self._path(gpu).read_bytes(), type=_Kept)
+        except (OSError, ValueError, msgspec.MsgspecError):
             return None
-        figures = (baseline.idle_bytes, *baseline.residents)
-        if not all(f is None or type(f) is int for f in figures):
-            return None
-        return baseline
+        baseline = Baseline(kept.idle_bytes, kept.residents)
+        return baseline if kept == self._kept(gpu, baseline) else None
 
     def write(self, gpu: Gpu, baseline: Baseline) -> None:
         """Raises OSError; losing a baseline only means learning it again."""
         private_folder(self._folder)
-        text = json.dumps({**asdict(baseline), **self._circumstances(gpu)}, indent=1)
-        write_durably(self._path(gpu), text.encode())
+        write_durably(self._path(gpu), msgspec.json.encode(self._kept(gpu, baseline)))
+
+    def _kept(self, gpu: Gpu, baseline: Baseline) -> _Kept:
+        idle_bytes, residents = baseline.idle_bytes, baseline.residents
+        return _Kept(idle_bytes, residents, self._driver, self._boot, gpu.memory_total_bytes)
 
     def _path(self, gpu: Gpu) -> Path:
         return self._folder / f"{file_name(gpu.uuid)}.json"

@@ -24,7 +24,7 @@ from gpusched.devices.release import (
     Verdict,
     assumed,
     judge,
-    learn_if_idle,
+    learn,
     strangers,
 )
 from gpusched.devices.watch import Watch
@@ -145,7 +145,7 @@ class Unit:
         is_free = all(unit.doing is Doing.FREE for unit in (self, *self.neighbours))
         if usage is not None and is_free:
             known, contained = self.baseline, watch.is_contained
-            self.baseline = learn_if_idle(usage, known, self.means, watch.who, contained=contained)
+            self.baseline = learn(usage, known, self.means, watch.who, contained=contained)
 
     # ---------------------------------------------------------------- a trial's use of it
 

@@ -20,7 +20,6 @@ from gpusched.devices.release import (
     assumed,
     judge,
     learn,
-    looks_idle,
     tolerance_bytes,
 )
 
@@ -109,7 +108,8 @@ def test_a_baseline_only_falls(figures: list[int]) -> None:
     known: Baseline | None = None
     for figure in figures:
         before = known
-        known = learn(usage(memory=figure), known)
+        known = learn(usage(memory=figure), known, Means(processes=True), nobody)
+        assert known is not None
         assert known.idle_bytes is not None
         assert before is None or before.idle_bytes is None or known.idle_bytes <= before.idle_bytes
     assert known is not None
@@ -117,11 +117,16 @@ def test_a_baseline_only_falls(figures: list[int]) -> None:
 
 
 def test_only_an_idle_gpu_is_learnt_from() -> None:
-    assert looks_idle(usage(memory=700 * MIB), None)
-    assert not looks_idle(usage(memory=2 * GIB), None)
-    assert not looks_idle(usage(memory=None), None)
-    assert not looks_idle(usage(memory=700 * MIB), IDLE), "a dying trial is no new idle"
-    assert not looks_idle(usage(memory=300 * MIB), None, contained=True), "it may be a stranger's"
+    def learnt(
+        memory: int | None, known: Baseline | None = None, *, contained: bool = False
+    ) -> Baseline | None:
+        return learn(usage(memory=memory), known, ALL, nobody, contained=contained)
+
+    assert learnt(700 * MIB) == Baseline(700 * MIB)
+    assert learnt(2 * GIB) is None
+    assert learnt(None) is None
+    assert learnt(700 * MIB, IDLE) == IDLE, "a dying trial is no new idle"
+    assert learnt(300 * MIB, contained=True) is None, "it may be a stranger's"
 
 
 def test_never_seen_idle() -> None:
