@@ -7,9 +7,9 @@ for messages only: the lock is the truth.
 
 The folder is private to the user (0700, owned by us, no link). A folder that other users can write would let them
 plant links and files under names that we are about to open, so two *users* are not kept apart by leases; each sees the
-other's processes on a GPU and treats it as busy. First choice is the state folder in the home directory, since
-``/run/user/<uid>`` vanishes with the user's last login while a detached experiment lives on, and its lock with it; the
-runtime folder is for a home on a network file system, where locks are slow and may not be kept.
+other's processes on a GPU and treats it as busy. There is one folder, in the home directory: of two experiments
+that each take the folder they can have, neither would see the other's lock, and ``/run/user/<uid>`` vanishes with the
+user's last login while a detached experiment lives on.
 """
 
 from __future__ import annotations
@@ -24,16 +24,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from gpusched.errors import DeviceError
 from gpusched.folder.files import private_folder
-
-RUN_USER = Path("/run/user")
-NETWORK_FILE_SYSTEMS = {
-    *("9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2"),
-    *("gpfs", "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "smb3", "smbfs", "virtiofs"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +49,18 @@ def state_home(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def lease_folder(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the private folder of the leases, made if need be. Raises DeviceError where there is none to be had."""
-    environ = os.environ if environ is None else environ
-    home = state_home(environ)
-    runtime = environ.get("XDG_RUNTIME_DIR", "")
-    runtimes = [RUN_USER / str(os.getuid()), *([Path(runtime)] if runtime.startswith("/") else [])]
-    candidates = [home, *(folder / "gpusched" for folder in runtimes if folder.is_dir())]
-    if _on_network(home):
-        candidates = [*candidates[1:], home]
-    problems = []
-    for candidate in candidates:
-        folder = candidate / "leases"
-        try:
-            private_folder(folder)
-            problem = _not_private(folder)
-        except OSError as error:
-            problem = error.strerror or str(error)
-        if not problem:
-            return folder
-        problems.append(f"  {folder}: {problem}")
-    raise DeviceError(
-        "no private folder for the GPU leases (set XDG_STATE_HOME to a folder of your own):\n"
-        + "\n".join(problems)
-    )
+    """Return the private folder of the leases, made if need be. Raises DeviceError where it cannot be had."""
+    folder = state_home(environ) / "leases"
+    try:
+        private_folder(folder)
+        problem = _not_private(folder)
+    except OSError as error:
+        problem = f"cannot be made: {error.strerror or error}"
+    if problem:
+        raise DeviceError(
+            f"{folder}, the folder of the GPU leases, {problem}. Set XDG_STATE_HOME to a folder of your own"
+        )
+    return folder
 
 
 def _not_private(folder: Path) -> str:
@@ -89,20 +70,8 @@ def _not_private(folder: Path) -> str:
     if found.st_uid != os.getuid():
         return f"belongs to uid {found.st_uid}"
     if found.st_mode & 0o022:
-        return "others may write to it (chmod go-w)"
+        return "may be written by others (chmod go-w)"
     return "" if os.access(folder, os.W_OK | os.X_OK) else "cannot be written"
-
-
-def _on_network(path: Path) -> bool:
-    """Tell whether ``path`` is on a network's file system. Unknown counts as local."""
-    try:
-        partitions = psutil.disk_partitions(all=True)
-    except OSError:
-        return False
-    below = [disk for disk in partitions if path.is_relative_to(disk.mountpoint)]
-    # The longest is the nearest; of several at one place the last hides the others.
-    nearest = max(reversed(below), key=lambda disk: len(disk.mountpoint), default=None)
-    return nearest is not None and nearest.fstype in NETWORK_FILE_SYSTEMS
 
 
 class Leases:
