@@ -31,7 +31,7 @@ class Release(NamedTuple):
 
     def pause_s(self, now: float) -> float:
         """Return the time until the next look, which is not after the limit."""
-        pause_s = min(PAUSE_MAX_S, PAUSE_MIN_S + (now - self.since) / 2)
+        pause_s = min(PAUSE_MAX_S, PAUSE_MIN_S + (now - self.since) / 4)
         return min(pause_s, max(0.001, self.until - now))
 
 
