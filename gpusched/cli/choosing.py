@@ -59,7 +59,7 @@ def try_(args: argparse.Namespace) -> int:
         if len(words) > 1 or args.exp is not None:
             raise InputError(f"'{words[-1]}': write KEY=VALUE, as in lr=0.1")
         args.exp = words[0]
-    paths = common.experiment(args)
+    paths = common.experiment(args, running_first=True)
     wanted = [common.assignments(values)] if values else []
     if args.file is not None:
         wanted += _configurations(args.file)

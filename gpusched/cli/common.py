@@ -205,9 +205,9 @@ def _plain_yaml(text: str, origin: str) -> object:
 # ---------------------------------------------------------------- experiments
 
 
-def experiment(args: argparse.Namespace) -> ExperimentPaths:
-    """Return the experiment that the arguments name. Raises InputError."""
-    return find.find(args.exp, find.runs_folder(args.dir))
+def experiment(args: argparse.Namespace, *, running_first: bool = False) -> ExperimentPaths:
+    """Return the experiment that the arguments name. Raises InputError. ``running_first``: as of ``find``."""
+    return find.find(args.exp, find.runs_folder(args.dir), running_first=running_first)
 
 
 def atoms_here(recipe: Recipe) -> tuple[str, int]:

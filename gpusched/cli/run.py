@@ -10,6 +10,7 @@ from typing import Any
 
 from gpusched.cli import attach, common, steering, validate
 from gpusched.cli.common import argument
+from gpusched.daemon import resuming
 from gpusched.daemon import start as launchpad
 from gpusched.dashboard import live
 from gpusched.driver.clock import Beginning
@@ -60,7 +61,9 @@ def may_go_on(runs: Path, source: Path) -> str:
             return f"{told} is running; this command starts another search beside that one"
         if final is None:
             return f"{told} was interrupted; '{resume}' goes on with that search"
-        over = f"{told} is over ({final.get('ending')}) and can go on: '{resume} --deadline +20m'"
+        over = f"{told} is over ({final['ending']})"
+        if (limits := resuming.limits_to_go_on(paths, final)) is not None:
+            over += f" and can go on: '{resume}{limits}'"
         return f"{over}; this command starts another search"
     return ""
 

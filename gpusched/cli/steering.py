@@ -49,7 +49,7 @@ def unpause(args: argparse.Namespace) -> int:
 
 
 def _ask_of_trial(args: argparse.Namespace, verb: str) -> int:
-    paths = common.experiment(args)
+    paths = common.experiment(args, running_first=True)
     number = session.trial_number(args.trial)
     answer = session.ask(paths, verb, trial=number)
     return common.tell(args, OfTrial(number, answer), answer)
@@ -81,7 +81,7 @@ def cancel(args: argparse.Namespace) -> int:
 
 
 def _end(args: argparse.Namespace, verb: str, done: str) -> int:
-    paths = common.experiment(args)
+    paths = common.experiment(args, running_first=True)
     answer = session.ask(paths, verb)
     if not args.no_wait:
         common.wait_for_end(paths)
@@ -100,7 +100,7 @@ def deadline(args: argparse.Namespace) -> int:
     WHEN is ``+30m`` for half an hour more, ``45m`` for that long from now on, or a time of day, ``18:30``. The plan
     that the policy seer has made in advance stays as it is; all other policies go by the new deadline at once.
     """
-    paths = common.experiment(args)
+    paths = common.experiment(args, running_first=True)
     moved = Moved(paths.root.name, **session.ask(paths, "deadline", **when(args.when)))
     left = f"{paths.root.name} has {show_duration(moved.time_left_s)} left"
     return common.tell(args, moved, left)

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.core.events import DeadlineMoved, DeviceQuarantined, Event, Reopened
-from gpusched.core.state import State
+from gpusched.core.state import NOTHING_LEFT, State
 from gpusched.core.trial import TrialRecord
 from gpusched.devices.base import Device
-from gpusched.driver.assemble import Assembled
+from gpusched.driver.assemble import Assembled, read_recipe
 from gpusched.driver.clock import Beginning
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.best import give_back, keep_best
@@ -167,6 +167,21 @@ def require_reopenable(assembled: Assembled, wish: Wish) -> None:
         f"{name} is over ({state.ending}): no configuration is left to try, and no trial that its end stopped has a "
         "checkpoint. 'gpusched run' with a larger space starts another search"
     )
+
+
+def limits_to_go_on(paths: ExperimentPaths, final: Mapping[str, Any]) -> str | None:
+    """Return the options of ``resume`` with which a search that is over can go on; None if it cannot.
+
+    ``final``: the last view, as JSON.
+    """
+    limits = ""
+    if final["ending"] == NOTHING_LEFT:
+        if read_recipe(paths).max_trials is None:
+            return None
+        limits = f" --max-trials {2 * sum(final['trial_counts'].values())}"
+    elif "reached the target" in final["ending"]:
+        limits = " --target none"
+    return limits if final["time_left_s"] > 0 else f"{limits} --deadline +20m"
 
 
 def remarks(assembled: Assembled, event: Reopened) -> Iterator[str]:

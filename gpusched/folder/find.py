@@ -35,8 +35,10 @@ def experiments(runs: Path) -> list[ExperimentPaths]:
     return sorted(found, key=lambda paths: (paths.resolved_time, paths.root.name))
 
 
-def find(experiment: str | None, runs: Path) -> ExperimentPaths:
-    """Return the experiment that is meant: a folder, a name, or ``last``.
+def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> ExperimentPaths:
+    """Return the experiment that is meant: a folder, a name, or ``last``; of several with the name the latest.
+
+    ``running_first``: of several, the latest that has a daemon, if one has.
 
     Raises InputError with the latest names, and DamagedState for an experiment that has lost its journal.
     """
@@ -61,6 +63,8 @@ def find(experiment: str | None, runs: Path) -> ExperimentPaths:
         latest = f"; the latest are {', '.join(names[-5:])}" if names else ", which has none"
         hint = did_you_mean(wanted, names)
         raise InputError(f"no experiment is called '{wanted}' in {runs}/{hint or latest}")
+    if running_first:
+        matches = list(filter(has_daemon, matches)) or matches
     return matches[-1]
 
 

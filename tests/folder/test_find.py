@@ -47,6 +47,15 @@ def test_a_name_is_a_recipe_s_whole_name_or_an_experiment_s_with_its_day(
     assert find(wanted, runs).root.name == found
 
 
+def test_what_runs_comes_before_what_is_newer_for_a_command_that_steers(runs: Path) -> None:
+    older = find(f"digits-{DAY}-120000", runs)
+    daemon = Lock.take(older.lock)
+    assert find("digits", runs).root.name == f"digits-{DAY}-120000-2"
+    assert find("digits", runs, running_first=True) == older
+    daemon.release()
+    assert find("digits", runs, running_first=True).root.name == f"digits-{DAY}-120000-2"
+
+
 @pytest.mark.parametrize("wanted", ["dig", "digits-b", "big", f"digits-{DAY[:4]}"])
 def test_part_of_a_name_is_no_name(runs: Path, wanted: str) -> None:
     with pytest.raises(InputError, match=f"no experiment is called '{wanted}'"):

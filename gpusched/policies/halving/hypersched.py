@@ -10,6 +10,9 @@ Ten lines of Algorithm 3 and what answers them here:
     line 21     uniform allocation of N atoms over the live trials     ``_share``
     line 22-25  resize if it pays and the COOLDOWN is over             ``_grow``
 
+Ours in lines 14 to 20: where a single trial trains at a time, the first would be kept at every rung, and be the only
+one ever tried; while new ones may enter, arrivals are judged as without speculation there.
+
 Ours in line 22: where more atoms are about to come free, a trial that may grow waits one report for them, so that atoms
 that come free together are taken in one resize.
 
@@ -43,8 +46,9 @@ class Options(base.HalvingOptions):
     cooldown: int = 5
     #: Receiver of the atoms left over: all trials in turn, the best first, or the best alone (section 4.3).
     allocation: Literal["uniform", "top_job"] = "uniform"
-    #: Ablation (figure 5): off = judged once, on arrival at a rung, against floor(n/eta).
-    speculation: bool = True
+    #: Ablation (figure 5): off = judged once, on arrival at a rung, against floor(n/eta). Empty: on, but off where one
+    #: trial trains at a time and new ones may enter: the first to arrive would be the only one ever tried.
+    speculation: bool | None = None
     #: Ablation (figure 7): new trials enter during this share of the deadline instead of by Algorithm 3.
     exploration_fraction: float | None = None
     #: Ablation (figure 8): off = every trial keeps one atom.
@@ -114,7 +118,7 @@ class HyperSched(base.Policy):
         arrived = rung is not None and rung.record(trial.id, trial.score)
         if arrived and rung is not None:
             self._rung_of[trial.id] = rung
-        if options.speculation:
+        if self._speculates(view):
             failed = self._failed_rung(trial)
         else:
             failed = rung if arrived and not self._beats_floor(rung, trial) else None
@@ -126,6 +130,12 @@ class HyperSched(base.Policy):
             why = f"leaves at step {trial.step}: {NO_STEP_FITS}"
             return (Stop(trial.id, why),)
         return self._grow(view, trial)
+
+    def _speculates(self, view: View) -> bool:
+        if self.options.speculation is not None:
+            return self.options.speculation
+        trains_one = view.atoms_total < 2 * view.rules.smallest
+        return not (trains_one and view.can_draw and self._may_enter(view))
 
     def _failed_rung(self, trial: TrialView) -> Rung | None:
         """Lines 14 to 20, at every report: the rungs at or below the trial's step, for early birds too."""
@@ -206,7 +216,7 @@ class HyperSched(base.Policy):
             self._entrance_closed_at = None
             for rung in reversed(self.ladder.rungs):
                 for trial_id in rung.promotable(self.options.eta, view.paused):
-                    if self._may_resume(view.trials[trial_id]):
+                    if self._may_resume(view, view.trials[trial_id]):
                         return (Resume(trial_id, 1, f"promoted from rung {rung.milestone}"),)
             if view.can_draw:
                 return (Start(1, "a new configuration enters"),)
@@ -227,11 +237,11 @@ class HyperSched(base.Policy):
             needed_s = min(options.R * step_s, needed_s)
         return needed_s < view.time_left_s
 
-    def _may_resume(self, trial: TrialView) -> bool:
+    def _may_resume(self, view: View, trial: TrialView) -> bool:
         """Tell whether a trial may go on: not one that its next report would pause for a lower rung."""
         if trial.held_by_user:
             return False
-        return not self.options.speculation or self._failed_rung(trial) is None
+        return not self._speculates(view) or self._failed_rung(trial) is None
 
     def _wake_the_best(self, view: View) -> Sequence[Decision]:
         """Never idle: the best paused trial goes on, whatever the entrance rule says."""
@@ -258,8 +268,13 @@ class HyperSched(base.Policy):
     def notes(self, view: View) -> Sequence[str]:
         if self._entrance_closed_at is None:
             return ("exploring: new configurations may enter",)
-        since = show_clock(self._entrance_closed_at)
-        return (f"exploiting: no new configuration since {since}",)
+        since, tried = show_clock(self._entrance_closed_at), len(view.trials)
+        said = f"exploiting: no new configuration since {since}"
+        step_s = view.step_on_one_atom_s
+        if view.can_draw and step_s and tried < 2 * self.options.eta:
+            steps = count(int(view.rules.deadline_s / step_s), "step")
+            said += f"; only {tried} tried: the deadline is as long as {steps}"
+        return (said,)
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         lines = explain_rungs(self.ladder.rungs, trial, self.options.eta)

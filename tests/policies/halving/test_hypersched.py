@@ -12,7 +12,7 @@ from gpusched.dashboard.lines import records
 from gpusched.policies.halving.hypersched import HyperSched, Options
 from tests.policies.hand import Hand
 
-PLAIN: dict[str, Any] = {"r": 1, "R": 100, "eta": 4.0, "resize": False}
+PLAIN: dict[str, Any] = {"r": 1, "R": 100, "eta": 4.0, "resize": False, "speculation": True}
 
 
 def policy(hand: Hand) -> HyperSched:
@@ -204,6 +204,36 @@ def test_without_speculation_nobody_is_judged_again() -> None:
     )  # not among the best floor(3/2) any more
     hand.report(1, 0.1, step=3)
     assert hand.where(1) == "running"
+
+
+def test_where_one_trial_trains_at_a_time_the_first_is_not_the_only_one_tried() -> None:
+    """Four are compared at rung 1 before one goes on; once none may enter, the best is kept as Algorithm 3 has it."""
+    options = {**PLAIN, "speculation": None, "R": None}
+    hand = Hand("hypersched", options, atoms=1, deadline_s=100.0)
+    for trial, metric in enumerate([0.5, 0.4, 0.3]):
+        hand.report(trial, metric, at=3.0 * (trial + 1))
+        assert hand.where(trial) == "paused"
+    hand.report(3, 0.6, at=12.0)
+    hand.train(3, [0.7, 0.8], at=60.0)
+    hand.report(3, 0.9, at=61.0)  # alone at rung 4
+    assert hand.where(3) == "running"
+
+
+def test_notes_tell_that_few_were_tried_in_a_short_search() -> None:
+    hand = Hand("hypersched", PLAIN, atoms=2, deadline_s=15.0)
+    hand.report(0, 0.5, at=3.5, took_s=1.5)
+    hand.report(1, 0.1, at=3.6, took_s=1.5)
+    closed = "exploiting: no new configuration since 0:03; only 2 tried"
+    assert hand.notes == f"{closed}: the deadline is as long as 10 steps"
+
+
+@pytest.mark.parametrize(("atoms", "rules"), [(2, {}), (1, {"max_trials": 1})])
+def test_the_first_arrival_goes_on_where_another_trains_or_none_can_come(
+    atoms: int, rules: dict[str, Any]
+) -> None:
+    hand = Hand("hypersched", {**PLAIN, "speculation": None}, atoms=atoms, **rules)
+    hand.report(0, 0.1)
+    assert hand.where(0) == "running"
 
 
 # ---------------------------------------------------------------- the end
