@@ -304,8 +304,8 @@ class Daemon:
         return (*(text for text in storage if text), *self._notes)
 
     def _say(self, text: str) -> None:
-        """A remark of the executor or the devices: into the log, and shown in the dashboard."""
-        print(text, flush=True)
+        """Tell a remark of a trial, the executor or the devices: in the log, to followers, in the dashboard."""
+        self.people.remark(text)
         self._notes.append(text)
 
     def _look_around(self) -> None:

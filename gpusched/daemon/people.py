@@ -221,9 +221,14 @@ class People:
     def observe(self, event: Event, commands: Sequence[Command]) -> None:
         """Observe an event: print a line for each thing worth one, and send it to followers."""
         state, metric = self._assembled.experiment.state, self._assembled.recipe.metric
-        records = plain.records(event, commands, state, metric)
-        if not records:
-            return
+        if records := plain.records(event, commands, state, metric):
+            self._tell(records)
+
+    def remark(self, text: str) -> None:
+        """Print a remark of a trial, an executor or a device, and send it to followers."""
+        self._tell([plain.remark(self._clock(), text)])
+
+    def _tell(self, records: list[plain.Record]) -> None:
         lines = [plain.line(record) for record in records]
         print("\n".join(lines), flush=True)
         self._past.extend(zip(lines, records, strict=True))

@@ -59,14 +59,19 @@ def records(
     return [{"at": at, **record} for record in told]
 
 
+def remark(at: float, text: str) -> Record:
+    """Tell a remark, which changes nothing, as a flat object."""
+    return {"at": round(at, 3), **_record("remark", clean(text))}
+
+
 # ---------------------------------------------------------------- events
 
 
 def _of_event(event: Event, commands: Sequence[Command], state: State) -> Iterator[Record]:
     match event:
         case ExperimentStarted(devices=devices, unusable=unusable):
-            usable, budget = len(devices) - len(unusable), show_duration(state.rules.deadline_s)
-            text = f"the search begins on {count(usable, 'atom')}; deadline in {budget}"
+            usable, left = len(devices) - len(unusable), show_duration(state.time_left_s)
+            text = f"the search begins on {count(usable, 'atom')}; deadline in {left}"
             yield _record("began", text, atoms=usable)
             for device, why in unusable.items():
                 yield _quarantined(device, why)

@@ -111,8 +111,8 @@ class Intake:
             case Saved():
                 self._saved(incarnation, frame.step, frame.save_s, frame.size_bytes)
             case Remark():
-                said = f"trial {incarnation.trial}: {frame.text}"
-                self._say_once(said, said)  # each launch of a trial may say it
+                # Each launch of a trial may send it, and each trial of one script.
+                self._say_once(frame.text, f"trial {incarnation.trial}: {frame.text}")
             case Handed():
                 self._prestarts.handed(incarnation, frame)
             case Waits(at_gpu=True):
