@@ -58,8 +58,11 @@ def lines(view: dict[str, Any], *, everything: bool = False) -> list[str]:
         out.append(
             f"best: {view['metric']} {show_metric(best['metric'])}, trial {best['trial']} at step {best['step']}"
         )
+    out += [f"note: {warning}" for warning in view["warnings"]]
     out += failures(from_json(view))
     trials = view["trials"]
+    failed = sorted((trial["id"], trial["error"]) for trial in trials if trial["error"])
+    untold = {error for _, error in failed} - {error for _, error in failed[:1]}
     shown = trials if everything else trials[:20]
     if shown:
         head = ("trial", "state", "step", view["metric"], "atoms", "launches", "saved", "hparams")
@@ -72,7 +75,7 @@ def lines(view: dict[str, Any], *, everything: bool = False) -> list[str]:
                 trial["atoms"] or "-",
                 trial["incarnation"],
                 _saved(trial),
-                trial.get("error") or show_hparams(trial["hparams"]),
+                trial["error"] if trial["error"] in untold else show_hparams(trial["hparams"]),
             )
             for trial in shown
         ]

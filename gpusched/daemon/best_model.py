@@ -101,6 +101,8 @@ def _why_none(paths: ExperimentPaths) -> str:
     script = str((read_json(paths.resolved) or {}).get("script"))
     if script.startswith("simulated:"):
         return "it was simulated and has no model; 'gpusched status' shows what its trials reached"
+    if paths.final_view.is_file():
+        return "no trial left a model; 'gpusched status' shows how they ended"
     return "no trial has saved a model yet; 'gpusched status' shows how they do"
 
 

@@ -94,6 +94,9 @@ def test_what_is_wrong_is_said(paths: ExperimentPaths, monkeypatch: pytest.Monke
         gpusched.load("other")
     with pytest.raises(NoTrialSucceeded, match="no trial has saved a model yet"):
         gpusched.load()
+    paths.final_view.write_text("{}")
+    with pytest.raises(NoTrialSucceeded, match="no trial left a model"):
+        gpusched.load()
     keep(paths, 1)
     monkeypatch.setattr(checkpoint, "FRESH_S", -1.0)
     file = paths.best / "checkpoint" / "state.pt"
