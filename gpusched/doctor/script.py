@@ -30,6 +30,13 @@ def remarks(script: Path, *, grows: bool, lr_power: float) -> Iterator[str]:
         tree = ast.parse(text)
     except (OSError, ValueError, SyntaxError, RecursionError):
         return
+    if "gpusched" not in text:
+        yield (
+            f"{script.name} does not mention gpusched: unless a module that it imports does, every trial ends without "
+            f"a report. Write `from gpusched import trial`, `for epoch in trial.steps(50, model=model, opt=opt)` and "
+            f"`trial.report(..)` once an epoch"
+        )
+        return
     calls = [
         (call, ast.unparse(call.func)) for call in ast.walk(tree) if isinstance(call, ast.Call)
     ]
