@@ -85,7 +85,10 @@ class Search(Owner, Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report the epoch that has ended, with every metric that was logged."""
         metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
-        self._trial.report(trainer.current_epoch + 1, **metrics)
+        metrics["step"] = (
+            trainer.current_epoch + 1
+        )  # "step" may be logged too, as an axis for plots
+        self._trial.report(**metrics)
         self._is_wanted = self._trial.should_save()
         self.is_leaving = self._trial.should_yield()
         if self.is_leaving:

@@ -117,7 +117,7 @@ class Search(Owner, TrainerCallback):
         if state.global_step == 0:  # eval_on_start: nothing has been trained
             return
         short = {name.removeprefix("eval_"): value for name, value in metrics.items()}
-        self._trial.report(None, **{**short, **metrics})
+        self._trial.report(**{**short, **metrics})
         control.should_save = self._trial.should_save()
         self.is_leaving = self._trial.should_yield()
 

@@ -83,10 +83,10 @@ def clean_metrics(metrics: Mapping[str, object], wanted: str | None) -> dict[str
     """
     if wanted is not None and wanted not in metrics:
         instead = nearest(wanted, metrics, 0.5) or next(iter(metrics), None)
-        has = f"has {', '.join(metrics)}" if metrics else "has no metric"
+        has = f"has {', '.join(metrics)} but not" if metrics else "lacks"
         fix = f", or write `metric: {instead}` in the recipe" if instead else ""
         raise ValueError(
-            f"this report {has} but not {wanted!r}, by which the recipe searches: "
+            f"this report {has} {wanted!r}, by which the recipe searches: "
             f"call trial.report({wanted}=...){fix}"
         )
     return {name: _number(name, value) for name, value in metrics.items()}

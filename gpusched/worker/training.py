@@ -57,7 +57,8 @@ class Training:
         self._slots: list[tuple[str, int, int]] = []
         self._made: Counter[tuple[str, int]] = Counter()
         self._optimizers = 0
-        self._has_stepped = False
+        #: Whether a tracked optimizer has stepped in this launch.
+        self.has_stepped = False
 
     @property
     def where(self) -> tuple[int, int]:
@@ -70,9 +71,9 @@ class Training:
         return self.layout.exact or self._is_fixed
 
     @property
-    def has_not_stepped(self) -> bool:
-        """Whether an optimizer is tracked and none has stepped in this launch."""
-        return self._optimizers > 0 and not self._has_stepped
+    def has_optimizer(self) -> bool:
+        """Whether an optimizer is tracked."""
+        return self._optimizers > 0
 
     def target_factor(self, power: float) -> float:
         """Factor of the learning rate for the present global batch."""
@@ -225,7 +226,7 @@ class Training:
 
     def _stepped(self, optimizer: Any, arguments: Any, keywords: Any) -> None:
         if not self.clock.frozen:
-            self._has_stepped = True
+            self.has_stepped = True
             for loader in self.loaders:
                 loader.step_taken()
 

@@ -146,23 +146,30 @@ class Trial(Setup):
         finally:
             self._training.is_looping = False
 
-    def report(self, step: int | None = None, **metrics: Any) -> None:
+    def report(self, *unnamed: Any, step: int | None = None, **metrics: Any) -> None:
         """Tell how the trial does after one more step, and do what the scheduler says. Every rank calls it.
 
         May not return: see the rules at the top of this file.
 
         Args:
+            unnamed: Nothing: metrics have names, ``report(loss=0.3)`` or ``report(**metrics)``.
             step: Steps finished, in the unit of the recipe's ``r`` and ``R`` (epochs, iterations); by default one more
                 than the last. A loop that evaluates before it trains passes its iteration: a step that is reported
                 already, and step 0, are passed over at the beginning of a launch.
             metrics: Numbers of rank 0, which count: floats, ints, tensors or numpy scalars of one element.
 
         Raises:
-            TypeError: A metric is no number.
+            TypeError: A metric is no number or has no name.
             ValueError: The recipe's metric is missing, the report is too large, or ``step`` does not go up.
             RuntimeError: The script would train a wrong model (``usage.py``); the message has the line to change.
             SystemExit: The scheduler has this trial leave here (never with ``in_charge``).
         """
+        if unnamed:
+            raise TypeError(
+                f"trial.report(...) takes metrics by name: write "
+                f"trial.report({self._context.settings.metric or 'accuracy'}=...), and trial.report(**metrics) for a "
+                f"dictionary; steps are counted without a number"
+            )
         if not self._arrived:
             raise RuntimeError(
                 "trial.report(...) before trial.track(...) or trial.steps(): what came before it was "
@@ -179,12 +186,14 @@ class Trial(Setup):
             if not self._leaving.in_charge:
                 raise SystemExit(0)
             return
-        if step == self._training.step and not self._reported:
+        trains_first = self._training.step == 0 and self._training.has_stepped
+        if step == self._training.step and not self._reported and not trains_first:
             return  # a loop that evaluates before it trains: this step was reported by the launch before, or is step 0
         if (
             step is None
             and not self._reported
-            and self._training.has_not_stepped
+            and self._training.has_optimizer
+            and not self._training.has_stepped
             and self.rank == 0
         ):
             say(

@@ -42,6 +42,14 @@ def fails(how: str) -> None:
     elif how == "zero":
         trial.report(accuracy=1)
         trial.report(step=0, accuracy=1)
+    elif how in ("from 0", "by itself"):
+        for epoch in trial.steps(3, model=model, optimizer=optimizer):
+            model(torch.ones(1)).backward()
+            optimizer.step()
+            if how == "from 0":
+                trial.report(step=epoch, accuracy=1)
+            else:
+                trial.report({"accuracy": 1})
     elif how == "back":
         trial.report(step=5, accuracy=1)
         trial.report(step=5, accuracy=1)
@@ -66,6 +74,8 @@ def fails(how: str) -> None:
         ("text", "TypeError", "'accuracy' is str 'high', not a number"),
         ("huge", "ValueError", "bytes in 10001 metrics"),
         ("zero", "ValueError", "it counts finished steps, so the first is 1"),
+        ("from 0", "ValueError", "trial.report(step=0) after step 0: it counts finished steps"),
+        ("by itself", "TypeError", "trial.report(accuracy=...), and trial.report(**metrics)"),
         ("back", "ValueError", "trial.report(step=5) after step 5: it must go up"),
         ("stateful", "TypeError", "a checkpoint cannot hold model['fn'], a builtins."),
         ("change", "AttributeError", "hyperparameters cannot be changed"),
