@@ -116,7 +116,7 @@ class Search(Owner, TrainerCallback):
         """Report an evaluation, under its names and without the prefix ``eval_`` (``eval_loss`` and ``loss``)."""
         if state.global_step == 0:  # eval_on_start: nothing has been trained
             return
-        short = {name.removeprefix("eval_"): value for name, value in metrics.items()}
+        short: dict[str, Any] = {key.removeprefix("eval_"): each for key, each in metrics.items()}
         self._trial.report(**{**short, **metrics})
         control.should_save = self._trial.should_save()
         self.is_leaving = self._trial.should_yield()
