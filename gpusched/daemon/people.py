@@ -21,8 +21,7 @@ from gpusched.driver.assemble import Assembled
 from gpusched.driver.clock import ExperimentClock
 from gpusched.errors import DeviceError, GpuschedError, InputError
 from gpusched.executors.base import LiveExecutor
-from gpusched.executors.hub import Hub
-from gpusched.executors.peer import Peer
+from gpusched.executors.hub import Hub, Peer
 from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown
 from gpusched.protocol.lines import from_client
 from gpusched.text import no_trial

@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import Callable, Sequence
 
 from gpusched.core.events import Event
 from gpusched.executors.base import Setting
 from gpusched.executors.best import BestKeeper
-from gpusched.executors.hub import Timers
 
 _TURN_LIMIT_S = 3600.0
+
+
+class Timers:
+    """Actions due at a time of the clock ``now``; those due at the same time run in the order they were asked for.
+
+    An action is cancelled by finding nothing to do.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.now = now
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+
+    @property
+    def next_at(self) -> float:
+        return self._heap[0][0] if self._heap else float("inf")
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (self.now() + delay_s, next(self._count), action))
+
+    def run_due(self) -> None:
+        """Run what is due; an action asked for meanwhile runs in a later round, even with no delay."""
+        now = self.now()
+        due = []
+        while self._heap and self._heap[0][0] <= now:
+            due.append(heapq.heappop(self._heap)[2])
+        for action in due:
+            action()
 
 
 class LiveBase:

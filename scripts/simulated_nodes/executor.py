@@ -35,8 +35,8 @@ from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
 from gpusched.executors.cluster.line import Keys, dial
-from gpusched.executors.hub import Hub, Timers
-from gpusched.executors.peer import Peer
+from gpusched.executors.hub import Hub, Peer
+from gpusched.executors.live import Timers
 from gpusched.protocol import Report
 
 VARIABLE = "SIMULATED_NODES"

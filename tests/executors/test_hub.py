@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpusched.errors import GpuschedError
-from gpusched.executors.hub import Hub
-from gpusched.executors.peer import Peer
+from gpusched.executors.hub import Hub, Peer
 from gpusched.protocol import (
     Answer,
     Ask,

@@ -21,7 +21,7 @@ from gpusched.devices.base import (
     Remark,
     Strangers,
 )
-from gpusched.executors.hub import Timers
+from gpusched.executors.live import Timers
 from gpusched.executors.local.inventory import Inventory
 
 LIMIT_S = 60.0

@@ -13,7 +13,7 @@ from gpusched.core.events import TrialExited
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import DeviceError
 from gpusched.executors.base import Setting
-from gpusched.executors.hub import Timers
+from gpusched.executors.live import Timers
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.settings import Limits

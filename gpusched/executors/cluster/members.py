@@ -28,8 +28,8 @@ from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import Bootstrap, NodeOffer
 from gpusched.executors.cluster.line import Keys, Listener, interface_towards, say_over
 from gpusched.executors.cluster.nodes import Node, node_of
-from gpusched.executors.hub import Timers
-from gpusched.executors.peer import Peer
+from gpusched.executors.hub import Peer
+from gpusched.executors.live import Timers
 
 BEAT_S = 1.0
 LOST_AFTER_S = float(os.environ.get("GPUSCHED_NODE_LOST_S", "3"))

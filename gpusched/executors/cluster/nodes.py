@@ -25,7 +25,7 @@ from gpusched.core.events import (
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.cluster.frames import Do, Happened, Reconcile
-from gpusched.executors.peer import Peer
+from gpusched.executors.hub import Peer
 from gpusched.protocol import Frame
 
 NodeState = Literal["absent", "joining", "up", "away", "lost"]

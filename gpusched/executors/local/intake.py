@@ -13,11 +13,11 @@ from __future__ import annotations
 from functools import partial
 
 from gpusched.core.events import CheckpointSaved, Reported
+from gpusched.executors.hub import Peer
 from gpusched.executors.local.endings import how_it_ended
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.prestart import Prestarts
 from gpusched.executors.local.stopping import Stopping
-from gpusched.executors.peer import Peer
 from gpusched.folder.reports import reports_after
 from gpusched.processes.identity import Identity
 from gpusched.protocol import (

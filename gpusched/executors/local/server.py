@@ -16,8 +16,8 @@ from pathlib import Path
 import gpusched
 from gpusched.errors import InputError
 from gpusched.executors.base import Setting
+from gpusched.executors.hub import Peer
 from gpusched.executors.local.settings import environment_for_trials, uses_torch
-from gpusched.executors.peer import Peer
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES
 from gpusched.processes.outcome import last_line
 from gpusched.protocol import Importing, LaunchSpec, PreloadFailed, Ready, Whole

@@ -30,7 +30,7 @@ from gpusched.core.events import (
 from gpusched.devices.base import Device, Reading
 from gpusched.executors.base import LiveTrial, Setting
 from gpusched.executors.best import keep_best
-from gpusched.executors.peer import Peer
+from gpusched.executors.hub import Peer
 from gpusched.folder.files import private_folder
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.identity import MARK, kill_each, mark_of, of_incarnation
