@@ -110,7 +110,7 @@ class Loupe(threading.Thread):
 # ---------------------------------------------------------------- files that grow
 
 
-class Tail:
+class LogTail:
     """A file of lines from its beginning, read on as it grows."""
 
     def __init__(self, path: Path) -> None:
@@ -136,7 +136,7 @@ class Logs:
 
     def __init__(self, folder: Path) -> None:
         self._paths = ExperimentPaths(folder)
-        self._tails: dict[Path, Tail] = {}
+        self._tails: dict[Path, LogTail] = {}
 
     def __call__(self, trial: int | None) -> list[str]:
         if trial is None:
@@ -146,7 +146,7 @@ class Logs:
         launches = [path for path in logs.glob("*") if path.name.isdigit()]
         for launch in sorted(launches, key=lambda path: int(path.name)):
             for path in (launch / "rank-0.out", launch / "rank-0.err"):
-                if lines := self._tails.setdefault(path, Tail(path)).lines():
+                if lines := self._tails.setdefault(path, LogTail(path)).lines():
                     found += [f"── launch {launch.name}, {path.name}", *lines]
         return found
 
@@ -157,7 +157,7 @@ class History:
     _TOLD = re.compile(r" *(\d+\.\d) s  (.*)")
 
     def __init__(self, folder: Path) -> None:
-        self._tail = Tail(ExperimentPaths(folder).log)
+        self._tail = LogTail(ExperimentPaths(folder).log)
 
     def __call__(self, _trial: int | None) -> list[tuple[float, str]]:
         matches = (self._TOLD.fullmatch(line) for line in self._tail.lines())

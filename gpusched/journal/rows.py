@@ -97,23 +97,23 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Place:
+class Cursor:
     """A place in a journal: behind event ``seq`` with the checksum ``crc``."""
 
     seq: int = 0
     crc: int = 0
 
 
-def read(path: Path, kinds: Collection[str] = (), place: Place | None = None) -> Iterator[Entry]:
+def read(path: Path, kinds: Collection[str] = (), cursor: Cursor | None = None) -> Iterator[Entry]:
     """Yield the entries of a journal that a daemon may be writing, over a connection that only reads.
 
-    ``kinds``: these alone, and entries with a launch. Begins at ``place``, and moves it behind what was read.
+    ``kinds``: these alone, and entries with a launch. Begins at ``cursor``, and moves it behind what was read.
     Raises DamagedState.
     """
-    place = place or Place()
+    cursor = cursor or Cursor()
     with _reading(path) as connection:
-        for row in checked(connection, path, place.seq, place.crc):
-            place.seq, place.crc = row[0], row[-1]
+        for row in checked(connection, path, cursor.seq, cursor.crc):
+            cursor.seq, cursor.crc = row[0], row[-1]
             if not kinds or row[2] in kinds or '"Launch"' in row[4]:
                 yield entry_of(row, path)
 

@@ -27,7 +27,7 @@ from gpusched.core.events import (
     TrialExited,
 )
 from gpusched.journal import rows
-from gpusched.journal.rows import Entry, Place
+from gpusched.journal.rows import Cursor, Entry
 from gpusched.protocol import Report
 
 
@@ -100,7 +100,7 @@ class TrialTimeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class DeviceSpan:
     """A device was in a state from ``begin`` to ``end`` (seconds): held by ``trial``, draining, or quarantined."""
 
     device: str
@@ -119,7 +119,7 @@ class Timeline:
 
     devices: tuple[str, ...] = ()
     trials: dict[int, TrialTimeline] = field(default_factory=dict)
-    spans: list[Span] = field(default_factory=list)
+    spans: list[DeviceSpan] = field(default_factory=list)
     releases_s: list[float] = field(default_factory=list)
     saves_s: list[float] = field(default_factory=list)
     until: float = 0.0
@@ -137,7 +137,7 @@ _WANTED = frozenset(kind.__name__ for kind in _KINDS)
 
 def read(path: Path) -> Timeline:
     """Read a journal that a daemon may be writing. Raises DamagedState."""
-    tail = Tail(path)
+    tail = JournalTail(path)
     tail.read()
     return tail.finish()
 
@@ -235,7 +235,7 @@ class _Reader:
     def _leave(self, device: str, at: float) -> None:
         if (known := self._since.pop(device, None)) is not None:
             state, begin, trial, why = known
-            self._told.spans.append(Span(device, state, begin, at, trial, why))
+            self._told.spans.append(DeviceSpan(device, state, begin, at, trial, why))
 
     def finish(self) -> Timeline:
         for device in list(self._since):
@@ -243,17 +243,17 @@ class _Reader:
         return self._told
 
 
-class Tail:
+class JournalTail:
     """A journal that is read on from where it was left, beside the daemon that writes it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._place = Place()
+        self._cursor = Cursor()
         self._reader = _Reader()
 
     def read(self) -> list[News]:
         """Return the steps reported since the last call, in order. Raises DamagedState."""
-        for entry in rows.read(self._path, _WANTED, self._place):
+        for entry in rows.read(self._path, _WANTED, self._cursor):
             self._reader.take(entry)
         news, self._reader.news = self._reader.news, []
         return news

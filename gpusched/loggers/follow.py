@@ -18,7 +18,7 @@ from typing import Any
 
 from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal.timeline import IncarnationTimeline, ReportedStep, Tail
+from gpusched.journal.timeline import IncarnationTimeline, JournalTail, ReportedStep
 from gpusched.loggers import base
 from gpusched.loggers.base import Logger, Point, Search
 
@@ -34,7 +34,7 @@ class Follower:
 
     def __init__(self, paths: ExperimentPaths, make: Callable[[Search], Logger]) -> None:
         self._paths = paths
-        self._tail = Tail(paths.journal)
+        self._tail = JournalTail(paths.journal)
         self._logger = make(search_of(paths))
         #: Of each trial whose run is open: the last step of each value in the tool, and the last that was sent.
         self._has: dict[int, Callable[[str], int]] = {}

@@ -82,7 +82,7 @@ def ranks_below(pid: int) -> dict[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Whereabouts:
     """The place of a rank. ``frame``: the innermost of the user's own, else the innermost there is; "" if not known."""
 
     frame: str
@@ -99,7 +99,7 @@ def capture(
 
 def places(
     ranks: Mapping[int, int], path_of: Callable[[int], Path], patience_s: float = PATIENCE_S
-) -> dict[int, Place]:
+) -> dict[int, Whereabouts]:
     """Have the ranks (rank: pid) write down their stacks; where each of them is."""
     sizes = {rank: _size(path_of(rank)) for rank in ranks}
     asked = [rank for rank, pid in ranks.items() if _listens(pid)]
@@ -118,15 +118,15 @@ def places(
     }
 
 
-def place_of(stacks: str, *, stopped: bool = False) -> Place:
+def place_of(stacks: str, *, stopped: bool = False) -> Whereabouts:
     """Read the place from what ``faulthandler`` wrote: the main thread is the last one."""
     frames = [m for line in _main_thread(stacks) if (m := _FRAME.match(line)) is not None]
     if not frames:
-        return Place("", stopped=stopped)
+        return Whereabouts("", stopped=stopped)
     waits = any(_WAITING.search(frame["file"]) for frame in frames[:6])
     own = next((frame for frame in frames if not _LIBRARY.search(frame["file"])), frames[0])
     text = f"{Path(own['file']).name}:{own['line']} in {own['name']}"
-    return Place(text, waits, stopped)
+    return Whereabouts(text, waits, stopped)
 
 
 def _main_thread(stacks: str) -> list[str]:
@@ -134,7 +134,7 @@ def _main_thread(stacks: str) -> list[str]:
     return blocks[-1].splitlines()
 
 
-def describe(places: Mapping[int, Place]) -> str:
+def describe(places: Mapping[int, Whereabouts]) -> str:
     """Say which ranks are stuck: at most one line, whatever the number of ranks."""
     stopped = [rank for rank, place in places.items() if place.stopped]
     if stopped:

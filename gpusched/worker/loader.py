@@ -47,7 +47,7 @@ def place_batch(batch: Any, device: torch.device) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class ShareTerms:
     """Terms on which all loaders of a trial give this rank its share."""
 
     layout: Layout
@@ -59,10 +59,10 @@ class Feed:
 class BaseLoader(ABC):
     """Epoch, position and the batch weight; what the two training loaders share."""
 
-    def __init__(self, feed: Feed, batch_size: int) -> None:
-        self.global_batch = feed.layout.global_batch(batch_size)
-        self._layout, self._seed = feed.layout, feed.seed
-        self._weight, self._device = feed.weight, feed.device
+    def __init__(self, terms: ShareTerms, batch_size: int) -> None:
+        self.global_batch = terms.layout.global_batch(batch_size)
+        self._layout, self._seed = terms.layout, terms.seed
+        self._weight, self._device = terms.weight, terms.device
         self._position = Position()
         #: Where the last optimizer step left off; None: no optimizer is known, a batch counts when it is handed out.
         self._stepped: Position | None = None
@@ -146,7 +146,7 @@ class TrainingLoader(BaseLoader):
 
     def __init__(
         self,
-        feed: Feed,
+        terms: ShareTerms,
         dataset: Any,
         batch_size: int,
         *,
@@ -154,7 +154,7 @@ class TrainingLoader(BaseLoader):
         drop_last: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(feed, batch_size)
+        super().__init__(terms, batch_size)
         self._sampler = own_sampler(options)
         refuse_foreign_options(dataset, options)
         self.dataset = dataset

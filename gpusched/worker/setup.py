@@ -1,7 +1,7 @@
 """Set-up of a script: the identity of its rank, and what it makes with ``trial`` before it trains.
 
-``Setup`` is the part of ``Trial`` that is called once: models wrapped, rates scaled, loaders and schedules made. Torch
-is imported where a call needs it: a script that only reports never pays for it.
+``TrialSetup`` is the part of ``Trial`` that is called once: models wrapped, rates scaled, loaders and schedules made.
+Torch is imported where a call needs it: a script that only reports never pays for it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpusched.worker.stream import StreamLoader
 
 
-class Setup(ABC):
+class TrialSetup(ABC):
     """One rank of a trial as its script sets it up."""
 
     def __init__(self, context: Context, group: Group) -> None:
@@ -213,17 +213,17 @@ class Setup(ABC):
         """
         from torch.utils.data import IterableDataset
 
-        from gpusched.worker.loader import Feed, TrainingLoader
+        from gpusched.worker.loader import ShareTerms, TrainingLoader
         from gpusched.worker.stream import StreamLoader
 
-        feed = Feed(self._training.layout, self.seed, self._batch_weight(), self.device)
+        terms = ShareTerms(self._training.layout, self.seed, self._batch_weight(), self.device)
         options["drop_last"] = drop_last
         made: TrainingLoader | StreamLoader
         if isinstance(dataset, IterableDataset):
             options["shards"] = shards
-            made = StreamLoader(feed, dataset, batch_size, group=self._group, **options)
+            made = StreamLoader(terms, dataset, batch_size, group=self._group, **options)
         else:
-            made = TrainingLoader(feed, dataset, batch_size, shuffle=shuffle, **options)
+            made = TrainingLoader(terms, dataset, batch_size, shuffle=shuffle, **options)
         made.before_use = self._arrive
         self._training.add_loader(made)
         return made

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate
 from gpusched.worker.data import Layout, derive_seed
 from gpusched.worker.foreign import refuse_foreign_options
 from gpusched.worker.group import Call, Group
-from gpusched.worker.loader import BaseLoader, Feed, Position, place_batch
+from gpusched.worker.loader import BaseLoader, Position, ShareTerms, place_batch
 from gpusched.worker.shard import Place, Shard
 from gpusched.worker.state import packed
 from gpusched.worker.weights import tagged
@@ -118,7 +118,7 @@ class StreamLoader(BaseLoader):
 
     def __init__(
         self,
-        feed: Feed,
+        terms: ShareTerms,
         dataset: Any,
         batch_size: int,
         *,
@@ -127,8 +127,8 @@ class StreamLoader(BaseLoader):
         shards: int = 1,
         **options: Any,
     ) -> None:
-        super().__init__(feed, batch_size)
-        layout = feed.layout
+        super().__init__(terms, batch_size)
+        layout = terms.layout
         refuse_foreign_options(dataset, options)
         if shards > 1 and shards < layout.world_size:
             raise ValueError(
@@ -146,7 +146,7 @@ class StreamLoader(BaseLoader):
         self._group = group
         self._collate = options.pop("collate_fn", None) or default_collate
         options.pop("persistent_workers", None)  # each epoch is read from where it stands
-        options.setdefault("pin_memory", feed.device.type == "cuda")
+        options.setdefault("pin_memory", terms.device.type == "cuda")
         self._options = options
         self._is_last = False
         self._is_compared = layout.world_size == 1 or shards > 1

@@ -22,11 +22,11 @@ from gpusched.worker.checkpoint import Checkpoint, Restorable
 from gpusched.worker.context import Context
 from gpusched.worker.endings import say
 from gpusched.worker.group import Call, Group
-from gpusched.worker.setup import Setup
+from gpusched.worker.setup import TrialSetup
 from gpusched.worker.training import STATE_NAME, PlainState
 
 
-class Trial(Setup):
+class Trial(TrialSetup):
     """One hyperparameter configuration being trained, as one of its ranks sees it."""
 
     def __init__(self, context: Context, group: Group) -> None:

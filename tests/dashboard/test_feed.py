@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.dashboard.feed import Feed, History, Logs, Loupe, Tail
+from gpusched.dashboard.feed import Feed, History, Logs, LogTail, Loupe
 from gpusched.dashboard.model import Standing, to_json
 from gpusched.errors import DamagedState, GpuschedError
 from gpusched.folder.paths import ExperimentPaths
@@ -161,7 +161,7 @@ def test_what_a_cap_has_cut_out_is_a_gap_and_a_file_written_anew_is_read_anew(
         file.write(b"first\n".ljust(4096, b"x"))
         file.seek(1 << 22)
         file.write(b"torn\nlast\n")
-    tail = Tail(path)
+    tail = LogTail(path)
     told = tail.lines()
     assert (told[0], told[-1]) == ("first", "last")
     assert any("of output dropped here" in line for line in told)

@@ -7,7 +7,7 @@ import faulthandler
 import pytest
 
 from gpusched.core.decisions import Kill
-from gpusched.processes.stacks import Place, describe, place_of
+from gpusched.processes.stacks import Whereabouts, describe, place_of
 from tests.executors.conftest import Lab, wait_for
 from tests.executors.contract import report_of, the_exit
 from tests.executors.test_trees import begin
@@ -59,8 +59,8 @@ def test_what_faulthandler_writes_is_understood(tmp_path) -> None:
     assert not place.waits
 
 
-WAITS = Place("train.py:9 in step", waits=True)
-BUSY = Place("train.py:5 in load")
+WAITS = Whereabouts("train.py:9 in step", waits=True)
+BUSY = Whereabouts("train.py:5 in load")
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ BUSY = Place("train.py:5 in load")
         ({0: WAITS, 1: BUSY}, "rank 1 is stuck at train.py:5 in load; the others wait for it"),
         ({0: WAITS, 1: WAITS}, "ranks 0, 1 are stuck at train.py:9 in step"),
         ({0: BUSY}, "rank 0 is stuck at train.py:5 in load"),
-        ({0: BUSY, 1: Place("", stopped=True)}, "rank 1 is stopped (SIGSTOP)"),
-        ({0: Place("")}, ""),
+        ({0: BUSY, 1: Whereabouts("", stopped=True)}, "rank 1 is stopped (SIGSTOP)"),
+        ({0: Whereabouts("")}, ""),
         ({}, ""),
     ],
 )
-def test_in_words(places: dict[int, Place], expected: str) -> None:
+def test_in_words(places: dict[int, Whereabouts], expected: str) -> None:
     assert describe(places) == expected

@@ -9,7 +9,7 @@ import pytest
 
 from gpusched.errors import DamagedState
 from gpusched.journal.log import Journal
-from gpusched.journal.timeline import Span, read
+from gpusched.journal.timeline import DeviceSpan, read
 from tests.events import reported
 from tests.journal_samples import story
 
@@ -24,12 +24,12 @@ def test_curves_and_who_had_which_device(tmp_path: Path) -> None:
     )
     assert told.trials[1].best(1.0) is None
     assert sorted(told.spans, key=lambda span: (span.device, span.begin)) == [
-        Span("d0", "held", 0.0, 4.0, 0),
-        Span("d0", "draining", 4.0, 4.5, 0),
-        Span("d0", "held", 4.5, 7.0, 0),
-        Span("d1", "quarantined", 0.0, 2.0, None, "a stranger's"),
-        Span("d1", "held", 2.0, 5.0, 1),
-        Span("d1", "quarantined", 5.0, 7.0, None, "Xid 79"),
+        DeviceSpan("d0", "held", 0.0, 4.0, 0),
+        DeviceSpan("d0", "draining", 4.0, 4.5, 0),
+        DeviceSpan("d0", "held", 4.5, 7.0, 0),
+        DeviceSpan("d1", "quarantined", 0.0, 2.0, None, "a stranger's"),
+        DeviceSpan("d1", "held", 2.0, 5.0, 1),
+        DeviceSpan("d1", "quarantined", 5.0, 7.0, None, "Xid 79"),
     ]
 
 

@@ -18,9 +18,9 @@ import pytest
 
 from gpusched import cli
 from gpusched.journal.timeline import (
+    DeviceSpan,
     IncarnationTimeline,
     ReportedStep,
-    Span,
     Timeline,
     TrialTimeline,
     read,
@@ -105,10 +105,10 @@ def test_the_area_of_the_boxes_is_the_device_seconds_held(runs: Path) -> None:
 
 def test_boxes_do_not_overlap_and_stand_as_low_as_they_can() -> None:
     spans = [
-        *(Span(f"gpu{n}", "held", 0.0, 4.0, 1) for n in range(2)),
-        Span("gpu2", "held", 1.0, 9.0, 2),
-        Span("gpu0", "draining", 4.0, 5.0, 1),
-        *(Span(f"gpu{n}", "held", 5.0, 9.0, 3) for n in (0, 1, 3)),
+        *(DeviceSpan(f"gpu{n}", "held", 0.0, 4.0, 1) for n in range(2)),
+        DeviceSpan("gpu2", "held", 1.0, 9.0, 2),
+        DeviceSpan("gpu0", "draining", 4.0, 5.0, 1),
+        *(DeviceSpan(f"gpu{n}", "held", 5.0, 9.0, 3) for n in (0, 1, 3)),
     ]
     (trace,) = figures.allocations(Timeline(devices=("gpu0",), spans=spans))["data"]
     boxes = list(zip(trace["text"], trace["base"], trace["y"], trace["width"], strict=True))

@@ -19,7 +19,7 @@ from torch.utils.data import (
 
 from gpusched.worker.data import Layout
 from gpusched.worker.foreign import arguments_of
-from gpusched.worker.loader import EvaluationLoader, Feed, TrainingLoader, place_batch
+from gpusched.worker.loader import EvaluationLoader, ShareTerms, TrainingLoader, place_batch
 from gpusched.worker.weights import BatchWeight
 
 CPU = torch.device("cpu")
@@ -43,7 +43,9 @@ def loaders(
     layouts = [Layout(rank, world_size, world_size, exact) for rank in range(world_size)]
     seed = options.pop("seed", 5)
     return [
-        TrainingLoader(Feed(layout, seed, BatchWeight(), CPU), kind(length), batch_size, **options)
+        TrainingLoader(
+            ShareTerms(layout, seed, BatchWeight(), CPU), kind(length), batch_size, **options
+        )
         for layout in layouts
     ]
 
@@ -201,8 +203,8 @@ def test_foreign_samplers_and_loaders_are_refused() -> None:
 
 
 def loaders_of(dataset: Any, **options: Any) -> TrainingLoader:
-    feed = Feed(Layout(0, 1, 1, exact=False), 0, BatchWeight(), CPU)
-    return TrainingLoader(feed, dataset, **{"batch_size": 2, **options})
+    terms = ShareTerms(Layout(0, 1, 1, exact=False), 0, BatchWeight(), CPU)
+    return TrainingLoader(terms, dataset, **{"batch_size": 2, **options})
 
 
 def test_nothing_draws_from_the_global_generator() -> None:

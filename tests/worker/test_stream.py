@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 import gpusched
 from gpusched.worker.data import Layout
 from gpusched.worker.group import Group
-from gpusched.worker.loader import Feed
+from gpusched.worker.loader import ShareTerms
 from gpusched.worker.stream import StreamLoader
 from gpusched.worker.weights import BatchWeight
 from tests.worker.fakes import Bench, at_step, daemon, run_ranks
@@ -193,9 +193,9 @@ def test_a_shard_that_ends_leaves_the_rest_of_its_batch_to_the_others(
 @pytest.mark.parametrize("drop_last", [True, False])
 def test_a_worker_process_with_nothing_left_does_not_end_the_epoch(drop_last: bool) -> None:
     def loader() -> StreamLoader:
-        feed = Feed(Layout(0, 1, 1, exact=False), 0, BatchWeight(), torch.device("cpu"))
+        terms = ShareTerms(Layout(0, 1, 1, exact=False), 0, BatchWeight(), torch.device("cpu"))
         options: dict[str, Any] = {"num_workers": 2, "shards": 2, "drop_last": drop_last}
-        return StreamLoader(feed, Unequal(), 4, group=Group(0, 1), **options)
+        return StreamLoader(terms, Unequal(), 4, group=Group(0, 1), **options)
 
     begun, goes_on = loader(), loader()
     batches = iter(begun)
