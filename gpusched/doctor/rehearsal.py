@@ -1,6 +1,6 @@
 """The findings of a rehearsal: one trial that was paused, grown and shrunk, held against the same trial left alone.
 
-The ranks of both have written down what they did between two reports (``worker/witness.py``). ``judge`` says in plain
+The ranks of both have written down what they did between two reports (``worker/onlooker.py``). ``judge`` says in plain
 words what a search would get wrong, each with the line to change. Pure: rows in, findings out.
 """
 

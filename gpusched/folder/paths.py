@@ -96,7 +96,7 @@ class TrialPaths:
         return self.logs(incarnation) / f"stacks-{rank}.txt"
 
     def seen(self, incarnation: int, rank: int) -> Path:
-        """Return the file in which a rank of a rehearsal writes what it does (``worker/witness.py``)."""
+        """Return the file in which a rank of a rehearsal writes what it does (``worker/onlooker.py``)."""
         return self.logs(incarnation) / f"seen-{rank}.jsonl"
 
     def exit(self, incarnation: int) -> Path:

@@ -11,5 +11,5 @@
   whatever the number of ranks
 * what survives a launch: ``training`` (what was set up), ``state``, ``sharded`` and ``rng`` (what a checkpoint holds),
   ``checkpoint`` (how it lies on disk), ``saving``, ``handover`` (from memory to memory, for a prestart that waits)
-* what a rehearsal looks at: ``witness``
+* what a rehearsal looks at: ``onlooker``
 """

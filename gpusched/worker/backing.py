@@ -22,10 +22,10 @@ from gpusched.worker.files import Files
 from gpusched.worker.group import Call, Group
 from gpusched.worker.handover import Successor
 from gpusched.worker.leaving import NEVER, Leaving
+from gpusched.worker.onlooker import Onlooker
 from gpusched.worker.reports import Reporter, clean_metrics, shown
 from gpusched.worker.saving import Saver
 from gpusched.worker.training import Training
-from gpusched.worker.witness import Witness
 
 
 class Backing:
@@ -38,7 +38,7 @@ class Backing:
         self.files: Files | None = None
         self.saver: Saver | None = None
         self.successor: Successor | None = None
-        self.witness: Witness | None = None
+        self.onlooker: Onlooker | None = None
         word, keep, capture = None, context.settings.keep_checkpoints, training.capture
         if context.paths is not None and context.experiment is not None:
             paths, number = context.paths, context.incarnation
@@ -61,7 +61,7 @@ class Backing:
             self.saver = Saver(group, folder, keep, self._channel, context.seed, capture, *more)
             if context.is_rehearsal:
                 seen, power = paths.seen(number, context.rank), context.settings.lr_power
-                self.witness = Witness(seen, training, context.world_size, power)
+                self.onlooker = Onlooker(seen, training, context.world_size, power)
         elif context.checkpoints is not None:
             self.saver = Saver(group, context.checkpoints, keep, None, context.seed, capture)
         self.leaving = Leaving(group, training, word, self.saver, self._reporter)
@@ -104,8 +104,8 @@ class Backing:
     def report(self, step: int, step_time_s: float, metrics: Mapping[str, Any]) -> Go:
         """Report on rank 0; return on every rank what rank 0 was told, and take its step."""
         shared = self._tell_shared_files()
-        if self.witness is not None:
-            self.witness.reported(step, metrics, shared)
+        if self.onlooker is not None:
+            self.onlooker.reported(step, metrics, shared)
         go: Go = "continue"
         clean: dict[str, Metric] = {}
         if self._context.rank == 0:

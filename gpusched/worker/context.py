@@ -65,7 +65,7 @@ class Context:
     waits: Path | None = None
     #: Where a plain run (``python``, ``torchrun``) saves, and goes on from: ``GPUSCHED_CHECKPOINTS``.
     checkpoints: Path | None = None
-    #: Whether this is a rehearsal, for which every rank writes down what it does (``witness.py``).
+    #: Whether this is a rehearsal, for which every rank writes down what it does (``onlooker.py``).
     is_rehearsal: bool = False
     #: This process is no rank: a rank has started it.
     is_helper: bool = False

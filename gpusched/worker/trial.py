@@ -102,8 +102,8 @@ class Trial(TrialSetup):
             raise RuntimeError("trial.track(...) must be called before the first trial.report(...)")
         self._arrive()
         self._usage.tracks = True
-        if self._backing.witness is not None:
-            self._backing.witness.attach()
+        if self._backing.onlooker is not None:
+            self._backing.onlooker.attach()
         if objects:
             self._training.track(objects)
             if self._context.scheduled:

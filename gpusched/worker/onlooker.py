@@ -26,7 +26,7 @@ MOST_DRAWN = 200_000
 _LARGEST_INPUT = 4096
 
 
-class Witness:
+class Onlooker:
     """Looks on while a script trains."""
 
     def __init__(self, path: Path, training: Training, world_size: int, lr_power: float) -> None:
