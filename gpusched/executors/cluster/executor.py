@@ -235,8 +235,6 @@ class ClusterExecutor(LiveBase):
             case frames.Answered(device=device, why=why):
                 for answered in node.answers.pop(device, []):
                     answered(why)
-            case frames.Reconciled():  # the node has ended what it had of trials that are not its own any more
-                self._tell_lost(lambda home, _live: home is node)
             case _:
                 pass
 
@@ -249,12 +247,23 @@ class ClusterExecutor(LiveBase):
             self._fence()
 
     def _fence(self) -> None:
-        """Raise the fences of lost incarnations, again and again until that has been done for all."""
-        self._tell_lost(self._fenced)
+        """Raise the fence of each lost incarnation, and tell of the end behind it; again and again until all stand.
+
+        A node that is back does not replace a fence: a line that comes late could still be acted on.
+        """
+        for node, live in self._unfenced[:]:
+            if self._is_fenced(node, live):
+                self._unfenced.remove((node, live))
+                if node.leads(live):
+                    self._events += self._last_words(live)
+                end = self._lost_end(
+                    live.trial, live.incarnation, f"node {node.name} was lost", False
+                )
+                self._ended(end, is_first=node.leads(live))
         if self._unfenced:
             self._timers.after(BEAT_S, self._fence)
 
-    def _fenced(self, node: Node, live: LiveTrial) -> bool:
+    def _is_fenced(self, node: Node, live: LiveTrial) -> bool:
         """Keep an incarnation that was on a node that is lost, and older ones, from writing; False where that fails."""
         fence = self._paths.trial(live.trial).fence
         try:
@@ -266,17 +275,6 @@ class ClusterExecutor(LiveBase):
             )
             return False
         return True
-
-    def _tell_lost(self, is_over: Callable[[Node, LiveTrial], bool]) -> None:
-        """Tell of lost incarnations that write no more: their last words, and their ends."""
-        for node, live in self._unfenced[:]:
-            if is_over(node, live):
-                self._unfenced.remove((node, live))
-                if node.leads(live):
-                    self._events += self._last_words(live)
-                why = f"node {node.name} was lost"
-                end = self._lost_end(live.trial, live.incarnation, why, False)
-                self._ended(end, is_first=node.leads(live))
 
     def _last_words(self, live: LiveTrial) -> Iterator[Event]:
         """Yield what the files of an incarnation say and its node has not: reports, and a newer checkpoint."""

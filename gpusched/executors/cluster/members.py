@@ -49,7 +49,7 @@ Wait = Callable[[float, Callable[[], bool]], None]
 class Members:
     """Nodes by name, lost ones among them. ``emit`` takes events about devices.
 
-    ``heard`` gets what a node says about trials and devices, and that it has reconciled; ``lost`` a node given up.
+    ``heard`` gets what a node says about trials and devices; ``lost`` a node given up.
     """
 
     def __init__(
@@ -304,7 +304,6 @@ class Members:
 
     def _reconciled(self, node: Node) -> None:
         node.state = "up"
-        self._heard(node, frames.Reconciled())
         new = [device for device in node.devices if device.id not in self._known]
         if new and self._is_open:
             self._take_up(new)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
 from gpusched.executors.cluster.line import Keys
 from gpusched.folder.files import private_folder
+from gpusched.folder.lock import read_fence
 from gpusched.folder.paths import ExperimentPaths
 from tests.executors.cluster.test_storm import AtOnce, Recipe, World
 
@@ -27,8 +29,15 @@ NODES = ("a", "b", "c")
 class Line:
     """A node that joins at once, and says what a test has it say."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, paths: ExperimentPaths, world: World) -> None:
+        self.name, self.paths, self.world = name, paths, world
         self.heard: list[Any] = []
+
+    def join(self) -> None:
+        self.world.take(frames.NodeHello(self.name, version=__version__), self)
+        Keys(self.paths.root).proof(self.name).write_text("mine")
+        self.say(frames.Joined([Device(f"{self.name}/cpu:0", "", 0)], "mine"))
+        self.say(frames.Reconciled())
 
     def hear(self, decode: Any, say: Any) -> None:
         self.say = say
@@ -55,18 +64,13 @@ class Cluster:
     """A way to nodes of one device each."""
 
     def __init__(self, paths: ExperimentPaths, world: World) -> None:
-        self.paths, self.world = paths, world
-        self.lines = {name: Line() for name in NODES}
+        self.lines = {name: Line(name, paths, world) for name in NODES}
 
     def nodes(self) -> list[NodeOffer]:
         return [NodeOffer(name, "127.0.0.1", "cpu:1") for name in NODES]
 
     def start(self, name: str, argv: list[str], env: dict[str, str]) -> None:
-        line = self.lines[name]
-        self.world.take(frames.NodeHello(name, version=__version__), line)
-        Keys(self.paths.root).proof(name).write_text("mine")
-        line.say(frames.Joined([Device(f"{name}/cpu:0", "", 0)], "mine"))
-        line.say(frames.Reconciled())
+        self.lines[name].join()
 
     def interrupt(self) -> None: ...
 
@@ -146,3 +150,28 @@ def test_no_part_of_a_trial_is_told_to_prepare_the_next_launch(
     executor.execute(follows)
     executor.expect(0, Launch(0, 3, ("a/cpu:0",), {}), 1.0)
     assert [found.launch for found in lines["c"].told(frames.Expect)] == [None], "another node"
+
+
+def test_a_node_that_is_back_does_not_replace_a_fence(
+    spanning: tuple[ClusterExecutor, dict[str, Line]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trial was told of, and launched elsewhere, while nothing kept the lost incarnation from writing."""
+    executor, lines = spanning
+    refused: list[Path] = []
+
+    def refuse(fence: Path, _incarnation: int) -> None:
+        refused.append(fence)
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with monkeypatch.context() as disk:
+        disk.setattr("gpusched.executors.cluster.executor.write_fence", refuse)
+        lines["a"].say(frames.Cannot("the machine restarts"))
+        for name in "bc":
+            lines[name].ends("killed")
+        lines["a"].join()
+        assert executor.members.nodes["a"].state == "up"
+        assert not [event for event in executor.poll(0.0) if isinstance(event, TrialExited)]
+    (end,) = executor.poll(executor.now() + 2.0)
+    assert isinstance(end, TrialExited)
+    assert (end.outcome, end.error) == ("lost", "node a was lost")
+    assert read_fence(refused[0]) == 1
