@@ -313,7 +313,10 @@ class Shim:
         if self.word is None and not stopped:
             starved = _oom_kills() > self._oom_kills
             ranks = self.world_size
-            error = outcome.first_error(self.paths, self.incarnation, ranks, bad, starved)
+            spans_nodes = self.spec.span is not None
+            error = outcome.first_error(
+                self.paths, self.incarnation, ranks, bad, starved, spans_nodes=spans_nodes
+            )
             if error is None and self.launch_error is not None:
                 error = RankError(self.launch_error)
         record = outcome.verdict(word=self.word, asked_to_stop=stopped, codes=codes, error=error)
