@@ -132,7 +132,7 @@ RECIPE = together(
     _DEVICES,
     argument(
         "--cluster ADDRESS",
-        "the nodes of a cluster: auto or HOST:PORT (Ray), local:2, local:1@HOST",
+        "the nodes of a cluster: auto or HOST:PORT (Ray), ssh:A,B, slurm, local:2, local:1@HOST",
     ),
     argument("--policy P", "another policy than the recipe's"),
     argument("--seed N", "seed of the configurations and of training"),

@@ -12,6 +12,7 @@ state; those that run go on.
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import zlib
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpusched.errors import GpuschedError
 from gpusched.protocol.lines import BadFrame
 
 T = TypeVar("T")
@@ -34,6 +36,20 @@ def private_folder(path: Path) -> Path:
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
     return path
+
+
+def own_folder(base: Path, shared: Path, name: str) -> Path:
+    """Return a folder below ``base`` for what this machine alone has of a shared one, made 0700.
+
+    Raises GpuschedError where ``base`` or the folder belongs to another user.
+    """
+    digest = hashlib.sha256(f"{shared}\0{name}".encode()).hexdigest()[:16]
+    own = private_folder(base / f"{name}-{digest}")
+    for folder in (base, own):
+        found = folder.lstat()
+        if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
+            raise GpuschedError(f"{folder} belongs to somebody else, or others may write there")
+    return own
 
 
 def write_durably(path: Path, data: bytes) -> None:

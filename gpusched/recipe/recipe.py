@@ -151,8 +151,8 @@ class Recipe:
         reader=values.devices,
     )
     cluster: str | None = key(
-        "The cluster whose nodes the trials run on: auto or HOST:PORT (Ray), local:2 (nodes of this machine); by "
-        "default this machine alone.",
+        "The cluster whose nodes the trials run on: auto or HOST:PORT (Ray), ssh:A,B, slurm (the "
+        "allocation of this process), local:2 (nodes of this machine); by default this machine alone.",
         None,
         older=None,
     )

@@ -3,7 +3,8 @@
     local:2        two nodes of this machine, of CPU slots that share its cores
     local:2x4      the same, of four slots each
     local:1@HOST   a node of this machine; the daemon listens at this address of it, where others may join by hand
-    HOST:PORT      a Ray cluster (``ray.py``, imported where it is asked for); auto: the one of this machine
+    ssh:A,B        hosts by ssh; slurm, slurm:JOB: an allocation (``hosts.py``)
+    HOST:PORT      a Ray cluster (``ray.py``); auto: the one of this machine
 
 No word of a bootstrap proves that a process has ended: a node is lost when its own line is silent.
 """
@@ -68,36 +69,44 @@ def bootstrap_for(address: str, shared: Path, *, insecure: bool = False) -> Boot
 
     Raises InputError for an address of no known form, GpuschedError where the cluster cannot be used.
     """
+    kind, _, rest = address.partition(":")
     if found := _LOCAL.fullmatch(address):
-        nodes = int(found[1])
+        nodes, host = int(found[1]), found[3] or "127.0.0.1"
         cpus = int(found[2]) if found[2] else max(1, len(os.sched_getaffinity(0)) // nodes)
-        return LocalBootstrap(nodes, cpus, shared, found[3] or "127.0.0.1")
-    if address.startswith("local"):
+        return LocalBootstrap(
+            [NodeOffer(f"node{n}", host, f"cpu:{cpus}") for n in range(nodes)], shared
+        )
+    if kind == "local":
         raise InputError(
             f"cluster: {address!r}: write local:2 for two nodes of this machine, local:2x4 for four slots"
         )
+    if kind in ("ssh", "slurm"):
+        from gpusched.executors.cluster.hosts import SlurmBootstrap, SshBootstrap
+
+        return SshBootstrap(rest, shared) if kind == "ssh" else SlurmBootstrap(rest, shared)
     from gpusched.executors.cluster.ray import RayBootstrap
 
     return RayBootstrap(address, shared, insecure=insecure)
 
 
 class LocalBootstrap:
-    """``nodes`` processes of this machine, each with ``cpus`` slots; ``host``: an address of this machine."""
+    """Nodes as processes of this machine, each with a log in the shared folder."""
 
-    def __init__(self, nodes: int, cpus: int, shared: Path, host: str = "127.0.0.1") -> None:
-        self._offers = [NodeOffer(f"node{n}", host, f"cpu:{cpus}") for n in range(nodes)]
+    def __init__(self, offers: list[NodeOffer], shared: Path) -> None:
+        self._offers = offers
         self._logs = shared / "cluster"
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
 
     def nodes(self) -> list[NodeOffer]:
         return self._offers
 
     def start(self, name: str, argv: list[str], env: dict[str, str]) -> None:
-        self._started = [process for process in self._started if process.poll() is None]
+        if name in self._started and self._started[name].poll() is None:
+            return
         log = private_folder(self._logs) / f"{name}.log"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         with os.fdopen(os.open(log, flags, 0o600), "ab") as out:
-            process = subprocess.Popen(
+            self._started[name] = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -106,15 +115,15 @@ class LocalBootstrap:
                 cwd="/",
                 start_new_session=True,
             )
-        self._started.append(process)
 
     def interrupt(self) -> None:
         """Do nothing: no call takes long."""
 
     def close(self) -> None:
-        for process in self._started:
-            try:
-                process.wait(_PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        for process in self._started.values():
+            for end in (process.terminate, process.kill):
+                try:
+                    process.wait(_PATIENCE_S)
+                except subprocess.TimeoutExpired:
+                    end()
+            process.wait()

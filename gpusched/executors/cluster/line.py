@@ -8,7 +8,6 @@ there says where the newest daemon listens: nodes dial, the daemon never does.
 from __future__ import annotations
 
 import datetime
-import hashlib
 import json
 import os
 import socket
@@ -22,7 +21,7 @@ import psutil
 
 from gpusched.errors import GpuschedError
 from gpusched.executors.hub import Hub
-from gpusched.folder.files import private_folder, read_json, write_durably
+from gpusched.folder.files import own_folder, private_folder, read_json, write_durably
 from gpusched.protocol.lines import Decode
 
 DIAL_LIMIT_S = 5.0
@@ -211,11 +210,4 @@ def home_of(shared: Path, name: str) -> Path:
 
     Raises GpuschedError where it belongs to another user.
     """
-    digest = hashlib.sha256(f"{shared}\0{name}".encode()).hexdigest()[:16]
-    home = Path(tempfile.gettempdir()) / f"gpusched-{os.getuid()}" / f"{name}-{digest}"
-    private_folder(home)
-    for folder in (home.parent, home):
-        found = folder.lstat()
-        if found.st_uid != os.getuid() or found.st_mode & 0o077 or folder.is_symlink():
-            raise GpuschedError(f"{folder} belongs to somebody else, or others may write there")
-    return home
+    return own_folder(Path(tempfile.gettempdir()) / f"gpusched-{os.getuid()}", shared, name)

@@ -83,7 +83,9 @@ class Members:
         self._complaints: set[str] = set()
         self._helper = helper or ThreadPoolExecutor(1, "gpusched-bootstrap")
         #: Calls of the bootstrap, in order, and takers of their results.
-        self._calls: deque[tuple[Future[Any], Callable[[Any], None]]] = deque()
+        self._calls: deque[tuple[Future[Any], Callable[[Any], None], Callable[[str], None]]] = (
+            deque()
+        )
         self._listener: Listener | None = None
         self._beat_at = 0.0
 
@@ -93,7 +95,8 @@ class Members:
         self._offers = offers = {offer.name: offer for offer in self._bootstrap.nodes()}
         if not offers:
             raise DeviceError("the cluster has no node that could be used")
-        host = interface_towards(next(iter(offers.values())).address)
+        own = [interface_towards(offer.address) for offer in offers.values()]
+        host = next((one for one in own if not one.startswith("127.")), own[0])
         self._setting.hub.register(frames.NodeHello, self._hello)
         self._listener = Listener(self._keys, host, self._setting.hub, frames.from_stranger)
         self._take_results()
@@ -167,7 +170,7 @@ class Members:
         self.stop_listening()
         say_over(self._keys)
         self._helper.shutdown(wait=False, cancel_futures=True)
-        if not all(called.done() for called, _ in self._calls):
+        if not all(called.done() for called, *_ in self._calls):
             self._bootstrap.interrupt()
         self._helper.shutdown(wait=True)
         self._bootstrap.close()
@@ -182,11 +185,22 @@ class Members:
         words = [sys.executable, "-m", "gpusched", "node", "--join", str(self._root)]
         words += ["--name", name, "--devices", offer.devices]
         environment = {"PYTHONPATH": str(Path(gpusched.__file__).parent.parent)}
-        self._call(partial(self._bootstrap.start, name, words, environment), lambda _nothing: None)
+        start = partial(self._bootstrap.start, name, words, environment)
+        self._call(start, lambda _nothing: None, partial(self._not_started, self.node(name)))
+
+    def _not_started(self, node: Node, why: str) -> None:
+        self.complain(f"node {node.name} cannot be started: {why}")
+        if node.peer is None:
+            node.why_not = why
 
     def _look(self) -> None:
         """Ask which nodes there are, and have those started that have no line: they are new, or they are back."""
-        self._call(self._bootstrap.nodes, self._offered)
+        if not self._calls:  # a node that is down may keep each call waiting for longer than the time between two looks
+            self._call(
+                self._bootstrap.nodes,
+                self._offered,
+                lambda why: self.complain(f"the cluster: {why}"),
+            )
         self._timers.after(self._look_every_s, self._look)
 
     def _offered(self, offers: list[NodeOffer]) -> None:
@@ -195,18 +209,19 @@ class Members:
             if self.node(name).peer is None:
                 self._start(name)
 
-    def _call(self, call: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        self._calls.append((self._helper.submit(call), then))
+    def _call(
+        self, call: Callable[[], Any], then: Callable[[Any], None], fail: Callable[[str], None]
+    ) -> None:
+        self._calls.append((self._helper.submit(call), then, fail))
 
     def _take_results(self) -> None:
         self._timers.after(BEAT_S, self._take_results)
         while self._calls and self._calls[0][0].done():
-            called, then = self._calls.popleft()
-            problem = called.exception()
-            if problem is None:
+            called, then, fail = self._calls.popleft()
+            if (problem := called.exception()) is None:
                 then(called.result())
             else:
-                self.complain(f"the cluster: {problem}")
+                fail(str(problem))
 
     def complain(self, text: str) -> None:
         """Say something once."""

@@ -193,7 +193,7 @@ class Bed:
     def close(self) -> None:
         self.executor.close()
         self.hub.close()
-        for node in ("node0", "node1"):
+        for node in self.executor.members.nodes:
             self.signal(self.all_pids(node), signal.SIGKILL)
             shutil.rmtree(self.home(node), ignore_errors=True)
         for executor in self._crashed:
