@@ -38,6 +38,7 @@ from gpusched.executors import base as executors
 from gpusched.executors.hub import Hub
 from gpusched.folder.lock import Epoch, Lock
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.home import Home
 from gpusched.journal.log import Journal
 from gpusched.loggers.children import Loggers
 from gpusched.recipe.env import filled_in, read_source
@@ -78,6 +79,7 @@ class Daemon:
         self.experiment = self.assembled.experiment
         self._began = Beginning.from_json(json.loads(paths.began.read_bytes()))
         self._salvaged = False
+        self._home = Home(paths.journal, is_wanted=recipe.cluster is not None)
         if resuming:
             journal: Journal | None = self._replay(salvage)
         else:
@@ -104,9 +106,7 @@ class Daemon:
         )
         self.people = People(self.assembled, self.executor, self.hub, self.clock, self._warnings)
         # The warm server imports torch by now: what syncs to disk comes after it.
-        self.journal = journal or Journal.create(
-            paths.journal, {"epoch": self.epoch.number, "checksums": checksums(paths)}
-        )
+        self.journal = journal or self._begin()
         self._helpers = make_helpers(recipe)
         source = read_source(paths.source)
         folder = source.parent if source is not None else paths.root
@@ -123,8 +123,17 @@ class Daemon:
 
     # ------------------------------------------------------------ beginning
 
+    def _begin(self) -> Journal:
+        self._home.move_in()
+        meta = {"epoch": self.epoch.number, "checksums": checksums(self.paths)}
+        return Journal.create(self.paths.journal, meta)
+
     def _replay(self, salvage: bool) -> Journal:
         """The journal of an experiment that is to go on. Raises InputError if it is over."""
+        if salvage and self._home.take_over():
+            print("salvage: its home is not on this machine, so the journal is the last copy of it")
+            self._salvaged = True
+        self._home.move_in()
         journal = Journal.open(self.paths.journal)
         self.epoch = Epoch(self.paths.root, int(journal.meta.get("epoch", 1)))
         journal.set_epoch(self.epoch.number)
@@ -275,8 +284,9 @@ class Daemon:
         self.hub.close()
         self.journal.close()
         self._loggers.finish()
+        self._home.move_out()
         self._report(view)
-        for complaint in self._loggers.complaints:
+        for complaint in (*self._loggers.complaints, *self._home.complaints):
             print(complaint, flush=True)
 
     def _report(self, view: dict[str, Any]) -> None:
@@ -309,13 +319,14 @@ class Daemon:
         self._notes.append(text)
 
     def _look_around(self) -> None:
-        """Now and then: has another daemon taken over (raises Fenced)? what went wrong with forecasts?"""
+        """Now and then: has another daemon taken over (raises Fenced)? what went wrong beside the loop?"""
         now = self.clock()
         if now < self._next_look_at:
             return
         self._next_look_at = now + FENCE_EVERY_S
         self.epoch.check()
         self._loggers.look()
-        for helper in (*self._helpers.values(), self._loggers):
+        self._home.look()
+        for helper in (*self._helpers.values(), self._loggers, self._home):
             while helper.complaints:
                 self._say(helper.complaints.popleft())

@@ -28,6 +28,7 @@ from gpusched.driver.clock import Beginning
 from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.best import give_back, keep_best
 from gpusched.folder.files import sync, write_durably
+from gpusched.folder.lock import write_fence
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import Hunt
 from gpusched.text import count
@@ -87,6 +88,10 @@ def forget_the_unknown(state: State, paths: ExperimentPaths) -> Unknown:
         trial, trial_paths = state.trials.get(number), paths.trial(number)
         known = trial.incarnation if trial is not None else 0
         newer = [n for n in trial_paths.incarnations if n > known]
+        if (
+            newer and trial_paths.fence.exists()
+        ):  # of a cluster: nodes may have what this machine has not
+            write_fence(trial_paths.fence, newer[-1])
         for incarnation in newer:
             found.killed += _end(Hunt(paths, number, incarnation), number)
         if trial is None:

@@ -18,6 +18,7 @@ from typing import Any
 
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.find import has_daemon
+from gpusched.folder.lock import holder_elsewhere
 from gpusched.folder.paths import ExperimentPaths, socket_address
 from gpusched.protocol import Ask, ClientHello, Done, Lines, Refused, Shown
 from gpusched.protocol.lines import ANSWER_FRAME_BYTES, BadFrame, Inbox, encode, to_client
@@ -43,7 +44,10 @@ class Client:
 
     @classmethod
     def connect(cls, path: Path, timeout_s: float | None = None) -> Client | None:
-        """Connect to the socket at ``path``; None if nobody answers there. ``timeout_s``: not ``PATIENCE_S``."""
+        """Connect to the socket at ``path``; None if nobody answers there. ``timeout_s``: not ``PATIENCE_S``.
+
+        Raises InputError where the daemon runs on another machine: no socket reaches further than its own.
+        """
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         connection.settimeout(PATIENCE_S if timeout_s is None else timeout_s)
         try:
@@ -52,6 +56,10 @@ class Client:
             connection.sendall(encode(ClientHello()))
         except OSError:
             connection.close()
+            if host := holder_elsewhere(path.with_name("lock")):
+                raise InputError(
+                    f"{path.parent.name}: its daemon runs on {host}; run this command there"
+                ) from None
             return None
         return cls(connection)
 

@@ -25,6 +25,7 @@ from gpusched.driver.clock import Beginning
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.files import write_durably
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.home import Home
 from gpusched.recipe import env as config_env
 from gpusched.recipe.recipe import Recipe
 
@@ -170,4 +171,5 @@ def _hidden_values(paths: ExperimentPaths, recipe: Recipe | None) -> dict[str, s
 
 def discard(paths: ExperimentPaths) -> None:
     """Remove the folder of an experiment that never began."""
+    Home(paths.journal, is_wanted=False).remove()
     shutil.rmtree(paths.root, ignore_errors=True)

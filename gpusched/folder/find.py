@@ -31,7 +31,8 @@ def experiments(runs: Path) -> list[ExperimentPaths]:
     """List all experiments in a folder, the oldest first."""
     if not runs.is_dir():
         return []
-    found = [ExperimentPaths(p.resolve()) for p in runs.iterdir() if (p / "journal.db").is_file()]
+    found = [ExperimentPaths(path.resolve()) for path in runs.iterdir()]
+    found = [paths for paths in found if paths.is_experiment]
     return sorted(found, key=lambda paths: (paths.resolved_time, paths.root.name))
 
 
@@ -44,7 +45,7 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
     """
     wanted = experiment or "last"
     folder = Path(wanted)
-    if (folder / "journal.db").exists():
+    if ExperimentPaths(folder).is_experiment:
         return ExperimentPaths(folder.resolve())
     known = experiments(runs)
     if wanted == "last":

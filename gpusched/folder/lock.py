@@ -16,13 +16,14 @@ import errno
 import fcntl
 import json
 import os
+import socket
 import time
 from contextlib import suppress
 from pathlib import Path
 
 from gpusched import failpoints
 from gpusched.errors import Fenced, GpuschedError, InputError
-from gpusched.folder.files import write_durably
+from gpusched.folder.files import read_json, write_durably
 
 _PROBES_END_S = 0.5
 """Time for which ``take`` tries again: a probe (``is_locked``) shares the lock for an instant."""
@@ -48,7 +49,9 @@ class Lock:
                     f"{path.parent.name} has a daemon already ({holder}); 'gpusched watch {path.parent.name}' shows it"
                 )
             time.sleep(_RETRY_S)
-        text = json.dumps({"pid": os.getpid(), "since": time.strftime("%F %T")})
+        text = json.dumps(
+            {"pid": os.getpid(), "since": time.strftime("%F %T"), "host": socket.gethostname()}
+        )
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, text.encode(), 0)
         return cls(descriptor)
@@ -70,6 +73,12 @@ def is_locked(path: Path) -> bool:
         os.close(descriptor)
 
 
+def holder_elsewhere(path: Path) -> str:
+    """Return the name of another machine whose process has taken the lock; empty for none, and for this machine."""
+    host = str((read_json(path) or {}).get("host", ""))
+    return host if host != socket.gethostname() and is_locked(path) else ""
+
+
 def _lock(descriptor: int, kind: int) -> bool:
     """Take the lock without waiting; False where another descriptor's lock excludes it."""
     try:
@@ -82,7 +91,8 @@ def _lock(descriptor: int, kind: int) -> bool:
 def _holder(descriptor: int) -> str:
     try:
         found = json.loads(os.pread(descriptor, 4096, 0))
-        return f"pid {found['pid']}, since {found['since']}"
+        host = f" on {found['host']}" if found.get("host") else ""
+        return f"pid {found['pid']}{host}, since {found['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "its pid is not known"
 

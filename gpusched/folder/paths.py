@@ -175,7 +175,7 @@ class ExperimentPaths:
 
     @property
     def is_experiment(self) -> bool:
-        return self.journal.exists()
+        return self.journal.is_file() or self.journal.is_symlink()
 
 
 @contextmanager

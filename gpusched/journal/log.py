@@ -24,10 +24,11 @@ from typing import Any
 from gpusched import failpoints
 from gpusched.core.decisions import Command
 from gpusched.core.events import Event
-from gpusched.errors import DamagedState, Fenced
+from gpusched.errors import Fenced
 from gpusched.folder.files import is_full, sync
 from gpusched.journal import rows
 from gpusched.journal.damage import Mark, damaged, explained, finish_salvage, replace_journal
+from gpusched.journal.home import require_journal
 from gpusched.journal.rows import (
     Entry,
     Row,
@@ -81,6 +82,9 @@ class Journal:
 
         Raises InputError if there is one already, or if the folder cannot be written.
         """
+        path = (
+            path.resolve()
+        )  # not beside a link, but beside the file: the log, the mark, a salvage
         journal = cls(create(path, meta), path, is_new=True)
         journal._epoch = meta.get("epoch")
         sync(path.parent)
@@ -90,9 +94,9 @@ class Journal:
     @classmethod
     def open(cls, path: Path) -> Journal:
         """Open an existing journal. Raises DamagedState if the file is none, damaged, or newer."""
+        link, path = path, path.resolve()
         finish_salvage(path)
-        if not path.is_file():
-            raise DamagedState(f"{path}: no journal is here, so this folder is not an experiment")
+        require_journal(link)
         with explained(path):
             connection = connect(path)
             try:

@@ -25,6 +25,7 @@ from gpusched.core.decisions import COMMAND_TYPES, Command
 from gpusched.core.events import EVENT_TYPES, Event
 from gpusched.errors import DamagedState, InputError, NewerFormat
 from gpusched.journal.damage import damaged, explained
+from gpusched.journal.home import require_journal
 from gpusched.protocol import Report
 
 FORMAT = 8
@@ -126,8 +127,7 @@ def read_meta(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
-    if not path.is_file():
-        raise DamagedState(f"{path}: no journal is here, so this folder is not an experiment")
+    require_journal(path)
     with explained(path):
         quoted = str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
         connection = sqlite3.connect(f"file:{quoted}?mode=ro", uri=True, timeout=_LOCK_TIMEOUT_S)

@@ -7,6 +7,7 @@ from pathlib import Path
 from gpusched.core.events import DeviceQuarantined
 from gpusched.daemon import resuming
 from gpusched.devices.base import Device
+from gpusched.folder.lock import read_fence, write_fence
 from gpusched.folder.paths import ExperimentPaths
 from tests.core import stages
 
@@ -51,8 +52,10 @@ def folders(root: Path, trials: dict[int, list[int]]) -> ExperimentPaths:
 def test_after_a_salvage_unknown_trials_are_put_aside_and_numbers_skipped(tmp_path: Path) -> None:
     script = stages.running()  # knows trial 0, incarnation 1
     paths = folders(tmp_path, {0: [1, 2, 3], 1: [1], 7: [1, 2]})
+    write_fence(paths.trial(0).fence, 0)
     found = resuming.forget_the_unknown(script.state, paths)
     assert (found.launched, found.aside, found.killed) == ({0: 3}, [1, 7], 0)
+    assert read_fence(paths.trial(0).fence) == 3, "a node of a cluster may have them"
     names = sorted(folder.name for folder in paths.trials.iterdir())
     assert names == ["0000", "0001.salvaged-1", "0007.salvaged-1"]
     folders(tmp_path, {1: [1]})

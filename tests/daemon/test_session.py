@@ -15,7 +15,8 @@ import pytest
 from gpusched.cli import attach
 from gpusched.daemon import session
 from gpusched.daemon.session import Client
-from gpusched.errors import GpuschedError
+from gpusched.errors import GpuschedError, InputError
+from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths
 
 
@@ -88,6 +89,20 @@ def test_a_daemon_that_listens_and_says_nothing_is_an_error_of_its_own(
             asked()
     assert attach.Interrupts(paths)().startswith("stopping"), "it is sent, and read in time"
     os.close(lock)
+
+
+def test_a_daemon_of_another_machine_is_named(
+    paths: ExperimentPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked used to wait for half a minute, and was told that it is not running."""
+    with monkeypatch.context() as there:
+        there.setattr(socket, "gethostname", lambda: "first")
+        lock = Lock.take(paths.lock)
+    for asked in (lambda: session.view(paths), lambda: session.ask(paths, "stop")):
+        with pytest.raises(InputError, match=r"^search-1: its daemon runs on first; run this"):
+            asked()
+    lock.release()
+    assert Client.connect(paths.socket) is None
 
 
 def test_nobody_there_is_no_client(paths: ExperimentPaths) -> None:

@@ -29,8 +29,9 @@ def test_more_atoms_than_the_largest_node_has_are_refused_and_the_nodes_let_go(
 
 
 def test_a_trial_that_spans_two_nodes_outlives_a_killed_daemon(sandbox: Sandbox) -> None:
-    """Neither step is trained twice, and no rank is started again."""
+    """Neither step is trained twice, and no rank is started again; the journal is on the daemon's own disk."""
     (disk := sandbox.root / "tmp").mkdir()
+    own = {"TMPDIR": str(disk), "GPUSCHED_JOURNALS": str(disk)}
     steps = 100
     recipe = sandbox.recipe(
         "good.py",
@@ -43,12 +44,16 @@ def test_a_trial_that_spans_two_nodes_outlives_a_killed_daemon(sandbox: Sandbox)
         space={"x": {"uniform": [0, 1]}, "step_s": {"uniform": [0, 1]}},
     )
     command = ("run", recipe, "--cluster", "local:2x2", "--detach")
-    begun = sandbox.gpusched(*command, TMPDIR=str(disk))
+    begun = sandbox.gpusched(*command, **own)
     assert begun.code == 0, begun.text
+    journal = sandbox.paths.journal
+    assert journal.resolve().is_relative_to(disk)
+    assert not [*sandbox.experiment.glob("journal.db-[ws]*")]
     sandbox.wait_for(lambda view: view["trials"] and view["trials"][0]["step"] >= 5)
     sandbox.kill_daemon()
-    resumed = sandbox.gpusched("resume", TMPDIR=str(disk))
+    resumed = sandbox.gpusched("resume", **own)
     assert resumed.code == 0, resumed.text
+    assert not journal.is_symlink(), "the search is over"
     trial = sandbox.paths.trial(0)
     rows = [json.loads(line) for line in trial.reports.read_text().splitlines()]
     assert [(row["i"], row["k"]) for row in rows] == [(1, k) for k in range(1, steps + 1)]

@@ -153,6 +153,6 @@ def test_a_daemon_that_starts_does_not_take_an_observer_for_another(paths: Exper
 
 def test_a_second_daemon_is_refused_soon_and_told_of_the_first(paths: ExperimentPaths) -> None:
     lock = Lock.take(paths.lock)
-    with pytest.raises(InputError, match=f"has a daemon already .pid {os.getpid()}"):
+    with pytest.raises(InputError, match=f"has a daemon already .pid {os.getpid()} on "):
         Lock.take(paths.lock)
     lock.release()

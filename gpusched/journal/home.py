@@ -1,0 +1,174 @@
+"""The home of a journal on a disk of the daemon's machine, where its experiment lies on a network file system.
+
+SQLite's write-ahead log needs locks and shared memory that a network file system does not give. So ``journal.db`` is a
+link into the home while the search goes on, and a copy beside the link is renewed every few seconds. At the end the
+copy takes the place of the link: an experiment that is over is whole in its folder, for every machine.
+
+Another machine does not have the home. A resume there is refused, and a salvage goes on from the copy.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sqlite3
+import threading
+import time
+from collections import deque
+from contextlib import closing
+from pathlib import Path
+
+from gpusched.errors import DamagedState, InputError
+from gpusched.folder.files import own_folder, sync, write_durably
+from gpusched.journal.damage import explained
+
+VARIABLE = "GPUSCHED_JOURNALS"
+"""Folder for homes; where it is set, the journal of every search on a cluster has one."""
+COPY_EVERY_S = 10.0
+COPY_SHARE = 20
+"""A copy that took long is followed by a pause of so many times its length."""
+_OWN_TOO = {"tmpfs", "ramfs", "overlay"}
+"""File systems of one machine that have no disk of their own."""
+
+
+class Home:
+    """The home of the journal that is found at ``link``. ``is_wanted``: other machines use the folder as well."""
+
+    def __init__(self, link: Path, *, is_wanted: bool) -> None:
+        self._link = link
+        self._copy = _copy_of(link)
+        self._is_wanted = is_wanted and (VARIABLE in os.environ or not is_on_own_disk(link.parent))
+        self._copying: threading.Thread | None = None
+        self._copy_at_s = 0.0
+        self._is_copy_old = False
+        self.complaints: deque[str] = deque()
+
+    def move_in(self) -> None:
+        """Have the journal in a home from here on, if one is wanted. Raises InputError where another machine has it."""
+        if _home_of(self._link) is not None:
+            require_journal(self._link)
+        elif self._is_wanted:
+            self._settle(self._link if self._link.exists() else None)
+
+    def take_over(self) -> bool:
+        """Go on from the copy where the home is not on this machine; False where the journal is here."""
+        if _home_of(self._link) is None or self._link.exists():
+            return False
+        if not self._copy.exists():
+            require_journal(self._link)
+        self._settle(self._copy)
+        return True
+
+    def _settle(self, source: Path | None) -> None:
+        """Make a home here, with what is in ``source``, and have the link lead to it. Raises GpuschedError."""
+        base = Path(os.environ.get(VARIABLE) or "/var/tmp") / f"gpusched-{os.getuid()}"
+        experiment = self._link.parent
+        aside = self._link.with_name(f".{self._link.name}.link")
+        try:
+            folder = own_folder(base, experiment, f"{socket.gethostname()}:{experiment.name}")
+            journal = folder / self._link.name
+            for left in folder.iterdir():
+                left.unlink()
+            if source is not None:
+                with explained(source):
+                    _backup(source, journal)
+                write_durably(self._copy, journal.read_bytes())
+            aside.unlink(missing_ok=True)
+            aside.symlink_to(journal)
+            aside.replace(self._link)
+            sync(experiment)
+        except OSError as error:
+            raise InputError(
+                f"{error.filename or base}: the journal cannot be kept there ({error.strerror}); name a folder on a "
+                f"disk of this machine with {VARIABLE}"
+            ) from None
+
+    def look(self) -> None:
+        """Renew the copy, if it is time to, beside the loop."""
+        is_busy = self._copying is not None and self._copying.is_alive()
+        if _home_of(self._link) is None or is_busy or time.monotonic() < self._copy_at_s:
+            return
+        self._copying = threading.Thread(target=self._renew, name="gpusched-copy", daemon=True)
+        self._copying.start()
+
+    def _renew(self) -> bool:
+        began_s = time.monotonic()
+        try:
+            journal = self._link.resolve()
+            whole = journal.with_name("copy")
+            _backup(journal, whole)
+            write_durably(self._copy, whole.read_bytes())
+            self._is_copy_old = False
+        except (OSError, sqlite3.Error) as error:
+            if not self._is_copy_old:
+                self.complaints.append(f"{self._copy}: no newer copy can be written: {error}")
+            self._is_copy_old = True
+        now_s = time.monotonic()
+        self._copy_at_s = now_s + max(COPY_EVERY_S, COPY_SHARE * (now_s - began_s))
+        return not self._is_copy_old
+
+    def move_out(self) -> None:
+        """Bring the journal, which is closed, back into the experiment's folder; where that fails it stays at home."""
+        home = _home_of(self._link)
+        if self._copying is not None:
+            self._copying.join()
+        if home is not None and self._renew():
+            self._copy.replace(self._link)
+            sync(self._link.parent)
+            shutil.rmtree(home, ignore_errors=True)
+
+    def remove(self) -> None:
+        """Remove the home of an experiment that is removed."""
+        if (home := _home_of(self._link)) is not None:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def require_journal(path: Path) -> None:
+    """Raise DamagedState where no journal is at ``path``, InputError where its home is not on this machine."""
+    if path.is_file():
+        return
+    home = _home_of(path)
+    if home is None:
+        raise DamagedState(f"{path}: no journal is here, so this folder is not an experiment")
+    name, host, copy = path.parent.name, home.name.partition(":")[0], _copy_of(path)
+    otherwise = "If that disk is lost, so is the search"
+    if copy.exists():
+        when = time.strftime("%F %T", time.localtime(copy.stat().st_mtime))
+        salvage = f"'gpusched resume {name} --salvage' goes on here from the copy of {when}"
+        otherwise = f"If that disk is lost, {salvage}"
+    raise InputError(
+        f"{name}: its journal is on a disk of {host} ({home}): run this command there. {otherwise}"
+    )
+
+
+def is_on_own_disk(folder: Path) -> bool:
+    """Whether a folder is on a disk of this machine, or in its memory; a file system that is not known is not."""
+    import psutil  # dear to import, and only clusters ask
+
+    kinds = {mount.mountpoint: mount.fstype for mount in psutil.disk_partitions(all=True)}
+    own = {mount.fstype for mount in psutil.disk_partitions(all=False)} | _OWN_TOO
+    place = folder.resolve()
+    found = (kinds[str(path)] for path in (place, *place.parents) if str(path) in kinds)
+    return next(found, "") in own
+
+
+def _home_of(link: Path) -> Path | None:
+    """Return the home that a link leads to, on whichever machine; None for a file, and for a link of somebody's own."""
+    if not link.is_symlink():
+        return None
+    home = link.readlink().parent
+    return home if home.parent.name == f"gpusched-{os.getuid()}" else None
+
+
+def _copy_of(journal: Path) -> Path:
+    return journal.with_name(f"{journal.name}-copy")
+
+
+def _backup(source: Path, target: Path) -> None:
+    """Write all of a journal, which may be written meanwhile, to one file on this machine's disk."""
+    target.unlink(missing_ok=True)
+    with closing(sqlite3.connect(source)) as journal, closing(sqlite3.connect(target)) as copy:
+        journal.backup(copy)
+        copy.execute("PRAGMA journal_mode=DELETE")  # the one file is all
+    sync(target)

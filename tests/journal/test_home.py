@@ -1,0 +1,183 @@
+"""The journal of a search whose folder other machines share: on a disk of the daemon's, a copy in the folder."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from gpusched.errors import DamagedState, InputError
+from gpusched.journal.home import Home, is_on_own_disk
+from gpusched.journal.log import Journal
+from tests.journal_samples import META, read, sample, write
+from tests.rig import wait_until
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The disk of this machine."""
+    monkeypatch.setenv("GPUSCHED_JOURNALS", str(tmp_path / "disk"))
+    return tmp_path / "disk"
+
+
+@pytest.fixture
+def link(tmp_path: Path, disk: Path) -> Path:
+    (tmp_path / "shared" / "digits").mkdir(parents=True)
+    return tmp_path / "shared" / "digits" / "journal.db"
+
+
+def moved_in(link: Path) -> Home:
+    home = Home(link, is_wanted=True)
+    home.move_in()
+    return home
+
+
+def copied(home: Home, link: Path) -> Path:
+    """Wait for a copy."""
+    copy = link.with_name("journal.db-copy")
+    home.look()
+    return wait_until(lambda: copy.exists() and copy)
+
+
+def test_only_a_copy_lies_in_the_shared_folder(link: Path, disk: Path) -> None:
+    """No log, no shared memory and no mark are there: the file system could not keep them right."""
+    home = moved_in(link)
+    entries = write(link, 20)
+    journal = Journal.open(link)
+    copy = copied(home, link)
+    assert {file.name for file in link.parent.iterdir()} == {link.name, copy.name}
+    assert link.resolve().is_relative_to(disk)
+    assert read(link) == read(copy) == entries
+    journal.close()
+    moved_in(link)
+    assert read(link) == entries
+
+
+def test_at_the_end_the_journal_is_a_file_of_its_folder_until_the_search_goes_on(
+    link: Path, disk: Path
+) -> None:
+    home = moved_in(link)
+    entries = write(link, 20)
+    home.move_out()
+    assert [file.name for file in link.parent.iterdir()] == [link.name]
+    assert not link.is_symlink()
+    assert not [file for file in disk.rglob("*") if file.is_file()]
+    assert read(link) == entries
+    moved_in(link)
+    assert link.is_symlink()
+    assert read(link) == entries
+    assert read(link.with_name("journal.db-copy")) == entries
+
+
+def test_a_salvage_takes_place_in_the_home(link: Path) -> None:
+    moved_in(link)
+    entries = write(link, 20)
+    journal = Journal.open(link)
+    journal.connection.execute("UPDATE events SET body = '{}' WHERE seq = 13")
+    with pytest.raises(DamagedState):
+        list(journal.entries())
+    assert journal.drop_after_last_good() == 8
+    journal.append(*sample(2)[1])
+    journal.close()
+    assert read(link)[:12] == entries[:12]
+    assert link.is_symlink()
+    assert link.resolve().with_name("journal.db.damaged").exists()
+
+
+def test_another_machine_goes_on_from_the_copy_and_the_first_one_does_not(
+    link: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = moved_in(link)
+    entries = write(link, 20)
+    copied(home, link)
+    disk.rename(disk.with_name("disk of the first"))
+    monkeypatch.setattr(socket, "gethostname", lambda: "second")
+    first = link.readlink().parent.name.partition(":")[0]
+    assert first not in ("", "second")
+    for refused in (lambda: moved_in(link), lambda: Journal.open(link), lambda: read(link)):
+        with pytest.raises(InputError, match=rf"disk of {first} .*resume digits --salvage' goes"):
+            refused()
+    assert Home(link, is_wanted=True).take_over()
+    journal = Journal.open(link)
+    assert list(journal.entries()) == entries
+    journal.append(*sample(2)[1])
+    journal.close()
+    assert not Home(link, is_wanted=True).take_over(), "it is here now"
+
+    shutil.rmtree(disk)
+    disk.with_name("disk of the first").rename(disk)
+    monkeypatch.undo()
+    monkeypatch.setenv("GPUSCHED_JOURNALS", str(disk))
+    with pytest.raises(InputError, match="is on a disk of second"):
+        moved_in(link)
+
+
+def test_without_a_copy_nothing_can_be_salvaged(link: Path, disk: Path) -> None:
+    moved_in(link)
+    Journal.create(link, META).close()
+    shutil.rmtree(disk)
+    with pytest.raises(InputError, match="If that disk is lost, so is the search"):
+        Home(link, is_wanted=True).take_over()
+
+
+def test_a_folder_that_takes_no_copy_is_named_once_and_the_journal_stays_at_home(
+    link: Path,
+) -> None:
+    home = moved_in(link)
+    entries = write(link, 20)
+    link.with_name("journal.db-copy").mkdir()
+    home.look()
+    wait_until(lambda: home.complaints)
+    home.move_out()
+    (complaint,) = home.complaints
+    assert complaint.startswith(f"{link}-copy: no newer copy can be written: ")
+    assert link.is_symlink()
+    assert read(link) == entries
+
+
+def test_a_removed_experiment_leaves_no_home(link: Path, disk: Path) -> None:
+    home = moved_in(link)
+    Journal.create(link, META).close()
+    home.remove()
+    assert not [file for file in disk.rglob("*") if file.is_file()]
+
+
+@pytest.mark.parametrize("place", ["its own folder", "a link of the user's own"])
+def test_a_folder_of_this_machine_keeps_its_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.delenv("GPUSCHED_JOURNALS", raising=False)
+    path = tmp_path / "journal.db"
+    if place != "its own folder":
+        (tmp_path / "elsewhere").mkdir()
+        path.symlink_to(tmp_path / "elsewhere" / "journal.db")
+    home = moved_in(path)
+    entries = write(path, 5)
+    home.look()
+    home.move_out()
+    home.remove()
+    assert path.is_symlink() == (place != "its own folder")
+    assert read(path) == entries
+    assert not path.with_name("journal.db-copy").exists()
+
+
+@pytest.mark.parametrize(
+    ("folder", "is_own"),
+    [("/data/x", True), ("/mnt/nfs/x/y", False), ("/mnt/odd", False), ("/run/x", True)],
+)
+def test_a_file_system_that_is_not_known_to_be_of_this_machine_is_not(
+    monkeypatch: pytest.MonkeyPatch, folder: str, is_own: bool
+) -> None:
+    disks = {"/": "ext4", "/data": "xfs"}
+    others = {"/mnt/nfs": "nfs4", "/mnt/odd": "fuse.odd", "/run": "tmpfs"}
+
+    def partitions(*, all: bool) -> list[SimpleNamespace]:
+        known = {**disks, **others} if all else disks
+        return [SimpleNamespace(mountpoint=place, fstype=kind) for place, kind in known.items()]
+
+    monkeypatch.setattr(psutil, "disk_partitions", partitions)
+    assert is_on_own_disk(Path(folder)) == is_own
