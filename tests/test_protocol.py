@@ -31,7 +31,7 @@ SAMPLES: list[Frame] = [
     protocol.Waits(),
     protocol.Greeting(2),
     protocol.Answer(9, "yield"),
-    protocol.Answer(9, "continue", soon=True),
+    protocol.Answer(9, "continue"),
     protocol.Restore(),
     protocol.Restore(protocol.Handed(8, 77, 5, 6)),
     protocol.ShimHello(3, 1, 77, 12345),

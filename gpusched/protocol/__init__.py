@@ -125,11 +125,10 @@ class Greeting(Frame, tag="daemon"):
 
 
 class Answer(Frame, tag="answer"):
-    """The reply to a report. ``soon``: the trial is about to be asked to yield."""
+    """The reply to a report."""
 
     seq: Count
     go: Go
-    soon: bool = False
 
 
 class Restore(Frame, tag="restore"):

@@ -120,8 +120,6 @@ class Backing:
         code, said = self._group.share(Call.REPORT, GO.index(go), step)
         self._training.reported(int(said))
         self.leaving.scored(self._score(clean))
-        if self._channel is not None and self._channel.leaves_soon and self.saver is not None:
-            self.saver.make_room(lambda: self._training.size_bytes)
         return GO[int(code)]
 
     def _print(self, report: Report) -> Go:

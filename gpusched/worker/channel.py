@@ -68,8 +68,6 @@ class Channel:
         self._lock = threading.Lock()
         #: A thread waits for an answer on the socket; that thread alone may close it.
         self._is_awaited = False
-        #: Whether the daemon has said that this trial is to leave soon.
-        self.leaves_soon = False
         os.register_at_fork(after_in_child=self._forget)
 
     def connect(self) -> bool:
@@ -101,7 +99,6 @@ class Channel:
                 if isinstance(frame, Answer) and frame.seq == report.seq:
                     self._is_awaited = False
                     self._mute_pause_s = REPLY_WAIT_S
-                    self.leaves_soon = frame.soon
                     return frame.go
         return self._alone()
 

@@ -94,15 +94,6 @@ class Snapshot:
             self._map = mmap.mmap(self._file, self._end, mmap.MAP_SHARED, mmap.PROT_READ)
         return memoryview(self._map)
 
-    def make_room(self, size: int) -> None:
-        """Have ``size`` bytes of memory ready for the next snapshot; takes a while, and may be done beside training."""
-        try:
-            self._open()
-            if os.fstat(self._file).st_size < size:
-                os.posix_fallocate(self._file, 0, size)
-        except (OSError, MemoryError):
-            return  # the snapshot will find out
-
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         at = 0

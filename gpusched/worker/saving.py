@@ -40,7 +40,6 @@ from gpusched.worker.handover import Outbox, Snapshot, memory_name
 Where = tuple[int, int]
 """Steps reported, and iterations of ``trial.steps()`` finished."""
 
-_ROOM_WORTH_MAKING_BYTES = 8 << 20
 _NICE = 10
 
 SAVE_SHARE = 0.03
@@ -113,17 +112,6 @@ class Saver:
         facts = {"iteration": iteration, "world_size": ranks, "folder": bool(has_folder)}
         folder = self._folder / f"step-{step:08d}"
         return Checkpoint(folder, step, facts, _file_names(ranks) if has_state else ())
-
-    def make_room(self, size: Callable[[], int]) -> None:
-        """Have memory ready for a state of about ``size()`` bytes, beside training; once is enough."""
-        if self._store is None or self._snapshot.file >= 0:
-            return
-        wanted = size()
-        if wanted >= _ROOM_WORTH_MAKING_BYTES:
-            self.wait()
-            work = partial(self._snapshot.make_room, wanted)
-            self._writing = threading.Thread(target=work, name="gpusched-room")
-            self._writing.start()
 
     def save(
         self, where: Where, *, hand_over: bool = False, script_folder: Path | None = None

@@ -45,22 +45,6 @@ def refuse_stateless(name: str, value: object) -> None:
         )
 
 
-def size_bytes(value: Stateful) -> int:
-    """Return the size of the tensors of a tracked model or optimizer; 0 for other objects."""
-    if isinstance(value, nn.Module):
-        tensors = [*value.parameters(), *value.buffers()]
-    elif isinstance(value, torch.optim.Optimizer):
-        tensors = [
-            entry
-            for state in value.state.values()
-            for entry in state.values()
-            if isinstance(entry, torch.Tensor)
-        ]
-    else:
-        return 0
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
 def save_object(name: str, value: Stateful, others: Iterable[Any] = ()) -> Any:
     """Return the state of a tracked object; ``others`` are all that are tracked. All ranks call it.
 

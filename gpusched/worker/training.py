@@ -125,13 +125,6 @@ class Training:
             self._parameters = [each for model in models for each in model.parameters()]
         return sum(each._version for each in self._parameters)
 
-    @property
-    def size_bytes(self) -> int:
-        """About as much as a checkpoint will hold."""
-        from gpusched.worker import state
-
-        return sum(state.size_bytes(value) for value in self.tracked.values())
-
     def track(self, objects: dict[str, Any]) -> None:
         """Remember these, and put them back to where the checkpoint has them.
 

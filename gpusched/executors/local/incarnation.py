@@ -85,11 +85,10 @@ class Incarnation:
 
     def reply_to(self, seq: int) -> Answer:
         """Word the answer to a report: what was asked for, or to go on."""
-        trains_on = self.trains_on
-        if self.yields is not None and not trains_on:
+        if self.yields is not None and not self.trains_on:
             return Answer(seq, "yield" if self.saves else self.yields)
         saves, self.saves = self.saves, False
-        return Answer(seq, "save" if saves else "continue", soon=trains_on)
+        return Answer(seq, "save" if saves else "continue")
 
     def answer(self, seq: int) -> None:
         """Answer a report if rank 0 waits for it."""
