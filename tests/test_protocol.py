@@ -22,7 +22,7 @@ from gpusched.protocol import Frame, Report, lines
 from gpusched.protocol.lines import BadFrame, Inbox, encode
 
 SAMPLES: list[Frame] = [
-    protocol.RankHello(3, 1, 77),
+    protocol.RankHello(3, 1),
     Report(1, 9, 8, 0.5, {"accuracy": 0.5, "n": 3, "loss": "nan"}),
     Report(1, 9, 8),
     protocol.Saved(8, 0.25, 1000),
@@ -60,7 +60,7 @@ SAMPLES: list[Frame] = [
     protocol.Whole(),
     protocol.Launched(3, 1, 77, None),
     protocol.LaunchFailed(3, 1, "fork: no memory"),
-    protocol.ShimDied(3, 1, 77, 9, 2),
+    protocol.ShimDied(3, 1, 77, 9),
     protocol.Begin({"RANK": "0"}, "/out", "/err"),
     protocol.ClientHello(),
     protocol.Ask("deadline", add_s=60.0),

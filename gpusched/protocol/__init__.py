@@ -56,7 +56,6 @@ class RankHello(Frame, tag="rank"):
 
     trial: Count
     incarnation: Count
-    pid: Count
 
 
 class Report(
@@ -287,7 +286,6 @@ class ShimDied(Frame, tag="shim_died"):
     incarnation: Count
     pid: Count
     status: int
-    strays_killed: Count
 
 
 class Begin(Frame, tag="begin"):

@@ -8,8 +8,8 @@ Speaks with the daemon on the socket pair whose descriptor it is given (frames: 
   imports itself. Last, while nobody asks for anything, its memory goes into huge pages (``imports.py``).
 * ``--light``, for scripts that do not use torch: it is ready without torch, and imports the agent when a launch of
   several ranks is asked for, which have to agree through a process group.
-* It is a subreaper. A shim that dies before its tree is empty leaves its processes to this server, which kills them and
-  says how many there were.
+* It is a subreaper. A shim that dies before its tree is empty leaves its processes to this server, which kills them
+  before it says that the shim is dead.
 * It lives until the daemon's end is closed *and* the last shim is gone; after that end is closed it launches nothing.
 
 ``--cold``: the same without torch; shims then run ``torchrun`` as a process of its own.
@@ -85,7 +85,6 @@ class WarmServer:
         #: By shim: the shared memory that its trial may leave behind.
         self._segments: dict[int, Segments] = {}
         self._orphans: list[int] = []
-        self._strays = 0
         self._launches = 0
         self._bell, self._wake = socket.socketpair()
 
@@ -233,11 +232,7 @@ class WarmServer:
                 self._orphans.append(pid)
 
         reap_all(note)
-        if not self._dead:
-            return
-        strays = self._kill_strays()
-        self._strays += strays
-        if strays:
+        if not self._dead or self._kill_strays():
             return
         reap_all(note)
         for pid, status in self._dead.items():
@@ -245,10 +240,9 @@ class WarmServer:
             if status or self._orphans:
                 self._remove(segments)
             spec = self._shims.pop(pid)
-            self._say(ShimDied(spec.trial, spec.incarnation, pid, status, self._strays))
+            self._say(ShimDied(spec.trial, spec.incarnation, pid, status))
         self._dead.clear()
         self._orphans.clear()
-        self._strays = 0
 
     def _remove(self, segments: Segments) -> None:
         """Remove what a killed shim's tree left in shared memory."""

@@ -56,7 +56,7 @@ class Channel:
         """``leave``: without a daemon this file says that the trial is to save and leave (``runtime/link.py``)."""
         self._leave = leave
         self._folder = folder
-        self._hello = encode(RankHello(trial, incarnation, os.getpid()))
+        self._hello = encode(RankHello(trial, incarnation))
         self._socket: socket.socket | None = None
         self._inbox = Inbox(to_rank, is_lenient=True)
         self._pause_s = _FIRST_PAUSE_S

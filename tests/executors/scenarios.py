@@ -256,7 +256,6 @@ def speak_nonsense() -> None:
         "kind": "rank",
         "trial": int(os.environ["GPUSCHED_TRIAL"]),
         "incarnation": 1,
-        "pid": os.getpid(),
     }
     for frame in (hello, *HPARAMS["frames"]):
         line.sendall((frame if isinstance(frame, str) else json.dumps(frame)).encode() + b"\n")

@@ -121,7 +121,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 CLIENT = ClientHello()
-RANK = RankHello(1, 1, 1)
+RANK = RankHello(1, 1)
 SHIM = ShimHello(1, 1, 1, 1)
 
 
@@ -208,7 +208,7 @@ def test_frames_in_pieces_and_several_at_once(place: Place) -> None:
         b'{"kind":"waits","x":"\\ud800",' + b'"x":{' * 2000 + b"\n",
         b'{"kind":"saved","step":1,"save_s":"\\ud800","size_bytes":1}\n',
         b'{"kind":"saved","step":1,"save_s":NaN,"size_bytes":1,"x":"\\ud800"}\n',
-        *(b'{"kind":"rank","trial":1,"incarnation":1,"pid":1}\n', encode(Ask("view"))),
+        *(b'{"kind":"rank","trial":1,"incarnation":1}\n', encode(Ask("view"))),
         *(b'{"kind":"unheard of"}\n', b'{"kind":7}\n', b'{"kind":"waits","kind":"saved"}\n'),
     ],
 )

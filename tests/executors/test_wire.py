@@ -41,7 +41,7 @@ HOSTILE = [
     *("NaN", "Infinity", "-Infinity", "1e999", "1" * 400, "-" + "1" * 400, "1" * 5000, "1e308"),
     *("true", "null", '"7"', '"nan"', "[]", "{}", "-1", "0.5", str(2**53), str(2**64), "0"),
 ]
-HELLO = {"rank": RankHello(3, 1, 1), "shim": ShimHello(3, 1, 1, 5)}
+HELLO = {"rank": RankHello(3, 1), "shim": ShimHello(3, 1, 1, 5)}
 RECORD = Exit("failed", 3, 2, {"0": 1}, RankError("m", 0, "t", 1))
 
 

@@ -40,7 +40,7 @@ def test_hello_then_one_reply_a_report(bench: Bench, line: Channel) -> None:
         told = [line.report(report(n, accuracy=0.1 * n, loss="nan")) for n in range(1, 6)]
         assert told == ["continue", "save", "yield", "leave", "continue"]
         hello, first = fake.frames[:2]
-    assert hello == RankHello(7, 2, os.getpid())
+    assert hello == RankHello(7, 2)
     assert first == report(1, accuracy=0.1, loss="nan")
 
 
@@ -69,7 +69,7 @@ def test_a_daemon_that_comes_back_gets_the_next_report_and_only_that(
     with daemon(bench, at_step(save=4)) as fake:
         wait_until(line.connect, "the daemon to be found")
         assert line.report(report(4)) == "save"
-        assert fake.frames == [RankHello(7, 2, os.getpid()), report(4)]
+        assert fake.frames == [RankHello(7, 2), report(4)]
 
 
 def test_a_daemon_that_dies_while_we_wait(bench: Bench, line: Channel) -> None:
