@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 from gpusched.daemon import session
 from gpusched.folder.paths import ExperimentPaths
+from gpusched.journal.log import Journal
+from gpusched.journal.rows import Entry
 from gpusched.processes.identity import MARK, all_pids, identify, read_file, send_signal, start_time
 
 PATIENCE_S = 120.0
@@ -93,6 +95,14 @@ class Search:
 
     def log(self) -> str:
         return "".join(path.read_text() for path in self.runs.glob("*/daemon.log"))
+
+    def entries(self) -> list[Entry]:
+        """What the journal holds; only while no daemon lives."""
+        journal = Journal.open(self.paths.journal)
+        try:
+            return list(journal.entries())
+        finally:
+            journal.close()
 
     def view(self) -> Any:
         """What ``status --json`` prints, asked for in this process: half a second quicker."""

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -134,6 +135,22 @@ def test_watch_of_a_finished_experiment_says_how_it_ended(finished: Sandbox) -> 
     result = finished.call("watch")
     assert result.code == 0
     assert "best/checkpoint" in result.out
+
+
+def test_damaged_and_newer_journals(finished: Sandbox, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(finished.experiment, tmp_path / "copied"))
+    (copied / "final.json").unlink()
+    journal = copied / "journal.db"
+    good = journal.read_bytes()
+    for data, said in (
+        (good[: len(good) // 2], "--salvage"),
+        (good[:60] + (99).to_bytes(4, "big") + good[64:], "format 99"),
+        (b"not a database at all, but long enough to be looked at" * 100, ""),
+    ):
+        journal.write_bytes(data)
+        result = finished.call("status", copied)
+        assert result.code == 5
+        assert said in result.err
 
 
 def test_doctor_and_gpus_speak_plainly(finished: Sandbox) -> None:

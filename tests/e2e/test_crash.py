@@ -9,7 +9,12 @@ import signal
 import sqlite3
 from pathlib import Path
 
-from gpusched.core.events import CheckpointSaved, Suggested
+import psutil
+import pytest
+
+from gpusched.core.decisions import Kill
+from gpusched.core.events import CheckpointSaved, Suggested, UserAsked
+from gpusched.daemon.session import Client
 from gpusched.daemon.storage import checksums
 from gpusched.journal.log import Journal
 from tests.e2e.sandbox import PLENTY_S, Sandbox, told
@@ -43,10 +48,7 @@ def _reports(sandbox: Sandbox, trial: int) -> list[dict]:
 
 
 def _saves(sandbox: Sandbox) -> list[CheckpointSaved]:
-    """The commits that the journal knows; only while no daemon lives."""
-    journal = Journal.open(sandbox.paths.journal)
-    events = [entry.event for entry in journal.entries()]
-    journal.close()
+    events = [entry.event for entry in sandbox.entries()]
     return [event for event in events if isinstance(event, CheckpointSaved)]
 
 
@@ -156,28 +158,11 @@ def test_ctrl_c_three_times(sandbox: Sandbox) -> None:
 def test_folders_that_are_no_experiment(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for command in ("resume", "status", "best", "export", "report"):
-        refused = sandbox.gpusched(command, "./empty")
+        refused = sandbox.call(command, "./empty")
         assert refused.code == 2, refused.text
         assert "empty is not an experiment: no journal.db is in it" in refused.err
-    assert sandbox.gpusched("status").code == 2
-    assert sandbox.gpusched("status", "nonsense").code == 2
-
-
-def test_damaged_and_newer_journals(sandbox: Sandbox) -> None:
-    assert sandbox.gpusched("run", sandbox.recipe("good.py")).code == 0
-    journal = sandbox.experiment / "journal.db"
-    (sandbox.experiment / "final.json").unlink()
-    good = journal.read_bytes()
-    journal.write_bytes(good[: len(good) // 2])
-    result = sandbox.gpusched("status")
-    assert result.code == 5
-    assert "--salvage" in result.err
-    journal.write_bytes(good[:60] + (99).to_bytes(4, "big") + good[64:])
-    result = sandbox.gpusched("resume")
-    assert result.code == 5
-    assert "format 99" in result.err
-    journal.write_bytes(b"not a database at all, but long enough to be looked at" * 100)
-    assert sandbox.gpusched("status").code == 5
+    assert sandbox.call("status").code == 2
+    assert sandbox.call("status", "nonsense").code == 2
 
 
 def test_a_damaged_journal_is_refused_and_can_be_salvaged(sandbox: Sandbox) -> None:
@@ -212,9 +197,56 @@ def test_a_daemon_that_dies_around_a_suggestion_asks_again(sandbox: Sandbox) -> 
         sandbox.gpusched(*words, "--detach", GPUSCHED_FAILPOINT=point)
         wait_until(lambda: "interrupted" in sandbox.gpusched("ls").out, f"the death at {point}")
     assert sandbox.gpusched("resume").code == 0
-    journal = Journal.open(sandbox.paths.journal)
-    suggested = [entry.event for entry in journal.entries() if isinstance(entry.event, Suggested)]
-    journal.close()
+    suggested = [e.event for e in sandbox.entries() if isinstance(e.event, Suggested)]
     assert [event.n for event in suggested] == list(range(len(suggested)))
     trained = {trial["id"]: trial["hparams"]["x"] for trial in sandbox.view()["trials"]}
     assert trained == {n: n / 100 for n in range(5)}
+
+
+# ---------------------------------------------------------------- the order in which an end is asked for
+
+
+@pytest.fixture
+def training(sandbox: Sandbox) -> Sandbox:
+    """A search of one trial that does not leave by itself."""
+    recipe = sandbox.recipe("stubborn.py", max_trials=1, devices="cpu:1", grace="60s")
+    assert sandbox.gpusched("run", recipe, "--detach").code == 0
+    sandbox.wait_for(lambda view: view["trials"] and view["trials"][0]["step"] == 1)
+    return sandbox
+
+
+def ended(sandbox: Sandbox) -> list[tuple[str, list[float]]]:
+    """What was asked until the end, by the journal, and the grace of the kills that followed at once."""
+    wait_until(sandbox.paths.final_view.exists, "the end")
+    return [
+        (entry.event.verb, [c.grace_s for c in entry.commands if isinstance(c, Kill)])
+        for entry in sandbox.entries()
+        if isinstance(entry.event, UserAsked)
+    ]
+
+
+def client(sandbox: Sandbox) -> Client:
+    client = Client.connect(sandbox.paths.socket)
+    assert client is not None
+    return client
+
+
+def test_signals_and_requests_count_in_the_order_in_which_they_arrived(training: Sandbox) -> None:
+    daemon = psutil.Process(training.daemon())
+    with client(training) as line:
+        line.ask("view")  # the daemon has taken the connection: a later request is read in one turn
+        daemon.suspend()
+        wait_until(lambda: daemon.status() == psutil.STATUS_STOPPED, "a stopped daemon")
+        daemon.send_signal(signal.SIGTERM)
+        daemon.send_signal(signal.SIGINT)
+        line.send("kill")
+        daemon.resume()
+        assert line.receive()
+    assert [verb for verb, _ in ended(training)] == ["stop", "cancel", "kill"]
+
+
+def test_a_kill_is_journaled_before_it_is_carried_out(training: Sandbox) -> None:
+    with client(training) as line:
+        for verb in ("stop", "cancel", "kill"):
+            line.ask(verb)
+    assert ended(training) == [("stop", []), ("cancel", [60.0]), ("kill", [0.0])]

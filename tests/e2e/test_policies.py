@@ -118,22 +118,22 @@ def test_every_policy_live(sandbox: Sandbox, name: str) -> None:
     assert view["policy"] == name
 
 
-def test_a_budget_too_small_for_seer_is_one_message_before_anything_starts(
-    sandbox: Sandbox,
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        (
+            {"name": "seer", "B": 0.001, "t_min": 0.1},
+            "policy.B: the budget of 0.001 atom-minutes is too small for one trial",
+        ),
+        ({"name": "pop"}, "policy.metric_min: pop needs a bounded metric"),
+    ],
+)
+def test_a_policy_that_cannot_work_is_one_message_before_anything_starts(
+    sandbox: Sandbox, policy: dict[str, Any], said: str
 ) -> None:
-    recipe = sandbox.recipe("counted.py", policy={"name": "seer", "B": 0.001, "t_min": 0.1})
-    result = sandbox.gpusched("run", recipe)
+    result = sandbox.call("run", sandbox.recipe("counted.py", policy=policy))
     assert result.code == 2
-    assert "policy.B: the budget of 0.001 atom-minutes is too small for one trial" in result.err
-    assert len(result.err.splitlines()) == 1
-
-
-def test_pop_without_a_bounded_metric_is_one_message_before_anything_starts(
-    sandbox: Sandbox,
-) -> None:
-    result = sandbox.gpusched("run", sandbox.recipe("counted.py", policy={"name": "pop"}))
-    assert result.code == 2
-    assert "policy.metric_min: pop needs a bounded metric" in result.err
+    assert said in result.err
     assert len(result.err.splitlines()) == 1
 
 

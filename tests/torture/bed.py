@@ -30,8 +30,6 @@ from gpusched.driver.clock import Beginning
 from gpusched.errors import GpuschedError
 from gpusched.failpoints import VARIABLE
 from gpusched.folder.files import read_json
-from gpusched.journal.log import Journal
-from gpusched.journal.rows import Entry
 from gpusched.processes.identity import read_file
 from gpusched.recipe.load import load_recipe
 from tests.rig import PATIENCE_S, Search, by_incarnation, end_all, marked, wait_until
@@ -195,13 +193,6 @@ class Bed(Search):
         end_all(lambda: marked(self.paths.root))
 
     # ------------------------------------------------------------ what must be true
-
-    def entries(self) -> list[Entry]:
-        journal = Journal.open(self.paths.journal)
-        try:
-            return list(journal.entries())
-        finally:
-            journal.close()
 
     def check(self) -> Experiment:
         """While no daemon lives: the journal replays, invariants hold after each event, nothing is lost or twice."""
