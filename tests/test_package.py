@@ -1,14 +1,19 @@
-"""What a script imports: the names of ``gpusched`` itself, without torch."""
+"""The package as a whole: names without torch, and nothing that unpickles."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import gpusched
 from gpusched.cli import main
+from gpusched.protocol.lines import CLIENT_FRAME_BYTES, WORKER_FRAME_BYTES
+from tests.test_layering import PACKAGE, imports_of
 
 ANNOTATED = """
 import sys
@@ -39,3 +44,73 @@ def test_no_other_name_appears() -> None:
 def test_the_version_is_told(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([option]) == 0
     assert capsys.readouterr().out == f"gpusched {gpusched.__version__}\n"
+
+
+# ---------------------------------------------------------------- no pickle
+
+
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+UNPICKLE = {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+#: Simulations of several seeds or futures run in processes of our own, over pipes that nobody else can reach.
+POOLS = {"gpusched/sim/study.py", "gpusched/sim/whatif.py"}
+
+#: The line between the daemon and the nodes of a cluster (mutual TLS, on the interface that leads to them), and the
+#: store of a trial that spans nodes, which a recipe has to ask for.
+BEYOND_THIS_MACHINE = {"gpusched/executors/cluster/line.py", "gpusched/runtime/rendezvous.py"}
+
+#: What a script asks to have pickled (``gpusched.pickled``): read from its own committed, hashed checkpoints alone.
+ASKED_FOR = {"gpusched/worker/training.py"}
+
+
+def _calls(file: Path) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def test_nothing_is_unpickled() -> None:
+    for source in SOURCES:
+        _check_pickle(source)
+
+
+def _check_pickle(source: Path) -> None:
+    name = str(source.relative_to(PACKAGE.parent))
+    for found in imports_of(source):
+        assert found.top not in UNPICKLE or name in ASKED_FOR, str(found)
+        assert found.module.split(".")[0] != "multiprocessing" or name in POOLS, str(found)
+    for called, node in _calls(source):
+        if called == "torch.load":
+            options = {word.arg: ast.unparse(word.value) for word in node.keywords}
+            assert options.get("weights_only") == "True", f"{name}:{node.lineno}"
+        if called in ("np.load", "numpy.load"):
+            raise AssertionError(f"{name}:{node.lineno}: numpy files may hold pickles")
+
+
+def test_sockets_are_local() -> None:
+    """Where an internet socket is made it is bound to the loopback in the same function, but for a cluster's line."""
+    for source in SOURCES:
+        _check_sockets(source)
+
+
+def _check_sockets(source: Path) -> None:
+    text = source.read_text()
+    name = str(source.relative_to(PACKAGE.parent))
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, ast.FunctionDef):
+            continue
+        body = ast.unparse(node)
+        if ("AF_INET" in body or "create_server" in body) and name not in BEYOND_THIS_MACHINE:
+            assert ".bind((LOOPBACK, " in body or ".bind(('127.0.0.1', " in body, f"{name}: {body}"
+    assert '"0.0.0.0"' not in text, name
+
+
+def test_no_shell() -> None:
+    for source, (called, node) in ((s, c) for s in SOURCES for c in _calls(s)):
+        where = f"{source}:{node.lineno}"
+        assert called not in ("os.system", "os.popen", "eval", "subprocess.getoutput"), where
+        assert not any(word.arg == "shell" for word in node.keywords), where
+
+
+def test_frames_have_a_limit() -> None:
+    assert WORKER_FRAME_BYTES == 64 << 10
+    assert CLIENT_FRAME_BYTES == 1 << 20

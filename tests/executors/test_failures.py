@@ -1,17 +1,25 @@
-"""Trials that end badly: the first cause is told, the others are not waited for, a last word outranks exit codes."""
+"""Trials that end badly or hang: the first cause is told, others are not waited for, a last word outranks codes."""
 
 from __future__ import annotations
 
+import faulthandler
 import re
 import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
-from gpusched.core.decisions import Launch
-from gpusched.core.events import Reported
-from tests.executors.conftest import Lab, wait_for
-from tests.executors.contract import steps_of, the_exit
+from gpusched.core.decisions import Kill, Launch
+from gpusched.core.events import Reported, TrialExited
+from gpusched.devices.base import Placement
+from gpusched.devices.choose import CpuDevices
+from gpusched.processes.stacks import Whereabouts, describe, place_of
+from tests.executors.conftest import Lab, train, wait_for
+from tests.executors.contract import exit_of, report_of, steps_of, the_exit
 from tests.executors.test_ranks import play
+from tests.executors.test_trees import begin
 
 
 def test_an_exception_at_step_3_on_rank_1(lab: Lab) -> None:
@@ -123,3 +131,104 @@ def test_nonsense_on_the_line_costs_the_line_alone(lab: Lab, bad: str) -> None:
     assert ending.outcome in ("failed", "finished"), "recv on a closed line may raise in the script"
     _, fine = play(lab, "train", steps=1)
     assert fine.outcome == "finished"
+
+
+# ---------------------------------------------------------------- hangs: it is said which rank was stuck where
+
+
+@pytest.mark.parametrize(
+    ("hparams", "expected"),
+    [
+        ({"stuck": 1}, "rank 1 is stuck at scenarios.py:{line} in wait_for_ever"),
+        ({"stuck": 1, "stops": True}, "rank 1 is stopped (SIGSTOP)"),
+        ({"stuck": 0}, "rank 0 is stuck at scenarios.py:{line} in wait_for_ever"),
+    ],
+)
+def test_the_stuck_rank_is_named(lab: Lab, hparams: dict, expected: str) -> None:
+    trial = begin(lab, "stuck_rank", atoms=2, **hparams)
+    lab.rig.watch(report_of(trial, 1))
+    wait_for(lab.trial_folder(trial) / "stuck")
+    lab.executor.execute(Kill(trial, 1, 1.0, stacks=True))
+    ending = the_exit(lab.rig.run(trial), trial)
+    assert ending.outcome == "killed"
+    source = lab.recipe.script.read_text().splitlines()
+    at = source.index("def wait_for_ever() -> None:")
+    line = next(n for n, text in enumerate(source[at:], at + 1) if "sleep" in text)
+    assert ending.error is not None
+    assert ending.error.startswith(expected.format(line=line))
+    for rank in range(2):
+        if not (hparams.get("stops") and rank == 1):
+            stacks = (lab.logs(trial) / f"stacks-{rank}.txt").read_text()
+            assert "scenarios.py" in stacks
+    assert lab.left_of(trial) == []
+
+
+def test_a_kill_for_another_reason_takes_no_stacks(lab: Lab) -> None:
+    trial = begin(lab, "graceful")
+    wait_for(lab.trial_folder(trial) / "ready-0")
+    lab.executor.execute(Kill(trial, 1, 5.0))
+    ending = the_exit(lab.rig.run(trial), trial)
+    assert (ending.outcome, ending.error) == ("killed", None)
+    assert (lab.logs(trial) / "stacks-0.txt").read_text() == ""
+
+
+def test_what_faulthandler_writes_is_understood(tmp_path) -> None:
+    path = tmp_path / "stacks"
+    with path.open("w") as file:
+        faulthandler.dump_traceback(file=file, all_threads=True)
+    place = place_of(path.read_text())
+    assert place.frame.startswith("test_failures.py:")
+    assert place.frame.endswith("in test_what_faulthandler_writes_is_understood")
+    assert not place.waits
+
+
+WAITS = Whereabouts("train.py:9 in step", waits=True)
+BUSY = Whereabouts("train.py:5 in load")
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ({0: WAITS, 1: BUSY}, "rank 1 is stuck at train.py:5 in load; the others wait for it"),
+        ({0: WAITS, 1: WAITS}, "ranks 0, 1 are stuck at train.py:9 in step"),
+        ({0: BUSY}, "rank 0 is stuck at train.py:5 in load"),
+        ({0: BUSY, 1: Whereabouts("", stopped=True)}, "rank 1 is stopped (SIGSTOP)"),
+        ({0: Whereabouts("")}, ""),
+        ({}, ""),
+    ],
+)
+def test_in_words(places: dict[int, Whereabouts], expected: str) -> None:
+    assert describe(places) == expected
+
+
+# ---------------------------------------------------------------- out of memory on a shared GPU
+
+
+class Shares(CpuDevices):
+    """CPU slots under the names of a GPU's shares."""
+
+    def place(self, devices: Sequence[str]) -> Placement:
+        return super().place([f"cpu:{name.rpartition('#')[2]}" for name in devices])
+
+
+@pytest.fixture
+def shared_gpu() -> Iterator[Lab]:
+    lab = Lab(Path(tempfile.mkdtemp(prefix="gpusched-lab-")), Shares(4))
+    yield lab
+    lab.clean()
+
+
+def test_out_of_memory_names_the_trial_beside_it(shared_gpu: Lab) -> None:
+    rig, executor = shared_gpu.rig, shared_gpu.executor
+    executor.execute(Launch(0, 1, ("GPU-a#1",), train(10**6, pause_s=0.05)))
+    rig.watch(report_of(0, 1))
+    greedy = train(9, fails_at=2, error="CUDA out of memory. Tried to allocate 9.00 GiB")
+
+    executor.execute(Launch(1, 1, ("GPU-a#2",), greedy))
+    event = rig.watch(exit_of(1))[-1]
+    assert isinstance(event, TrialExited)
+    assert (event.outcome, event.barred, event.beside) == ("failed", True, (0,))
+    assert "out of GPU memory: 9.00 GiB wanted on 1 atom with " in str(event.error)
+    assert " beside trial 0. Smaller batches" in str(event.error)
+    executor.execute(Kill(0, 1, 0.0))
+    rig.watch(exit_of(0))

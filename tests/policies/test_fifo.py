@@ -1,9 +1,10 @@
-"""``fifo``: HyperDrive's Default policy (Middleware'17, section 4.2)."""
+"""``fifo``: HyperDrive's Default policy (Middleware'17, section 4.2); and ``profile``."""
 
 from __future__ import annotations
 
 import pytest
 
+from gpusched.policies import profile
 from gpusched.policies.fifo import Options
 from tests.policies.hand import Hand
 
@@ -51,3 +52,21 @@ def test_without_configurations_it_is_over() -> None:
 @pytest.mark.parametrize(("option", "value"), [("R", 0), ("atoms", 0)])
 def test_bad_options_are_named(option: str, value: int) -> None:
     assert [name for name, _ in Options(**{option: value}).problems()] == [option]
+
+
+# ---------------------------------------------------------------- profile: one trial through a list of sizes
+
+
+def test_a_rehearsal_waits_for_atoms_that_are_not_released_yet() -> None:
+    """On GPUs a release takes longer than two quick steps: the growth would be left out."""
+    options = {"sizes": (1, 1, 2, 1), "steps": 2}
+    hand = Hand(f"{profile.__file__}:Rehearsal", options, atoms=2, max_trials=2)
+    hand.releases = False
+    hand.train(0, [0.5] * 6)
+    assert (hand.launched(0), hand.where(0)) == ([1, 1], "running")
+    hand.releases = True
+    hand.release()
+    hand.train(0, [0.5] * 5)
+    assert (hand.launched(0), hand.where(0)) == ([1, 1, 2, 1], "completed")
+    hand.train(1, [0.5] * 11)
+    assert (hand.launched(1), hand.where(1)) == ([1], "completed")

@@ -3,13 +3,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpusched.protocol import LaunchSpec
+from gpusched.protocol import LaunchSpec, Report
+from gpusched.runtime.link import HARD_FACTOR, Tether
 from gpusched.runtime.rank import run_script
+from gpusched.worker.channel import Channel
 from tests.worker.fakes import Bench, Ended, run_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -204,3 +207,37 @@ def test_as_a_module_under_an_interpreter_of_its_own(stage: Stage) -> None:
     assert failed.stderr.splitlines()[1].endswith("line 3, in <module>")
     assert failed.stderr.splitlines()[-1] == "ZeroDivisionError: division by zero"
     assert run().returncode == 2
+
+
+# ---------------------------------------------------------------- a trial without a daemon
+
+
+def test_a_tether_runs_out_and_is_given_back(tmp_path: Path) -> None:
+    leave = tmp_path / "leave"
+    now_s = time.monotonic()
+    tether = Tether(leave, 10.0)
+    tether.heard(now_s)
+    assert not tether.is_over(now_s + 9)
+    assert not leave.exists()
+    assert not tether.is_over(now_s + 11)
+    assert leave.exists(), "it is asked"
+    tether.heard(now_s + 12)
+    assert not leave.exists(), "a daemon came back in time"
+    assert not tether.is_over(now_s + 21)
+    assert not tether.is_over(now_s + 23)
+    assert leave.exists()
+    assert tether.is_over(now_s + 13 + 10 * HARD_FACTOR), "it does not leave: it is ended"
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_rank_without_a_daemon_looks_whether_it_is_to_leave(tmp_path: Path, asked: bool) -> None:
+    leave = tmp_path / "leave"
+    channel = Channel(tmp_path, 0, 1, leave)
+    if asked:
+        leave.touch()
+    assert channel.report(Report(1, 1, 1)) == ("yield" if asked else "continue")
+    channel.close()
+
+
+def test_a_rank_with_nobody_to_ask_goes_on(tmp_path: Path) -> None:
+    assert Channel(tmp_path, 0, 1).report(Report(1, 1, 1)) == "continue"

@@ -1,14 +1,18 @@
-"""A rank and its GPU, where there is none: which one it would take, and what it says of a torch that can use none."""
+"""A rank and its GPU, where there is none: which one it would take, and a torch that can use none."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 import gpusched
-from gpusched.worker.context import take_gpu
+from gpusched.worker.context import read_context, take_gpu
+from gpusched.worker.group import Group
+from gpusched.worker.start import select_gpu
+from gpusched.worker.trial import Trial
 from tests.worker.fakes import Bench, run_ranks
 
 on_cpu_torch = pytest.mark.skipif(
@@ -43,3 +47,20 @@ def test_a_gpu_under_a_torch_for_cpus_is_explained(tmp_path: Path, ranks: int) -
     for ended in run_ranks(body, ranks, bench):
         assert "this trial was given a GPU, but torch" in ended.error
         assert "is built for CPUs only: install a torch that is built for CUDA" in ended.error
+
+
+# ---------------------------------------------------------------- current from init on (mend 12)
+
+
+@pytest.mark.parametrize(("kind", "built"), [("cuda", True), ("cuda", False), ("cpu", True)])
+def test_a_bare_cuda_is_this_ranks_gpu(
+    monkeypatch: pytest.MonkeyPatch, kind: str, built: bool
+) -> None:
+    selected: list[torch.device] = []
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: built)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", selected.append)
+    context = replace(read_context([], {}, None), device_kind=kind, local_rank=1)
+    select_gpu(Trial(context, Group(0, 1)), context)
+    assert selected == ([torch.device("cuda", 1)] if kind == "cuda" and built else [])
