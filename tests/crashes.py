@@ -154,7 +154,7 @@ class InProcess:
 class FragileSuggester:
     def __init__(self, of: Recipe, points: Failpoints) -> None:
         self._suggester, self._points = ChildSuggester(of, is_patient=True), points
-        self._suggester._child = InProcess(of)  # type: ignore[assignment]
+        self._suggester._child = InProcess(of)
         self.next_look_at = self._suggester.next_look_at
 
     def submit(self, command: Suggest, trials: Iterable[TrialRecord]) -> None:
@@ -215,7 +215,7 @@ class Daemons:
         driver = Driver(
             self.experiment,
             FragileExecutor(self.machine, self.points, self.facts),
-            FragileJournal(journal, self.points),  # type: ignore[arg-type]
+            FragileJournal(journal, self.points),
             helpers={Suggest: FragileSuggester(of, self.points)} if of.has_memory else {},
             check=True,
         )
@@ -255,13 +255,12 @@ class Daemons:
         self.check_journal()
         if state.best is not None:
             kept = self.machine.kept
-            assert kept is not None
             assert (kept.trial, kept.step) == (state.best.trial, state.best.step)
 
     def _check_rungs(self) -> None:
         """The same facts, the same scores, as without any crash."""
         state = self.experiment.state
-        for rung in self.experiment.policy.rungs(state.view):  # type: ignore[attr-defined]
+        for rung in self.experiment.policy.rungs(state.view):
             for trial in rung.top(len(rung)):
                 curve = self.machine.stories[trial].curve
                 # Synchronous halving takes in a trial that could not be asked at its milestone as soon as it can.

@@ -182,7 +182,7 @@ class Recorder:
             "symlink": symlink,
         }
         self._open: dict[int, int] = {}
-        with mock.patch.multiple(os, **fakes):  # type: ignore[arg-type]
+        with mock.patch.multiple(os, **fakes):
             yield
         for inode, descriptor in self._open.items():
             size = os.fstat(descriptor).st_size

@@ -415,7 +415,6 @@ class Anything(RuleBasedStateMachine):
         if not hasattr(self, "world") or self.experiment.state.best is None:
             return
         best, kept = self.experiment.state.best, self.world.best
-        assert kept is not None
         assert (kept.trial, kept.step, kept.metric) == (best.trial, best.step, best.metric)
         assert math.isfinite(best.metric)
 

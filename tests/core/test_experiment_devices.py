@@ -74,7 +74,6 @@ def test_a_trial_that_runs_on_a_lost_device_goes_on_elsewhere() -> None:
     script.quarantined("d1").expect(Kill(0, 1, 0.0))
     assert script.trial(0).devices == ("d0",)
     doom = script.trial(0).doom
-    assert doom is not None
     assert doom.why == "d1 was lost: Xid 79"
     script.exited(0, "killed").expect(ConfirmRelease(("d0",)))
     script.released("d0").expect(launch(0, 2, "d0"))
@@ -113,7 +112,7 @@ def test_a_report_on_the_way_out_is_recorded_and_decides_nothing() -> None:
 @pytest.mark.parametrize("outcome", ["failed", "finished", "lost", "killed"])
 def test_however_the_script_dies_of_it_the_device_is_to_blame(outcome: str) -> None:
     script = stages.running().quarantined("d0").drop()
-    script.exited(0, outcome, error="NCCL error").expect(launch(0, 2, "d1"))  # type: ignore[arg-type]
+    script.exited(0, outcome, error="NCCL error").expect(launch(0, 2, "d1"))
     assert script.trial(0).infrastructure_faults == 1
     assert any("d0 was lost: Xid 79; goes on" in text for _, text in script.trial(0).story)
 

@@ -371,7 +371,6 @@ def test_the_search_is_over_when_the_target_is_reached() -> None:
     assert script.state.stopping == "trial 0 reached the target 0.9"
     assert script.state.finished
     assert [t.state for t in script.state.trials.values()] == [S.COMPLETED, S.STOPPED]
-    assert script.state.best is not None
     assert script.state.best.metric == 0.9
 
 

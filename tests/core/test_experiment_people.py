@@ -181,8 +181,8 @@ def test_stopping_takes_an_unpause_back() -> None:
 def test_asking_for_unknown_trials_is_nothing() -> None:
     script = stages.running()
     for verb in ("pause", "unpause", "stop_trial"):
-        script.asked(verb, 7).expect_nothing()  # type: ignore[arg-type]
-        script.asked(verb, None).expect_nothing()  # type: ignore[arg-type]
+        script.asked(verb, 7).expect_nothing()
+        script.asked(verb, None).expect_nothing()
 
 
 def test_a_resize_that_becomes_a_pause_frees_what_was_reserved() -> None:

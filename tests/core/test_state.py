@@ -19,7 +19,7 @@ S = TrialState
 
 
 def make(**rules: object) -> State:
-    return State(Rules(deadline_s=100.0, **rules), draw)  # type: ignore[arg-type]
+    return State(Rules(deadline_s=100.0, **rules), draw)
 
 
 # ---------------------------------------------------------------- drawing
@@ -312,7 +312,7 @@ def test_the_invariants_find(name: str) -> None:
     state = running_on_d0()
     invariants.check(state)
     message, break_it = breakages()[name]
-    break_it(state)  # type: ignore[operator]
+    break_it(state)
     with pytest.raises(AssertionError, match=message):
         invariants.check(state)
 
@@ -325,7 +325,7 @@ def test_what_an_event_touched_is_checked_as_strictly(name: str) -> None:
     state, checks = running_on_d0(), invariants.Checks()
     checks.after_event(state, state.trials[0])
     message, break_it = breakages()[name]
-    break_it(state)  # type: ignore[operator]
+    break_it(state)
     with pytest.raises(AssertionError, match=message):
         checks.after_event(state, state.trials[DEVICES_WRONG[name]])
 

@@ -40,7 +40,6 @@ def test_what_is_as_it_was_does_not_differ(paths: ExperimentPaths, script: Path)
     assert provenance.differences(paths, script) == []
     assert not paths.diff.exists(), "nothing is uncommitted"
     known = provenance.recorded(paths)
-    assert known is not None
     assert len(known["commit"]) == 40
     assert "torch" in known["packages"]
     assert provenance.in_words(known).startswith(f"commit {known['commit'][:10]}, torch ")

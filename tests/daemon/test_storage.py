@@ -73,7 +73,6 @@ def test_a_look_tells_each_change_once(tmp_path: Path) -> None:
     free = 100 * MIB
     assert storage.look(LOOK_EVERY_S / 2, STATE) is None, "not yet"
     low = storage.look(LOOK_EVERY_S, STATE)
-    assert low is not None
     assert low.low
     assert "100 MiB free on the disk, fewer than 512: no trial is begun" in low.what
     assert storage.warning == low.what
@@ -84,7 +83,6 @@ def test_a_look_tells_each_change_once(tmp_path: Path) -> None:
     assert storage.look(20.0, STATE) is None, "above the mark, but not by enough"
     free = 700 * MIB
     clear = storage.look(30.0, STATE)
-    assert clear is not None
     assert not clear.low
     assert storage.warning is None
     assert storage.reserve.slices == SLICES, "it was filled again"
@@ -146,7 +144,7 @@ def test_what_is_a_full_disk_and_what_is_a_broken_one(
     monkeypatch.setattr("gpusched.journal.log.is_full", lambda _folder: full)
     journal = Journal.create(tmp_path / "journal.db", META)
     refusing = _Refusing(journal.connection, code)
-    journal.connection = refusing  # type: ignore[assignment]
+    journal.connection = refusing
     event, commands = next(iter(sample(1)))
     journal.append(event, commands)
     with pytest.raises(raised):

@@ -38,11 +38,11 @@ class Told:
             self._tell(event, commands)
             return commands
 
-        scene.experiment.handle = handle_and_tell  # type: ignore[method-assign, assignment]
+        scene.experiment.handle = handle_and_tell
 
     def _tell(self, event: Event, commands: list[object]) -> None:
         state = self.scene.experiment.state
-        found = lines.records(event, commands, state, "accuracy")  # type: ignore[arg-type]
+        found = lines.records(event, commands, state, "accuracy")
         assert json.loads(json.dumps(found)) == found
         self.records += found
         self.lines += [lines.line(record) for record in found]

@@ -149,7 +149,7 @@ def test_gpus_by_name_go_to_the_gpu_side(monkeypatch: pytest.MonkeyPatch) -> Non
         asked.append((spec, options))
         return CpuDevices(1)
 
-    module.CudaDevices = made  # type: ignore[attr-defined]
+    module.CudaDevices = made
     monkeypatch.setitem(sys.modules, "gpusched.devices.cuda", module)
     for text in ("cuda", "cuda:0,2,3", "GPU-aa,GPU-bb", "MIG-1/2/3"):
         parse_devices(text, gpus_per_atom=2, gpu_ids="index")

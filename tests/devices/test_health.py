@@ -15,7 +15,7 @@ from gpusched.devices.watch import Watch
 
 
 def vitals(**more: object) -> Vitals:
-    return Vitals(at=1.0, **more)  # type: ignore[arg-type]
+    return Vitals(at=1.0, **more)
 
 
 def test_the_drivers_recovery_action_is_the_last_word() -> None:
@@ -24,10 +24,9 @@ def test_the_drivers_recovery_action_is_the_last_word() -> None:
     )
     for action in range(1, 8):
         found = health.trouble(3, vitals(recovery=action), None)
-        assert found is not None
         assert found.reason.startswith("the driver asks for")
         assert found.at_once is (action != 4)
-    assert "recovery action 99" in health.trouble(0, vitals(recovery=99), None).reason  # type: ignore[union-attr]
+    assert "recovery action 99" in health.trouble(0, vitals(recovery=99), None).reason
 
 
 def test_without_it_growing_memory_errors_count() -> None:
@@ -35,7 +34,6 @@ def test_without_it_growing_memory_errors_count() -> None:
     assert health.trouble(0, vitals(ecc_uncorrected=5), first) is None
     assert health.trouble(0, vitals(), first) is None
     found = health.trouble(0, vitals(ecc_uncorrected=7), first)
-    assert found is not None
     assert found.reason.startswith("2 uncorrectable")
 
 

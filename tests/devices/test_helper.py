@@ -33,7 +33,7 @@ def real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Real]:
         (box / name).mkdir(parents=True)
         (box / name / "gpu.json").write_text("{}")
     monkeypatch.setenv("GPU_BOX", str(box))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(BOX), *os.sys.path]))  # type: ignore[attr-defined]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(BOX), *os.sys.path]))
     tmp_path.chmod(0o700)
     devices = CudaDevices(environ={"XDG_STATE_HOME": str(tmp_path)})
     before = helpers_of(devices)

@@ -48,7 +48,6 @@ def test_ours_by_the_experiments_mark(
         [sys.executable, "-c", program], env=marked, stdout=subprocess.PIPE, **stranger_to_us
     )
     started.append(parent)
-    assert parent.stdout is not None
     child = int(parent.stdout.readline())
     parent.stdout.close()
     try:
@@ -118,7 +117,6 @@ def test_what_lives_on_an_idle_gpu(started: list[subprocess.Popen[bytes]], name:
         stdout=subprocess.PIPE,
     )
     started.append(process)
-    assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
     assert Processes().who(process.pid).whose == "resident"

@@ -44,7 +44,6 @@ def other(folder: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(folder)], stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     child = int(process.stdout.readline())
     yield process, child
     process.kill()
@@ -59,7 +58,6 @@ def test_a_lease_dies_with_its_holder_though_its_children_live(
     process, child = other
     mine = Leases(folder, "runs/mine")
     holder = mine.take("GPU-a")
-    assert holder is not None
     assert (holder.pid, holder.experiment) == (process.pid, "runs/other")
     assert str(holder) == f"experiment runs/other (pid {process.pid})"
     assert lease_holder(folder, "GPU-a") == holder
@@ -78,7 +76,6 @@ def test_one_process_holds_it_once(folder: Path) -> None:
     assert one.take("GPU-a") is None
     assert one.take("GPU-a") is None
     found = two.take("GPU-a")
-    assert found is not None
     assert found.experiment == "one"
     one.close()
     one.close()
@@ -156,7 +153,6 @@ def test_hundred_takers_one_winner(folder: Path) -> None:
     ]
     try:
         for taker in takers:
-            assert taker.stdin is not None
             taker.stdin.write("g")
             taker.stdin.flush()
         answers = [taker.stdout.readline().strip() for taker in takers if taker.stdout]

@@ -131,7 +131,6 @@ def blamed(folder: Path, ending: TrialExited, strangers: Sequence[str] = ()) -> 
 def test_an_ending_for_want_of_memory_bars_its_configuration(tmp_path: Path) -> None:
     ending = blamed(tmp_path, exited("failed", step=4, error=f"rank 0: {TORCH}\ntrace"))
     assert (ending.outcome, ending.step, ending.barred) == ("failed", 4, True)
-    assert ending.error is not None
     head, _, rest = ending.error.partition("\n")
     assert "on 2 atoms with batch=4096. Smaller batches" in head
     assert ending.outgrew

@@ -86,7 +86,6 @@ class Job:
     def end(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
         self.process.wait()
-        assert self.process.stdout is not None
         self.process.stdout.close()
 
 
@@ -202,7 +201,6 @@ def test_a_torch_job_killed_in_the_middle_of_its_steps(devices: CudaDevices) -> 
         process = subprocess.Popen(
             [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=environment
         )
-        assert process.stdout is not None
         assert process.stdout.readline().strip() == "allocated"
         process.kill()
         process.wait()

@@ -112,7 +112,6 @@ def test_a_baseline_only_falls(figures: list[int]) -> None:
         assert known is not None
         assert known.idle_bytes is not None
         assert before is None or before.idle_bytes is None or known.idle_bytes <= before.idle_bytes
-    assert known is not None
     assert known.idle_bytes == min(figures)
 
 

@@ -58,7 +58,7 @@ class VirtualClock:
 
     def wait(self, helpers: Sequence[Helper], timeout_s: float) -> None:
         until = self._now + max(0.0, timeout_s)
-        while self._now < until and not any(h.has_answer for h in helpers):  # type: ignore[attr-defined]
+        while self._now < until and not any(h.has_answer for h in helpers):
             self.advance(min(0.05, until - self._now))
 
 

@@ -102,7 +102,7 @@ class Executor:
 
     def __init__(self, whole: Whole, setup: Setup, inventory: tuple[Device, ...]) -> None:
         self.sim = machine(setup)
-        self.seats = self.sim._pool = Seats(whole, inventory)  # type: ignore[assignment]
+        self.seats = self.sim._pool = Seats(whole, inventory)
         self._whole, self._began, self._now = whole, whole.now, 0.0
         self._events: list[Event] = []
         self._world_at = 0.0
@@ -154,7 +154,6 @@ class Executor:
             self._events.append(event)
             return
         story = self.sim.stories[event.trial]
-        assert story.run is not None
         names = story.run.devices
         error = event.error if event.error == OF_A_LOST_GPU else self._whole.rng.choice(ITS_OWN)
         gone = any(self._whole.is_lost(name) for name in names)

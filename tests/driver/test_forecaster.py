@@ -42,7 +42,7 @@ def wait(
 
     def is_answered() -> bool:
         also()
-        found.extend(pool.poll(12.5))  # type: ignore[arg-type]
+        found.extend(pool.poll(12.5))
         return len(found) >= count
 
     wait_until(is_answered, f"{count} answers")
@@ -143,7 +143,7 @@ def test_after_too_many_deaths_everything_is_answered_empty() -> None:
 
 
 def test_what_cannot_be_fitted_is_answered_empty_and_said(pool: PooledForecaster) -> None:
-    broken = Forecast(1, 5, ("x", "y", "z", "u"), 9, 0.5)  # type: ignore[arg-type]
+    broken = Forecast(1, 5, ("x", "y", "z", "u"), 9, 0.5)
     pool.submit(broken)
     (event,) = wait(pool, 1)
     assert event.forecast == {}
@@ -165,7 +165,6 @@ def test_an_inline_answer_may_come_late() -> None:
 def test_only_policies_that_forecast_have_a_forecaster() -> None:
     assert make_forecaster(recipe(Setup(policy="asha"))) is None
     made = make_forecaster(recipe(Setup(policy="earlyterm", options={"predictor": "mcmc"})))
-    assert made is not None
     made.close()
 
 

@@ -154,7 +154,7 @@ def test_what_died_meanwhile_is_launched_again(journal: Journal) -> None:
 def entries_of(script: Script) -> list[Entry]:
     """What the journal of this script holds."""
     again = Experiment(script.rules, stages.running().policy, lambda n: {"n": n})
-    again.policy.capacity.append(Start(1))  # type: ignore[attr-defined]
+    again.policy.capacity.append(Start(1))
     found = []
     for seq, event in enumerate(script.events, 1):
         found.append(Entry(seq, event, again.handle(event)))
@@ -173,7 +173,7 @@ def test_replay_gives_the_same_experiment() -> None:
     entries = entries_of(script)
     assert replay(experiment, iter(entries), lambda event, _: seen.append(event)) == len(entries)
     assert seen == script.events
-    experiment.policy.reports = script.policy.reports  # type: ignore[attr-defined]
+    experiment.policy.reports = script.policy.reports
     assert snapshot(experiment) == snapshot(script.experiment)
 
 

@@ -418,7 +418,7 @@ def test_a_thousand_reports_cost_little(place: Place) -> None:
     frame = encode(Report(1, 7, 7, 0.01, {"accuracy": 0.5, "loss": 1.25}))
     answer = Answer(7, "continue")
     for peer in place.board.peers:
-        peer.hear(from_rank, lambda _, peer=peer: peer.send(answer))  # type: ignore[misc]
+        peer.hear(from_rank, lambda _, peer=peer: peer.send(answer))
     calls = 0
     for _ in range(60):
         for line in lines:

@@ -195,7 +195,6 @@ def test_nobody_gets_its_devices_before_it_is_gone(lab: Lab) -> None:
     resize.decide()
     resize.ready()
     waiting = read_claim(lab.paths.trial(resize.trial).shim(2))
-    assert waiting is not None
     assert len(waiting.ranks) == 2
     lab.executor.expect(resize.trial, None, 0.0)
     other = resize.rig.new_trial()
@@ -306,8 +305,6 @@ class HandedOver(Resize):
         assert isinstance(saved, CheckpointSaved)
         self.saved_step = saved.step
         claim = read_claim(lab.paths.trial(self.trial).shim(1))
-        assert claim is not None
-        assert claim.shim is not None
         self.shim, self.rank = claim.shim.pid, claim.ranks[0].pid
         self.decide()
         self.events += poll_until(lab, self._trains)

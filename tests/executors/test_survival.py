@@ -60,8 +60,6 @@ def test_a_killed_server_is_replaced_and_its_trials_live_on(own_lab: Lab) -> Non
     assert lab.executor.server.pid != server
     assert "the warm server ended; starting another" in lab.said
     shim = read_claim(lab.paths.trial(trial).shim(1))
-    assert shim is not None
-    assert shim.shim is not None
     os.kill(shim.shim.pid, signal.SIGKILL)
     ending = the_exit(rig.run(trial), trial)
     assert ending.outcome == "lost"
@@ -147,8 +145,6 @@ def test_a_resumed_daemon_finds_a_tree_without_a_shim(own_lab: Lab) -> None:
     server = lab.executor.server.pid
     claim = read_claim(lab.paths.trial(trial).shim(1))
     assert server is not None
-    assert claim is not None
-    assert claim.shim is not None
     lab.close()
     os.kill(server, signal.SIGKILL)
     os.kill(claim.shim.pid, signal.SIGKILL)
@@ -195,8 +191,6 @@ def test_a_trial_whose_shim_died_after_the_last_word_has_yielded(own_lab: Lab) -
     trial = begin(lab, "linger_after_last_word")
     wait_for(lab.logs(trial) / "last-word.json")
     claim = read_claim(lab.paths.trial(trial).shim(1))
-    assert claim is not None
-    assert claim.shim is not None
     os.kill(claim.shim.pid, signal.SIGKILL)
     ending = the_exit(lab.rig.run(trial), trial)
     assert (ending.outcome, ending.saved_step) == ("yielded", 4)
@@ -219,7 +213,6 @@ def test_servers_end_with_their_last_shim_when_the_daemon_has_gone(own_lab: Lab)
     trial = begin(lab, "graceful")
     wait_for(lab.trial_folder(trial) / "ready-0")
     claim = read_claim(lab.paths.trial(trial).shim(1))
-    assert claim is not None
     assert claim.shim is not None
     lab.close()
     time.sleep(0.2)  # nothing happens

@@ -101,7 +101,6 @@ class Scene:
 
 def _checkpoint(scene: Scene, acknowledged: bool, again: bool) -> None:
     found = scene.store.newest()
-    assert found is not None
     assert found.step >= (2 if acknowledged else 1)
     assert (found.folder / "state.pt").read_bytes() == PAYLOAD
     leftovers = [p.name for p in scene.trial.checkpoints.iterdir() if p.name.startswith(".staged")]
@@ -129,7 +128,6 @@ def _report(scene: Scene, acknowledged: bool, again: bool) -> None:
 def _claim(scene: Scene, acknowledged: bool, again: bool) -> None:
     claim = read_claim(scene.trial.shim(1))
     if acknowledged:
-        assert claim is not None
         assert claim.shim == Identity(os.getpid(), 5)
 
 

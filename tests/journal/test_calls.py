@@ -73,7 +73,6 @@ class Daemon:
         self.commit(is_synced=is_synced)
 
     def commit(self, *, is_synced: bool = True) -> None:
-        assert self.journal is not None
         self.journal.commit(is_synced=is_synced)
         if is_synced:
             self.acknowledged = len(self.offered)
@@ -87,7 +86,6 @@ class Daemon:
 
 def _commit(daemon: Daemon) -> None:
     """First unsynced, where SQLite would move the log, then synced: an error of any sync is heard of."""
-    assert daemon.journal is not None
     daemon.journal.connection.execute("PRAGMA wal_autocheckpoint=1")
     daemon.journalize(2, is_synced=False)
     daemon.journalize(3)
@@ -98,7 +96,6 @@ def _commit_much(daemon: Daemon) -> None:
 
 
 def _end(daemon: Daemon) -> None:
-    assert daemon.journal is not None
     daemon.journal.close()
 
 

@@ -25,8 +25,6 @@ def maker() -> ModuleType:
     """scripts/make_golden_journal.py"""
     path = ROOT / "scripts" / "make_golden_journal.py"
     spec = importlib.util.spec_from_file_location("make_golden_journal", path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -41,14 +41,12 @@ def _kill_writers(path: Path, times: int, seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(times):
         writer = start_program(WRITER, str(path))
-        assert writer.stdout is not None
         writer.stdout.readline()
         time.sleep(rng.random() * 0.02)
         writer.send_signal(signal.SIGKILL)
         said = writer.stdout.read().split()
         writer.wait()
         writer.stdout.close()
-        assert writer.stderr is not None
         assert writer.stderr.read() == ""
         writer.stderr.close()
         acknowledged = int(said[-1]) if said else 2

@@ -217,7 +217,7 @@ class RandomWorkload:
 
         length = random.choice([None, None, None, None, random.randint(3, 40)])
         ending = random.choice(["finished", "finished", "failed"])
-        return SimulatedCurve(metric, lambda step: step_time_s, length, ending)  # type: ignore[arg-type]
+        return SimulatedCurve(metric, lambda step: step_time_s, length, ending)
 
 
 class StraightOn:

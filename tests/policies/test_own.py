@@ -18,7 +18,7 @@ from tests.policies.hand import Hand
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "policies.md").read_text()
 SECTION = PAGE.partition("## A policy of your own\n")[2].partition("\n## ")[0]
-EXAMPLE = re.search(r"^```python\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)[1]  # type: ignore[index]
+EXAMPLE = re.search(r"^```python\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)[1]
 RECIPE = """\
 script: train.py
 deadline: 10m

@@ -79,7 +79,6 @@ def test_expected_remaining_time_is_steps_times_their_duration() -> None:
     hand.train(0, [0.4, 0.4], at=20.0)
     answer(hand, 0, p=0.5, steps=99.0)
     known = policy(hand).confidence.known(0)
-    assert known is not None
     assert known.ert_s == pytest.approx(80.0)
 
 
@@ -245,7 +244,6 @@ def test_two_outstanding_forecasts_of_a_trial_are_told_apart() -> None:
             )
         )
         known = policy(hand).confidence.known(0)
-        assert known is not None
         assert (known.step, known.ert_s) == (asked.step, pytest.approx(ert_s))
 
 

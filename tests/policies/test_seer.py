@@ -173,7 +173,6 @@ def test_the_winner_trains_on_with_the_rest_of_the_budget() -> None:
     """The plan uses 16 atom-minutes; 0.6 more are 36 s for one atom."""
     hand = one_stage(B=16.6)
     plan = policy(hand).plan
-    assert plan is not None
     assert plan.used_budget == pytest.approx(16.0)
     hand.advance(240.0)
     go_on(hand, 0.0)
@@ -233,7 +232,6 @@ def test_a_cut_plan_runs_within_the_box() -> None:
 
 def test_an_elastic_pool_is_as_large_as_the_plan_wants() -> None:
     plan, words = seer(**EXAMPLE).plan_for(Rules(deadline_s=600.0), 10**9, 600.0)
-    assert plan is not None
     assert plan.peak == 16
     assert "cut" not in words
 
@@ -274,8 +272,6 @@ def test_where_t_min_is_left_open_a_cut_plan_lasts_until_the_deadline(
     rules = Rules(deadline_s=60.0 * minutes)
     short, _ = seer(t_min=1.0).plan_for(rules, atoms, 60.0 * minutes)
     plan, words = seer().plan_for(rules, atoms, 60.0 * minutes)
-    assert short is not None
-    assert plan is not None
     assert plan.stages == short.stages
     assert plan.used_budget >= short.used_budget
     assert plan.stage_end_min(plan.stages) == pytest.approx(minutes, rel=0.01)

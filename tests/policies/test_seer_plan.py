@@ -102,7 +102,6 @@ def test_fact_1_neither_deadline_nor_budget_is_exceeded(seed: int) -> None:
 def test_a_small_budget_makes_one_bracket_that_ends_early() -> None:
     """3.3: "the algorithm creates a single bracket with P[1] = p_min .. and finishes sooner than the deadline"."""
     plan = make_plan(Arguments(1000.0, 30.0, eta=2.0))
-    assert plan is not None
     assert [b.atoms for b in plan.brackets] == [1]
     assert plan.stage_end_min(plan.stages) < 100.0
 
@@ -114,7 +113,6 @@ def test_what_is_too_small_for_one_trial_has_no_plan(T: float, B: float) -> None
 
 def test_the_smallest_plan_is_one_trial_for_t_min() -> None:
     plan = make_plan(Arguments(1.0, 1.0))
-    assert plan is not None
     assert (plan.stages, plan.first_stage_min, plan.trials, plan.peak) == (1, 1.0, 1, 1)
 
 
@@ -124,14 +122,12 @@ def test_the_smallest_plan_is_one_trial_for_t_min() -> None:
 def test_p_max_leaves_fewer_brackets_with_the_budget_shared_evenly() -> None:
     """Lines 6 and 7: "remove brackets and add trials": P = [1, 2, 4 = p_max], B / 3 each."""
     plan = make_plan(Arguments(10.0, 2000.0, eta=2.0, p_max=4))
-    assert plan is not None
     assert [b.atoms for b in plan.brackets] == [1, 2, 4]
     assert [b.budget for b in plan.brackets] == pytest.approx([2000.0 / 3] * 3)
 
 
 def test_p_min_is_where_the_brackets_begin() -> None:
     plan = make_plan(Arguments(10.0, 400.0, eta=2.0, p_min=3))
-    assert plan is not None
     assert [b.atoms for b in plan.brackets][:2] == [3, 6]
 
 
@@ -142,12 +138,10 @@ def test_p_min_is_where_the_brackets_begin() -> None:
 def test_a_plan_is_cut_to_the_largest_budget_that_fits(atoms: int) -> None:
     given = Arguments(30.0, 30.0 * atoms, p_max=atoms)
     plan = fitting_plan(atoms, given)
-    assert plan is not None
     assert 0 < plan.peak <= atoms
     for share in (1.02, 1.2, 2.0):
         richer = make_plan(replace(given, budget=plan.budget * share))
         if plan.budget * share <= 30.0 * atoms:
-            assert richer is not None
             assert richer.peak > atoms
 
 

@@ -24,7 +24,6 @@ def test_a_claim_and_its_ranks(tmp_path: Path) -> None:
     ranks = (Identity(12, 34), Identity(56, 78))
     add_ranks(path, HERE, ranks)
     claim = read_claim(path)
-    assert claim is not None
     assert claim.leaders == (HERE, *ranks)
     assert path.stat().st_mode & 0o777 == 0o600
     assert [entry.name for entry in tmp_path.iterdir()] == ["shim.json"]
@@ -35,7 +34,6 @@ def test_the_second_claim_is_refused(tmp_path: Path) -> None:
     assert make_claim(path, None)
     assert not make_claim(path, HERE)
     claim = read_claim(path)
-    assert claim is not None
     assert claim.shim is None
     assert not claim.is_alive
     assert claim.leaders == ()
@@ -64,7 +62,6 @@ def test_another_boot_has_no_living(tmp_path: Path) -> None:
     record = {"pid": HERE.pid, "start_time": HERE.start_time, "boot_id": "other", "ranks": [[1, 2]]}
     path.write_text(json.dumps(record))
     claim = read_claim(path)
-    assert claim is not None
     assert not claim.is_alive
     assert claim.leaders == ()
 

@@ -43,7 +43,7 @@ def start() -> Iterator[Start]:
     started: list[subprocess.Popen[bytes]] = []
 
     def start(code: str = SLEEP, **options: object) -> subprocess.Popen[bytes]:
-        started.append(subprocess.Popen([sys.executable, "-S", "-c", code], **options))  # type: ignore[call-overload]
+        started.append(subprocess.Popen([sys.executable, "-S", "-c", code], **options))
         return started[-1]
 
     yield start
@@ -83,7 +83,6 @@ def test_a_name_with_brackets_and_spaces(start: Start) -> None:
         "import ctypes, time; ctypes.CDLL(None).prctl(15, b') Z 1 (', 0, 0, 0); print(flush=True); time.sleep(600)",
         stdout=subprocess.PIPE,
     )
-    assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
     assert start_time(process.pid)

@@ -32,7 +32,6 @@ def test_a_preload_that_starts_a_thread_is_named_with_it(modules: Path) -> None:
     left = Imports(["quiet_module", "threaded_module"], ["quiet_module", "threaded_module"])
     assert left.next() is None
     failed = left.next()
-    assert failed is not None
     assert failed.tainted
     assert failed.message.endswith("would not have: telemetry")
     sys.modules["threaded_module"].done.set()
@@ -59,7 +58,6 @@ def test_any_module_may_touch_cuda(
     monkeypatch.setattr(imports, "uses_cuda", lambda: True)
     left = Imports(["quiet_module"], ["quiet_module"] if wanted else [])
     failed = left.next()
-    assert failed is not None
     assert "initialises CUDA" in failed.message
     assert failed.tainted is left.taint is wanted
     assert wanted or failed.message.endswith("set launch: cold")

@@ -39,7 +39,7 @@ from tests.rig import wait_until
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "recipe.md").read_text()
 SECTION = PAGE.partition("##### A sampler of your own\n")[2]
-EXAMPLE = re.search(r"^```python\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)[1]  # type: ignore[index]
+EXAMPLE = re.search(r"^```python\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)[1]
 ODD = """
 import time
 from gpusched.samplers.memory import Suggester
@@ -232,7 +232,7 @@ def test_a_daemon_that_dies_between_question_and_answer_asks_again(
     start(driver, executor)
     while driver.experiment.state.configurations.asked_for != 5:
         driver.turn()
-    driver.journal.commit()  # type: ignore[union-attr]
+    driver.journal.commit()
     suggester.close()
     journal.close()
 
@@ -362,7 +362,7 @@ def test_optuna_s_samplers_stay_in_the_space_repeat_and_learn(name: str) -> None
         values = space.draw(1, str(n), {}) if n < 10 else None
         if values is None:
             question = {"n": n, "seed": 3, "seen": [vars_of(trial) for trial in seen]}
-            values = memory.answer(sampler, question)["hparams"]  # type: ignore[assignment]
+            values = memory.answer(sampler, question)["hparams"]
             assert isinstance(values, dict)
             if n == 10:
                 assert memory.answer(sampler, question)["hparams"] == values
@@ -421,7 +421,7 @@ def test_a_search_is_exported_to_a_study(
 
 def vars_of(trial: Seen) -> dict[str, object]:
     about = {name: getattr(trial, name) for name in Seen.__dataclass_fields__}
-    return json.loads(json.dumps(about))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(about))
 
 
 @pytest.mark.skipif(find_spec("optuna") is not None, reason="Optuna is installed")

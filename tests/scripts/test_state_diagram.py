@@ -18,8 +18,6 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "state_diagram.py"
 @pytest.fixture
 def diagram() -> ModuleType:
     spec = importlib.util.spec_from_file_location("state_diagram", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -369,7 +369,6 @@ def test_what_is_tried_first_comes_first_and_moves_nothing() -> None:
     first = [{"lr": 0.1, "opt": "sgd", "momentum": 0.9}, {"net": {"width": 3}}]
     space, plain = Independent(parse_space(NETS), 7, first), Independent(parse_space(NETS), 7)
     begun = space.sample(0)
-    assert begun is not None
     assert (begun["lr"], begun["opt"], begun["momentum"]) == (0.1, "sgd", 0.9)
     assert set(begun) == {"lr", "opt", "momentum", "net"}, "the rest is drawn"
     assert [space.sample(n + 2) for n in range(5)] == [plain.sample(n) for n in range(5)]

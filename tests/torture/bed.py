@@ -116,7 +116,6 @@ class Bed(Search):
 
     def kill(self) -> None:
         """SIGKILL to the daemon."""
-        assert self.daemon is not None
         self.daemon.send_signal(signal.SIGKILL)
         self.daemon.wait()
 
@@ -228,7 +227,7 @@ class Bed(Search):
         for rung in again.policy.rungs(state.view):
             for trial in rung.top(len(rung)):
                 x = state.trials[trial].hparams["x"]
-                expected = x * (1.0 - 0.97**rung.milestone)  # type: ignore[operator]
+                expected = x * (1.0 - 0.97**rung.milestone)
                 assert abs(rung.score(trial) - expected) < 1e-12, (trial, rung.milestone)
 
     def check_one_incarnation_each(self) -> None:

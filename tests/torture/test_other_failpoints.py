@@ -34,7 +34,6 @@ def require_whole_best(bed: Bed) -> None:
     if not bed.paths.best.exists():
         return
     facts = read_json(bed.paths.best / "metric.json")
-    assert facts is not None
     manifest = json.loads((bed.paths.best / "checkpoint" / "manifest.json").read_text())
     for name in manifest["files"]:
         assert (bed.paths.best / "checkpoint" / name).is_file()
@@ -54,8 +53,6 @@ def test_killed_while_the_best_is_kept(make_bed: MakeBed, name: str, count: int)
     require_whole_best(bed)
     best = bed.finish().state.best
     kept = read_json(bed.paths.best / "metric.json")
-    assert best is not None
-    assert kept is not None
     assert (kept["trial"], kept["step"]) == (best.trial, best.step)
     assert len(list(bed.paths.bests.iterdir())) == 1, "older ones go"
 

@@ -125,7 +125,7 @@ class FakeDaemon:
                     line.shutdown(socket.SHUT_RDWR)
                     return
                 if isinstance(answer, str):
-                    answer = encode(Answer(frame.seq, answer))  # type: ignore[arg-type]
+                    answer = encode(Answer(frame.seq, answer))
                 line.sendall(answer)
 
     def of_kind(self, kind: type[Any]) -> list[Any]:

@@ -101,7 +101,7 @@ def test_a_daemon_that_is_stuck_is_waited_for_only_so_long(
     ],
 )
 def test_nonsense_is_passed_over(bench: Bench, line: Channel, nonsense: bytes) -> None:
-    replies = {n: nonsense + encode(Answer(n, go)) for n, go in ((1, "continue"), (2, "yield"))}  # type: ignore[arg-type]
+    replies = {n: nonsense + encode(Answer(n, go)) for n, go in ((1, "continue"), (2, "yield"))}
     with daemon(bench, lambda report: replies[report.seq]):
         assert line.report(report(1)) == "continue"
         assert line.report(report(2)) == "yield"
@@ -192,7 +192,7 @@ def test_a_report_waits_on_its_own_connection_alone(
 
         with daemon(bench, lambda report: None):
             assert line.connect()
-            line._socket = Overtaken(line._socket, save_twice)  # type: ignore[assignment]
+            line._socket = Overtaken(line._socket, save_twice)
             began_s = time.monotonic()
             assert line.report(report(1)) == "continue"
             assert time.monotonic() - began_s < PATIENCE_S

@@ -64,7 +64,6 @@ def test_two_generations_stay(store: CheckpointStore) -> None:
         commit(store, step)
     assert names(store.folder) == ["step-00000005", "step-00000009"]
     found = store.newest()
-    assert found is not None
     assert (found.step, found.facts["iteration"]) == (9, 1)
     assert found.files == ("state.pt", "rank-0.pt")
 
@@ -129,7 +128,6 @@ def test_a_damaged_one_is_said_set_aside_and_the_older_used(
     commit(store, 9)
     damage(kind, store.folder / "step-00000009")
     found = store.newest()
-    assert found is not None
     assert found.step == 8
     told = capfd.readouterr().err
     assert "is damaged" in told
@@ -181,7 +179,6 @@ def test_left_overs_of_a_crash_are_no_checkpoint_and_go_away(store: CheckpointSt
     staged.mkdir()
     (staged / "state.pt").write_bytes(b"half")
     found = store.newest()
-    assert found is not None
     assert found.step == 1
     commit(store, 2)
     assert names(store.folder) == ["step-00000001", "step-00000002"]
@@ -244,7 +241,6 @@ def test_every_call_that_fails_is_an_error_and_no_checkpoint_is_lost(
             else:
                 committed = True
         found = store.newest()
-        assert found is not None
         assert found.step >= 1
         if committed:
             assert number > 0
@@ -289,7 +285,6 @@ def test_tensors_are_read_back_without_unpickling_code(store: CheckpointStore) -
         1, {"state.pt": tensor_file({"w": torch.ones(3)}), "evil.pt": tensor_file(Evil())}, FACTS
     )
     found = store.newest()
-    assert found is not None
     assert torch.equal(found.load("state.pt")["w"], torch.ones(3))
     with pytest.raises(Exception, match=r"[Ww]eights.only"):
         found.load("evil.pt")

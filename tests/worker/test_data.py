@@ -167,7 +167,6 @@ def gradient(build: Any, pick: Any, factor: float = 3.0) -> float:
     x = torch.tensor(2.0, requires_grad=True)
     output = scale_gradient(build(x * 1.0), factor)
     pick(output).backward()
-    assert x.grad is not None
     return x.grad.item()
 
 
@@ -223,7 +222,6 @@ def test_a_model_passes_back_the_weight_of_its_batch_under_accumulation() -> Non
         weight.value = factor
         loss = model(torch.tensor([[value]])).mean() + model.weight.sum()
         loss.backward()
-    assert model.weight.grad is not None
     assert model.weight.grad.item() == pytest.approx(3 * 0.5 + 4 * 1.25 + 2)
     with torch.no_grad():
         plain = model(torch.ones(1, 1))
@@ -240,6 +238,5 @@ def test_a_compiled_model_passes_back_the_weight_too() -> None:
         weight.value = factor
         model.weight.grad = None
         compiled(torch.tensor([[3.0]])).mean().backward()
-        assert model.weight.grad is not None
         gradients.append(model.weight.grad.item())
     assert gradients == pytest.approx([3.0, 1.5, 3.75, 3.0])

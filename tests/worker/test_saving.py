@@ -64,7 +64,6 @@ def test_a_save_behind_holds_the_state_of_its_step_and_waits_for_no_disk(
     assert saver.settle()
     assert saver.saved_step == 1
     found = saver.newest()
-    assert found is not None
     assert torch.equal(found.load("state.pt")["weights"], torch.full((1000,), 1.0))
 
 
@@ -79,7 +78,6 @@ def test_the_next_save_waits_for_the_one_before_it(tmp_path: Path) -> None:
     assert saver.save((6, 6))
     assert told == [1, 2, 3, 4, 5, 6]
     found = saver.newest()
-    assert found is not None
     assert found.load("state.pt")["weights"].unique().tolist() == [6]
 
 
@@ -172,7 +170,7 @@ def _train(folder: Path, line: int) -> None:
     """Train and save behind for ever; tell of every step that is committed."""
     weights = torch.zeros(200_000)
     saver = make(folder, weights, lambda step: os.write(line, b"%d\n" % step))
-    step = saver.newest().step if saver.newest() else 0  # type: ignore[union-attr]
+    step = saver.newest().step if saver.newest() else 0
     while True:
         step += 1
         weights.fill_(step)
@@ -242,7 +240,6 @@ def test_killed_at_any_moment_what_was_called_saved_is_there_and_whole(tmp_path:
             os.waitpid(pid, 0)
             said = [int(text) for text in told.read().split()]
         found = CheckpointStore(tmp_path).newest()
-        assert found is not None
         assert found.step >= max([last, *said])
         assert found.load("state.pt")["weights"].unique().tolist() == [found.step]
         last = found.step

@@ -102,7 +102,7 @@ def shard_by(how: str, net: nn.Module, ranks: int) -> nn.Module:
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 
     if ranks == 1 and "also" not in how:
-        return torch.compile(net, backend="eager") if how == "compiled" else net  # type: ignore[return-value]
+        return torch.compile(net, backend="eager") if how == "compiled" else net
     if how.startswith("fsdp1"):
         warnings.simplefilter("ignore")  # of one rank, and of what is deprecated in torch itself
         if not dist.is_initialized():
@@ -116,7 +116,7 @@ def shard_by(how: str, net: nn.Module, ranks: int) -> nn.Module:
             nn.Sequential(inner, net[1]), device_id=cpu, use_orig_params=original
         )
     net = fully_shard(net, mesh=init_device_mesh("cpu", (ranks,)))
-    return torch.compile(net, backend="eager") if how == "compiled" else net  # type: ignore[return-value]
+    return torch.compile(net, backend="eager") if how == "compiled" else net
 
 
 def averaged(how: str, steps: int = 4) -> list[float]:

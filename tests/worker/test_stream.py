@@ -63,7 +63,6 @@ class Sharded(Plain):
 
     def __iter__(self) -> Iterator[int]:
         info = get_worker_info()
-        assert info is not None
         own = [1000 * self.epoch + n for n in range(LENGTH) if n * n % info.num_workers == info.id]
         random.shuffle(own)
         yield from own
@@ -74,7 +73,6 @@ class Unequal(IterableDataset[int]):
 
     def __iter__(self) -> Iterator[int]:
         info = get_worker_info()
-        assert info is not None
         yield from range(4, 16) if info.id else range(4)
 
 

@@ -50,7 +50,6 @@ class Relay(FakeDaemon):
         super().__post_init__()
 
     def tell(self, handed: Handed | None) -> None:
-        assert self.waits is not None
         self.waits.sendall(encode(Restore(handed)))
 
 

@@ -313,7 +313,7 @@ class Clock:
 def test_step_time_is_training_alone(bench: Bench) -> None:
     def script() -> None:
         clock = Clock()
-        trial_module.time = clock  # type: ignore[assignment]
+        trial_module.time = clock
         trial = gpusched.init()
         clock.now += 0.3
         trial.track(clock=clock)

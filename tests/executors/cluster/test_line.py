@@ -45,7 +45,6 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bed]:
 @pytest.fixture
 def address(bed: Bed) -> tuple[str, int]:
     where = read_json(Keys(bed.paths.root).address)
-    assert where is not None
     return where["host"], where["port"]
 
 

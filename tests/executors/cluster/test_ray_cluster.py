@@ -76,7 +76,6 @@ class RayCluster:
         return False
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
         self.nodes.append(json.loads(self._process.stdout.readline()))
 
     def add(self, size: str) -> None:

@@ -69,7 +69,6 @@ def test_a_rank_that_fails_ends_the_trial_on_all_nodes_with_its_error(bed: Bed, 
     assert (ending.error or "").startswith(f"rank {rank}: ValueError: train.py:9: wrong")
     for part in (0, 1):
         claim = read_claim(bed.paths.trial(trial, part).shim(1))
-        assert claim is not None
         assert not any(map(is_alive, claim.ranks)), "ended before the end is told"
 
 
