@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 from gpusched.daemon import session
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal.log import Journal
 from gpusched.journal.rows import Entry
 from gpusched.processes.identity import MARK, all_pids, identify, read_file, send_signal, start_time
+from tests.journal_samples import read
 
 PATIENCE_S = 120.0
 """How long any test waits for what it asserts: no test takes part of it, however busy the machine or slow the disk."""
@@ -98,11 +98,7 @@ class Search:
 
     def entries(self) -> list[Entry]:
         """What the journal holds; only while no daemon lives."""
-        journal = Journal.open(self.paths.journal)
-        try:
-            return list(journal.entries())
-        finally:
-            journal.close()
+        return read(self.paths.journal)
 
     def view(self) -> Any:
         """What ``status --json`` prints, asked for in this process: half a second quicker."""

@@ -22,9 +22,9 @@ from gpusched.driver.clock import Beginning
 from gpusched.executors.base import LiveTrial, Setting, make
 from gpusched.executors.hub import Hub
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.journal.log import Journal
 from gpusched.recipe.load import load_recipe
 from tests.executors.contract import ExecutorContract, Rig
+from tests.journal_samples import read
 
 HERE = "tests.executors.plain"
 ROOT = Path(__file__).parents[3]
@@ -76,9 +76,7 @@ def test_a_whole_search_with_pauses_and_two_ranks(tmp_path: Path) -> None:
     paths = make_experiment(tmp_path / "runs", loaded, Beginning.now(), file)
     daemon = [sys.executable, "-m", "gpusched.daemon.main", str(paths.root), "--executor", HERE]
     subprocess.run(daemon, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    journal = Journal.open(paths.journal)
-    events = [entry.event for entry in journal.entries()]
-    journal.close()
+    events = [entry.event for entry in read(paths.journal)]
     assert [event.incarnation for event in events if isinstance(event, TrialUp)] == [1, 2]
     outcomes = [event.outcome for event in events if isinstance(event, TrialExited)]
     assert outcomes[0] == "yielded"
