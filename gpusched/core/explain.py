@@ -61,7 +61,8 @@ class Explanation:
 
     def lines(self) -> list[str]:
         """Word the explanation for people."""
-        out = [f"trial {self.trial} is {self.state} at step {self.step}: {self.why}"]
+        why = self.why.removeprefix("pauses: ")  # as it stands behind "trial 3" where it was decided
+        out = [f"trial {self.trial} is {self.state} at step {self.step}: {why}"]
         out += [f"  {sentence}" for sentence in self.policy]
         if self.least_atoms > 1:
             out.append(f"  needs {self.least_atoms} atoms: it ran out of memory on fewer")

@@ -38,7 +38,8 @@ def overview(view: Standing, width: int, rows: int) -> list[Text]:
         lines.append(rungs_line(view))
     notes = styled(" · ".join(view.notes), "cyan")
     if notes and notes.cell_len + len("── decisions ── ──") + 2 > width:
-        lines += [marks.heading("decisions", width), notes]
+        lines.append(marks.heading("decisions", width))
+        lines += [marks.fit(styled(note, "cyan"), width) for note in view.notes]
     else:
         lines.append(marks.heading("decisions", width, notes))
     recent = decisions(view, (), 1000)[::-1][: max(1, rows - len(lines))]

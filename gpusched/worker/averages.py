@@ -241,7 +241,7 @@ def _inside(value: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(value, FunctionType):
         cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=False)
         return [(f".{name}", cell.cell_contents) for name, cell in cells if _is_filled(cell)]
-    module = sys.modules.get(type(value).__module__)
+    module = sys.modules.get(getattr(type(value), "__module__", ""))
     if not _is_of_script(getattr(module, "__file__", None) or "<"):
         return []
     inside = list(getattr(value, "__dict__", {}).items())

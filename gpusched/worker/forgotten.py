@@ -200,9 +200,8 @@ def _parts(value: Any) -> Iterable[Any]:
         others = (each for each in inside if isinstance(each, torch.optim.Optimizer))
         return (bare_optimizer(value), *others)
     of_torch = torch.optim.lr_scheduler.LRScheduler  # refers to an optimizer, and does not save it
-    if isinstance(value, of_torch | type | ModuleType) or type(value).__module__.startswith(
-        _OPAQUE
-    ):
+    origin = getattr(type(value), "__module__", "")  # classes that SWIG has made have none
+    if isinstance(value, of_torch | type | ModuleType) or origin.startswith(_OPAQUE):
         return ()
     return [*getattr(value, "__dict__", {}).values(), *_named_by_state(type(value))]
 

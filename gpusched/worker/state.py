@@ -136,7 +136,8 @@ def portable(value: Any, path: str) -> Any:
             if isinstance(value, list)
             else set(parts)
         )
-    if type(value).__module__ == "numpy":
+    origin = getattr(type(value), "__module__", "?")  # classes that SWIG has made have none
+    if origin == "numpy":
         if getattr(value, "shape", None) == () and callable(getattr(value, "item", None)):
             return portable(value.item(), path)
         return {_ARRAY_MARK: torch.from_numpy(value.copy())}
@@ -152,7 +153,7 @@ def portable(value: Any, path: str) -> Any:
     if isinstance(value, float):
         return float(value)
     raise TypeError(
-        f"a checkpoint cannot hold {path}, a {type(value).__module__}.{type(value).__qualname__}: "
+        f"a checkpoint cannot hold {path}, a {origin}.{type(value).__qualname__}: "
         f"state_dict() may hold tensors, numbers, strings, None, lists, tuples, sets and dictionaries"
     )
 

@@ -53,6 +53,23 @@ class Replay:
         return {"entries": self.entries}
 
 
+class OfSwig(type):
+    """A class of classes without a module, as SWIG makes them: of Box2D, for one."""
+
+    @property
+    def __module__(cls) -> str:  # type: ignore[override]
+        raise AttributeError("__module__")
+
+
+class World(metaclass=OfSwig):
+    """A world of an environment."""
+
+
+class Environment(Replay):
+    def __init__(self) -> None:
+        self.entries, self.world = [], World()
+
+
 def steps(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     model(torch.ones(1, 2)).sum().backward()
     optimizer.step()
@@ -69,10 +86,19 @@ def chained(optimizer: SGD) -> dict[str, Any]:
         (lambda optimizer: {"opt": chained(optimizer)["opt"]}, "has a scheduler of its rate"),
         (lambda optimizer: {"opt": optimizer, "memory": Replay()}, None),
         (lambda optimizer: {"memory": Replay()}, "steps an optimizer (SGD)"),
+        (lambda optimizer: {"opt": optimizer, "environment": Environment()}, None),
         (lambda optimizer: {"opt": Lookahead(optimizer)}, None),
         (lambda optimizer: {"opt": Forgetting(optimizer)}, "steps an optimizer (SGD)"),
     ],
-    ids=["chained", "chain lost", "long list", "beside a long list", "saves", "does not save"],
+    ids=[
+        "chained",
+        "chain lost",
+        "long list",
+        "beside a long list",
+        "of swig",
+        "saves",
+        "does not save",
+    ],
 )
 def test_what_is_saved_is_not_forgotten(
     make: Callable[[SGD], dict[str, Any]], lost: str | None

@@ -269,19 +269,20 @@ class HyperSched(base.Policy):
         if self._entrance_closed_at is None:
             return ("exploring: new configurations may enter",)
         since, tried = show_clock(self._entrance_closed_at), len(view.trials)
-        said = f"exploiting: no new configuration since {since}"
+        notes = [f"exploiting: no new configuration since {since}"]
         step_s = view.step_on_one_atom_s
         if view.can_draw and step_s and tried < 2 * self.options.eta:
             steps = count(int(view.rules.deadline_s / step_s), "step")
-            said += f"; only {tried} tried: the deadline is as long as {steps}"
-        return (said,)
+            notes.append(f"only {tried} tried: the deadline is as long as {steps}")
+        return notes
 
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         lines = explain_rungs(self.ladder.rungs, trial, self.options.eta)
         failed = self._failed_rung(trial)
         if failed is not None:
             promoted = int(len(failed) // self.options.eta)
-            until = f"it is among the best {promoted}" if promoted else "more trials have come here"
+            best = "the best" if promoted == 1 else f"among the best {promoted}"
+            until = f"it is {best}" if promoted else "more trials have come here"
             worse = (
                 f"worse than the cut-off {self._cutoff(view, failed)} of rung {failed.milestone}"
             )

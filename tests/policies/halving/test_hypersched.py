@@ -223,8 +223,9 @@ def test_notes_tell_that_few_were_tried_in_a_short_search() -> None:
     hand = Hand("hypersched", PLAIN, atoms=2, deadline_s=15.0)
     hand.report(0, 0.5, at=3.5, took_s=1.5)
     hand.report(1, 0.1, at=3.6, took_s=1.5)
-    closed = "exploiting: no new configuration since 0:03; only 2 tried"
-    assert hand.notes == f"{closed}: the deadline is as long as 10 steps"
+    assert hand.notes == (
+        "exploiting: no new configuration since 0:03\nonly 2 tried: the deadline is as long as 10 steps"
+    )
 
 
 @pytest.mark.parametrize(("atoms", "rules"), [(2, {}), (1, {"max_trials": 1})])
