@@ -10,7 +10,7 @@ from typing import Any
 
 from gpusched.cli import attach, common, steering, validate
 from gpusched.cli.common import argument
-from gpusched.daemon import resuming
+from gpusched.daemon import provenance, resuming
 from gpusched.daemon import start as launchpad
 from gpusched.dashboard import live
 from gpusched.driver.clock import Beginning
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 def may_go_on(runs: Path, source: Path) -> str:
     """Say that the latest search of this recipe can go on instead, and how; nothing where there is none."""
     for paths in reversed(find.experiments(runs)):
-        if (read_json(paths.source) or {}).get("recipe") != str(source.absolute()):
+        if provenance.recipe_file(paths) != source.absolute():
             continue
         name, final = paths.root.name, read_json(paths.final_view, limit_bytes=-1)
         told, resume = f"{name} of this recipe", f"gpusched resume {name}"

@@ -20,6 +20,7 @@ from gpusched import failpoints
 from gpusched.core.events import Event, ExperimentStarted, Reopened, Tried
 from gpusched.daemon import resuming
 from gpusched.daemon.people import People
+from gpusched.daemon.provenance import recipe_file
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
 from gpusched.devices.base import Device, require_sizes
 from gpusched.driver.assemble import Assembled, assemble, make_helpers, read_recipe
@@ -41,7 +42,7 @@ from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.home import Home
 from gpusched.journal.log import Journal
 from gpusched.loggers.children import Loggers
-from gpusched.recipe.env import filled_in, read_source
+from gpusched.recipe.env import filled_in
 
 #: How often it is looked whether another daemon has taken over.
 FENCE_EVERY_S = 1.0
@@ -108,7 +109,7 @@ class Daemon:
         # The warm server imports torch by now: what syncs to disk comes after it.
         self.journal = journal or self._begin()
         self._helpers = make_helpers(recipe)
-        source = read_source(paths.source)
+        source = recipe_file(paths)
         folder = source.parent if source is not None else paths.root
         self._loggers = Loggers(paths, recipe.log_to, folder)
         self.driver = Driver(

@@ -35,6 +35,12 @@ def recorded(paths: ExperimentPaths) -> dict[str, Any] | None:
     return read_json(paths.code, limit_bytes=-1)
 
 
+def recipe_file(paths: ExperimentPaths) -> Path | None:
+    """Return the recipe's file, as noted when the experiment was made; None if the note cannot be read."""
+    noted = (read_json(paths.source) or {}).get("recipe")
+    return Path(noted) if isinstance(noted, str) else None
+
+
 def in_words(known: dict[str, Any]) -> str:
     """Word the recorded code in a line."""
     versions = known.get("packages", {})

@@ -23,7 +23,7 @@ from gpusched.driver import profiles
 from gpusched.driver.assemble import fresh_folder, write_recipe
 from gpusched.driver.clock import Beginning
 from gpusched.errors import GpuschedError, InputError
-from gpusched.folder.files import write_durably
+from gpusched.folder.files import read_json, write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.home import Home
 from gpusched.recipe import env as config_env
@@ -161,12 +161,10 @@ def _hidden_values(paths: ExperimentPaths, recipe: Recipe | None) -> dict[str, s
     """Find the values of the environment that are not on the disk. Raises InputError where one is nowhere."""
     if recipe is not None:
         return config_env.filled_in(recipe.env, {})
-    try:
-        environment = json.loads(paths.resolved.read_bytes())["env"]
-    except (OSError, ValueError, KeyError, TypeError):
+    environment = (read_json(paths.resolved, limit_bytes=-1) or {}).get("env")
+    if not isinstance(environment, dict):
         return {}  # the daemon says what is wrong with it
-    source = config_env.read_source(paths.source)
-    return config_env.from_elsewhere(environment, source) if isinstance(environment, dict) else {}
+    return config_env.from_elsewhere(environment, provenance.recipe_file(paths))
 
 
 def discard(paths: ExperimentPaths) -> None:

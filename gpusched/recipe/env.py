@@ -7,7 +7,6 @@ is taken from the environment, or else from the recipe's own file, where the use
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -75,14 +74,6 @@ def filled_in(recipe_env: Environment, given: Mapping[str, str]) -> dict[str, st
     known = {**recipe_env, **given}
     found = from_elsewhere(known, None)
     return {name: found[name] if value is None else value for name, value in known.items()}
-
-
-def read_source(path: Path) -> Path | None:
-    """Return the recipe's file, as noted when the experiment was made; None if the note cannot be read."""
-    try:
-        return Path(str(json.loads(path.read_bytes())["recipe"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _of_file(file: Path) -> dict[str, str]:
