@@ -61,7 +61,8 @@ class Explanation:
 
     def lines(self) -> list[str]:
         """Word the explanation for people."""
-        why = self.why.removeprefix("pauses: ")  # as it stands behind "trial 3" where it was decided
+        # Worded to stand behind "trial 3" where it was decided.
+        why = self.why.removeprefix("pauses: ")
         out = [f"trial {self.trial} is {self.state} at step {self.step}: {why}"]
         out += [f"  {sentence}" for sentence in self.policy]
         if self.least_atoms > 1:
