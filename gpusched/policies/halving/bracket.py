@@ -49,9 +49,8 @@ class Halving:
 class Bracket:
     """A running bracket. Trials are entered by number, ``arrive`` and are dropped; ``advance`` ends a halving."""
 
-    def __init__(self, shape: Shape, eta: float) -> None:
+    def __init__(self, shape: Shape) -> None:
         self.shape = shape
-        self._eta = eta
         self._place = 0
         self.rungs: list[Rung] = []
         self.now = self._open()

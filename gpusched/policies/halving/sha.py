@@ -62,7 +62,6 @@ class Synchronous(base.Policy):
         super().__init__(options)
         self._next_shape = self._shapes()
         self._brackets: list[Bracket] = []
-        self._begun = 0
 
     def _shapes(self) -> Iterator[Shape]:
         """Yield the form of each bracket, without end."""
@@ -156,8 +155,7 @@ class Synchronous(base.Policy):
         bracket.enter(trial.id, view.now)
 
     def _begin(self) -> Bracket:
-        bracket = Bracket(next(self._next_shape), self.options.eta)
-        self._begun += 1
+        bracket = Bracket(next(self._next_shape))
         self._brackets.append(bracket)
         return bracket
 

@@ -27,7 +27,7 @@ def in_line(bracket: Bracket, hand: Hand) -> list[int]:
 def test_any_trial_may_come_go_or_be_dropped_at_any_time(seed: int) -> None:
     """Twice, too, and although it waits, runs or is out: that is a fact for the bracket, never an error."""
     random, hand = Random(seed), Hand("fifo", start=False)
-    bracket = Bracket(PLAN, 3.0)
+    bracket = Bracket(PLAN)
     states = (TrialState.PAUSED, TrialState.RUNNING, TrialState.YIELDING, TrialState.FAILED)
     for number in range(9):
         hand.state.trials[number] = TrialRecord(number, {}, state=TrialState.RUNNING)
@@ -54,7 +54,7 @@ def test_any_trial_may_come_go_or_be_dropped_at_any_time(seed: int) -> None:
 
 
 def test_who_left_by_itself_comes_first_and_once() -> None:
-    hand, bracket = Hand("fifo", start=False), Bracket(PLAN, 3.0)
+    hand, bracket = Hand("fifo", start=False), Bracket(PLAN)
     for number in range(3):
         hand.state.trials[number] = TrialRecord(number, {}, state=TrialState.PAUSED)
         bracket.comes_first(number)
