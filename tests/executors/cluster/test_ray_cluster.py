@@ -44,8 +44,6 @@ ref = ray.remote(**{f"num_{sys.argv[3].lower()}s": 2})(lambda: None).remote()
 done, _ = ray.wait([ref], timeout=float(sys.argv[2]))
 print(json.dumps({"free": free, "ran": bool(done)}))
 """
-#: Ray notices within seconds that its GCS is gone, instead of a minute.
-QUICK = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
 #: A process of a node: says its id and its GPUs, and stays.
 STAY = ["/bin/sh", "-c", 'echo "$$ $CUDA_VISIBLE_DEVICES $GIVEN"; exec sleep 600']
 
@@ -55,6 +53,7 @@ class RayCluster:
 
     def __init__(self, *sizes: str, **environ: str) -> None:
         environ["RAY_AUTH_TOKEN"] = TOKEN
+        self.mode = environ["RAY_AUTH_MODE"]
         self._process = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("ray_nodes.py")), *sizes],
             env={**os.environ, **environ},
@@ -112,7 +111,7 @@ class RayCluster:
 
 def other_job(cluster: RayCluster, limit_s: float, kind: str = "GPU") -> dict[str, Any]:
     """Have another job ask for two devices; return how many were free, and whether it got them in time."""
-    environ = {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
+    environ = {**os.environ, "RAY_AUTH_MODE": cluster.mode, "RAY_AUTH_TOKEN": TOKEN}
     words = [sys.executable, "-c", OTHER_JOB, cluster.address, str(limit_s), kind]
     done = subprocess.run(words, env=environ, capture_output=True, text=True, check=True)
     told: dict[str, Any] = json.loads(done.stdout)
@@ -224,13 +223,78 @@ def test_a_wrong_token_and_none_are_answered_with_what_to_do(
             RayBootstrap(guarded.address, tmp_path, insecure=True)
 
 
+# ---------------------------------------------------------------- two nodes without GPUs, and no token
+
+
+#: Ray notices within seconds that its GCS is gone, instead of a minute.
+QUICK = {"RAY_gcs_rpc_server_reconnect_timeout_s": "5"}
+
+
 @pytest.fixture
 def _notice_losses_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in QUICK.items():
         monkeypatch.setenv(name, value)
 
 
-# ---------------------------------------------------------------- a search on nodes without GPUs
+@pytest.fixture(scope="module")
+def unguarded() -> Iterator[RayCluster]:
+    made = RayCluster("2:0", "2:0", RAY_AUTH_MODE="disabled", **QUICK)
+    yield made
+    made.end()
+
+
+def test_a_cluster_without_a_token_is_refused_until_that_is_accepted(
+    unguarded: RayCluster, tmp_path: Path
+) -> None:
+    with pytest.raises(DeviceError, match=r"has no token: .* or accept it with --insecure-cluster"):
+        RayBootstrap(unguarded.address, tmp_path)
+    bootstrap = RayBootstrap(unguarded.address, tmp_path, insecure=True)
+    assert not bootstrap.has_token
+    bootstrap.leave()
+
+
+def test_doctor_looks_at_every_node_and_leaves_nothing(
+    unguarded: RayCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", "--cluster", unguarded.address, "--dir", str(tmp_path)]) == 4
+    head, node, _, _, token, advice, *good = capsys.readouterr().out.splitlines()
+    assert head.split()[0] == "node"
+    assert f"2 CPUs   {version('ray')}" in node
+    assert token.startswith("FAIL  token: none")
+    assert "--insecure-cluster" in advice
+    assert len(good) >= 2
+    assert all(line.startswith("ok") and "shared yes" in line for line in good[:2])
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_version_of_ray_is_named(
+    unguarded: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lie = "import ray\nray.__version__ = '2.53.0'\n"
+    (tmp_path / "sitecustomize.py").write_text(lie)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(DeviceError, match=r"Ray 2.53.0 cannot join .* Version mismatch"):
+        RayBootstrap(unguarded.address, tmp_path, insecure=True)
+
+
+@pytest.mark.usefixtures("_notice_losses_soon")
+def test_nodes_join_and_are_lost_while_their_processes_live(
+    unguarded: RayCluster, tmp_path: Path, processes: list[int]
+) -> None:
+    bootstrap = RayBootstrap(unguarded.address, tmp_path, insecure=True)
+    first = bootstrap.nodes()
+    assert [offer.devices for offer in first] == ["cpu:2"] * 2
+    unguarded.add("3:0")
+    (joined,) = wait_until(lambda: [one for one in bootstrap.nodes() if one not in first])
+    assert joined.devices == "cpu:3"
+    for offer in (first[0], joined):
+        started(bootstrap, offer.name, tmp_path, processes)
+    unguarded.kill(2, "raylet")
+    wait_until(lambda: bootstrap.nodes() == first)
+    assert all(psutil.pid_exists(pid) for pid in processes)
+    bootstrap.close()
+    wait_until(lambda: not unguarded.anchors())
+
 
 TRAIN = """
 import time
@@ -244,13 +308,6 @@ for step in trial.steps():
 """
 
 
-@pytest.fixture(scope="module")
-def pair() -> Iterator[RayCluster]:
-    made = RayCluster("2:0", "2:0", RAY_AUTH_MODE="token", **QUICK)
-    yield made
-    made.end()
-
-
 def search(folder: Path, address: str, steps: int, trials: int) -> subprocess.Popen[str]:
     """Begin a search of trials of ``steps`` steps, as many at a time as there are slots."""
     folder.mkdir(exist_ok=True)
@@ -259,7 +316,7 @@ def search(folder: Path, address: str, steps: int, trials: int) -> subprocess.Po
     recipe["policy"] = {"name": "fifo", "R": steps}
     recipe["space"] = {"x": {"uniform": [0, 1]}}
     (folder / "search.yaml").write_text(json.dumps(recipe))
-    return gpusched(folder, "run", "search.yaml", "--cluster", address)
+    return gpusched(folder, "run", "search.yaml", "--cluster", address, "--insecure-cluster")
 
 
 def gpusched(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -284,103 +341,37 @@ def steps_of(folder: Path) -> dict[str, list[tuple[int, int]]]:
     }
 
 
-@pytest.mark.usefixtures("token", "_notice_losses_soon")
+@pytest.mark.usefixtures("_notice_losses_soon")
 def test_a_search_has_both_nodes_until_its_end_also_beyond_a_killed_daemon(
-    pair: RayCluster, tmp_path: Path
+    unguarded: RayCluster, tmp_path: Path
 ) -> None:
     """Another job of the cluster that wants them waits for as long, and has them then."""
-    running = search(tmp_path, pair.address, 60, 4)
+    running = search(tmp_path, unguarded.address, 60, 4)
     wait_until(lambda: len(found := steps_of(tmp_path)) == 4 and all(found.values()))
     (lock,) = tmp_path.glob("runs/*/lock")
     os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
     said, _ = running.communicate(timeout=PATIENCE_S)
     assert "the search begins on 4 atoms" in said
-    assert other_job(pair, 2.0, "CPU") == {"free": 0, "ran": False}
+    assert other_job(unguarded, 2.0, "CPU") == {"free": 0, "ran": False}
     resumed = gpusched(tmp_path, "resume")
     said, _ = resumed.communicate(timeout=2 * PATIENCE_S)
     assert resumed.returncode == 0, said
     assert steps_of(tmp_path) == {f"{n:04}": [(1, k) for k in range(1, 61)] for n in range(4)}
-    assert other_job(pair, PATIENCE_S, "CPU") == {"free": 4, "ran": True}
-    wait_until(lambda: not pair.anchors())
-
-
-@pytest.mark.usefixtures("token", "_notice_losses_soon")
-def test_a_search_goes_on_while_ray_dies_around_it(pair: RayCluster, tmp_path: Path) -> None:
-    """Anchors, a raylet and the GCS are killed: no trial is lost, no step is taken twice."""
-    running = search(tmp_path, pair.address, 60, 4)
-    wait_until(lambda: len(found := steps_of(tmp_path)) == 4 and all(found.values()))
-    for anchor in pair.anchors():
-        anchor.kill()
-    time.sleep(1.0)
-    pair.kill(1, "raylet")
-    time.sleep(2.0)
-    pair.kill(0, "gcs_server")
-    said, _ = running.communicate(timeout=2 * PATIENCE_S)
-    assert running.returncode == 0, said
-    assert steps_of(tmp_path) == {f"{n:04}": [(1, k) for k in range(1, 61)] for n in range(4)}
-
-
-# ---------------------------------------------------------------- no GPUs, no token; nodes join and are lost
-
-
-@pytest.fixture(scope="module")
-def unguarded() -> Iterator[RayCluster]:
-    made = RayCluster("2:0", RAY_AUTH_MODE="disabled", **QUICK)
-    yield made
-    made.end()
-
-
-def test_a_cluster_without_a_token_is_refused_until_that_is_accepted(
-    unguarded: RayCluster, tmp_path: Path
-) -> None:
-    with pytest.raises(DeviceError, match=r"has no token: .* or accept it with --insecure-cluster"):
-        RayBootstrap(unguarded.address, tmp_path)
-    bootstrap = RayBootstrap(unguarded.address, tmp_path, insecure=True)
-    assert not bootstrap.has_token
-    bootstrap.leave()
-
-
-def test_doctor_looks_at_every_node_and_leaves_nothing(
-    unguarded: RayCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["doctor", "--cluster", unguarded.address, "--dir", str(tmp_path)]) == 4
-    head, node, _, token, advice, good, *_ = capsys.readouterr().out.splitlines()
-    assert head.split()[0] == "node"
-    assert f"2 CPUs   {version('ray')}" in node
-    assert token.startswith("FAIL  token: none")
-    assert "--insecure-cluster" in advice
-    assert good.startswith("ok")
-    assert "shared yes" in good
-    assert not list(tmp_path.iterdir())
-
-
-def test_another_version_of_ray_is_named(
-    unguarded: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lie = "import ray\nray.__version__ = '2.53.0'\n"
-    (tmp_path / "sitecustomize.py").write_text(lie)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    with pytest.raises(DeviceError, match=r"Ray 2.53.0 cannot join .* Version mismatch"):
-        RayBootstrap(unguarded.address, tmp_path, insecure=True)
+    assert other_job(unguarded, PATIENCE_S, "CPU") == {"free": 4, "ran": True}
+    wait_until(lambda: not unguarded.anchors())
 
 
 @pytest.mark.usefixtures("_notice_losses_soon")
-def test_nodes_join_and_are_lost_while_their_processes_live(
-    unguarded: RayCluster, tmp_path: Path, processes: list[int]
-) -> None:
-    bootstrap = RayBootstrap(unguarded.address, tmp_path, insecure=True)
-    (head,) = bootstrap.nodes()
-    assert head.devices == "cpu:2"
-    unguarded.add("3:0")
-    first, joined = wait_until(lambda: len(found := bootstrap.nodes()) == 2 and found)
-    assert (first, joined.devices) == (head, "cpu:3")
-    for offer in (head, joined):
-        started(bootstrap, offer.name, tmp_path, processes)
-
+def test_a_search_goes_on_while_ray_dies_around_it(unguarded: RayCluster, tmp_path: Path) -> None:
+    """Anchors, a raylet and the GCS are killed: no trial is lost, no step is taken twice. The cluster's last test."""
+    running = search(tmp_path, unguarded.address, 60, 4)
+    wait_until(lambda: len(found := steps_of(tmp_path)) == 4 and all(found.values()))
+    for anchor in unguarded.anchors():
+        anchor.kill()
+    time.sleep(1.0)
     unguarded.kill(1, "raylet")
-    wait_until(lambda: bootstrap.nodes() == [head])
-
+    time.sleep(2.0)
     unguarded.kill(0, "gcs_server")
-    assert bootstrap.nodes() == [head], "a silent Ray says nothing about nodes"
-    assert all(psutil.pid_exists(pid) for pid in processes)
-    bootstrap.close()
+    said, _ = running.communicate(timeout=2 * PATIENCE_S)
+    assert running.returncode == 0, said
+    assert steps_of(tmp_path) == {f"{n:04}": [(1, k) for k in range(1, 61)] for n in range(4)}
