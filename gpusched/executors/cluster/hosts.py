@@ -125,5 +125,5 @@ def _answer(process: subprocess.Popen[str]) -> str:
             process.kill()
             raise DeviceError(f"no answer in {CALL_S:.0f} s") from None
     if process.returncode:
-        raise DeviceError(complaint.strip() or f"exit code {process.returncode}")
+        raise DeviceError(" ".join(complaint.split()) or f"exit code {process.returncode}")
     return said

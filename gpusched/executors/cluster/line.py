@@ -13,6 +13,7 @@ import os
 import socket
 import ssl
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -189,14 +190,26 @@ def dial(keys: Keys) -> ssl.SSLSocket | None:
         return None
 
 
-def interface_towards(host: str) -> str:
-    """Return the address of this machine by which ``host`` is reached. Raises GpuschedError."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect((host, 9))  # sends nothing
-            return str(probe.getsockname()[0])
-        except OSError as error:
-            raise GpuschedError(f"no way leads from here to node {host}: {error}") from None
+def interface_towards(hosts: Iterable[str]) -> str:
+    """Return the address of this machine by which these hosts reach it; loopback only if all of them are this machine.
+
+    Raises GpuschedError where no way leads to any.
+    """
+    found, problem = "", ""
+    for host in hosts:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((host, 9))  # sends nothing
+                own = str(probe.getsockname()[0])
+            except OSError as error:
+                problem = problem or f"no way leads from here to node {host}: {error}"
+                continue
+        if not own.startswith("127."):
+            return own
+        found = own
+    if not found:
+        raise GpuschedError(problem)
+    return found
 
 
 def interface_of(address: str) -> str:

@@ -95,9 +95,8 @@ class Members:
         self._offers = offers = {offer.name: offer for offer in self._bootstrap.nodes()}
         if not offers:
             raise DeviceError("the cluster has no node that could be used")
-        own = [interface_towards(offer.address) for offer in offers.values()]
-        host = next((one for one in own if not one.startswith("127.")), own[0])
         self._setting.hub.register(frames.NodeHello, self._hello)
+        host = interface_towards([offer.address for offer in offers.values()])
         self._listener = Listener(self._keys, host, self._setting.hub, frames.from_stranger)
         self._take_results()
         for device in self._setting.devices:
