@@ -108,13 +108,13 @@ class Members:
         limit_s = RETURN_LIMIT_S if takes_over else JOIN_LIMIT_S
         wanted = list(self.nodes.values())
         joined = "joining" if takes_over else "up"
+        self._timers.after(self._look_every_s, self._look)
         wait(
             limit_s,
             lambda: all((node.devices and node.state == joined) or node.why_not for node in wanted),
         )
         self._beat_at = self._now()
         self._timers.after(BEAT_S, self._beat)
-        self._timers.after(self._look_every_s, self._look)
         late = f"it has not joined within {limit_s:.0f} s; its log is in {self._keys.folder}"
         unused = {node.name: node.why_not or late for node in wanted if not node.devices}
         for name, why in unused.items():
