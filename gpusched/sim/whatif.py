@@ -30,7 +30,7 @@ from gpusched.core.state import State
 from gpusched.driver.forecaster import InlineForecaster
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.sim.continuing import Curves, Future, Resampled, Seen
+from gpusched.sim.continuing import Array, Curves, Future, Resampled, Seen
 from gpusched.sim.midway import go_on
 from gpusched.sim.recorded import NO_CHANGE, Question, Recorded
 from gpusched.sim.workload import Workload
@@ -39,6 +39,8 @@ from gpusched.sim.workload import Workload
 FORK = multiprocessing.get_context("fork")
 #: Futures of one question, and the seconds after which no more are begun.
 FUTURES, LIMIT_S = 200, 60.0
+#: Corrections that are drawn for a future.
+DRAWS = 10
 #: Fewer curves than this, or fewer reports on the longest, say nothing about the rest.
 LEAST_CURVES, LEAST_STEPS, LEAST_FUTURES = 3, 4, 10
 #: Shares of the time so far from which this search's forecasts are held against what came, by so many futures, and
@@ -56,16 +58,19 @@ LADDER = (0.125, 0.25, 0.5, 1.0, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Median, and the ends of the 80% interval."""
+    """Median, and the ends of the shortest interval that holds 80%: where most futures are alike it begins there."""
 
     median: float
     low: float
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Interval:
-        low, median, high = np.quantile(np.array(values), [0.1, 0.5, 0.9])
-        return cls(float(median), float(low), float(high))
+    def of(cls, values: Array) -> Interval:
+        ordered = np.sort(values, axis=None)
+        count = math.ceil(0.8 * len(ordered))
+        lows, highs = ordered[: len(ordered) - count + 1], ordered[count - 1 :]
+        place = int(np.argmin(highs - lows))
+        return cls(float(np.median(ordered)), float(lows[place]), float(highs[place]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,7 @@ class Search:
         searches = [
             self.recorded.experiment(question) for question in asked
         ]  # refused before any has run
-        found: list[list[float]] = []
+        found: list[Array] = []
         for search in searches:
             until = time.monotonic() + limit_s / len(asked)
             found.append(self._futures(search, futures, until))
@@ -126,7 +131,7 @@ class Search:
         answers = []
         for question, values in zip(asked, found, strict=True):
             values = values[:least]  # the same futures for all: intervals can be compared
-            gains = [(a - b) * sign for a, b in zip(values, found[0], strict=False)]
+            gains = (values - found[0][:least]) * sign
             answers.append(Answer(question, least, Interval.of(values), Interval.of(gains)))
         return answers
 
@@ -148,19 +153,18 @@ class Search:
             stops = added[n - 1]
         return {"worth": worth, "add_s": stops}
 
-    def _futures(self, search: Experiment, most: int, until: float) -> list[float]:
-        """Return the best metric of each future, put right by how wrong earlier forecasts of this search were."""
-        found = self._raw(search, most, until)
+    def _futures(self, search: Experiment, most: int, until: float) -> Array:
+        """Return the best metric of each future (a row), put right by draws of how wrong earlier forecasts were."""
+        found = np.array(self._raw(search, most, until))[:, None]
         if self.state.best is None:
             return found
         mean, deviation = next_miss(self.misses)
         sign, now, least = self.state.rules.sign, self.state.best.score, LEAST * self.curves.range
-        for n, metric in enumerate(found):
-            z = float(np.random.default_rng([self.recipe.seed, n, 1]).standard_normal())
-            rise = max(least, metric * sign - now) * math.exp(min(MOST, mean + deviation * z))
-            score = min(self.curves.bound, now + rise) if rise > least else now
-            found[n] = score * sign
-        return found
+        drawn = np.random.default_rng([self.recipe.seed, 1]).standard_normal((len(found), DRAWS))
+        rise = np.exp(np.minimum(MOST, mean + deviation * drawn))
+        rise *= np.maximum(least, found * sign - now)
+        score: Array = np.where(rise > least, np.minimum(self.curves.bound, now + rise), now)
+        return score * sign
 
     @property
     def misses(self) -> list[float]:

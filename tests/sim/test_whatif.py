@@ -23,7 +23,7 @@ from gpusched.sim.folder import simulate_into
 from gpusched.sim.physics import Delays, Incident
 from gpusched.sim.recorded import NO_CHANGE, Question, Recorded, let_watch
 from gpusched.sim.setup import Setup
-from gpusched.sim.whatif import Search, miss, next_miss
+from gpusched.sim.whatif import Interval, Search, miss, next_miss
 from gpusched.sim.workload import Synthetic
 from tests.policies.hand import Hand
 
@@ -167,6 +167,21 @@ def test_too_little_is_said_to_be_too_little(tmp_path, capsys, deadline_s, said)
     _, folder = simulate_into(tmp_path, Setup(atoms=2, deadline_s=deadline_s))
     assert main(["whatif", str(folder)]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("values", "interval"),
+    [
+        (range(11), (5, 0, 8)),
+        ([0] * 5 + [1, 2, 3, 4, 50], (0.5, 0, 3)),
+        ([-9, *[0] * 8, 9], (0, 0, 0)),
+        ([5], (5, 5, 5)),
+    ],
+    ids=["even", "nothing better", "alike", "one"],
+)
+def test_an_interval_is_the_shortest_with_80_percent(values, interval):
+    found = Interval.of(np.array(values, dtype=float))
+    assert (found.median, found.low, found.high) == interval
 
 
 def test_forecasts_are_put_right_by_earlier_ones():
