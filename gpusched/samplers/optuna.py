@@ -28,6 +28,8 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
 #: Trials that must have come to a step before ``gp`` goes by the scores there, or this part of them if that is more.
 ENOUGH = 5
+#: Most trials that ``gp`` is fitted to: one half the best so far, one half the newest.
+MOST = 50
 _QUANTILE = FloatDistribution(0.0, 1.0)
 
 
@@ -93,12 +95,13 @@ class Gp(_FromOptuna):
     """
 
     def suggest(self, n: int, seen: Sequence[Seen], random: Random) -> Mapping[str, object]:
-        last = sorted((trial.curve[-1][0] for trial in seen if trial.curve), reverse=True)
+        known = [trial for trial in seen if trial.score is not None]
+        last = sorted((trial.curve[-1][0] for trial in known), reverse=True)
         if last:
             enough = max(ENOUGH, len(last) // ENOUGH)
             rung = last[min(enough, len(last)) - 1]
-            seen = [_until(trial, rung) for trial in seen]
-        return super().suggest(n, seen, random)
+            known = _most_telling([_until(trial, rung) for trial in known])
+        return super().suggest(n, known, random)
 
     def sampler(self, seed: int) -> optuna.samplers.BaseSampler:
         made = optuna.samplers.GPSampler(
@@ -109,9 +112,14 @@ class Gp(_FromOptuna):
         return made
 
     def known(self, seen: Seen) -> FrozenTrial | None:
-        if seen.score is None:
-            return None
         return self.frozen(seen, TrialState.COMPLETE, value=seen.score)
+
+
+def _most_telling(seen: Sequence[Seen]) -> list[Seen]:
+    """Return the best trials and the newest ones, ``MOST`` in all, in their order."""
+    older, newest = seen[: -MOST // 2], seen[-MOST // 2 :]
+    best = sorted(older, key=lambda trial: trial.score or 0.0, reverse=True)[: MOST // 2]
+    return sorted([*best, *newest], key=lambda trial: trial.trial)
 
 
 def _until(trial: Seen, step: int) -> Seen:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -372,6 +373,33 @@ def test_optuna_s_samplers_stay_in_the_space_repeat_and_learn(name: str) -> None
     drawn = sum(score(trial.hparams) for trial in seen[:10]) / 10
     learnt = sum(score(trial.hparams) for trial in seen[20:]) / 10
     assert learnt > drawn
+
+
+@pytest.mark.integrations
+@needs_optuna
+def test_gp_is_fitted_to_the_best_and_the_newest() -> None:
+    from gpusched.samplers.optuna import MOST, Gp
+
+    told: list[int] = []
+
+    class Watched(Gp):
+        def known(self, seen: Seen) -> Any:
+            told.append(seen.trial)
+            return super().known(seen)
+
+    space = parse_space(SPACE)
+    best = range(7, 7 + MOST // 2)
+    seen = [
+        Seen(
+            trial=n,
+            hparams=space.draw(1, str(n), {}),
+            state="stopped",
+            curve=[(1, 1.0 + n % 3 if n in best else 0.1)],
+        )
+        for n in range(2 * MOST)
+    ]
+    Watched(space).suggest(len(seen), seen, Random(1))
+    assert told == [*best, *range(2 * MOST - MOST // 2, 2 * MOST)]
 
 
 @pytest.mark.integrations
