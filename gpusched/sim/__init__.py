@@ -6,6 +6,6 @@
   experiment again)
 * one run: ``setup`` (what is made), ``single`` (from setup to result), ``folder`` (as an experiment on disk)
 * a recorded search gone on with: ``whatif`` (questions and answers), ``recorded`` (the experiment as it was),
-  ``midway`` (its machine), ``continuing`` (its curves, resampled)
+  ``continuing`` (its curves, resampled, and its machine)
 * many: ``plan`` (which), ``study`` (spread over the cores; means and intervals), ``plot``
 """

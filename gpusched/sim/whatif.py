@@ -2,8 +2,8 @@
 
     journal ──replay──▶ a copy of the experiment ──fork, several hundred times──▶ futures ──▶ best score, 80% interval
 
-A future is the search's own core and policy, from where the journal ends, on a simulated machine (``midway``) that
-trains curves resampled from this search's own (``continuing``). The journal is read and never written.
+A future is the search's own core and policy, from where the journal ends, on a simulated machine that trains curves
+resampled from this search's own (both: ``continuing``). The journal is read and never written.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from gpusched.core.state import State
 from gpusched.driver.forecaster import InlineForecaster
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.sim.continuing import Array, Curves, Future, Resampled, Seen
-from gpusched.sim.midway import go_on
+from gpusched.sim.continuing import Array, Curves, Future, Resampled, Seen, go_on
 from gpusched.sim.recorded import NO_CHANGE, Question, Recorded
 from gpusched.sim.workload import Workload
 

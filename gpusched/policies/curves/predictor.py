@@ -19,7 +19,6 @@ cannot fall: P(m) is replaced by the largest so far, which changes nothing where
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -62,12 +61,6 @@ class Prediction:
     def mean(self) -> float:
         """Expectation of y at the last step."""
         return float(self.weights @ self.means[:, -1])
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the possible curves at the last step (HyperDrive's prediction accuracy PA)."""
-        variance = float(self.weights @ (self.means[:, -1] - self.mean) ** 2)
-        return math.sqrt(max(0.0, variance))
 
     def quantile(self, share: float) -> float:
         """The value that y at the last step stays below with this probability."""
@@ -115,7 +108,7 @@ def forecast(command: Forecast, predictor: CurvePredictor, seed: int) -> dict[st
     """Probabilities and expectations for one curve; empty if the curve is too short to say anything.
 
     ``reached_by_end``: p. ``remaining_steps``: x of equation 2. ``reached_at_end``: P(y(horizon) >= target).
-    ``mean``, ``spread``, ``low``, ``high``: of y at the horizon; the last two bound the central 90 %.
+    ``mean``, ``low``, ``high``: of y at the horizon; the last two bound the central 90 %.
     Steps are those of the curve (one value a step).
     """
     curve = np.asarray(command.curve, dtype=np.float64)
@@ -133,7 +126,6 @@ def forecast(command: Forecast, predictor: CurvePredictor, seed: int) -> dict[st
         "remaining_steps": x,
         "reached_at_end": float(at_each[-1]),
         "mean": prediction.mean,
-        "spread": prediction.spread,
         "low": low,
         "high": high,
     }

@@ -58,7 +58,6 @@ def test_a_rising_curve_is_expected_to_rise(predictor: CurvePredictor) -> None:
     assert curve[-1] < found.mean < 0.95
     assert low < 0.83  # it ends at 0.795
     assert high > 0.76
-    assert found.spread < 0.15
 
 
 def test_a_flat_curve_is_expected_to_stay_flat(predictor: CurvePredictor) -> None:
@@ -95,7 +94,7 @@ def test_odd_curves_have_finite_forecasts(predictor: CurvePredictor, curve: Arra
     found = predictor.predict(curve, steps, (0,))
     assert np.isfinite(found.reaches(0.5)).all()
     low, high = found.interval(0.9)
-    assert np.isfinite([found.mean, found.spread, low, high]).all()
+    assert np.isfinite([found.mean, low, high]).all()
     assert low < high
 
 
@@ -160,10 +159,9 @@ def test_every_step_to_the_horizon_counts() -> None:
     assert found["remaining_steps"] == pytest.approx(1 * each[0] + 2 * each[1] + 3 * each[2])
 
 
-def test_mean_spread_and_interval_are_those_at_the_horizon() -> None:
+def test_mean_and_interval_are_those_at_the_horizon() -> None:
     found = forecast(ask(6, 0.5), Straight(), seed=1)
     assert found["mean"] == pytest.approx(0.6)
-    assert found["spread"] == 0.0
     low, high = stats.norm.interval(0.9, 0.6, 0.1)
     assert (found["low"], found["high"]) == pytest.approx((low, high))
 
