@@ -309,16 +309,22 @@ def _write_file(path: Path, source: Source) -> dict[str, Any]:
 def _write_buffer(descriptor: int, data: memoryview) -> str:
     """Write ``data`` while another thread hashes it: both leave the interpreter's lock alone. Its SHA-256."""
     found: list[str] = []
-    hashing = threading.Thread(
-        target=lambda: found.append(hashlib.sha256(data).hexdigest()), name="gpusched-hash"
-    )
-    hashing.start()
+
+    def digest() -> None:
+        found.append(hashlib.sha256(data).hexdigest())
+
+    hashing = threading.Thread(target=digest, name="gpusched-hash")
+    try:
+        hashing.start()
+    except RuntimeError:  # the interpreter is ending: from Python 3.12 on it starts no threads then
+        digest()
     try:
         written = 0
         while written < data.nbytes:
             written += os.write(descriptor, data[written : written + _PIECE_BYTES])
     finally:
-        hashing.join()
+        if hashing.ident is not None:
+            hashing.join()
     return found[0]
 
 
