@@ -49,6 +49,7 @@ marks["group"] = settled()
 model = torch.nn.Linear(1024, int(hp.get("rows", 256)), bias=False).to(trial.device)
 model(x).square().mean().backward()
 marks["step"] = settled()
+dist.broadcast(model.weight.data, 0)  # ranks that train apart are refused
 filling = None
 if trial.device.type == "cuda" and hp.get("fill", 0):
     free, _total = torch.cuda.mem_get_info(trial.device)
@@ -60,11 +61,10 @@ trial.track(model=model)
 
 for step in trial.steps():
     end = time.monotonic() + float(hp.get("step_s", 0.02))
-    while True:
-        with torch.no_grad():
-            model.weight -= 1e-3 * model(x).T @ x
-        if settled() >= end:
-            break
+    with torch.no_grad():
+        model.weight -= 1e-3 * model(x).T @ x
+    while settled() < end:
+        model(x)  # keeps the device busy, and the ranks together
     trial.report(loss=1.0 / (step + 1))
     if hp.get("scenario") == "hang":
         note("hangs", {"pid": os.getpid()})
