@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
+import torch
 
 from gpusched.core.decisions import ConfirmRelease
 from gpusched.core.events import DevicesReleased
@@ -18,6 +19,11 @@ from gpusched.executors.local.prestart import Stage
 from tests.executors.conftest import Lab, wait_for
 from tests.executors.contract import exit_of, report_of
 from tests.executors.test_prestart import Resize, nothing_is_left, poll_until
+
+
+pytestmark = pytest.mark.skipif(
+    torch.backends.cuda.is_built(), reason="a torch built for CUDA finds no GPU behind a CPU slot"
+)
 
 
 class PretendGpus(CpuDevices):
