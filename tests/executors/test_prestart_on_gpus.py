@@ -20,7 +20,6 @@ from tests.executors.conftest import Lab, wait_for
 from tests.executors.contract import exit_of, report_of
 from tests.executors.test_prestart import Resize, nothing_is_left, poll_until
 
-
 pytestmark = pytest.mark.skipif(
     torch.backends.cuda.is_built(), reason="a torch built for CUDA finds no GPU behind a CPU slot"
 )
