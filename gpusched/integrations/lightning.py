@@ -3,7 +3,7 @@
 ::
 
     search = gpusched.lightning.Search()  # near the top; search.trial.hparams
-    trainer = L.Trainer(max_epochs=30, **search.options)
+    trainer = search.trainer(max_epochs=30, callbacks=[EarlyStopping("val_loss")])
     trainer.fit(model, train_loader, val_loader, ckpt_path=search.ckpt_path)
 
 One report is one epoch, after its validation. The strategy is DDP on one rank too: Lightning then shuffles by seed and
@@ -14,10 +14,12 @@ batch, and with it the training, the same on any number of atoms.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
 
 from gpusched.integrations import Owner
 
@@ -38,21 +40,30 @@ class Search(Owner, Callback):
     def __init__(self, trial: Trial | None = None, *, scale_lr: bool = True) -> None:
         super().__init__(trial)
         self._scale_lr = scale_lr
-        self._is_wanted = self._has_options = False
+        self._is_wanted = self._has_made = False
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """Arguments of ``Trainer``: this callback, this trial's ranks, no sanity check, no checkpoints of its own."""
-        self._has_options = True
-        return {
-            "callbacks": [self],
+    def trainer(
+        self, *, callbacks: Callback | Iterable[Callback] | None = None, **options: Any
+    ) -> Trainer:
+        """Make Lightning's ``Trainer`` with this callback, on the trial's ranks and in its folder, by DDP.
+
+        Args:
+            callbacks: More callbacks; a ``ModelCheckpoint`` writes into the trial's folder.
+            options: Others of ``Trainer``, ``strategy`` too. ``accelerator``, ``devices``, ``num_nodes`` and
+                ``default_root_dir`` are the trial's, whatever a script gives.
+        """
+        more = [callbacks] if isinstance(callbacks, Callback) else list(callbacks or ())
+        self._has_made = True
+        ours = {
+            "callbacks": [self, *more],
             "accelerator": "gpu" if self._trial.device.type == "cuda" else "cpu",
             "devices": self._trial.world_size,
-            "strategy": "ddp",
+            "num_nodes": 1,
             "num_sanity_val_steps": 0,
-            "enable_checkpointing": False,
+            "enable_checkpointing": any(isinstance(each, Checkpoint) for each in more),
             "default_root_dir": self._trial.folder,
         }
+        return Trainer(**{"strategy": "ddp", **options, **ours})
 
     @property
     def ckpt_path(self) -> Path | None:
@@ -60,16 +71,16 @@ class Search(Owner, Callback):
         return self._restored(CHECKPOINT)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Check that the trainer is set up as ``options`` and ``ckpt_path`` say; scale rates and schedules.
+        """Check that ``trainer`` has made the trainer and that it goes on; scale rates and schedules.
 
         Raises:
-            RuntimeError: A trainer without the options, or ``fit`` without the checkpoint.
+            RuntimeError: The script made the trainer, or calls ``fit`` without the checkpoint.
         """
         trial = self._trial
-        if not self._has_options or trainer.world_size != trial.world_size:
+        if not self._has_made or trainer.world_size != trial.world_size:
             raise RuntimeError(
                 f"the Trainer has {trainer.world_size} of {trial.world_size} ranks, and another number of ranks "
-                f"would change the order of samples: write Trainer(..., **search.options)"
+                f"would change the order of samples: write search.trainer(...) in the place of Trainer(...)"
             )
         if not self._is_asked or (self.ckpt_path is not None and not trainer.ckpt_path):
             raise RuntimeError(
@@ -85,9 +96,8 @@ class Search(Owner, Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report the epoch that has ended, with every metric that was logged."""
         metrics = {name: value.item() for name, value in trainer.callback_metrics.items()}
-        metrics["step"] = (
-            trainer.current_epoch + 1
-        )  # "step" may be logged too, as an axis for plots
+        # "step" may be logged too, as an axis for plots.
+        metrics["step"] = trainer.current_epoch + 1
         self._trial.report(**metrics)
         self._is_wanted = self._trial.should_save()
         self.is_leaving = self._trial.should_yield()

@@ -199,11 +199,11 @@ MISTAKES = {
         "batch_size=gpusched.init().local_batch(hp.batch)",
         "write Accelerator(step_scheduler_with_optimizer=False)",
     ),
-    "lightning without the options": (
+    "lightning with a trainer of its own": (
         "lit.py",
-        "**search.options",
-        "callbacks=[search], accelerator='cpu', devices=1, default_root_dir=trial.folder",
-        "write Trainer(..., **search.options)",
+        "search.trainer(  # <-\n    max_epochs=EPOCHS,\n    callbacks=[",
+        "L.Trainer(max_epochs=EPOCHS, default_root_dir=trial.folder, callbacks=[search, ",
+        "write search.trainer(...) in the place of Trainer(...)",
     ),
     "lightning without the checkpoint": (
         "lit.py",

@@ -4,6 +4,7 @@ import json
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -33,6 +34,7 @@ class Net(L.LightningModule):
     def validation_step(self, batch, index):
         x, y = batch
         self.log("val_loss", nn.functional.mse_loss(self.net(x), y), sync_dist=True)
+        self.log("step", float(self.current_epoch), sync_dist=True)  # the axis of its plots
 
     def configure_optimizers(self):
         opt = torch.optim.SGD(self.parameters(), lr=hp.lr, momentum=0.9)
@@ -50,9 +52,11 @@ data = TensorDataset(x := torch.rand(256, 4), x.sum(1, keepdim=True) + (3 * x[:,
 size = trial.local_batch(hp.batch) if hp.fixed else hp.batch
 train, val = DataLoader(data, batch_size=size, shuffle=True), DataLoader(data, batch_size=64)
 
-trainer = L.Trainer(
+trainer = search.trainer(  # <-
     max_epochs=EPOCHS,
-    **search.options,  # <-
+    callbacks=[EarlyStopping("val_loss", patience=EPOCHS), ModelCheckpoint(monitor="val_loss")],
+    accelerator="auto",
+    devices="auto",
     logger=False,
     enable_progress_bar=False,
 )
