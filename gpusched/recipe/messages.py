@@ -102,13 +102,14 @@ ELSEWHERE = _by_name("""
     deadline: timeout time_budget time_budget_s max_time max_wallclock_time max_duration
     deadline: maxexperimentduration max_runtime
     space: parameters params param_space search_space hyperparameters config_space
-    space: searchspace searchspacefile search hparams
+    space: searchspace searchspacefile search hparams config
     policy: {R: ..}, the steps of a complete trial: epochs max_epochs num_epochs max_t max_length max_iter max_steps
     policy: {r: ..}, the steps to the first rung: min_steps grace_period
     policy: {eta: ..}: reduction_factor
     script: program entrypoint entry_point trial_command trialcommand command
     mode: max or min: direction goal optimize_mode smaller_is_better
-    policy: scheduler pruner searcher method tuner early_terminate early_stop assessor
+    policy: scheduler pruner early_terminate early_stop assessor
+    sampler or policy: searcher search_alg method tuner
     devices: gpus num_gpus resources
     sizes or max_atoms: gpus_per_trial resources_per_trial slots_per_trial
     try_first: points_to_evaluate enqueue_trial initial_points

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +21,9 @@ from gpusched.text import did_you_mean, show
 
 Named = tuple[str, dict[str, Any], list[Finding]]
 """A name, its complete options, and what is wrong with them."""
+
+#: What names of classes in other tools end in: TPESampler, ASHAScheduler, HyperbandPruner.
+_ELSEWHERE = re.compile(r"(sampler|scheduler|pruner|optimizer)$")
 
 
 def _named(
@@ -43,7 +47,8 @@ def _loaded(what: str, name: str, load: Callable[[str], Any], known: Collection[
         return load(name)
     except KeyError:
         there = f"; there are {', '.join(known)}; one of your own is written FILE.py:CLASS"
-        hint = did_you_mean(name, known) or there
+        elsewhere = _ELSEWHERE.sub("", name.lower())
+        hint = did_you_mean(name, known) or did_you_mean(elsewhere, known) or there
         raise BadValue(f"unknown {what} {show(name)}{hint}") from None
     except InputError as error:
         raise BadValue(str(error)) from None

@@ -79,7 +79,7 @@ class Reader:
         if value is None:
             self.complain(path, "no value; write {const: null} if null is meant")
         elif isinstance(value, list | tuple):
-            meant = nearest(path[-1], forms.NAMES)
+            meant = nearest(path[-1], forms.NAMES) or _CALLS.get(path[-1].lower())
             hint = f"did you mean the form {meant}? " if meant else ""
             choices = "{choice: [..]} to draw one item or {const: [..]} to pass the list on"
             self.complain(path, f"a list is not a value; {hint}write {choices}")
@@ -95,7 +95,7 @@ class Reader:
             return
         for name in raw:
             if name not in (*names, "q", "when"):
-                meant = nearest(name, ["q", "when"]) or "q and when"
+                meant = nearest(name, ["q", "when"]) or _OPTIONS.get(name, "q or when")
                 self.complain((*path, name), f"unknown beside {names[0]}; did you mean {meant}?")
         self._add(path, names[0], raw[names[0]], raw.get("q"), self._with_when(path, raw, whens))
 
@@ -203,6 +203,7 @@ _CALLS = {
     **{"qlog": "loguniform", "log_uniform": "loguniform", "float": "uniform"},
     **{"randint": "int", "lograndint": "logint", "categorical": "choice", "grid_search": "grid"},
 }
+_OPTIONS = {"step": "q", "log": "loguniform or logint"}
 _BOUNDS = (("min", "max"), ("low", "high"), ("lower", "upper"), ("minval", "maxval"))
 _BESIDE = {"distribution", "type", "log", "scale", "q", "step", "name", "count", "base"}
 _LISTS = ("values", "categories", "choices", "vals", "_value")
@@ -219,7 +220,9 @@ def _call(value: object) -> str:
 
 
 def _bounds(value: Mapping[str, object]) -> str:
-    """Return the form to write instead of ``{min: 0, max: 1}`` or ``{values: [1, 2]}``; empty for other maps."""
+    """Return what to write instead of ``{min: 0, max: 1}``, ``{values: [1, 2]}``, ``{value: 1}``; empty for others."""
+    if set(value) == {"value"} and not isinstance(value["value"], Mapping):
+        return f"value would be a key of its own; write {show(value['value'])} alone, or {{value: {{const: ..}}}}"
     for low, high in _BOUNDS:
         if {low, high} <= set(value) <= {low, high, *_BESIDE}:
             a, b = value[low], value[high]

@@ -263,6 +263,15 @@ REFUSED = [
         {"x": {"unifrom": [0, 1]}},
         "x.unifrom: a list is not a value; did you mean the form uniform?",
     ),
+    (
+        {"x": {"categorical": [0, 1]}},
+        "x.categorical: a list is not a value; did you mean the form choice?",
+    ),
+    ({"x": {"int": [0, 8], "step": 2}}, "x.step: unknown beside int; did you mean q?"),
+    (
+        {"x": {"int": [1, 8], "log": True}},
+        "x.log: unknown beside int; did you mean loguniform or logint?",
+    ),
     ({"uniform": [0, 1]}, "uniform: uniform is the name of a form"),
     ({"a.b": 1}, "a.b: a key is made of"),
     ({"": 1}, "a key is made of"),
@@ -409,6 +418,7 @@ def test_what_cannot_be_tried_first(
         ({"min": 0.1, "max": 1}, "{uniform: [0.1, 1]}"),
         ({"low": 1, "high": 9, "log": True, "type": "int"}, "{int: [1, 9]}"),
         ({"values": [1, 2]}, "{choice: [1, 2]}"),
+        ({"value": 3}, "write 3 alone"),
     ],
 )
 def test_other_tools_ways_to_write_a_range_are_no_constants(written: object, instead: str) -> None:
