@@ -198,10 +198,12 @@ def _best_lines(paths: ExperimentPaths, best: Best) -> list[str]:
     if best.code is not None and (words := provenance.in_words(best.code)):
         out.append(f"code:       {words}")
     out += [f"            now {line}" for line in best.differs_now]
+    checkpoint = paths.best / "checkpoint"
+    part = "folder" if (checkpoint / "files").is_dir() else "state"
     return [
         *out,
-        f"checkpoint: {paths.best / 'checkpoint'}",
-        f"in Python:  gpusched.load({str(paths.root)!r}).state",
+        f"checkpoint: {checkpoint}",
+        f"in Python:  gpusched.load({str(paths.root)!r}).{part}",
         f"by hand:    {by_hand(paths, best)}",
     ]
 
