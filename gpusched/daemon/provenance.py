@@ -59,6 +59,9 @@ def differences(paths: ExperimentPaths, script: Path) -> list[str]:
 
 
 def _differences(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
+    if "script_crc32" in then and "script_crc32" not in now:
+        yield "the script is gone"
+        then = {**now, "python": then.get("python"), "packages": then.get("packages", {})}
     if then.get("commit") != now.get("commit"):
         is_now, was = (str(one.get("commit") or "none")[:10] for one in (now, then))
         yield f"the code's commit is {is_now}, it was {was}"

@@ -37,6 +37,7 @@ def make_experiment(
 
     ``source``: the recipe's file. Raises InputError if it cannot be made.
     """
+    _require_script(recipe.script)
     config_env.from_elsewhere(recipe.env, None)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(began.wall_s))
     paths: ExperimentPaths | None = None
@@ -77,6 +78,8 @@ def start_daemon(
 
     ``recipe``: the one that was just read, with the values that are not on the disk; without it they are looked for.
     """
+    if resume and (script := (read_json(paths.resolved) or {}).get("script")):
+        _require_script(script)
     options = ["--resume"] * resume + ["--salvage"] * salvage
     options += ["--wish", json.dumps(wish)] if wish else []
     hidden = _hidden_values(paths, recipe)
@@ -155,6 +158,14 @@ def _take_back(process: subprocess.Popen[bytes], paths: ExperimentPaths) -> None
     process.wait()
     if not paths.final_view.exists():
         discard(paths)
+
+
+def _require_script(script: str | Path) -> None:
+    """Raise InputError where there is no script: every trial that is to go on would fail, and be over."""
+    if not Path(script).is_file():
+        raise InputError(
+            f"the script {script} is not there any more: put it back, and do this again"
+        )
 
 
 def _hidden_values(paths: ExperimentPaths, recipe: Recipe | None) -> dict[str, str]:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from gpusched.cli.run import may_go_on
-from gpusched.daemon.start import make_experiment
+from gpusched.daemon.start import make_experiment, start_daemon
 from gpusched.driver.clock import Beginning
+from gpusched.errors import InputError
 from gpusched.recipe.load import load_recipe
 
 RECIPE = "script: train.py\nmetric: m\ndeadline: 1m\nspace: {lr: {uniform: [0, 1]}}\n"
@@ -44,3 +45,18 @@ def test_the_search_before_can_go_on_by_another_of_the_limits_that_ended_it(
     remark = may_go_on(runs, source)
     assert told.format(paths.root.name) in remark
     assert remark.endswith("this command starts another search")
+
+
+def test_nothing_goes_on_without_its_script(tmp_path: Path) -> None:
+    """Else each trial fails at its next launch, and is over for good."""
+    source, script = tmp_path / "search.yaml", tmp_path / "train.py"
+    source.write_text(RECIPE)
+    script.touch()
+    recipe = load_recipe(source)
+    paths = make_experiment(tmp_path / "runs", recipe, Beginning.now(), source)
+    script.rename(tmp_path / "moved.py")
+    with pytest.raises(InputError, match=r"the script .*train\.py is not there any more: put it"):
+        start_daemon(paths, resume=True)
+    with pytest.raises(InputError, match=r"the script .*train\.py is not there any more: put it"):
+        make_experiment(tmp_path / "runs", recipe, Beginning.now())
+    assert not paths.log.exists(), "no daemon was started"

@@ -91,4 +91,4 @@ def test_an_older_search_and_a_script_that_is_gone(paths: ExperimentPaths, scrip
     assert provenance.differences(paths, script) == []
     provenance.record(paths, script)
     script.unlink()
-    assert "the script has changed" in provenance.differences(paths, script)
+    assert provenance.differences(paths, script) == ["the script is gone"]
