@@ -65,7 +65,7 @@ class Report(
 ):
     """One report of a trial. ``seq`` counts the trial's reports; ``step_time_s``: training time of this step alone.
 
-    A new field has a default, so that older lines and journals are still read. It is filled in ``worker/trial.py``
+    A new field has a default, so that older lines and journals are still read. It is filled in ``worker/backing.py``
     and ``sim/executor.py``.
     """
 

@@ -49,14 +49,17 @@ class TrialSetup(ABC):
 
     @property
     def id(self) -> int:
+        """Number of the trial in its search."""
         return self._context.trial
 
     @property
     def rank(self) -> int:
+        """Number of this process among the trial's, from 0."""
         return self._context.rank
 
     @property
     def world_size(self) -> int:
+        """Number of the trial's processes, one for each device."""
         return self._context.world_size
 
     @property
