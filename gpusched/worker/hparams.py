@@ -62,7 +62,10 @@ class HParams(Mapping[str, object]):
 
     def _missing(self, name: str) -> str:
         known = ", ".join(self._values) or "none"
-        return f"no hyperparameter {name!r}{did_you_mean(name, self._values)} (there are: {known})"
+        return (
+            f"no hyperparameter {name!r}{did_you_mean(name, self._values)} (there are: {known}). The recipe's space "
+            f"names them; alone, --{name} on the command line or a default, gpusched.init({{{name!r}: ..}})"
+        )
 
 
 def merged(base: Mapping[str, object], over: Mapping[str, object]) -> dict[str, object]:

@@ -149,7 +149,8 @@ class Trial(TrialSetup):
     def report(self, *unnamed: Any, step: int | None = None, **metrics: Any) -> None:
         """Tell how the trial does after one more step, and do what the scheduler says. Every rank calls it.
 
-        May not return: see the rules at the top of this file.
+        Does not return where the scheduler has the trial leave, unless ``steps`` or the script sees to that: it saves
+        and ends the script, on all ranks together.
 
         Args:
             unnamed: Nothing: metrics have names, ``report(loss=0.3)`` or ``report(**metrics)``.
