@@ -284,7 +284,8 @@ def devices(value: object) -> str | tuple[str, ...]:
         return "cuda:" + ",".join(map(str, indices))
     if kind in ("auto", "cpu", "cuda") and not rest and ":" not in value:
         return kind
-    meant = nearest(kind, ["auto", "cpu", "cuda"])
+    is_gpu = kind.lower() in ("gpu", "gpus")  # nearer to cpu by its letters
+    meant = "cuda" if is_gpu else nearest(kind, ["auto", "cpu", "cuda"])
     hint = f"; did you mean {meant}?" if meant and meant != kind else ""
     raise ValueError(f"{show(value)} is not auto, cpu, cpu:4, cuda, cuda:0,2 or GPU UUIDs{hint}")
 

@@ -214,7 +214,7 @@ def test_flags_of_the_command_line(load: Load) -> None:
 def test_problems_of_flags_name_the_flag(problems: Problems) -> None:
     assert problems("", deadline="0", devices="gpu", policy="ahsa", seed="x") == [
         "--deadline 0: must be more than 0 seconds, not 0",
-        "--devices gpu: 'gpu' is not auto, cpu, cpu:4, cuda, cuda:0,2 or GPU UUIDs; did you mean cpu?",
+        "--devices gpu: 'gpu' is not auto, cpu, cpu:4, cuda, cuda:0,2 or GPU UUIDs; did you mean cuda?",
         "--seed x: should be a whole number, not 'x'",
         "--policy ahsa: unknown policy 'ahsa'; did you mean asha?",
     ]
