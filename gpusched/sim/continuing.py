@@ -230,7 +230,8 @@ class Midway(SimExecutor):
             return
         run.step = trial.step
         if trial.state is TrialState.YIELDING and trial.after is not None:
-            self._leave(run, "yielded", self._now + self._delays.save_s, saved=trial.after.save)
+            run.save, run.leave = trial.after.save, True
+            self._answer(run)
             return
         step_s = curve.step_time_s(run.step + 1) / speedup
         since = trial.last_report_at if trial.last_report_at is not None else self._now

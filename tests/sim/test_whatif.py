@@ -59,6 +59,22 @@ def test_with_delays_it_ends_nearly_as_it_did(recorded):
     assert search(folder).under(Synthetic(), NO_CHANGE) == pytest.approx(result.best, abs=0.01)
 
 
+def test_a_search_goes_on_from_the_middle_of_a_save(tmp_path):
+    """The checkpoint with which a trial leaves may be the best model."""
+    delays = Delays(launch_s=0.1, resize_s=0.2, save_s=0.4, exit_s=0.03, release_s=0.02)
+    setup = Setup(policy="asha", atoms=2, deadline_s=DEADLINE_S, delays=delays, seed=1)
+    _, folder = simulate_into(tmp_path, setup)
+    cuts = [search(folder, share / 40) for share in range(20, 40)]
+    leaving = [
+        cut
+        for cut in cuts
+        if any(trial.after and trial.after.save for trial in cut.state.trials.values())
+    ]
+    assert leaving
+    for cut in leaving:
+        cut.under(Synthetic(), NO_CHANGE)
+
+
 def test_more_time_and_atoms_help_and_fewer_harm(recorded):
     _, folder = recorded
     cut = search(folder)
