@@ -25,7 +25,7 @@ max_atoms: 2
 
 @pytest.fixture
 def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (tmp_path / "train.py").write_text("raise SystemExit('was run')\n")
+    (tmp_path / "train.py").write_text("import gpusched\n\nraise SystemExit('was run')\n")
     (tmp_path / "good.yaml").write_text(GOOD)
     monkeypatch.chdir(tmp_path)
     return Path("good.yaml")
@@ -148,7 +148,7 @@ def test_the_schema_needs_no_recipe(capsys: pytest.CaptureFixture[str]) -> None:
 def test_linear_scaling_of_adam_is_mentioned(
     recipe: Path, capsys: pytest.CaptureFixture[str], words: list[str], is_told: bool
 ) -> None:
-    script = "import torch\nopt = torch.optim.AdamW([])\ntrial.scale_lr(opt)\n"
+    script = "import gpusched, torch\nopt = torch.optim.AdamW([])\ntrial.scale_lr(opt)\n"
     (recipe.parent / "train.py").write_text(script)
     assert main(["validate", str(recipe), "--devices", "cpu:4", *words]) == 0
     said = capsys.readouterr().err
