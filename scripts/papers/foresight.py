@@ -3,8 +3,8 @@
 Every fifth situation of figure ``regret``'s grid, and four of each other workload: two numbers of atoms by two
 deadlines, half of them with linear scaling and launches at once, half with square-root scaling and launches that take
 5% of the deadline. A *cell* is a situation, its value the mean over seeds. All policies meet the same configurations;
-each situation draws its own. The policy's constants were chosen on the workloads marked ``tuned`` and seeds from 100
-on, or with a look at them; of the others only earlier figures were known.
+each situation draws its own. The policy's rules and constants were chosen with a look at all workloads but those
+``HELD_OUT``, of which only earlier figures were known.
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ class Kind:
     """A workload, the options that suit it, and its situations."""
 
     workload: str
-    tuned: bool
     options: dict[str, Any]
     atoms: tuple[int, ...] = (4, 16)
     deadlines: tuple[float, ...] = (15.0, 60.0)
@@ -60,15 +59,10 @@ def _kinds() -> dict[str, Kind]:
     }
     steps, known = {"r": 5, "R": 500}, {"metric_max": 1.0}
     kinds = {
-        "synthetic": Kind(workload="synthetic", tuned=True, options={**steps, **known}, **grid),
-        "noisy": Kind(workload="synthetic", tuned=True, options={**steps, **known}, noise=0.03),
+        "synthetic": Kind(workload="synthetic", options={**steps, **known}, **grid),
+        "noisy": Kind(workload="synthetic", options={**steps, **known}, noise=0.03),
     }
-    tuned = (
-        *("slow", "takeoff", "overfit", "rare", "digits", "clusters"),
-        # Looked at while single constants were chosen.
-        *("crossing", "plateau", "boosting", "equal"),
-    )
-    for name in (
+    hard = (
         "slow",
         "takeoff",
         "overfit",
@@ -78,20 +72,16 @@ def _kinds() -> dict[str, Kind]:
         "crossing",
         "stairs",
         "copies",
-    ):
-        kinds[name] = Kind(
-            workload=f"{HERE}/hard.py:{name}", tuned=name in tuned, options={"R": 500, **known}
-        )
+    )
+    for name in hard:
+        kinds[name] = Kind(workload=f"{HERE}/hard.py:{name}", options={"R": 500, **known})
     kinds["reward"] = Kind(
-        workload=f"{HERE}/hard.py:reward", tuned=False, options={"R": 500}, bounds=(-500.0, 4000.0)
+        workload=f"{HERE}/hard.py:reward", options={"R": 500}, bounds=(-500.0, 4000.0)
     )
-    kinds["loss"] = Kind(
-        workload=f"{HERE}/hard_min.py:loss", tuned=False, options={"R": 500}, bounds=(0.0, 7.0)
-    )
+    kinds["loss"] = Kind(workload=f"{HERE}/hard_min.py:loss", options={"R": 500}, bounds=(0.0, 7.0))
     for name in ("digits", "clusters", "boosting", "linear", "recorded"):
         kinds[name] = Kind(
             workload=f"{HERE}/real.py:{name}",
-            tuned=name in tuned,
             options={"R": 60 if name == "recorded" else 80, **known},
             deadlines=(30.0, 120.0),
         )
@@ -99,6 +89,7 @@ def _kinds() -> dict[str, Kind]:
 
 
 KINDS = _kinds()
+HELD_OUT = ("stairs", "copies", "reward", "linear")
 
 
 def situations(kind: Kind) -> list[dict[str, Any]]:
@@ -225,7 +216,7 @@ def table(results: Sequence[Result], policy: str = "foresight") -> list[dict[str
         rows.append(
             {
                 "workload": name,
-                "tuned": KINDS[name].tuned,
+                "held_out": name in HELD_OUT,
                 "runs": means[policy].count,
                 **{p: round(means[p].mean, 4) for p in names},
                 "best_other": best,
@@ -250,7 +241,7 @@ def draw(results: Sequence[Result], folder: Path) -> list[str]:
     said.append("| --- |" + " --- |" * (len(names) + 2))
     for row in rows:
         figures = " | ".join(f"{row[p]:.3f}" for p in names)
-        mark = "" if row["tuned"] else " (held out)"
+        mark = " (held out)" if row["held_out"] else ""
         gap = f"{row['behind']:+.3f} ± {row['half_width']:.3f} ({row['best_other']})"
         said.append(
             f"| {row['workload']}{mark} | {figures} | {gap} | {row['ahead_or_level']} of {row['cells']} |"
