@@ -141,10 +141,11 @@ def test_the_old_ranks_save_when_asked_while_the_next_ones_are_set_up(lab: Lab) 
     resize.decide()
     lab.executor.execute(Save(resize.trial, 1))
     resize.ready()
-    saved = [event for event in resize.events if isinstance(event, CheckpointSaved)]
-    assert saved, "a save that waits until the trial leaves is lost where its script ends before"
     assert all(report.can_save for report in resize.reports if report.stays)
-    resize.see(exit_of(resize.trial))
+    ending = resize.see(exit_of(resize.trial))
+    saved = [event.step for event in resize.events if isinstance(event, CheckpointSaved)]
+    assert saved, "a save that waits until the trial leaves is lost where its script ends before"
+    assert saved[0] < ending.saved_step
     resize.goes_on_without_a_gap()
     resize.end()
 

@@ -67,7 +67,7 @@ def test_a_whole_search_with_pauses_and_two_ranks(tmp_path: Path) -> None:
     """The daemon itself, told the executor's name: trials pause, grow, finish, and the best model is kept."""
     file = tmp_path / "recipe.yaml"
     recipe = {
-        **{"script": str(SCRIPT), "metric": "accuracy", "deadline": "200s", "devices": "cpu:4"},
+        **{"script": str(SCRIPT), "metric": "accuracy", "deadline": "1h", "devices": "cpu:4"},
         "space": {"scenario": "carry", "steps": 6, "pause_s": {"choice": [0.01, 0.02, 0.03]}},
         **{"policy": {"name": "profile", "sizes": [1, 2], "steps": 3}, "max_trials": 1},
     }
