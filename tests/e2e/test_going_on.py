@@ -53,7 +53,7 @@ def test_a_search_goes_on_after_each_of_its_ends(sandbox: Sandbox) -> None:
     code = sandbox.gpusched("best", "--json").json()["code"]
     assert "torch" in code["packages"]
     again = sandbox.gpusched("run", recipe, "--set", "max_trials=1", "--deadline", "1s")
-    assert f"'gpusched resume {name} --deadline +20m'" in again.err
+    assert f"'gpusched resume {name}'" in again.err
 
 
 def test_a_search_goes_on_after_ctrl_c_once_and_twice_and_after_a_death_while_it_ends(
