@@ -74,7 +74,7 @@ _MACHINE = (
         title="noise and faults",
     ),
     together(
-        argument("--plot FILE", "draw the runs into FILE (.png, .svg, .pdf)", type=Path),
+        argument("--plot FILE", "draw the runs into FILE, a page (.html)", type=Path),
         argument("--journal DIR", "keep each run in DIR as an experiment", type=Path),
         argument("--jobs N", "number of processes (default: one a core)", type=int),
         title="output",

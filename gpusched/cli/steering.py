@@ -44,7 +44,10 @@ def pause(args: argparse.Namespace) -> int:
 
 @common.command(common.TRIAL, prints=[OfTrial])
 def unpause(args: argparse.Namespace) -> int:
-    """Let a trial go on that was paused: it gets the next free atom."""
+    """Let a trial go on that was paused: it gets the next free atom.
+
+    The policy decides again at the trial's next report, and may pause it there: hypersched does so below a cut-off.
+    """
     return _ask_of_trial(args, "unpause")
 
 

@@ -341,6 +341,12 @@ class Experiment:
         if state.stopping is None:
             if state.may_go_on:
                 return
+            step_s = state.speed.step_on_one_atom_s
+            state.is_short_of_time = (
+                bool(state.can_draw or state.paused)
+                and step_s is not None
+                and state.speed.overhead + step_s > state.time_left_s
+            )
             state.stopping = NOTHING_LEFT
         state.finished = True
         for trial in list(state.paused.values()):

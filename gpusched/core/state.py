@@ -118,6 +118,8 @@ class State:
         #: The disk has too little room for checkpoints: nothing is begun.
         self.storage_low = False
         self.finished = False
+        #: Nothing was live at the end and something was left to train, but no step of it would have ended in time.
+        self.is_short_of_time = False
         self.timers: dict[str, float] = {}
         #: Time of a policy's wake that came while the search was ending, for a search that goes on after its end.
         self.missed_wake_at: float | None = None
@@ -245,9 +247,12 @@ class State:
         The deadline ended a search, too, in which nothing was left because another step would have been too long.
         (The journal keeps ``stopping``, so that a replay gives the commands that were recorded.)
         """
-        if self.stopping == NOTHING_LEFT and any(
-            trial.story and trial.story[-1][1].endswith(NO_STEP_FITS)
-            for trial in self.trials.values()
+        if self.stopping == NOTHING_LEFT and (
+            self.is_short_of_time
+            or any(
+                trial.story and trial.story[-1][1].endswith(NO_STEP_FITS)
+                for trial in self.trials.values()
+            )
         ):
             return "deadline"
         return self.stopping

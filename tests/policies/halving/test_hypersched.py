@@ -260,10 +260,16 @@ def test_a_step_that_cannot_end_is_not_begun() -> None:
     assert switched_off.where(0) == "running"
 
 
-@pytest.mark.parametrize(("R", "ending"), [(9, "deadline"), (1, "nothing left to run")])
-def test_the_deadline_ends_a_search_whose_next_step_would_be_too_long(R: int, ending: str) -> None:
-    hand = Hand("hypersched", {**PLAIN, "R": R}, atoms=1, configurations=1, deadline_s=100.0)
-    hand.report(0, 0.5, at=95.0, took_s=10.0)
+@pytest.mark.parametrize(
+    ("R", "configurations", "at", "ending"),
+    [(9, 1, 95.0, "deadline"), (1, 1, 99.0, "nothing left to run"), (1, 2, 99.0, "deadline")],
+)
+def test_the_deadline_ends_a_search_whose_next_step_would_be_too_long(
+    R: int, configurations: int, at: float, ending: str
+) -> None:
+    options = {**PLAIN, "R": R}
+    hand = Hand("hypersched", options, atoms=1, configurations=configurations, deadline_s=100.0)
+    hand.report(0, 0.5, at=at, took_s=10.0)
     assert hand.finished == "nothing left to run"  # as journals have recorded it
     told = records(DaemonResumed(at=0.0, epoch=2), hand.commands, hand.state)
     assert told[-1]["text"].startswith(f"over ({ending}): 1 trial")
