@@ -256,7 +256,7 @@ class Recipe:
         "Most configurations to draw; by default no limit.", None, limits=(1, 1_000_000)
     )
     max_failures: int = key(
-        "Failed trials, before any succeeded, that end the search.", 3, limits=(1, 1_000_000)
+        "Failed trials, before any reported, that end the search.", 3, limits=(1, 1_000_000)
     )
     grace_s: float = key("From SIGTERM to SIGKILL.", 5.0, path="grace", reader=values.duration)
     keep_checkpoints: int = key("Checkpoints kept for each trial.", 2, limits=(1, 1000))
