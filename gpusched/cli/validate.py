@@ -159,7 +159,8 @@ def lines(recipe: Recipe) -> Iterator[str]:
     if recipe.has_memory:
         own = " ".join(f"{name}={value}" for name, value in recipe.sampler_options.items())
         yield _line("sampler", f"{recipe.sampler_name}  {own}")
-    yield _line("trials", "any number" if number is None else count(number, "configuration"))
+    limits = [limit for limit in (number, recipe.max_trials) if limit is not None]
+    yield _line("trials", count(min(limits), "configuration") if limits else "any number")
     for number, sample in enumerate(about["first"]):
         yield _line("" if number else "such as", show_hparams(sample))
 

@@ -54,6 +54,23 @@ def test_a_good_recipe_is_summed_up(recipe: Path, capsys: pytest.CaptureFixture[
     assert text.splitlines()[13].startswith("            opt=adam lr=")
 
 
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        (["max_trials=1"], "1 configuration"),
+        (["max_trials=20"], "2 configurations"),
+        (["max_trials=20", "space.opt=sgd"], "20 configurations"),
+        (["space.opt=sgd"], "any number"),
+    ],
+)
+def test_the_fewest_that_space_and_limit_allow_are_named(
+    changes: list[str], most: str, recipe: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = [word for change in changes for word in ("--set", change)]
+    assert main(["validate", str(recipe), *overrides]) == 0
+    assert f"  trials    {most}" in capsys.readouterr().out.splitlines()
+
+
 def test_as_json(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["validate", str(recipe), "--json", "--seed", "3", "--set", "policy.R=9"]) == 0
     found = json.loads(capsys.readouterr().out)
