@@ -19,7 +19,7 @@ from collections import deque
 from contextlib import closing
 from pathlib import Path
 
-from gpusched.errors import DamagedState, InputError
+from gpusched.errors import DamagedState, GpuschedError, InputError
 from gpusched.folder.files import own_folder, sync, write_durably
 from gpusched.journal.damage import explained
 
@@ -45,11 +45,15 @@ class Home:
         self.complaints: deque[str] = deque()
 
     def move_in(self) -> None:
-        """Have the journal in a home from here on, if one is wanted. Raises InputError where another machine has it."""
-        if _home_of(self._link) is not None:
+        """Have the journal in a home from here on, if one is wanted. Raises InputError where another machine has it.
+
+        A home is one folder's alone: an experiment that was copied takes a copy of the journal as well.
+        """
+        if (home := _home_of(self._link)) is not None:
             require_journal(self._link)
+            self._settle(self._link.resolve(), home.parent)
         elif self._is_wanted:
-            self._settle(self._link if self._link.exists() else None)
+            self._settle(self._link if self._link.exists() else None, _homes())
 
     def take_over(self) -> bool:
         """Go on from the copy where the home is not on this machine; False where the journal is here."""
@@ -57,17 +61,22 @@ class Home:
             return False
         if not self._copy.exists():
             require_journal(self._link)
-        self._settle(self._copy)
+        self._settle(self._copy, _homes())
         return True
 
-    def _settle(self, source: Path | None) -> None:
-        """Make a home here, with what is in ``source``, and have the link lead to it. Raises GpuschedError."""
-        base = Path(os.environ.get(VARIABLE) or "/var/tmp") / f"gpusched-{os.getuid()}"
+    def _settle(self, source: Path | None, base: Path) -> None:
+        """Make a home below ``base`` with what is in ``source``; have the link lead there. Raises GpuschedError."""
         experiment = self._link.parent
         aside = self._link.with_name(f".{self._link.name}.link")
+        remedy = f"name a folder on a disk of this machine with {VARIABLE}"
         try:
-            folder = own_folder(base, experiment, f"{socket.gethostname()}:{experiment.name}")
+            try:
+                folder = own_folder(base, experiment, f"{socket.gethostname()}:{experiment.name}")
+            except GpuschedError as error:
+                raise InputError(f"{error}; {remedy}") from None
             journal = folder / self._link.name
+            if source is not None and journal.exists() and journal.samefile(source):
+                return
             for left in folder.iterdir():
                 left.unlink()
             if source is not None:
@@ -80,8 +89,7 @@ class Home:
             sync(experiment)
         except OSError as error:
             raise InputError(
-                f"{error.filename or base}: the journal cannot be kept there ({error.strerror}); name a folder on a "
-                f"disk of this machine with {VARIABLE}"
+                f"{error.filename or base}: the journal cannot be kept there ({error.strerror}); {remedy}"
             ) from None
 
     def look(self) -> None:
@@ -132,13 +140,17 @@ def require_journal(path: Path) -> None:
     if home is None:
         raise DamagedState(f"{path}: no journal is here, so this folder is not an experiment")
     name, host, copy = path.parent.name, home.name.partition(":")[0], _copy_of(path)
-    otherwise = "If that disk is lost, so is the search"
+    salvage = ""
     if copy.exists():
         when = time.strftime("%F %T", time.localtime(copy.stat().st_mtime))
         salvage = f"'gpusched resume {name} --salvage' goes on here from the copy of {when}"
-        otherwise = f"If that disk is lost, {salvage}"
+    if host == socket.gethostname():
+        raise InputError(
+            f"{name}: its journal was in {home} and is gone; {salvage or 'there is no copy of it'}"
+        )
     raise InputError(
-        f"{name}: its journal is on a disk of {host} ({home}): run this command there. {otherwise}"
+        f"{name}: its journal is on a disk of {host} ({home}): run this command there. "
+        f"If that disk is lost, {salvage or 'so is the search'}"
     )
 
 
@@ -151,6 +163,14 @@ def is_on_own_disk(folder: Path) -> bool:
     place = folder.resolve()
     found = (kinds[str(path)] for path in (place, *place.parents) if str(path) in kinds)
     return next(found, "") in own
+
+
+def _homes() -> Path:
+    """Return the folder of new homes. Raises InputError for one that would depend on who asks."""
+    given = Path(os.environ.get(VARIABLE) or "/var/tmp")
+    if not given.is_absolute():
+        raise InputError(f"{VARIABLE}={given}: name the folder by its whole path, from / on")
+    return given / f"gpusched-{os.getuid()}"
 
 
 def _home_of(link: Path) -> Path | None:
@@ -168,7 +188,11 @@ def _copy_of(journal: Path) -> Path:
 def _backup(source: Path, target: Path) -> None:
     """Write all of a journal, which may be written meanwhile, to one file on this machine's disk."""
     target.unlink(missing_ok=True)
-    with closing(sqlite3.connect(source)) as journal, closing(sqlite3.connect(target)) as copy:
+    there = f"{source.absolute().as_uri()}?mode=rw"  # where no journal is, none is made
+    with (
+        closing(sqlite3.connect(there, uri=True)) as journal,
+        closing(sqlite3.connect(target)) as copy,
+    ):
         journal.backup(copy)
         copy.execute("PRAGMA journal_mode=DELETE")  # the one file is all
     sync(target)

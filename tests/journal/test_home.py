@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 from pathlib import Path
@@ -116,12 +117,67 @@ def test_another_machine_goes_on_from_the_copy_and_the_first_one_does_not(
         moved_in(link)
 
 
-def test_without_a_copy_nothing_can_be_salvaged(link: Path, disk: Path) -> None:
+def test_without_a_copy_nothing_can_be_salvaged(
+    link: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     moved_in(link)
     Journal.create(link, META).close()
     shutil.rmtree(disk)
+    with pytest.raises(InputError, match="is gone; there is no copy of it"):
+        Home(link, is_wanted=True).take_over()
+    monkeypatch.setattr(socket, "gethostname", lambda: "second")
     with pytest.raises(InputError, match="If that disk is lost, so is the search"):
         Home(link, is_wanted=True).take_over()
+
+
+def test_a_home_that_was_cleaned_away_is_said_to_be_gone(link: Path, disk: Path) -> None:
+    """The message sent people to the machine they were at."""
+    home = moved_in(link)
+    write(link, 20)
+    copied(home, link)
+    shutil.rmtree(disk)
+    with pytest.raises(InputError, match=r"is gone; 'gpusched resume digits --salvage' goes on"):
+        Journal.open(link)
+
+
+def test_a_copied_experiment_takes_a_copy_of_the_journal(link: Path) -> None:
+    """Two daemons had one journal, and the first to end took it away from the other."""
+    home = moved_in(link)
+    entries = write(link, 20)
+    other = shutil.copytree(link.parent, link.parent.with_name("other"), symlinks=True) / link.name
+    of_other = moved_in(other)
+    assert other.resolve() != link.resolve()
+    assert read(other) == entries
+    home.move_out()
+    assert read(other) == entries
+    of_other.move_out()
+    assert read(other) == read(link) == entries
+
+
+def test_a_journal_that_is_gone_does_not_empty_its_copy(link: Path) -> None:
+    home = moved_in(link)
+    entries = write(link, 20)
+    copy = copied(home, link)
+    home = Home(link, is_wanted=True)
+    link.resolve().unlink()
+    home.look()
+    (complaint,) = wait_until(lambda: [*home.complaints])
+    assert "unable to open" in complaint
+    assert read(copy) == entries
+
+
+def test_a_place_that_is_not_ones_own_is_refused_with_what_to_do(
+    link: Path, disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that others use as well anybody may have made a folder of that name."""
+    (disk / f"gpusched-{os.getuid()}").mkdir(parents=True)
+    (disk / f"gpusched-{os.getuid()}").chmod(0o777)
+    with pytest.raises(InputError, match=r"others may write there; name a folder .*_JOURNALS"):
+        moved_in(link)
+    monkeypatch.setenv("GPUSCHED_JOURNALS", "journals")
+    with pytest.raises(InputError, match=r"GPUSCHED_JOURNALS=journals: name .* whole path"):
+        moved_in(link)
+    assert not link.is_symlink()
 
 
 def test_a_folder_that_takes_no_copy_is_named_once_and_the_journal_stays_at_home(
