@@ -12,7 +12,7 @@ import json
 import os
 import signal
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,7 +82,8 @@ class Daemon:
         self._salvaged = False
         self._home = Home(paths.journal, is_wanted=recipe.cluster is not None)
         if resuming:
-            journal: Journal | None = self._replay(salvage)
+            with self._left_whole():
+                journal: Journal | None = self._replay(salvage)
         else:
             journal, self.epoch = None, Epoch(paths.root, 0)
         if self.experiment.finished:  # the time since its end does not count
@@ -91,20 +92,20 @@ class Daemon:
         self.clock = ExperimentClock(self._began, at_least_s=self.experiment.state.now)
         self.hub = Hub(paths.socket)
         self.storage = Storage(paths, checkpoints_max_bytes=recipe.checkpoints_max_bytes)
-        self.executor = executors.make(
-            executor or ("cluster" if recipe.cluster is not None else "local"),
-            executors.Setting(
-                paths=paths,
-                recipe=recipe,
-                hub=self.hub,
-                clock=self.clock,
-                epoch=self.epoch.number,
-                say=self._say,
-                seq_of=lambda trial: self.experiment.state.trials[trial].seq,
-                spare=self.storage.reserve.give,
-                devices=tuple(self.experiment.state.devices.slots),
-            ),
+        setting = executors.Setting(
+            paths=paths,
+            recipe=recipe,
+            hub=self.hub,
+            clock=self.clock,
+            epoch=self.epoch.number,
+            say=self._say,
+            seq_of=lambda trial: self.experiment.state.trials[trial].seq,
+            spare=self.storage.reserve.give,
+            devices=tuple(self.experiment.state.devices.slots),
         )
+        kind = executor or ("cluster" if recipe.cluster is not None else "local")
+        with self._left_whole():
+            self.executor = executors.make(kind, setting)
         self.people = People(self.assembled, self.executor, self.hub, self.clock, self._warnings)
         # The warm server imports torch by now: what syncs to disk comes after it.
         self.journal = journal or self._begin()
@@ -160,6 +161,18 @@ class Daemon:
                 journal.close()
                 raise
         return journal
+
+    @contextlib.contextmanager
+    def _left_whole(self) -> Iterator[None]:
+        """Leave a search that is over, and does not go on, whole in its folder for every machine."""
+        try:
+            yield
+        except Fenced:
+            raise
+        except GpuschedError:
+            if self.paths.final_view.is_file():
+                self._home.move_out()
+            raise
 
     def _note_beginning(self, event: Event, _commands: object) -> None:
         if type(event) is Reopened and event.began:
@@ -235,7 +248,8 @@ class Daemon:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(self.hub.wake_descriptor, warn_on_full_buffer=False)
         try:
-            self._start(resuming)
+            with self._left_whole():
+                self._start(resuming)
         except Fenced:
             raise
         except GpuschedError:

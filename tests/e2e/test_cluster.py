@@ -54,6 +54,10 @@ def test_a_trial_that_spans_two_nodes_outlives_a_killed_daemon(sandbox: Sandbox)
     resumed = sandbox.gpusched("resume", **own)
     assert resumed.code == 0, resumed.text
     assert not journal.is_symlink(), "the search is over"
+    refused = sandbox.gpusched("resume", **own)
+    assert refused.code == 2
+    assert "is over" in refused.err
+    assert not journal.is_symlink(), "a search that does not go on stays whole in its folder"
     trial = sandbox.paths.trial(0)
     rows = [json.loads(line) for line in trial.reports.read_text().splitlines()]
     assert [(row["i"], row["k"]) for row in rows] == [(1, k) for k in range(1, steps + 1)]
