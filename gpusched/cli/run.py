@@ -62,8 +62,11 @@ def may_go_on(runs: Path, source: Path) -> str:
         if final is None:
             return f"{told} was interrupted; '{resume}' goes on with that search"
         over = f"{told} is over ({final['ending']})"
-        if (limits := resuming.limits_to_go_on(paths, final)) is not None:
-            over += f" and can go on: '{resume}{limits}'"
+        with contextlib.suppress(
+            GpuschedError
+        ):  # its files are damaged: no matter to another search
+            if (limits := resuming.limits_to_go_on(paths, final)) is not None:
+                over += f" and can go on: '{resume}{limits}'"
         return f"{over}; this command starts another search"
     return ""
 

@@ -45,6 +45,8 @@ def test_the_search_before_can_go_on_by_another_of_the_limits_that_ended_it(
     remark = may_go_on(runs, source)
     assert told.format(paths.root.name) in remark
     assert remark.endswith("this command starts another search")
+    paths.resolved.write_text("{")
+    assert may_go_on(runs, source).endswith("this command starts another search")
 
 
 def test_nothing_goes_on_without_its_script(tmp_path: Path) -> None:
