@@ -119,17 +119,18 @@ class Asha(base.Policy):
         return explain_rungs(self.rungs(view), trial, self.options.eta)
 
 
+def promoted(count: int, eta: float) -> str:
+    """Word how many of ``count`` trials at a rung are promoted."""
+    best = int(count // eta)
+    if best == 0:
+        return f"promotion begins when {math.ceil(eta)} trials have come"
+    return "the best is promoted" if best == 1 else f"the best {best} are promoted"
+
+
 def explain_rungs(rungs: Sequence[Rung], trial: TrialView, eta: float) -> list[str]:
     """Return a sentence for each rung in which the trial was recorded."""
-
-    def promoted(count: int) -> str:
-        best = int(count // eta)
-        if best == 0:
-            return f"promotion begins when {math.ceil(eta)} trials have come"
-        return "the best is promoted" if best == 1 else f"the best {best} are promoted"
-
     return [
-        f"rung {rung.milestone}: {ordinal(rung.rank(trial.id))} of {len(rung)}; {promoted(len(rung))}"
+        f"rung {rung.milestone}: {ordinal(rung.rank(trial.id))} of {len(rung)}; {promoted(len(rung), eta)}"
         for rung in rungs
         if trial.id in rung
     ]

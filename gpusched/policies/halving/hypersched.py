@@ -34,7 +34,7 @@ from gpusched.core.decisions import Decision, Pause, Resize, Resume, Start, Stop
 from gpusched.core.policy import NO_STEP_FITS, TrialView, View
 from gpusched.core.rung import Ladder, Rung
 from gpusched.policies import base
-from gpusched.policies.halving.asha import explain_rungs
+from gpusched.policies.halving.asha import explain_rungs, promoted
 from gpusched.text import count, ordinal, show_clock
 
 
@@ -118,14 +118,19 @@ class HyperSched(base.Policy):
         arrived = rung is not None and rung.record(trial.id, trial.score)
         if arrived and rung is not None:
             self._rung_of[trial.id] = rung
-        if self._speculates(view):
+        speculates = self._speculates(view)
+        if speculates:
             failed = self._failed_rung(trial)
         else:
             failed = rung if arrived and not self._beats_floor(rung, trial) else None
         if failed is not None:
-            rank, count = ordinal(failed.rank(trial.id)), len(failed)
-            why = f"pauses: {rank} of {count} at rung {failed.milestone}, cut-off {self._cutoff(view, failed)}"
-            return (Pause(trial.id, why),)
+            place = f"{ordinal(failed.rank(trial.id))} of {len(failed)} at rung {failed.milestone}"
+            bar = (
+                f"cut-off {self._cutoff(view, failed)}"
+                if speculates
+                else promoted(len(failed), options.eta)
+            )
+            return (Pause(trial.id, f"pauses: {place}, {bar}"),)
         if options.last_step_guard and self._too_late(view, trial):
             why = f"leaves at step {trial.step}: {NO_STEP_FITS}"
             return (Stop(trial.id, why),)
@@ -279,10 +284,10 @@ class HyperSched(base.Policy):
     def explain(self, view: View, trial: TrialView) -> Sequence[str]:
         lines = explain_rungs(self.ladder.rungs, trial, self.options.eta)
         failed = self._failed_rung(trial)
-        if failed is not None:
-            promoted = int(len(failed) // self.options.eta)
-            best = "the best" if promoted == 1 else f"among the best {promoted}"
-            until = f"it is {best}" if promoted else "more trials have come here"
+        if failed is not None and (self._speculates(view) or not trial.is_live):
+            places = int(len(failed) // self.options.eta)
+            best = "the best" if places == 1 else f"among the best {places}"
+            until = f"it is {best}" if places else "more trials have come here"
             worse = (
                 f"worse than the cut-off {self._cutoff(view, failed)} of rung {failed.milestone}"
             )

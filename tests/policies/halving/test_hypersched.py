@@ -188,6 +188,10 @@ def test_without_speculation_the_first_arrival_pauses() -> None:
     for trial, metric in enumerate([0.5, 0.4, 0.3]):
         hand.report(trial, metric)
         assert hand.where(trial) == "paused"
+    assert any(
+        "pauses: 1st of 1 at rung 1, promotion begins when 4 trials have come" in line
+        for _, line in hand.trial(0).story
+    ), "not a cut-off that its own score passes"
     hand.report(3, 0.6)
     assert hand.where(3) == "running"
 
