@@ -27,6 +27,8 @@ from pathlib import Path
 from gpusched.errors import DeviceError
 from gpusched.folder.files import private_folder
 
+REMEDY = "Set XDG_STATE_HOME to a folder of your own"
+
 
 @dataclass(frozen=True, slots=True)
 class LeaseHolder:
@@ -42,10 +44,18 @@ class LeaseHolder:
 
 
 def state_home(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the folder of what outlives an experiment: ``$XDG_STATE_HOME/gpusched`` or ``~/.local/state/gpusched``."""
+    """Return the folder of what outlives an experiment: ``$XDG_STATE_HOME/gpusched`` or ``~/.local/state/gpusched``.
+
+    Raises DeviceError for a user without a home, as in a container that runs under a number alone.
+    """
     environ = os.environ if environ is None else environ
     base = environ.get("XDG_STATE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".local/state") / "gpusched"
+    try:
+        return (Path(base) if base.startswith("/") else Path.home() / ".local/state") / "gpusched"
+    except RuntimeError:
+        raise DeviceError(
+            f"no home folder of user {os.getuid()} is known, so the GPU leases have none. {REMEDY}"
+        ) from None
 
 
 def lease_folder(environ: Mapping[str, str] | None = None) -> Path:
@@ -57,9 +67,7 @@ def lease_folder(environ: Mapping[str, str] | None = None) -> Path:
     except OSError as error:
         problem = f"cannot be made: {error.strerror or error}"
     if problem:
-        raise DeviceError(
-            f"{folder}, the folder of the GPU leases, {problem}. Set XDG_STATE_HOME to a folder of your own"
-        )
+        raise DeviceError(f"{folder}, the folder of the GPU leases, {problem}. {REMEDY}")
     return folder
 
 
@@ -99,7 +107,7 @@ class Leases:
         except OSError as error:
             os.close(descriptor)
             raise DeviceError(
-                f"{lock_path(self._folder, uuid)} cannot be locked: {error.strerror}"
+                f"{lock_path(self._folder, uuid)} cannot be locked: {error.strerror}. {REMEDY} on a local disk"
             ) from None
         self._held[uuid] = descriptor
         note = json.dumps({"pid": os.getpid(), "experiment": self._experiment}).encode()

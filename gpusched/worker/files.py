@@ -23,7 +23,9 @@ CLAIMS_MAX = 256
 """Paths of one launch that are looked at: a script that writes an image a step is not slowed down by it."""
 
 _WRITES = os.O_WRONLY | os.O_RDWR
-_NOT_OURS = ("/dev/", "/proc/", "/sys/", f"{sys.prefix}/", f"{Path.home()}/.cache/")
+# Path's own expanduser raises for a user without a home.
+_CACHE = os.path.expanduser("~/.cache/")  # noqa: PTH111
+_NOT_OURS = ("/dev/", "/proc/", "/sys/", f"{sys.prefix}/", _CACHE)
 
 
 class Files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import subprocess
@@ -123,6 +124,25 @@ def test_the_folder_is_private_and_in_the_home(folder: Path) -> None:
     assert found == folder / "state/gpusched/leases"
     assert found.stat().st_mode & 0o777 == 0o700
     assert state_home({"XDG_STATE_HOME": "relative/is/ignored"}).is_absolute()
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 54321)
+    with pytest.raises(DeviceError, match=r"home folder of user 54321 .* Set XDG_STATE_HOME"):
+        lease_folder({})
+
+
+def test_a_home_without_file_locks_is_told_what_to_set(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_locks(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    mine = Leases(folder, "mine")
+    with pytest.raises(DeviceError, match=r"No locks available\. Set XDG_STATE_HOME .* local disk"):
+        mine.take("GPU-a")
 
 
 def test_a_folder_that_others_may_write_is_refused(folder: Path) -> None:

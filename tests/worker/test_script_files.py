@@ -317,3 +317,9 @@ def test_a_prestart_that_looked_too_early_begins_again(bench: Bench, tmp_path: P
     assert [line["k"] for line in bench.reports()] == [1, 2, 3]
     (third,) = run_ranks(own_snapshot, 1, bench, 3, (tmp_path,))
     assert third.value == [3, 4, 5]
+
+
+def test_a_user_without_a_home_can_train() -> None:
+    code = "import os; os.getuid = lambda: 54321; import gpusched.worker.files"
+    environ = {name: value for name, value in os.environ.items() if name != "HOME"}
+    subprocess.run([sys.executable, "-c", code], env=environ, check=True)
