@@ -139,7 +139,9 @@ def _sampler(about: Mapping[str, Any]) -> Callable[[Answer], Mapping[str, object
     from gpusched.samplers import memory
     from gpusched.space.space import parse_space
 
-    made = memory.load(about["name"])(parse_space(about["space"]), **about["options"])
+    made = memory.load(about["name"])(
+        parse_space(about["space"], was_checked=True), **about["options"]
+    )
     return functools.partial(memory.answer, made)
 
 

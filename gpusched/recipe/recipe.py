@@ -376,7 +376,7 @@ class Recipe:
         from gpusched.space.space import parse_space
 
         name = DEFAULT_SAMPLER if self.has_memory else self.sampler_name
-        space = parse_space(self.space)
+        space = parse_space(self.space, was_checked=True)
         return sequence.make(name, space, self.seed, self.try_first, self.repeats)
 
     @property

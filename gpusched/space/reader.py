@@ -35,9 +35,13 @@ class Leaf:
 
 
 class Reader:
-    """Collects ``leaves`` and ``problems``: ``read`` first, then ``resolve``."""
+    """Collects ``leaves`` and ``problems``: ``read`` first, then ``resolve``.
 
-    def __init__(self) -> None:
+    ``was_checked``: a recorded space, which an older version may have taken literally; so it is read again.
+    """
+
+    def __init__(self, *, was_checked: bool = False) -> None:
+        self._was_checked = was_checked
         self.leaves: dict[Path, Leaf] = {}
         self.groups: set[Path] = set()
         self.problems: list[Finding] = []
@@ -69,7 +73,7 @@ class Reader:
                 self._read_form(here, value, whens)
             elif not value or set(value) == {"when"}:
                 self.complain(here, "empty; give it a form, as in {choice: [1, 2]}, or keys")
-            elif hint := _bounds(value):
+            elif not self._was_checked and (hint := _bounds(value)):
                 self.complain(here, hint)
             else:
                 self._read_group(here, value, whens)
@@ -83,7 +87,7 @@ class Reader:
             hint = f"did you mean the form {meant}? " if meant else ""
             choices = "{choice: [..]} to draw one item or {const: [..]} to pass the list on"
             self.complain(path, f"a list is not a value; {hint}write {choices}")
-        elif meant := _call(value):
+        elif not self._was_checked and (meant := _call(value)):
             self.complain(path, meant)
         else:
             self._add(path, "const", value, None, whens)

@@ -127,9 +127,12 @@ def _bits(seed: int, name: str, path: Path) -> int:
     return int.from_bytes(digest[: forms.BITS // 8], "big")
 
 
-def parse_space(raw: object) -> Space:
-    """Read a search space from plain maps and lists. Raises SpaceError with all its problems."""
-    reader = Reader()
+def parse_space(raw: object, *, was_checked: bool = False) -> Space:
+    """Read a search space from plain maps and lists. Raises SpaceError with all its problems.
+
+    ``was_checked``: by the version that recorded the experiment; literals that look like ranges stay literals.
+    """
+    reader = Reader(was_checked=was_checked)
     reader.read(raw)
     order = reader.resolve()
     if reader.problems:

@@ -13,6 +13,7 @@ import pytest
 from gpusched.errors import DamagedState, InputError
 from gpusched.recipe.load import load_recipe
 from gpusched.recipe.recipe import Recipe
+from gpusched.space.space import SpaceError, parse_space
 from tests.recipe.conftest import GOOD, Load, Problems
 
 EVERYTHING = """\
@@ -319,3 +320,13 @@ def test_the_resolved_recipe_needs_no_yaml(load: Load) -> None:
         [sys.executable, "-c", program], input=data, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_recorded_space_is_read_as_it_was_when_more_is_refused_now(load: Load) -> None:
+    """Older versions took these for groups of constants and for text, and so do the searches that began with them."""
+    resolved = load("").resolved()
+    resolved["space"] = {"lr": {"value": 0.1}, "width": {"min": 1, "max": 2}, "opt": "choice(1)"}
+    with pytest.raises(SpaceError, match="lr: value would be a key of its own"):
+        parse_space(resolved["space"])
+    drawn = Recipe.from_resolved(resolved).configurations().sample(0)
+    assert drawn == resolved["space"]
