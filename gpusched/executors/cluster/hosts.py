@@ -43,10 +43,10 @@ class SshBootstrap:
         self._offers: dict[str, tuple[str, NodeOffer]] = {}
         for host in hosts.split(","):
             name = host.rpartition("@")[2]
-            if not re.fullmatch(r"\w[\w.-]*", name) or name in self._offers:
+            if not re.fullmatch(r"(\w\S*@)?\w[\w.-]*", host) or name in self._offers:
                 raise InputError(f"cluster: ssh:{hosts}: write each host once, as in ssh:box1,box2")
             known = dict(line.partition(" ")[::2] for line in self._ssh("-G", host).splitlines())
-            self._offers[name] = (host, NodeOffer(name, known["hostname"], "auto"))
+            self._offers[name] = (host, NodeOffer(name, known.get("hostname", name), "auto"))
 
     def nodes(self) -> list[NodeOffer]:
         return [offer for _, offer in self._offers.values()]
@@ -87,12 +87,15 @@ class SlurmBootstrap(LocalBootstrap):
                 "cluster: slurm: this is no allocation of Slurm; run gpusched within salloc or sbatch, or name a "
                 "running job as in slurm:1234"
             )
-        nodes_of = ("squeue", "--noheader", "--states=R", "--format=%N", f"--jobs={job}")
-        names = _answer(_begin(*nodes_of)).strip()
+        nodes_of = ("squeue", "--noheader", "--states=R", "--format=%A %N", f"--jobs={job}")
+        told = dict(
+            line.strip().partition(" ")[::2] for line in _answer(_begin(*nodes_of)).splitlines()
+        )
+        names = told.get(job)  # one task of an array has the array's number, and all are listed
         if not names:
             raise DeviceError(f"Slurm's job {job} does not run (squeue --jobs={job} shows it)")
-        told = _answer(_begin("scontrol", "--oneliner", "show", "node", names))
-        found = re.findall(r"NodeName=(\S+).*? NodeAddr=(\S+)", told)
+        addresses = _answer(_begin("scontrol", "--oneliner", "show", "node", names))
+        found = re.findall(r"NodeName=(\S+).*? NodeAddr=(\S+)", addresses)
         super().__init__([NodeOffer(name, address, "auto") for name, address in found], shared)
         self._job = job
 

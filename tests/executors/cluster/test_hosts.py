@@ -121,7 +121,10 @@ def test_a_host_without_the_shared_folder_is_told_so(tmp_path: Path) -> None:
         bootstrap.start("box1", ["true"], {})
 
 
-@pytest.mark.parametrize("address", ["ssh:", "ssh:a,a", "ssh:-oProxyCommand=x", "slurm", "slurm:x"])
+NOWHERE = ["ssh:", "ssh:a,a", "ssh:-oProxyCommand=x", "ssh:-oProxyCommand=x@a", "slurm", "slurm:x"]
+
+
+@pytest.mark.parametrize("address", NOWHERE)
 def test_an_address_without_nodes_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
 ) -> None:
@@ -223,3 +226,17 @@ def test_a_job_that_is_over_is_named(tmp_path: Path, job: str) -> None:
     with pytest.raises(DeviceError, match=r"Slurm's job 9999 does not run|Invalid job id"):
         bootstrap_for("slurm:9999", tmp_path)
     assert bootstrap_for(f"slurm:{job}", tmp_path).nodes()
+
+
+@needs(*SLURM)
+@pytest.mark.skipif(os.getuid() != 0, reason="slurmd needs root")
+@pytest.mark.usefixtures("job")
+def test_of_an_array_the_task_with_the_arrays_own_number_has_its_node_alone(tmp_path: Path) -> None:
+    """Slurm answers for all tasks when asked for that number."""
+    words = ["sbatch", "--array=0-1", "-N1", "--parsable", "-o/dev/null"]
+    array = slurm(*words, "--wrap", "sleep 600").strip()
+    try:
+        wait_until(lambda: len(slurm("squeue", "-h", "-tR", "-o%N", f"-j{array}").split()) == 2)
+        assert len(bootstrap_for(f"slurm:{array}", tmp_path).nodes()) == 1
+    finally:
+        slurm("scancel", array)
