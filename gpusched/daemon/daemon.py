@@ -12,7 +12,7 @@ import json
 import os
 import signal
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -73,6 +73,8 @@ class Daemon:
         self._stop_asked = False
         self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
         self._foreword: list[str] = []
+        early: list[str] = []
+        self._tell: Callable[[str], None] = early.append
         self._next_look_at = 0.0
         recipe = read_recipe(paths)
         recipe = replace(recipe, env=filled_in(recipe.env, environment or {}))
@@ -107,6 +109,9 @@ class Daemon:
         with self._left_whole():
             self.executor = executors.make(kind, setting)
         self.people = People(self.assembled, self.executor, self.hub, self.clock, self._warnings)
+        self._tell = self.people.remark
+        for text in early:
+            self._tell(text)
         # The warm server imports torch by now: what syncs to disk comes after it.
         self.journal = journal or self._begin()
         self._helpers = make_helpers(recipe)
@@ -330,7 +335,7 @@ class Daemon:
 
     def _say(self, text: str) -> None:
         """Tell a remark of a trial, the executor or the devices: in the log, to followers, in the dashboard."""
-        self.people.remark(text)
+        self._tell(text)
         self._notes.append(text)
 
     def _look_around(self) -> None:
