@@ -61,10 +61,8 @@ def may_go_on(runs: Path, source: Path) -> str:
             return f"{told} is running; this command starts another search beside that one"
         if final is None:
             return f"{told} was interrupted; '{resume}' goes on with that search"
-        over = f"{told} is over ({final['ending']})"
-        with contextlib.suppress(
-            GpuschedError
-        ):  # its files are damaged: no matter to another search
+        over = f"{told} is over ({final.get('ending')})"
+        with contextlib.suppress(GpuschedError):  # damage there is no matter of another search
             if (limits := resuming.limits_to_go_on(paths, final)) is not None:
                 over += f" and can go on: '{resume}{limits}'"
         return f"{over}; this command starts another search"

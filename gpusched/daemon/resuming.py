@@ -88,9 +88,8 @@ def forget_the_unknown(state: State, paths: ExperimentPaths) -> Unknown:
         trial, trial_paths = state.trials.get(number), paths.trial(number)
         known = trial.incarnation if trial is not None else 0
         newer = [n for n in trial_paths.incarnations if n > known]
-        if (
-            newer and trial_paths.fence.exists()
-        ):  # of a cluster: nodes may have what this machine has not
+        # Of a cluster: nodes may have what this machine has not.
+        if newer and trial_paths.fence.exists():
             write_fence(trial_paths.fence, newer[-1])
         for incarnation in newer:
             found.killed += _end(Hunt(paths, number, incarnation), number)
@@ -179,14 +178,16 @@ def limits_to_go_on(paths: ExperimentPaths, final: Mapping[str, Any]) -> str | N
 
     ``final``: the last view, as JSON.
     """
-    limits = ""
-    if final["ending"] == NOTHING_LEFT:
+    limits, ending = "", str(final.get("ending"))
+    if ending == NOTHING_LEFT:
         if read_recipe(paths).max_trials is None:
             return None
         limits = f" --max-trials {2 * sum(final['trial_counts'].values())}"
-    elif "reached the target" in final["ending"]:
+    elif "reached the target" in ending:
         limits = " --target none"
-    return limits if final["time_left_s"] > 0 else f"{limits} --deadline +20m"
+    # A search whose next steps were too long for the time left has ended by its deadline, too.
+    has_time = ending != "deadline" and final.get("time_left_s", 0) > 0
+    return limits if has_time else f"{limits} --deadline +20m"
 
 
 def remarks(assembled: Assembled, event: Reopened) -> Iterator[str]:

@@ -20,6 +20,7 @@ RECIPE = "script: train.py\nmetric: m\ndeadline: 1m\nspace: {lr: {uniform: [0, 1
     ("ending", "time_left_s", "max_trials", "told"),
     [
         ("deadline", 0.0, 4, "can go on: 'gpusched resume {} --deadline +20m'"),
+        ("deadline", 0.7, 4, "can go on: 'gpusched resume {} --deadline +20m'"),
         ("nothing left to run", 30.0, 4, "can go on: 'gpusched resume {} --max-trials 8'"),
         ("nothing left to run", 30.0, None, "is over (nothing left to run); this command"),
         ("stopped by the user", 30.0, 4, "can go on: 'gpusched resume {}'"),
@@ -61,4 +62,9 @@ def test_nothing_goes_on_without_its_script(tmp_path: Path) -> None:
         start_daemon(paths, resume=True)
     with pytest.raises(InputError, match=r"the script .*train\.py is not there any more: put it"):
         make_experiment(tmp_path / "runs", recipe, Beginning.now())
+    paths.resolved.write_text(json.dumps({"script": "simulated:synthetic"}))
+    with pytest.raises(
+        InputError, match="was simulated has no script: 'gpusched simulate' runs it"
+    ):
+        start_daemon(paths, resume=True)
     assert not paths.log.exists(), "no daemon was started"
