@@ -187,9 +187,10 @@ class Trial(TrialSetup):
             if not self._leaving.in_charge:
                 raise SystemExit(0)
             return
-        trains_first = self._training.step == 0 and self._training.has_stepped
-        if step == self._training.step and not self._reported and not trains_first:
-            return  # a loop that evaluates before it trains: this step was reported by the launch before, or is step 0
+        is_untrained = step == 0 and not self._training.has_stepped
+        is_known = step == self._training.step > 0
+        if (is_untrained or is_known) and not self._reported:
+            return  # a loop that evaluates before it trains: step 0, or the step that the launch before reported last
         if (
             step is None
             and not self._reported

@@ -243,11 +243,16 @@ def test_a_loader_that_would_lose_samples_is_refused(bench: Bench, how: str, tol
 
 
 def evaluating_first(counts: bool, until: int = 6) -> list[int]:
-    """As nanoGPT: every second iteration is evaluated before it is trained. The iterations trained on."""
+    """As nanoGPT: every second iteration is evaluated before it is trained. The iterations trained on.
+
+    ``counts``: it says where it stands, and reports a baseline as each launch begins.
+    """
     trial = gpusched.init()
     model = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trial.track(model=model, opt=optimizer)
+    if counts:
+        trial.report(step=0, accuracy=0)
     trained = []
     for iteration in range(trial.step, until):
         if iteration % 2 == 0:
