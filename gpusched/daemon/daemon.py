@@ -55,7 +55,7 @@ REPORT_STEPS_MAX = 20_000
 
 
 class Daemon:
-    """Runs one experiment to its end."""
+    """Process of one experiment, to its end."""
 
     def __init__(
         self,

@@ -27,7 +27,7 @@ _LARGEST_INPUT = 4096
 
 
 class Onlooker:
-    """Looks on while a script trains."""
+    """Record of what a script that trains does."""
 
     def __init__(self, path: Path, training: Training, world_size: int, lr_power: float) -> None:
         self._path = path

@@ -169,7 +169,7 @@ class Trial(TrialSetup):
             raise TypeError(
                 f"trial.report(...) takes metrics by name: write "
                 f"trial.report({self._context.settings.metric or 'accuracy'}=...), and trial.report(**metrics) for a "
-                f"dictionary; steps are counted without a number"
+                f"dictionary; steps are counted by themselves, or named too: step=..."
             )
         if not self._arrived:
             raise RuntimeError(

@@ -36,7 +36,7 @@ from gpusched.protocol.lines import from_rank, from_shim
 
 
 class Intake:
-    """Takes connections of rank 0 and of shims, and makes events of what they say."""
+    """Intake of what rank 0 and the shims say, which becomes events."""
 
     def __init__(self, shared: Shared, prestarts: Prestarts, stopping: Stopping) -> None:
         setting = shared.setting

@@ -32,7 +32,7 @@ def seed_of(seed: int, trial: int) -> int:
 
 
 class Launcher:
-    """Launches incarnations; holds those whose devices or number a dropped prestart still has, or without a server."""
+    """Launcher of incarnations; holds those that wait for a server, or for what a dropped prestart still has."""
 
     def __init__(self, shared: Shared, server: Server, devices: Devices) -> None:
         self._setting = shared.setting

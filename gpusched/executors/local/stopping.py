@@ -27,7 +27,7 @@ _HUNT_EVERY_S = 0.05
 
 
 class Stopping:
-    """Ends incarnations; every method may be called when the incarnation has ended meanwhile."""
+    """Ways to end an incarnation; every method may be called when the incarnation has ended meanwhile."""
 
     def __init__(
         self, shared: Shared, server: Server, launcher: Launcher, inventory: Inventory
