@@ -138,7 +138,7 @@ class Daemon:
     def _replay(self, salvage: bool) -> Journal:
         """The journal of an experiment that is to go on. Raises InputError if it is over."""
         if salvage and self._home.take_over():
-            print("salvage: its home is not on this machine, so the journal is the last copy of it")
+            print("salvage: the journal's disk is not here; the search goes on from the last copy")
             self._salvaged = True
         self._home.move_in()
         journal = Journal.open(self.paths.journal)

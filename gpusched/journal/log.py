@@ -174,7 +174,7 @@ class Journal:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             if _wants_room(error, self._path.parent):
-                raise DiskFull(str(error)) from error
+                raise DiskFull(f"{self._path.parent}: {error}") from error
             raise
         failpoints.reach("journal.synced")
         self._format = rows.FORMAT

@@ -147,8 +147,9 @@ def test_what_is_a_full_disk_and_what_is_a_broken_one(
     journal.connection = refusing
     event, commands = next(iter(sample(1)))
     journal.append(event, commands)
-    with pytest.raises(raised):
+    with pytest.raises(raised) as problem:
         journal.commit()
+    assert (str(tmp_path) in str(problem.value)) == (raised is DiskFull), "which of two disks"
     assert journal.is_dirty
     refusing.code = None
     journal.commit()
