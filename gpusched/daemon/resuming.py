@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpusched.core.events import DeadlineMoved, DeviceQuarantined, Event, Reopened
-from gpusched.core.state import NOTHING_LEFT, State
+from gpusched.core.state import DEADLINE, NOTHING_LEFT, State
 from gpusched.core.trial import TrialRecord
 from gpusched.devices.base import Device
 from gpusched.driver.assemble import Assembled, read_recipe
@@ -153,7 +153,10 @@ def require_reopenable(assembled: Assembled, wish: Wish) -> None:
     state, name = assembled.experiment.state, assembled.paths.root.name
     limits = _limits(assembled, wish, state.now)
     resume = f"'gpusched resume {name}"
-    if limits["deadline_s"] <= state.now:
+    deadline_s = limits["deadline_s"]
+    if deadline_s <= state.now or (
+        state.ending == DEADLINE and deadline_s == state.rules.deadline_s
+    ):
         raise InputError(
             f"{name} is over ({state.ending}): no time is left. {resume} --deadline +20m' gives it 20 minutes more"
         )
@@ -186,7 +189,7 @@ def limits_to_go_on(paths: ExperimentPaths, final: Mapping[str, Any]) -> str | N
     elif "reached the target" in ending:
         limits = " --target none"
     # A search whose next steps were too long for the time left has ended by its deadline, too.
-    has_time = ending != "deadline" and final.get("time_left_s", 0) > 0
+    has_time = ending != DEADLINE and final.get("time_left_s", 0) > 0
     return limits if has_time else f"{limits} --deadline +20m"
 
 

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+
+from gpusched.core.decisions import Stop
 from gpusched.core.events import DeviceQuarantined
+from gpusched.core.policy import NO_STEP_FITS
 from gpusched.daemon import resuming
 from gpusched.devices.base import Device
+from gpusched.errors import InputError
 from gpusched.folder.lock import read_fence, write_fence
 from gpusched.folder.paths import ExperimentPaths
 from tests.core import stages
@@ -61,3 +68,20 @@ def test_after_a_salvage_unknown_trials_are_put_aside_and_numbers_skipped(tmp_pa
     folders(tmp_path, {1: [1]})
     resuming.forget_the_unknown(script.state, paths)
     assert (paths.trials / "0001.salvaged-2").is_dir(), "another salvage harms no earlier one"
+
+
+def test_a_search_without_time_for_a_step_needs_another_deadline(tmp_path: Path) -> None:
+    """It is over a little before its deadline, and would be over again at once."""
+    script = stages.running()
+    script.decides(Stop(0, NO_STEP_FITS)).report(0, 0.3).drop().exited(0, saved=1).drop()
+    script.released("d0").drop()
+    assert (script.state.ending, script.state.time_left_s > 0) == ("deadline", True)
+    recipe = SimpleNamespace(policy_options={})
+    assembled: Any = SimpleNamespace(
+        experiment=script.experiment, paths=ExperimentPaths(tmp_path), recipe=recipe
+    )
+    (tmp_path / "best" / "checkpoint").mkdir(parents=True)
+    for wish in ({}, {"max_trials": 9}):
+        with pytest.raises(InputError, match=r"no time is left\. 'gpusched resume .* --deadline"):
+            resuming.require_reopenable(assembled, wish)
+    resuming.require_reopenable(assembled, {"add_s": 60.0})
