@@ -90,7 +90,7 @@ def test_a_search_whose_journal_is_lost_with_a_disk_goes_on_from_the_copy(sandbo
     (sandbox.root / "disk").rename(sandbox.root / "lost")
     refused = sandbox.gpusched("resume", **places)
     assert refused.code == 2
-    assert "its journal is on a disk of " in refused.err
+    assert "and is gone; 'gpusched resume " in refused.err
     resumed = sandbox.gpusched("resume", "--salvage", **places)
     assert resumed.code == 0, resumed.text
     for number in (0, 1):
