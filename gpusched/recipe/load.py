@@ -6,6 +6,7 @@ must fit together. A later check looks only at keys that passed the earlier ones
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -123,7 +124,8 @@ def _apply_flag(document: Document, key: str, text: str) -> None:
     if key == "policy" and policies.is_known(text):
         _switch_policy(document, plugins.absolute(text, FilePath.cwd()), place)
     else:
-        _set(document, (key,), text, place)
+        # An address is text also where YAML would read a map, as in ssh:
+        _set(document, (key,), json.dumps(text) if key == "cluster" else text, place)
 
 
 def _set(document: Document, path: Path, text: str, place: SourcePlace) -> None:
