@@ -223,12 +223,17 @@ def test_where_one_trial_trains_at_a_time_the_first_is_not_the_only_one_tried() 
     assert hand.where(3) == "running"
 
 
-@pytest.mark.parametrize(("at", "state"), [(3.5, "paused"), (4.5, "running")])
-def test_where_a_launch_takes_long_the_first_arrival_is_kept(at: float, state: str) -> None:
-    """A comparison costs a launch of each trial: here 2.5 and 3.5% of the deadline."""
+@pytest.mark.parametrize(("took_s", "state"), [(3.5, "paused"), (4.5, "running")])
+def test_where_launches_take_long_one_is_kept_at_the_third_arrival(
+    took_s: float, state: str
+) -> None:
+    """A comparison costs a launch of each trial: here 2.5 and 3.5% of the deadline, the first one 9%."""
     hand = Hand("hypersched", {**PLAIN, "speculation": None}, atoms=1, deadline_s=100.0)
-    hand.report(0, 0.5, at=at)
-    assert hand.where(0) == state
+    for trial, metric in enumerate([0.5, 0.4]):
+        hand.report(trial, metric, at=10.0 + took_s * trial)
+        assert hand.where(trial) == "paused"
+    hand.report(2, 0.6, at=10.0 + took_s * 2)
+    assert hand.where(2) == state
 
 
 def test_notes_tell_that_few_were_tried_in_a_short_search() -> None:
