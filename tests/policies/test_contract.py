@@ -71,7 +71,9 @@ def test_nothing_depends_on_the_order_of_sets() -> None:
     ]
     first, second = (process.communicate()[0].splitlines() for process in running)
     assert [process.returncode for process in running] == [0, 0]
-    assert len(first) == len(policies.names())
+    # Other tests of this process may have registered policies that those processes do not know.
+    assert {line.split()[0] for line in first} <= set(policies.names())
+    assert len(first) > 10
     assert first == second
 
 
