@@ -63,7 +63,7 @@ RESET = (
     "`gpusched gpus --readmit {index}`; in persistence mode first `sudo nvidia-smi -pm 0 -i {index}`, since "
     "nvidia-persistenced keeps the GPU open as well"
 )
-"""What holds a GPU open is in the way of a reset: NVIDIA/gpu-operator#118, NVIDIA/NVSentinel#1690."""
+"""Processes that hold a GPU open are in the way of a reset: NVIDIA/gpu-operator#118, NVIDIA/NVSentinel#1690."""
 
 _RECOVERY = {
     pynvml.NVML_GPU_RECOVERY_ACTION_GPU_RESET: f"a reset of the GPU ({RESET})",

@@ -1,4 +1,4 @@
-"""What the executor reads off the recipe: devices, environment, whether the script needs torch; and its limits."""
+"""Settings read off the recipe: devices, environment, whether the script needs torch; and the limits of an executor."""
 
 from __future__ import annotations
 
