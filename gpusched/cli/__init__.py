@@ -54,9 +54,9 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("steering", "end an experiment now"),
     },
     "afterwards": {
-        "report": ("report", "HTML page with plots"),
-        "export": ("export", "every report as CSV, JSON or Parquet"),
-        "gc": ("gc", "remove checkpoints that nothing needs any more"),
+        "report": ("afterwards", "HTML page with plots"),
+        "export": ("afterwards", "every report as CSV, JSON or Parquet"),
+        "gc": ("afterwards", "remove checkpoints that nothing needs any more"),
     },
     "this machine": {
         "node": ("cluster", "have this machine take part in a search on a cluster"),

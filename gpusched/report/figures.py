@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 from gpusched.dashboard.chart import middle
 from gpusched.dashboard.model import thinned
 from gpusched.journal.timeline import Timeline, TrialTimeline
-from gpusched.report.importance import Importance
+from gpusched.report.measures import Importance, ranked
 from gpusched.text import count, flat, show_hparams, show_metric
 
 Figure = dict[str, Any]
@@ -51,16 +50,6 @@ def line(points: Sequence[Point], *, most: int = POINTS, **trace: Any) -> Figure
 
 def _bars(x: Sequence[object], y: Sequence[object], **trace: Any) -> Figure:
     return {"type": "bar", "x": x, "y": y, **trace}
-
-
-def ranked(told: Timeline, sign: float) -> list[TrialTimeline]:
-    """Sort the trials, the best first; those without a metric come last."""
-
-    def place(trial: TrialTimeline) -> tuple[bool, float]:
-        best = trial.best(sign)
-        return best is None, -(best or 0.0) * sign
-
-    return sorted(told.trials.values(), key=place)
 
 
 def _words(trial: TrialTimeline) -> str:
@@ -107,21 +96,6 @@ def curves(told: Timeline, sign: float, metric: str, *, over_time: bool) -> Figu
         )
     x = "seconds since the search began" if over_time else "step"
     return figure(traces, x, metric, yaxis=_y_axis(told))
-
-
-def best_over_time(told: Timeline, sign: float) -> list[tuple[float, float]]:
-    """Return the steps of the best metric reported so far, as corners of a staircase."""
-    reports = sorted(
-        (at, value)
-        for trial in told.trials.values()
-        for at, _, value in trial.curve
-        if value is not None and math.isfinite(value)
-    )
-    points: list[tuple[float, float]] = []
-    for at, value in reports:
-        if not points or value * sign > points[-1][1] * sign:
-            points.append((at, value))
-    return [*points, (told.until, points[-1][1])] if points else []
 
 
 def progress(searches: Mapping[str, Sequence[tuple[float, float]]], metric: str) -> Figure:
@@ -322,23 +296,6 @@ def importance(found: Sequence[Importance]) -> Figure:
     )
     axis = {"range": [0, 1]}
     return figure([trace], "strength", "", xaxis=axis, height=120 + 28 * len(shown))
-
-
-def measured_speed(trials: Iterable[TrialTimeline]) -> dict[int, float]:
-    """Return by size how many times faster a step was than on one atom: medians over the trials that had both.
-
-    The first step of a launch warms up and is not counted.
-    """
-    ratios: dict[int, list[float]] = {}
-    for trial in trials:
-        times: dict[int, list[float]] = {}
-        for incarnation in trial.incarnations:
-            found = [step.time_s for step in incarnation.steps[1:] if step.time_s]
-            times.setdefault(len(incarnation.devices), []).extend(found)
-        medians = {size: statistics.median(found) for size, found in times.items() if found}
-        for size, step_s in medians.items() if 1 in medians else ():
-            ratios.setdefault(size, []).append(medians[1] / step_s)
-    return {size: statistics.median(found) for size, found in sorted(ratios.items())}
 
 
 def speed(measured: Mapping[int, float], assumed: Mapping[int, float]) -> Figure:

@@ -1,4 +1,4 @@
-"""The page itself: one file that needs nothing from outside, with plotly's own script inlined and compressed.
+"""The page of a search, or of several: one file that needs nothing from outside, plotly's own script in it, compressed.
 
 Every text of a trial or a recipe is escaped: plots get theirs as JSON in which no tag can begin.
 """
@@ -10,6 +10,7 @@ import functools
 import gzip
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -17,8 +18,8 @@ from typing import Any
 
 from gpusched.journal.timeline import Timeline
 from gpusched.report import figures
-from gpusched.report.figures import Figure, ranked
-from gpusched.report.importance import importance
+from gpusched.report.figures import Figure
+from gpusched.report.measures import best_over_time, importance, measured_speed, ranked
 from gpusched.text import count, first_line, flat, show_duration, show_hparams, show_metric
 
 #: Rows of the table; the best come first.
@@ -78,9 +79,9 @@ def html(view: Mapping[str, Any], told: Timeline) -> str:
     sign = 1.0 if view["mode"] == "max" else -1.0
     metric = view["metric"]
     mattered = importance(told.trials.values(), sign)
-    best = {view["experiment"]: figures.best_over_time(told, sign)}
+    best = {view["experiment"]: best_over_time(told, sign)}
     assumed = {int(size): s for size, s in (view.get("speed") or {}).items()}
-    measured = figures.measured_speed(told.trials.values())
+    measured = measured_speed(told.trials.values())
     has_metric = any(best.values())
     sections: list[tuple[str, Figure | None, str]] = [
         ("Learning curves by step", figures.curves(told, sign, metric, over_time=False), ""),
@@ -200,7 +201,8 @@ def _trials(view: Mapping[str, Any], told: Timeline, sign: float) -> str:
         given = dict(flat(trial.hparams))
         score = show_metric(trial.best(sign))
         cells = [str(trial.id), score, str(step), str(trial.launches), state]
-        cells += [_value(given.get(name)) for name in names]
+        values = (given.get(name) for name in names)
+        cells += [f"{v:.4g}" if isinstance(v, float) else _words(v) for v in values]
         mark = " class='best'" if trial.id == best else ""
         out.append(f"<tr{mark}>{_cells('td', cells, 4)}</tr>")
     out.append("</table></div>")
@@ -238,9 +240,84 @@ def _cells(tag: str, texts: Iterable[str], numbers: int) -> str:
     )
 
 
-def _value(value: Any) -> str:
+def _words(value: object) -> str:
     if value is None:
         return ""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+# ---------------------------------------------------------------- several searches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """One search. ``view``: as ``status --json`` has it; ``recipe``: as resolved, with all defaults."""
+
+    view: Mapping[str, Any]
+    told: Timeline
+    recipe: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        found: str = self.view["experiment"]
+        return found
+
+    @property
+    def sign(self) -> float:
+        return 1.0 if self.view["mode"] == "max" else -1.0
+
+
+def differences(searches: Sequence[Search]) -> dict[str, list[str]]:
+    """Return the keys of recipes that differ, with each search's value in words; a key that is not there is empty."""
+    recipes = [dict(flat(search.recipe)) for search in searches]
+    names = dict.fromkeys(name for recipe in recipes for name in recipe)
+    found = {name: [_words(recipe.get(name)) for recipe in recipes] for name in names}
+    return {name: values for name, values in found.items() if len(set(values)) > 1}
+
+
+def standing(search: Search) -> dict[str, Any]:
+    """Return what a comparison says of one search, as JSON has it."""
+    view, told = search.view, search.told
+    best = view.get("best") or {}
+    held = [span.end - span.begin for span in told.spans if span.state == "held"]
+    return {
+        "experiment": search.name,
+        "policy": view["policy"],
+        "metric": view["metric"],
+        "best": best.get("metric"),
+        "best_at_s": best.get("at_s"),
+        "trials": len(told.trials),
+        "deadline_s": view["deadline_s"],
+        "device_seconds_held": round(sum(held), 3),
+        "curve": best_over_time(told, search.sign),
+    }
+
+
+def comparison(searches: Sequence[Search]) -> str:
+    """Compose the page of several searches: the best of each over time, and what differs in their recipes."""
+    names = [search.name for search in searches]
+    rows = []
+    for search in searches:
+        found = standing(search)
+        at = "" if found["best_at_s"] is None else show_duration(found["best_at_s"])
+        held = show_duration(found["device_seconds_held"])
+        cells = (show_metric(found["best"]), at, str(found["trials"]), held, found["policy"])
+        rows.append((search.name, *cells))
+    head = ("search", "best", "found after", "trials", "time of devices", "policy")
+    curves = {search.name: best_over_time(search.told, search.sign) for search in searches}
+    metrics = sorted({search.view["metric"] for search in searches})
+    differ = [(name, *values) for name, values in differences(searches).items()]
+    bottom = "<h2>What differs in the recipes</h2>" + (
+        f"<div class='wide'>{table_of(('key', *names), differ)}</div>"
+        if differ
+        else "<p>Nothing.</p>"
+    )
+    warning = ""
+    if len(metrics) > 1:
+        warning = f"<p><b>Different metrics: {escape(', '.join(metrics))}.</b></p>"
+    return page(
+        " · ".join(names),
+        [warning, table_of(head, rows)],
+        [("The best so far over time", figures.progress(curves, " / ".join(metrics)), "")],
+        [bottom],
+    )

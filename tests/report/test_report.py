@@ -27,9 +27,9 @@ from gpusched.journal.timeline import (
     read,
 )
 from gpusched.protocol import Report
-from gpusched.report import figures, page
-from gpusched.report.compare import Search, differences
-from gpusched.report.importance import importance
+from gpusched.report import figures, measures, page
+from gpusched.report.measures import importance
+from gpusched.report.page import Search, differences
 from gpusched.sim.folder import simulate_into
 from gpusched.sim.setup import Setup
 from tests.journal_samples import EVIL, story
@@ -144,7 +144,7 @@ def test_metric_by_size_and_where_exploration_ended() -> None:
 
 
 def test_speed_is_measured_within_trials_and_without_the_first_step() -> None:
-    measured = figures.measured_speed(told([0.5] * 8, [0.5], sizes=(1, 4)).trials.values())
+    measured = measures.measured_speed(told([0.5] * 8, [0.5], sizes=(1, 4)).trials.values())
     assert measured == {1: 1.0, 4: pytest.approx(4.0)}
     plot = figures.speed(measured, {1: 1.0, 2: 1.8, 4: 3.0})
     assert [trace["name"] for trace in plot["data"]] == ["measured", "assumed", "linear"]

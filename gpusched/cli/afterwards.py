@@ -1,4 +1,4 @@
-"""Reports and trials of an experiment for other programs: ``export``."""
+"""A search looked at afterwards, by a person or a program, and cleaned up: ``export``, ``report``, ``gc``."""
 
 from __future__ import annotations
 
@@ -7,23 +7,31 @@ import csv
 import json
 import sys
 from collections.abc import Iterator
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import Struct, structs
 
 from gpusched.cli import common
 from gpusched.cli.common import argument
 from gpusched.daemon import session
 from gpusched.errors import GpuschedError, InputError
+from gpusched.folder import find
+from gpusched.folder.files import read_json
+from gpusched.folder.lock import Lock
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
 from gpusched.journal.timeline import Timeline
 from gpusched.loggers import base as loggers
 from gpusched.loggers import follow
-from gpusched.text import first_line, flat, show
+from gpusched.text import count, first_line, flat, show, show_bytes
+
+if TYPE_CHECKING:
+    from gpusched.report.page import Search
+
+# ---------------------------------------------------------------- export
 
 #: Tools that take a search as runs: the option of the logger that an argument fills.
 _TOOLS = {
@@ -159,7 +167,7 @@ def records(told: Timeline) -> Iterator[dict[str, Any]]:
     for number, trial in sorted(told.trials.items()):
         hparams = {f"hparams.{name}": value for name, value in flat(trial.hparams)}
         for incarnation, step in trial.steps():
-            report = asdict(step.report)
+            report = structs.asdict(step.report)
             metrics = report.pop("metrics")
             where = {"at_s": round(step.at, 3), "atoms": len(incarnation.devices)}
             yield {"trial": number, **report, **where, **metrics, **hparams}
@@ -189,3 +197,129 @@ def _write_parquet(rows: list[dict[str, Any]], output: str | None) -> None:
         ) from None
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in columns(rows)})
     pyarrow.parquet.write_table(table, output)
+
+
+# ---------------------------------------------------------------- report
+
+
+class Written(Struct):
+    """A page that was written; beside the path stands all that is drawn."""
+
+    report: str
+
+
+_SEVERAL = "an experiment: a folder, a name, or 'last' (the default); several are compared"
+
+
+@common.command(
+    argument("--exp EXP", argparse.SUPPRESS),
+    argument("exps", _SEVERAL, metavar="EXP", nargs="*"),
+    common.DIR,
+    argument("-o, --output FILE", "write the report to FILE", type=Path),
+    prints=[Written],
+)
+def report(args: argparse.Namespace) -> int:
+    """Write an HTML report of an experiment: curves, allocations, devices, rungs, hyperparameters; or compare several.
+
+    One file with interactive plots and without outside resources: report.html in the experiment's folder, or for
+    several experiments compare.html here, unless --output says otherwise. Works while an experiment runs, after it has
+    ended, and on simulated ones.
+    """
+    from gpusched.report import page
+
+    named = [*([args.exp] if args.exp else []), *args.exps] or [None]
+    runs = find.runs_folder(args.dir)
+    folders = [find.find(name, runs) for name in named]
+    searches = [_read(paths) for paths in folders]
+    if len(searches) > 1:
+        target, text = args.output or Path("compare.html"), page.comparison(searches)
+    else:
+        target = args.output or folders[0].report
+        text = page.html(searches[0].view, searches[0].told)
+    try:
+        page.write(target, text)
+    except OSError as error:
+        why = f"{target}: the report cannot be written there ({error.strerror})"
+        raise InputError(f"{why}; -o FILE writes to another file") from None
+    if not args.json:
+        print(target)
+        return 0
+    drawn = _drawn(searches[0])
+    if len(searches) > 1:
+        found = [page.standing(search) for search in searches]
+        drawn = {"searches": found, "differences": page.differences(searches)}
+    common.print_json({"report": str(target), **drawn})
+    return 0
+
+
+def _read(paths: ExperimentPaths) -> Search:
+    from gpusched.journal import timeline
+    from gpusched.report.page import Search
+
+    recipe = read_json(paths.resolved, limit_bytes=-1) or {}  # a report needs none
+    view = {**session.view(paths), "whatif": (read_json(paths.whatif) or {}).get("line")}
+    return Search(view=view, told=timeline.read(paths.journal), recipe=recipe)
+
+
+def _drawn(search: Search) -> dict[str, Any]:
+    from gpusched.report.measures import importance
+
+    told, sign = search.told, search.sign
+    trials = told.trials.values()
+    own = ("id", "hparams", "launches", "curve")
+    return {
+        "best": search.view["best"],
+        "devices": list(told.devices),
+        "until_s": told.until,
+        "trials": [
+            {**{name: getattr(trial, name) for name in own}, "best": trial.best(sign)}
+            for trial in trials
+        ],
+        "spans": [asdict(span) for span in told.spans],
+        "importance": [asdict(found) for found in importance(trials, sign)],
+    }
+
+
+# ---------------------------------------------------------------- gc
+
+
+class Removed(Struct):
+    """Folders of checkpoints, and their size. ``dry_run``: they are still there."""
+
+    removed: list[str]
+    bytes: int
+    dry_run: bool
+
+
+@common.command(
+    common.EXPERIMENT,
+    argument("--dry-run", "only say what would be removed"),
+    prints=[Removed],
+)
+def gc(args: argparse.Namespace) -> int:
+    """Remove checkpoints that nothing needs any more.
+
+    Kept are the best model and, of an experiment that may go on, the newest checkpoints of every trial that is not
+    over. Of a finished experiment only ``best/`` stays. A running experiment cleans up by itself when the disk has too
+    little room.
+    """
+    from gpusched.daemon import storage
+    from gpusched.driver.assemble import from_journal
+
+    paths = common.experiment(args)
+    if find.has_daemon(paths):
+        raise InputError(
+            f"{paths.root.name} is running and removes its old checkpoints itself; run gc when the experiment has ended"
+        )
+    # No daemon may begin to resume from what is just being removed; the lock goes with this process.
+    lock = Lock.take(paths.lock)
+    victims = storage.unneeded(paths, from_journal(paths).experiment.state)
+    number, size_bytes = len(victims), sum(map(storage.size_of, victims))
+    if not args.dry_run:
+        number, size_bytes = storage.remove(victims)
+    lock.release()
+    verb = "would remove" if args.dry_run else "removed"
+    told = f"{verb} {count(number, 'checkpoint')}, {show_bytes(size_bytes)}"
+    gone = Removed([str(victim) for victim in victims], size_bytes, args.dry_run)
+    nothing = "nothing to remove: every checkpoint is needed"
+    return common.tell(args, gone, told if number else nothing)

@@ -1,4 +1,4 @@
-"""Importance of hyperparameters: how far the rank of a trial's best metric goes with each. Pure."""
+"""Numbers of a search: trials by rank, the best so far, speed by size, importance of hyperparameters. Pure."""
 
 from __future__ import annotations
 
@@ -10,8 +10,53 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpusched.journal.timeline import TrialTimeline
+from gpusched.journal.timeline import Timeline, TrialTimeline
 from gpusched.text import flat
+
+
+def ranked(told: Timeline, sign: float) -> list[TrialTimeline]:
+    """Sort the trials, the best first; those without a metric come last."""
+
+    def place(trial: TrialTimeline) -> tuple[bool, float]:
+        best = trial.best(sign)
+        return best is None, -(best or 0.0) * sign
+
+    return sorted(told.trials.values(), key=place)
+
+
+def best_over_time(told: Timeline, sign: float) -> list[tuple[float, float]]:
+    """Return the steps of the best metric reported so far, as corners of a staircase."""
+    reports = sorted(
+        (at, value)
+        for trial in told.trials.values()
+        for at, _, value in trial.curve
+        if value is not None and math.isfinite(value)
+    )
+    points: list[tuple[float, float]] = []
+    for at, value in reports:
+        if not points or value * sign > points[-1][1] * sign:
+            points.append((at, value))
+    return [*points, (told.until, points[-1][1])] if points else []
+
+
+def measured_speed(trials: Iterable[TrialTimeline]) -> dict[int, float]:
+    """Return by size how many times faster a step was than on one atom: medians over the trials that had both.
+
+    The first step of a launch warms up and is not counted.
+    """
+    ratios: dict[int, list[float]] = {}
+    for trial in trials:
+        times: dict[int, list[float]] = {}
+        for incarnation in trial.incarnations:
+            found = [step.time_s for step in incarnation.steps[1:] if step.time_s]
+            times.setdefault(len(incarnation.devices), []).extend(found)
+        medians = {size: statistics.median(found) for size, found in times.items() if found}
+        for size, step_s in medians.items() if 1 in medians else ():
+            ratios.setdefault(size, []).append(medians[1] / step_s)
+    return {size: statistics.median(found) for size, found in sorted(ratios.items())}
+
+
+# ---------------------------------------------------------------- importance
 
 
 @dataclass(frozen=True, slots=True)
