@@ -173,7 +173,7 @@ class Stream:
     def act(self, verb: str, **arguments: Any) -> Any:
         """Ask the daemon for a change; return the answer. Raises GpuschedError."""
         if verb == "try":
-            from gpusched.cli.choosing import complete
+            from gpusched.cli.steering import complete
 
             values = common.assignments(shlex.split(arguments["values"]))
             arguments = {"hparams": complete(self._paths, values)}

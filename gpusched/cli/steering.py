@@ -1,17 +1,31 @@
-"""Requests to a running experiment: pause, unpause, stop, cancel, deadline."""
+"""Changes to a search that runs: trials paused, stopped and added, the deadline moved, the end."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
-from gpusched.cli import common
+from gpusched import policies
+from gpusched.cli import attach, common
 from gpusched.cli.common import argument
-from gpusched.daemon import session
+from gpusched.daemon import provenance, session
+from gpusched.daemon import start as launchpad
+from gpusched.driver.assemble import read_recipe
+from gpusched.driver.clock import Beginning
 from gpusched.errors import InputError
+from gpusched.folder import find
+from gpusched.folder.files import read_json
+from gpusched.folder.paths import ExperimentPaths
 from gpusched.recipe import values
-from gpusched.text import show_duration
+from gpusched.recipe.recipe import DEFAULT_SAMPLER, Recipe
+from gpusched.space.space import fill_in, parse_space
+from gpusched.text import count, show_duration, show_hparams
 
 
 class OfTrial(Struct):
@@ -117,3 +131,157 @@ def when(text: str) -> dict[str, float]:
         return {"in_s": values.deadline(text)}
     except ValueError as error:
         raise InputError(f"{error}, or +30m for half an hour more") from None
+
+
+# ---------------------------------------------------------------- configurations that a person chooses
+
+
+class Queued(Struct):
+    """A configuration that starts next. ``before``: configurations that were asked for before it and wait."""
+
+    experiment: str
+    hparams: Mapping[str, Any]
+    before: int
+
+
+_VALUES = "a hyperparameter's value; a word without '=' names the experiment"
+
+
+@common.command(
+    argument("values", _VALUES, metavar="KEY=VALUE", nargs="*"),
+    argument("--file FILE", "configurations (- for stdin)", type=Path),
+    common.OUTSIDE,
+    argument("--seed N", "seed of training", type=int),
+    common.EXPERIMENT_OPTION,
+    prints=[Queued],
+    lines="configuration",
+)
+def try_(args: argparse.Namespace) -> int:
+    """Try a configuration in a running experiment: it is the next trial to start.
+
+    KEY=VALUE gives a hyperparameter, as in 'gpusched try lr=0.1 model.width=64'; what is left out is drawn at random.
+    FILE is YAML or JSON: a configuration, or a list of them. Values outside the search space need --outside.
+    """
+    given = [text for text in args.values if "=" in text]
+    if words := [text for text in args.values if "=" not in text]:
+        if len(words) > 1 or args.exp is not None:
+            raise InputError(f"'{words[-1]}': write KEY=VALUE, as in lr=0.1")
+        args.exp = words[0]
+    paths = common.experiment(args, running_first=True)
+    wanted = [common.assignments(given)] if given else []
+    if args.file is not None:
+        wanted += _configurations(args.file)
+    if not wanted:
+        raise InputError(
+            "no configuration is given; write KEY=VALUE, as in 'gpusched try lr=0.1', or --file FILE"
+        )
+    whole = [complete(paths, one, may_be_outside=args.outside) for one in wanted]
+    for hparams in whole:
+        queue(args, paths, hparams, args.seed)
+    return 0
+
+
+def complete(
+    paths: ExperimentPaths, values: Mapping[str, Any], *, may_be_outside: bool = False
+) -> dict[str, Any]:
+    """Return a whole configuration with these values. Raises InputError with the bounds of each that is outside."""
+    space = parse_space(read_recipe(paths).space, was_checked=True)
+    try:
+        return fill_in(space, values, f"try {time.time_ns()}", may_be_outside=may_be_outside)
+    except InputError as error:
+        is_outside = "outside the space" in str(error)
+        hint = "\n'--outside' allows values outside the space" if is_outside else ""
+        raise InputError(f"{error}{hint}") from None
+
+
+def queue(
+    args: argparse.Namespace, paths: ExperimentPaths, hparams: Mapping[str, Any], seed: int | None
+) -> None:
+    """Ask the daemon to start this configuration next, and tell the answer."""
+    answer = session.ask(paths, "try", hparams=dict(hparams), seed=seed)
+    queued = Queued(paths.root.name, **answer)
+    others = count(queued.before, "configuration")
+    before = f", behind {others} asked for before" if queued.before else ""
+    text = f"{show_hparams(hparams)} starts as soon as an atom is free{before}"
+    common.tell(args, queued, text)
+
+
+def _configurations(path: Path) -> Iterator[dict[str, Any]]:
+    """Read one configuration or a list of them. Raises InputError."""
+    found = common.read_yaml(path)
+    for one in found if isinstance(found, list) else [found]:
+        if not isinstance(one, dict) or not one:
+            raise InputError(
+                f"{path}: should be a configuration, as in {{lr: 0.1}}, or a list of configurations"
+            )
+        yield one
+
+
+# ---------------------------------------------------------------- rerun
+
+
+@common.command(
+    common.TRIAL,
+    argument("--seed N", "seed of training (default: the same)", type=int),
+    common.settable("a hyperparameter, as in --set lr=0.1"),
+    common.OUTSIDE,
+    argument("--alone", "an experiment of its own"),
+    argument("--deadline D", "how long the trial may train alone: 10m, 18:30"),
+    argument("--atoms N", "atoms alone (default: 1)", type=int, default=1),
+    common.DETACH,
+    prints=[Queued, *attach.PRINTS],
+    lines="event",
+)
+def rerun(args: argparse.Namespace) -> int:
+    """Train a trial's configuration again, with the same seed unless --seed gives another.
+
+    Within the search where it is running: the next trial to start. Alone otherwise, or with --alone: an experiment of
+    this one trial, for as long as the recipe's deadline. What differs from the code and the packages that the search
+    began with is told.
+    """
+    paths = common.experiment(args)
+    number = session.trial_number(args.trial)
+    known = read_json(paths.trial(number).hparams)
+    if known is None:
+        raise InputError(
+            f"trial {number} of {paths.root.name} was never launched; 'gpusched status' lists the trials"
+        )
+    hparams: dict[str, Any] = dict(known["hparams"])
+    if args.overrides:
+        changed = {**hparams, **common.assignments(args.overrides)}
+        hparams = complete(paths, changed, may_be_outside=args.outside)
+    seed = known["seed"] if args.seed is None else args.seed
+    recipe = read_recipe(paths)
+    for told in provenance.differences(paths, Path(recipe.script)):
+        common.note(f"note: {told}")
+    if find.has_daemon(paths) and not args.alone:
+        queue(args, paths, hparams, seed)
+        return 0
+    return _alone(args, paths, recipe, number, {"hparams": hparams, "seed": seed})
+
+
+def _alone(
+    args: argparse.Namespace,
+    paths: ExperimentPaths,
+    recipe: Recipe,
+    number: int,
+    asked: dict[str, Any],
+) -> int:
+    began = Beginning.now()
+    options = policies.options_type("fifo")(R=recipe.policy_options.get("R"), atoms=args.atoms)
+    alone = dataclasses.replace(
+        recipe,
+        name=f"{recipe.name[:50]}-trial-{number}",
+        policy_name="fifo",
+        policy_options=dataclasses.asdict(options),
+        sampler_name=DEFAULT_SAMPLER,
+        sampler_options={},
+        max_trials=1,
+        target=None,
+    )
+    if args.deadline is not None:
+        deadline_s = common.read_option("--deadline", args.deadline, values.deadline)
+        alone = dataclasses.replace(alone, deadline_s=deadline_s)
+    made = launchpad.make_experiment(paths.root.parent, alone, began)
+    pid = launchpad.start_daemon(made, recipe=alone, wish={"try": asked})
+    return attach.begin(args, made, pid, "runs")
