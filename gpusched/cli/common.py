@@ -210,18 +210,6 @@ def experiment(args: argparse.Namespace, *, running_first: bool = False) -> Expe
     return find.find(args.exp, find.runs_folder(args.dir), running_first=running_first)
 
 
-def atoms_here(recipe: Recipe) -> tuple[str, int]:
-    """Return the kind of device that the recipe runs on here, and the number of atoms."""
-    from gpusched.devices.base import NoHost
-    from gpusched.executors.local.settings import devices_of
-
-    found = devices_of(recipe, Path.cwd() / "count", ())
-    try:
-        return found.kind, len(found.open(NoHost()))
-    finally:
-        found.close()
-
-
 def wait_for_end(paths: ExperimentPaths) -> None:
     """Wait until the experiment's daemon is gone."""
     while find.has_daemon(paths):

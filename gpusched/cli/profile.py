@@ -1,23 +1,33 @@
-"""Measurements of a recipe's speed: ``profile``."""
+"""A recipe tried here before its search: ``profile`` measures its speed, ``validate --rehearse`` its pauses and resizes.
+
+Both are searches of real process groups, under the policies of ``policies/profile.py``.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from dataclasses import replace
+import json
+import math
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from msgspec import Struct
 
 from gpusched.cli import common
 from gpusched.daemon import start as launchpad
+from gpusched.doctor.rehearsal import Finding, Launch, Run, judge
 from gpusched.driver import profiles
 from gpusched.driver.clock import Beginning
 from gpusched.errors import NoTrialSucceeded
 from gpusched.folder import find
-from gpusched.folder.paths import ExperimentPaths
+from gpusched.folder.paths import ExperimentPaths, TrialPaths
 from gpusched.journal import timeline
+from gpusched.policies import profile as policy
 from gpusched.recipe.recipe import Recipe
-from gpusched.text import count
+from gpusched.text import count, show_duration, show_hparams
 
 
 class Profiled(Struct):
@@ -48,9 +58,9 @@ def profile(args: argparse.Namespace) -> int:
     from gpusched.recipe.load import load_recipe
 
     asked = load_recipe(args.recipe, args.overrides, devices=args.devices)
-    sizes = args.sizes or _sizes(asked)
+    sizes = args.sizes or _powers_of_two(asked)
     runs = find.runs_folder(args.dir)
-    recipe = _recipe(args, sizes)
+    recipe = _measuring(args, sizes)
     paths = launchpad.make_experiment(runs, recipe, began)
     launchpad.start_daemon(paths, recipe=recipe)
     if not args.json:
@@ -62,7 +72,7 @@ def profile(args: argparse.Namespace) -> int:
     return common.tell(args, Profiled(found.step_s, found.scaling, found.overhead_s), told)
 
 
-def _recipe(args: argparse.Namespace, sizes: list[int]) -> Recipe:
+def _measuring(args: argparse.Namespace, sizes: list[int]) -> Recipe:
     """Return the user's recipe as a search that measures: one trial, so many steps at each size."""
     from gpusched.recipe.load import load_recipe
 
@@ -84,12 +94,12 @@ def _recipe(args: argparse.Namespace, sizes: list[int]) -> Recipe:
 
 def _measured(paths: ExperimentPaths) -> profiles.Measured:
     """Read the profile from the journal. Raises NoTrialSucceeded."""
-    profile = profiles.measure(timeline.read(paths.journal))
-    if not profile.step_s:
+    found = profiles.measure(timeline.read(paths.journal))
+    if not found.step_s:
         raise NoTrialSucceeded(
             f"no step was measured; 'gpusched status {paths.root.name}' says why"
         )
-    return profile
+    return found
 
 
 def _table(profile: profiles.Measured) -> str:
@@ -101,8 +111,209 @@ def _table(profile: profiles.Measured) -> str:
     return f"{columns}\na launch or resize costs To = {profile.overhead_s:.2f} s"
 
 
-def _sizes(recipe: Recipe) -> list[int]:
+def _powers_of_two(recipe: Recipe) -> list[int]:
     """Return 1, 2, 4, .. and all atoms."""
-    _, total = common.atoms_here(recipe)
+    _, total = _atoms_here(recipe)
     sizes = [2**power for power in range(total.bit_length()) if 2**power < total]
     return [*sizes, total]
+
+
+def _atoms_here(recipe: Recipe) -> tuple[str, int]:
+    """Return the kind of device that the recipe runs on here, and the number of atoms."""
+    from gpusched.devices.base import NoHost
+    from gpusched.executors.local.settings import devices_of
+
+    found = devices_of(recipe, Path.cwd() / "count", ())
+    try:
+        return found.kind, len(found.open(NoHost()))
+    finally:
+        found.close()
+
+
+# ---------------------------------------------------------------- the rehearsal
+
+_SAID = "gpusched: "
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """One configuration as the rehearsal saw it. ``folder``: of the experiment, kept if anything was found."""
+
+    hparams: Mapping[str, Any]
+    findings: tuple[Finding, ...]
+    moved: Run
+    alone: Run
+    metric: str
+    took_s: float
+    folder: Path
+
+    @property
+    def is_good(self) -> bool:
+        return not any(finding.is_error for finding in self.findings)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [launch.atoms for launch in self.moved.launches]
+
+    def reports(self) -> Iterator[dict[str, Any]]:
+        """Yield every report beside that of the trial that was left alone."""
+        expected = self.alone.by_step
+        for launch in self.moved.launches:
+            for rows in launch.reports:
+                then = expected.get(rows[0]["step"], [{}])[0]
+                yield {
+                    "step": rows[0]["step"],
+                    "atoms": launch.atoms,
+                    "rate": max(rows[0]["rates"], default=None),
+                    "metrics": rows[0]["metrics"],
+                    "alone": {
+                        "rate": max(then.get("rates", ()), default=None),
+                        "metrics": then.get("metrics", {}),
+                    },
+                }
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "hparams": dict(self.hparams),
+            "ok": self.is_good,
+            "findings": [finding.to_json() for finding in self.findings],
+            "sizes": self.sizes,
+            "reports": list(self.reports()),
+            "took_s": round(self.took_s, 1),
+            "folder": str(self.folder) if self.findings else None,
+        }
+
+    def lines(self) -> list[str]:
+        """Word the rehearsal for people."""
+        head = ("step", "atoms", "rate", self.metric, "left alone: rate", self.metric)
+        rows = []
+        for told in self.reports():
+            sides = (told, told["alone"])
+            values = [v for side in sides for v in (side["rate"], side["metrics"].get(self.metric))]
+            texts = ("" if value is None else f"{value:.6g}" for value in values)
+            rows.append((told["step"], told["atoms"], *texts))
+        found = []
+        for finding in self.findings:
+            sign = "WRONG" if finding.is_error else "note "
+            found.append(common.paragraph(f"{sign}  {finding.text}", rest=" " * 7))
+        ending = (
+            "the trial trains as if left alone"
+            if self.is_good
+            else f"the logs are in {self.folder}"
+        )
+        return [
+            f"rehearsed {show_hparams(self.hparams)}:",
+            common.table(head, rows, head),
+            *found,
+            ending,
+        ]
+
+
+def rehearse(
+    recipe: Recipe, runs: Path, limit_s: float, configurations: int = 1
+) -> list[Rehearsal]:
+    """Run the first configurations of a recipe as a search would, and look on. Raises InputError, DeviceError."""
+    folder = runs / ".rehearsals"
+    shutil.rmtree(folder, ignore_errors=True)
+    devices, small, large = _sizes(recipe)
+    sizes = (small, small) if large is None else (small, small, large, small)
+    recipe = _scripted(replace(recipe, devices=devices), sizes, limit_s, configurations)
+    paths = launchpad.make_experiment(folder, recipe, Beginning.now())
+    launchpad.start_daemon(paths, recipe=recipe)
+    common.wait_for_end(paths)
+    told = timeline.read(paths.journal)
+    found = []
+    for number in sorted(told.trials)[::2]:
+        moved, alone = (_read(paths, told.trials.get(each)) for each in (number, number + 1))
+        findings = (*judge(moved, alone), *_unseen(moved, alone, sizes, limit_s))
+        about = (told.trials[number].hparams, findings, moved, alone)
+        found.append(Rehearsal(*about, recipe.metric, told.until, paths.root))
+    if not any(rehearsal.findings for rehearsal in found):
+        shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def _sizes(recipe: Recipe) -> tuple[Any, int, int | None]:
+    """Return the devices, and the sizes between which the trial goes; the larger is None where it cannot grow."""
+    kind, total = _atoms_here(recipe)
+    small, *larger = recipe.sizes or (1, 2)
+    most = recipe.max_atoms or math.inf
+    large = larger[0] if larger and larger[0] <= most else None
+    wanted = large or small
+    if total >= wanted:
+        return recipe.devices, small, large
+    return (f"cpu:{wanted}", small, large) if kind == "cpu" else (recipe.devices, small, None)
+
+
+def _scripted(
+    recipe: Recipe, sizes: tuple[int, ...], limit_s: float, configurations: int
+) -> Recipe:
+    """Return the recipe as a search of pairs of trials with the same configuration."""
+    drawn = recipe.configurations()
+    first = [found for n in range(configurations) if (found := drawn.sample(n)) is not None]
+    return replace(
+        recipe,
+        policy_name=f"{policy.__file__}:Rehearsal",
+        policy_options=asdict(policy.Options(sizes=sizes, steps=2)),
+        sampler_name="independent",
+        sampler_options={},
+        try_first=tuple(one for one in first for _ in range(2)),
+        repeats=1,
+        max_trials=2 * len(first),
+        max_failures=2 * len(first),
+        deadline_s=limit_s,
+        target=None,
+        prestart=False,  # the ranks before would train on meanwhile, and a quick script might end
+        env={**recipe.env, "GPUSCHED_REHEARSAL": "1"},
+    )
+
+
+def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Run:
+    """Read what the ranks wrote down; a report that the journal does not have did not count."""
+    if trial is None:
+        return Run(())
+    files = paths.trial(trial.id)
+    launches, said, known = [], dict[str, None](), set[str]()
+    for incarnation in trial.incarnations:
+        seen = sorted(files.logs(incarnation.number).glob("seen-*.jsonl"))
+        ranks = [_rows(path) for path in seen]
+        counted = [step.report.step for step in incarnation.steps]
+        reports = [[row[step] for row in ranks if step in row] for step in counted]
+        error = None
+        if incarnation.outcome in ("failed", "killed"):
+            error = (incarnation.error or incarnation.outcome).partition("\nTraceback ")[0]
+        launches.append(Launch(len(incarnation.devices), [rows for rows in reports if rows], error))
+        said |= dict.fromkeys(_said(files, incarnation.number))
+        known |= {text for rows in reports for row in rows for text, _ in row["shared"]}
+    return Run(launches, tuple(text for text in said if text not in known))
+
+
+def _rows(path: Path) -> dict[int, Mapping[str, Any]]:
+    rows = (json.loads(line) for line in path.read_text().splitlines())
+    return {row["step"]: row for row in rows}
+
+
+def _said(files: TrialPaths, incarnation: int) -> list[str]:
+    try:
+        lines = files.log(incarnation, 0, "err").read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    return [line.removeprefix(_SAID) for line in lines if line.startswith(_SAID)]
+
+
+def _unseen(moved: Run, alone: Run, sizes: tuple[int, ...], limit_s: float) -> list[Finding]:
+    """Return what gpusched told the script, and what could not be rehearsed."""
+    errors = {launch.error for launch in moved.launches}
+    found = [
+        Finding("told", text, is_error=False)
+        for text in dict.fromkeys((*moved.said, *alone.said))
+        if text not in errors
+    ]
+    went = [launch.atoms for launch in moved.launches if launch.reports]
+    if not any(errors) and len(went) < len(sizes):
+        why = (
+            f"the script had {count(len(went), 'launch')} of {len(sizes)} within {show_duration(limit_s)}: it ends too "
+            f"early, or a step takes too long; the rest was not rehearsed (--rehearse TIME gives it longer)"
+        )
+        found.append(Finding("not rehearsed", why, is_error=False))
+    return found

@@ -80,7 +80,7 @@ def validate(args: argparse.Namespace) -> int:
             common.note(f"note: {line}")
     seen = []
     if args.rehearse is not None:
-        from gpusched.cli.rehearsal import rehearse
+        from gpusched.cli.profile import rehearse
 
         seen = rehearse(recipe, find.runs_folder(args.dir), limit_s, args.configurations)
     is_good = all(rehearsal.is_good for rehearsal in seen)
