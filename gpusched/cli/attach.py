@@ -251,7 +251,7 @@ def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False
 
     Raises why the daemon failed, if that is how it ended.
     """
-    from gpusched.dashboard.summary import summary
+    from gpusched.cli.look import summary
 
     # A Ctrl-C too many must not cut the summary off; there is nothing left to interrupt.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,11 +1,12 @@
-"""Standing of experiments and their trials: ``status``, ``ls``, ``best``, ``explain``."""
+"""Standing of experiments and trials: ``status``, ``ls``, ``best``, ``explain``, and in words the end of ``run``."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ from msgspec import Struct
 
 from gpusched.cli import common
 from gpusched.daemon import best_model, session
-from gpusched.dashboard.model import LIVE, Standing, from_json
-from gpusched.dashboard.summary import failures
+from gpusched.dashboard.model import BestRow, Standing, TrialRow, UnsavedRow, from_json
+from gpusched.errors import GpuschedError
 from gpusched.folder import find
 from gpusched.folder.files import read_json
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.text import count, flat, show_duration, show_hparams, show_metric
+from gpusched.text import count, flat, hparam_texts, show_duration, show_hparams, show_metric
 
 
 @common.command(common.TRIAL, prints=["gpusched.core.explain:Explanation"])
@@ -41,69 +42,83 @@ def explain(args: argparse.Namespace) -> int:
 def status(args: argparse.Namespace) -> int:
     """Show where an experiment stands: its trials, its devices, the best so far."""
     view = session.view(common.experiment(args))
-    return common.tell(args, view, "\n".join(lines(view, everything=args.all)))
+    words = lines(from_json(view), everything=args.all)
+    return common.tell(args, view, "\n".join(words))
 
 
-def lines(view: dict[str, Any], *, everything: bool = False) -> list[str]:
-    """Word the view; pure."""
-    atoms = view["atoms"]
-    out = [_headline(view)]
-    counts = ", ".join(f"{atoms[key]} {key}" for key in atoms if key != "total" and atoms[key])
-    out.append(f"{count(atoms['total'], 'atom')}: {counts or 'none in use'}")
-    for device in view.get("devices", ()):
-        if device.get("reason"):
-            out.append(f"  {device['id']} is {device['state']}: {device['reason']}")
-    best = view.get("best")
-    if best:
-        out.append(
-            f"best: {view['metric']} {show_metric(best['metric'])}, trial {best['trial']} at step {best['step']}"
-        )
-    out += [f"note: {warning}" for warning in view["warnings"]]
-    out += failures(from_json(view))
-    trials = view["trials"]
-    failed = sorted((trial["id"], trial["error"]) for trial in trials if trial["error"])
-    untold = {error for _, error in failed} - {error for _, error in failed[:1]}
-    shown = trials if everything else trials[:20]
+def lines(view: Standing, *, everything: bool = False) -> list[str]:
+    """Word the standing; pure."""
+    by_state = dataclasses.asdict(view.atoms)
+    total = count(by_state.pop("total"), "atom")
+    counts = ", ".join(f"{number} {state}" for state, number in by_state.items() if number)
+    out = [_headline(view), f"{total}: {counts or 'none in use'}"]
+    out += [f"  {d.id} is {d.state}: {d.reason}" for d in view.devices if d.reason]
+    if (best := view.best) is not None:
+        score = f"{view.metric} {show_metric(best.metric)}"
+        out.append(f"best: {score}, trial {best.trial} at step {best.step}")
+    out += [f"note: {warning}" for warning in view.warnings]
+    out += failures(view)
+    first = _first_failure(view)
+    told = None if first is None else first.error
+    shown = view.trials if everything else view.trials[:20]
     if shown:
-        head = ("trial", "state", "step", view["metric"], "atoms", "launches", "saved", "hparams")
+        head = ("trial", "state", "step", view.metric, "atoms", "launches", "saved", "hparams")
         rows = [
             (
-                trial["id"],
-                trial["state"],
-                trial["step"],
-                show_metric(trial["metric"]),
-                trial["atoms"] or "-",
-                trial["incarnation"],
+                trial.id,
+                trial.state,
+                trial.step,
+                show_metric(trial.metric),
+                trial.atoms or "-",
+                trial.incarnation,
                 _saved(trial),
-                trial["error"] if trial["error"] in untold else show_hparams(trial["hparams"]),
+                show_hparams(trial.hparams) if trial.error in (None, told) else trial.error,
             )
             for trial in shown
         ]
-        out += [
-            "",
-            common.table(head, rows, ("trial", "step", view["metric"], "atoms", "launches")),
-        ]
-    if len(shown) < len(trials):
-        out.append(f"... and {len(trials) - len(shown)} more (--all shows them)")
+        right = ("trial", "step", view.metric, "atoms", "launches")
+        out += ["", common.table(head, rows, right)]
+    if len(shown) < len(view.trials):
+        out.append(f"... and {len(view.trials) - len(shown)} more (--all shows them)")
     return out
 
 
-def _saved(trial: dict[str, Any]) -> str:
+def _saved(trial: TrialRow) -> str:
     """Word the newest checkpoint of a trial: its step and, while the trial trains, its age."""
-    if not trial["saved_step"]:
+    if not trial.saved_step:
         return "-"
-    age_s = trial["saved_age_s"] if trial["state"] in LIVE else None
-    return f"step {trial['saved_step']}" + (f", {show_duration(age_s)} ago" if age_s else "")
+    age_s = trial.saved_age_s if trial.is_live else None
+    return f"step {trial.saved_step}" + (f", {show_duration(age_s)} ago" if age_s else "")
 
 
-def _headline(view: dict[str, Any]) -> str:
-    why = f" ({view['ending']})" if view.get("ending") else ""
-    parts = [f"{view['experiment']}: {view['state']}{why}", f"policy {view['policy']}"]
-    if view["state"] == "running":
-        parts.append(f"{show_duration(view['time_left_s'])} left")
-    if view.get("daemon_pid"):
-        parts.append(f"daemon {view['daemon_pid']}")
+def _headline(view: Standing) -> str:
+    why = f" ({view.ending})" if view.ending else ""
+    parts = [f"{view.experiment}: {view.state}{why}", f"policy {view.policy}"]
+    if view.state == "running":
+        parts.append(f"{show_duration(view.time_left_s)} left")
+    if view.daemon_pid:
+        parts.append(f"daemon {view.daemon_pid}")
     return ", ".join(parts)
+
+
+def failures(view: Standing) -> Iterator[str]:
+    """Say that trials failed, and why the first did."""
+    if (first := _first_failure(view)) is not None:
+        failed = view.trial_counts.get("failed") or sum(t.error is not None for t in view.trials)
+        yield f"{count(failed, 'trial')} failed; the first, trial {first.id} at step {first.step}: {first.error}"
+
+
+def _first_failure(view: Standing) -> TrialRow | None:
+    failed = (trial for trial in view.trials if trial.error)
+    return min(failed, key=lambda trial: trial.id, default=None)
+
+
+def _behind(better: UnsavedRow) -> str:
+    """Say that the best model on disk is not of the best report."""
+    return (
+        f"behind the best report, {show_metric(better.metric)} of trial {better.trial} at step {better.step}, "
+        f"which has no checkpoint: {better.why}"
+    )
 
 
 # ---------------------------------------------------------------- ls
@@ -161,7 +176,7 @@ class Best(best_model.Description):
     ``best_unsaved``: the report that beats the best model on disk, None without one.
     """
 
-    best_unsaved: Mapping[str, Any] | None
+    best_unsaved: UnsavedRow | None
     code: dict[str, Any] | None
     differs_now: list[str]
 
@@ -177,11 +192,18 @@ def best(args: argparse.Namespace) -> int:
     code, script = provenance.recorded(paths), Path(read_recipe(paths).script)
     found = Best(
         **dataclasses.asdict(about),
-        best_unsaved=session.best_unsaved(paths),
+        best_unsaved=_best_unsaved(paths),
         code=code,
         differs_now=provenance.differences(paths, script),
     )
     return common.tell(args, found, "\n".join(_best_lines(paths, found)))
+
+
+def _best_unsaved(paths: ExperimentPaths) -> UnsavedRow | None:
+    """Return the report that beats the best model on disk; None, too, where the search's state cannot be read."""
+    with contextlib.suppress(GpuschedError, OSError, ValueError):
+        return from_json(session.view(paths)).best_unsaved
+    return None
 
 
 def _best_lines(paths: ExperimentPaths, best: Best) -> list[str]:
@@ -189,11 +211,8 @@ def _best_lines(paths: ExperimentPaths, best: Best) -> list[str]:
 
     score = f"{best.metric} {show_metric(best.value)}"
     out = [f"{score}: trial {best.trial} at step {best.step}"]
-    if (better := best.best_unsaved) is not None:
-        out.append(
-            f"behind the best report, {show_metric(better['metric'])} of trial {better['trial']} at step "
-            f"{better['step']}, which has no checkpoint: {better['why']}"
-        )
+    if best.best_unsaved is not None:
+        out.append(_behind(best.best_unsaved))
     out += [f"  {key} = {value}" for key, value in flat(best.hparams)]
     if best.code is not None and (words := provenance.in_words(best.code)):
         out.append(f"code:       {words}")
@@ -226,3 +245,81 @@ def by_hand(paths: ExperimentPaths, best: best_model.Description) -> str:
     words += arguments.fill(recipe.args, best.hparams)
     where = [] if recipe.cwd == Path(PRIVATE) else ["cd", shlex.quote(str(recipe.cwd)), "&&"]
     return " ".join([*where, *settings, shlex.join(words)])
+
+
+# ---------------------------------------------------------------- the end of a run
+
+INTERRUPTED = (
+    "The experiment has no daemon: 'gpusched resume' goes on while there is time left, "
+    "'gpusched resume --deadline 30m' gives more."
+)
+
+
+def summary(view: Standing) -> str:
+    """Word the end in some lines of plain text."""
+    if view.best is None:
+        lines = [_outcome(view), "", *_no_winner(view)]
+    else:
+        lines = [_outcome(view), "", *_winner(view, view.best), *failures(view)]
+    return "\n".join(lines)
+
+
+def _outcome(view: Standing) -> str:
+    counts = ", ".join(f"{number} {state}" for state, number in view.trial_counts.items() if number)
+    trials = count(view.trials_total, "trial") + (f" ({counts})" if counts else "")
+    words = {"finished": "is over", "interrupted": "was interrupted"}
+    how = words.get(view.state, f"is {view.state}")
+    why = f" ({view.ending})" if view.ending and view.state == "finished" else ""
+    return f"{view.experiment} {how}{why} after {show_duration(view.now_s)}: {trials}"
+
+
+def _winner(view: Standing, best: BestRow) -> Iterator[str]:
+    atoms = f", on {count(best.atoms, 'atom')}" if best.atoms else ""
+    score = f"{show_metric(best.metric)}  (trial {best.trial} at step {best.step}{atoms})"
+    rows = [(view.metric, score), *hparam_texts(best.hparams)]
+    simulated = all(device.id.startswith("sim:") for device in view.devices)
+    if view.folder and not (view.devices and simulated):
+        checkpoint = ExperimentPaths(Path(view.folder)).best / "checkpoint"
+        rows.append(("checkpoint", str(checkpoint)))
+    column = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        yield f"  {name:<{column}}  {value}"
+    if view.best_unsaved is not None:
+        yield f"B{_behind(view.best_unsaved)[1:]}."
+    yield ""
+    if view.state == "interrupted":
+        yield INTERRUPTED
+    else:
+        story = f"gpusched explain {best.trial}"
+        yield f"  {'gpusched best':<{len(story)}}  how to load the model"
+        yield f"  {story}  the trial's story"
+        yield f"  {'gpusched report':<{len(story)}}  plots of the whole search"
+
+
+def _has_begun(experiment: Path, trial: int) -> bool:
+    """Tell whether a rank of the trial's first launch was started: the rank has a log then, which may be empty."""
+    logs = ExperimentPaths(experiment).trial(trial).logs(1)
+    return not logs.parent.is_dir() or any(logs.glob("rank-*"))
+
+
+def _no_winner(view: Standing) -> Iterator[str]:
+    """Say why no model was found, as far as that can be told, and what to do."""
+    if (first := _first_failure(view)) is not None:
+        yield f"No trial left a model. The first failure, of trial {first.id} at step {first.step}:"
+        yield f"  {first.error}"
+        yield f"'gpusched logs {first.id}' shows what the trial printed. Mend the script or the recipe and run again."
+    elif view.state == "interrupted":
+        yield INTERRUPTED
+    elif not view.trials_total:
+        yield "No trial was started; 'gpusched gpus' shows the devices and who holds them."
+    elif view.folder and not any(_has_begun(Path(view.folder), trial.id) for trial in view.trials):
+        yield "No script was started before the end: importing the modules of the trials took all the time."
+        yield "Give a longer --deadline."
+    elif all(trial.step == 0 for trial in view.trials):
+        yield "No trial reported a step before the end. The script must call trial.report(..) after each step; if a"
+        yield "step takes longer, give a longer --deadline. 'gpusched logs 0' shows how far the first trial came."
+    elif all(trial.metric is None for trial in view.trials):
+        yield f"No report of {view.metric} was a finite number, so no trial can be the best; diverging training is the"
+        yield "usual cause: try smaller learning rates."
+    else:
+        yield "Trials reported, but none saved a checkpoint: the script must hand its model to trial.track()."

@@ -1,4 +1,4 @@
-"""A recipe tried here before its search: ``profile`` measures its speed, ``validate --rehearse`` its pauses and resizes.
+"""A recipe tried here before its search: ``profile`` measures its speed, ``validate --rehearse`` moves a trial about.
 
 Both are searches of real process groups, under the policies of ``policies/profile.py``.
 """

@@ -136,17 +136,6 @@ def view(paths: ExperimentPaths) -> dict[str, Any]:
     return from_journal(paths).view()
 
 
-def best_unsaved(paths: ExperimentPaths) -> dict[str, Any] | None:
-    """Return the report that beats the best model on disk, and why it has no checkpoint; None: no report does.
-
-    None, too, where the experiment's state cannot be told: the best model can be read without it.
-    """
-    with contextlib.suppress(GpuschedError, OSError):
-        found: dict[str, Any] | None = view(paths).get("best_unsaved")
-        return found
-    return None
-
-
 def failure(paths: ExperimentPaths) -> GpuschedError:
     """Return the error that ended the daemon of an interrupted experiment: why, what is kept, where to look."""
     name = paths.root.name

@@ -13,7 +13,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
-from gpusched.dashboard.feed import Feed, Frames, Loupe, Source
+from gpusched.dashboard.live import Feed, Frames, Loupe, Source
 from gpusched.dashboard.screen import SearchScreen
 from gpusched.dashboard.widgets import Prompt, Question
 from gpusched.errors import GpuschedError

@@ -9,8 +9,7 @@ from functools import lru_cache
 from rich.text import Text
 
 from gpusched.dashboard import devices, marks
-from gpusched.dashboard.chart import Curve, Points, chart
-from gpusched.dashboard.marks import QUIET, clicking, styled
+from gpusched.dashboard.marks import QUIET, Curve, Points, chart, clicking, styled
 from gpusched.dashboard.model import DeviceRow, Standing, TrialRow
 from gpusched.text import (
     clean,

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from gpusched.dashboard.chart import middle
+from gpusched.dashboard.marks import middle
 from gpusched.dashboard.model import thinned
 from gpusched.journal.timeline import Timeline, TrialTimeline
 from gpusched.report.measures import Importance, ranked

@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpusched.cli.look import summary
 from gpusched.dashboard.live import watch
 from gpusched.dashboard.model import Standing, from_json
-from gpusched.dashboard.summary import summary
 from gpusched.errors import DamagedState
 from tests.dashboard.scene import Scene
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.dashboard.feed import Feed, History, Logs, LogTail, Loupe
+from gpusched.dashboard.live import Feed, History, Logs, LogTail, Loupe
 from gpusched.dashboard.model import Standing, to_json
 from gpusched.errors import DamagedState, GpuschedError
 from gpusched.folder.paths import ExperimentPaths

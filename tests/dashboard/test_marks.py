@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gpusched.dashboard import marks
-from gpusched.dashboard.chart import Curve, chart
+from gpusched.dashboard.marks import Curve, chart
 from gpusched.dashboard.model import STATES, DeviceRow, Standing
 
 points = st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), max_size=60)

@@ -182,7 +182,7 @@ def test_errors_are_one_harmless_line() -> None:
 
 def test_neither_views_nor_lines_load_rich() -> None:
     program = (
-        "import sys, gpusched.dashboard.view, gpusched.dashboard.lines, gpusched.dashboard.summary\n"
+        "import sys, gpusched.dashboard.view, gpusched.dashboard.lines\n"
         "sys.exit('loaded rich' if 'rich' in sys.modules else 0)"
     )
     done = subprocess.run(
