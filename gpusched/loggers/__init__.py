@@ -4,6 +4,6 @@ A logger runs in a child process that reads the journal beside the daemon, so th
 a search.
 
 * ``base``: the seam, and how loggers are found; ``follow``: from the journal to a logger, each point once
-* ``files`` (TensorBoard, CSV) and ``services`` (MLflow, W&B, Trackio): the tools, imported in the child alone
+* ``tools``: TensorBoard, CSV, MLflow, W&B and Trackio, imported in the child alone
 * ``children``: the daemon's end of the processes
 """

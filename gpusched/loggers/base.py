@@ -17,13 +17,13 @@ from gpusched import plugins
 from gpusched.errors import InputError
 
 GROUP = "gpusched.loggers"
-#: Loggers by name in a recipe: the module and the class, and the package that they need.
+#: Loggers by name in a recipe: the class in ``tools``, and the package that the class needs.
 _OWN = {
-    "csv": ("gpusched.loggers.files", "Csv", ""),
-    "tensorboard": ("gpusched.loggers.files", "TensorBoard", "tensorboard"),
-    "mlflow": ("gpusched.loggers.services", "Mlflow", "mlflow"),
-    "wandb": ("gpusched.loggers.services", "Wandb", "wandb"),
-    "trackio": ("gpusched.loggers.services", "Trackio", "trackio"),
+    "csv": ("Csv", ""),
+    "tensorboard": ("TensorBoard", "tensorboard"),
+    "mlflow": ("Mlflow", "mlflow"),
+    "wandb": ("Wandb", "wandb"),
+    "trackio": ("Trackio", "trackio"),
 }
 
 
@@ -100,9 +100,9 @@ def load(name: str) -> type[Logger]:
     """
     if name not in _OWN:
         return plugins.load(name, GROUP, Logger)
-    module, kind, package = _OWN[name]
+    kind, package = _OWN[name]
     if package and find_spec(package) is None:
         install = f"install it with: pip install 'gpusched[{name}]'"
         raise InputError(f"{name} needs the package {package}; {install}")
-    found: type[Logger] = getattr(import_module(module), kind)
+    found: type[Logger] = getattr(import_module("gpusched.loggers.tools"), kind)
     return found
