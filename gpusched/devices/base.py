@@ -162,6 +162,10 @@ class Devices(Protocol):
         """Give exactly these devices to one trial. Raises DeviceError."""
         ...
 
+    def drain(self, devices: Sequence[str]) -> None:
+        """Note that nothing is left of the trial on these: until then none is readmitted, whatever a reading shows."""
+        ...
+
     def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:
         """Wait until each is really free: ``Released``; ``Quarantined`` with what holds it after ``limit_s``.
 

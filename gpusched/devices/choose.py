@@ -72,6 +72,9 @@ class CpuDevices:
     def take(self, devices: Sequence[str]) -> None:
         """Do nothing: a slot is a trial's by the core's word alone."""
 
+    def drain(self, devices: Sequence[str]) -> None:
+        """Do nothing: a core has nothing that could be left on it."""
+
     def place(self, devices: Sequence[str]) -> Placement:
         """Give each slot one rank, pinned to the slot's core, with one thread."""
         unknown = [device for device in devices if device not in self._core_of]

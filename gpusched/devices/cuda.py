@@ -156,6 +156,11 @@ class CudaDevices:
             unit.hold()
         self._tell_strangers()
 
+    def drain(self, devices: Sequence[str]) -> None:
+        for unit in self._units_of(devices):
+            if unit.doing is Doing.HELD:
+                unit.drain()
+
     def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:
         now = self._now()
         for atom in [self._atom(name) for name in devices]:

@@ -234,13 +234,13 @@ class Unit:
     def can_recover(self) -> bool:
         """Tell whether a passing reason has passed, or a release that is waited for no more is complete."""
         usage, is_fresh = self.usage, self.silent_s() <= SILENCE_MAX_S
+        is_idle = is_fresh and self.doing is not Doing.HELD
         if self.out is None:  # another GPU of its atom is out
-            is_idle = is_fresh and self.doing is not Doing.HELD
             return is_idle and self.fit_for_use(self.changed_at).clean
         if not self.out.passing or self.out.leased:
             return False
-        is_new = is_fresh and usage is not None and usage.at > self.out.since
-        if usage is None or not is_new or not self.fit_for_use().clean:
+        is_new = is_idle and usage is not None and usage.at > self.out.since
+        if usage is None or not is_new or not self.fit_for_use(self.changed_at).clean:
             self._clean_since = None
             return False
         self._clean_since = usage.at if self._clean_since is None else self._clean_since
@@ -260,9 +260,12 @@ class Unit:
         self.examine()
         if self.out is not None and not self.out.passing and self.out.since >= self._inquired_at:
             return Verdict(False, self.out.reason)
+        if self.doing is Doing.HELD:  # a trial that dies of it may not have opened its context yet
+            return Verdict(False, "the trial on it has not ended yet")
         if self.xids:
             return Verdict(False, WAITING)
-        verdict, vitals = self.fit_for_use(self._inquired_at), self.watch.vitals
+        since = max(self._inquired_at, self.changed_at)
+        verdict, vitals = self.fit_for_use(since), self.watch.vitals
         if verdict.clean and (vitals is None or vitals.at < self._inquired_at):
             return Verdict(False, WAITING)
         return verdict

@@ -185,6 +185,7 @@ class Schedule(World):
                 self.driver.table[pid].ends = self.now + min(listed, 1e6)
             self.driver.end(pid, listed, memory)
             self.driver.table[pid].ends = max(self.driver.table[pid].ends, self.now)
+        self.devices.drain(trial.atoms)
         drained = [name for name in trial.atoms if self.atoms[name].state == "HELD"]
         for name in drained:
             atom = self.atoms[name]
@@ -255,6 +256,7 @@ class Schedule(World):
     def _readmitted(self, name: str) -> None:
         atom = self.atoms[name]
         assert atom.state == "QUARANTINED", f"{name} is back and {atom.state}"
+        assert not any(name in trial.atoms for trial in self.trials), f"{name} is back too early"
         for gpu in atom.gpus:
             wrong = self.dirty(gpu, foreign_older_than=SEEN_WITHIN_S, share=name)
             assert not wrong, f"{name} is back: {wrong}"

@@ -26,6 +26,7 @@ def test_a_lost_gpu_is_a_fault_at_once_and_returns_only_when_asked(box: Box) -> 
     assert fault.device == name
     assert "lost" in fault.reason
     box.driver.end(11)
+    devices.drain([name])
     box.gpus[0].lost_until = box.clock.now()
     box.clock.advance(20)
     assert devices.recovered() == ()
@@ -79,6 +80,33 @@ def test_a_trial_that_overtakes_a_request_keeps_its_gpu(box: Box, drains: bool) 
     box.driver.end(12)
     box.clock.advance(5)
     assert devices.events == ([Released((name,))] if drains else [])
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked back", "by itself"])
+def test_a_gpu_is_not_back_before_the_trial_that_dies_of_it_has_ended(
+    box: Box, asked: bool
+) -> None:
+    """Its context was still to come, so the GPU looked clean, and another trial was launched beside it."""
+    devices, (name, _) = begin(box)
+    devices.take([name])
+    if asked:
+        box.driver.xid(box.gpus[0], 79)
+        box.clock.advance(1.2)
+        assert devices.faults()
+        assert devices.readmitted(name) == "the trial on it has not ended yet"
+        devices.readmit(name)
+    else:
+        devices.keep_out(name, "busy when the last daemon ended")
+        box.clock.advance(10.0)
+    assert devices.recovered() == (), "it lives"
+    box.driver.start(box.gpus[0], 11, GIB)
+    box.clock.advance(0.01)
+    box.driver.end(11, 0.5, 0.8)
+    devices.drain([name])
+    box.clock.advance(0.7)
+    assert devices.recovered() == (), "memory is not back"
+    box.clock.advance(10.0)
+    assert devices.recovered() == (name,)
 
 
 def test_an_xid_that_comes_while_it_is_asked_for_keeps_it_out(box: Box) -> None:

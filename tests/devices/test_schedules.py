@@ -13,13 +13,13 @@ from whole import Whole
 
 from tests.torture.bed import times
 
-REGRESSIONS = (31, 107, 868, 936, 2429, 5133, 5337)
+REGRESSIONS = (31, 107, 868, 936, 2429, 5133, 5337, 7654)
 """Seeds that found something. 31: a fatal XID was forgotten that came while its GPU was asked back. 107: two people
 asked for one GPU, and the second got it from under a trial. 868: a trial was moved to a GPU of which was known in the
 same second that a stranger had come, and (2429) to a slice that had just gone bad itself. 936: a GPU was lost while it
 drained, and asked back within the minute; the old wait for its release then took its next trial for the last one.
 5133: while one GPU was lost and another hung, nobody heard the third. 5337: the only GPU was lost, and when it was back
-nobody heard it any more."""
+nobody heard it any more. 7654: a GPU was given back before the trial that died of its error had ended."""
 
 
 def test_whole_experiments_on_scripted_gpus(tmp_path: Path) -> None:

@@ -150,6 +150,7 @@ def test_health_is_the_gpus(box: Box, shared: Watched) -> None:
     box.gpus[0].lost_until = box.clock.now()
     box.driver.end(11)
     box.driver.end(12)
+    shared.drain([ONE, TWO])
     box.clock.advance(1.0)
     assert shared.readmitted(ONE) is None
     assert shared.readmitted(TWO) is None

@@ -150,26 +150,33 @@ class Executor:
 
     def _told(self, event: Event) -> None:
         """As the live executor ends an incarnation."""
-        if not isinstance(event, TrialExited) or event.outcome != "failed":
+        if not isinstance(event, TrialExited):
             self._events.append(event)
             return
-        story = self.sim.stories[event.trial]
-        names = story.run.devices
+        names = self.sim.stories[event.trial].run.devices
+        if event.outcome != "failed":
+            self._left(event, names)
+            return
         error = event.error if event.error == OF_A_LOST_GPU else self._whole.rng.choice(ITS_OWN)
         gone = any(self._whole.is_lost(name) for name in names)
         ending = exited("failed", error=error)
-        then = partial(self._exited, event, error == OF_A_LOST_GPU and gone)
+        then = partial(self._exited, event, names, error == OF_A_LOST_GPU and gone)
         if may_be_the_gpus(ending):
             self.stock.examine(names, lambda fault: then(with_blame(ending, fault)))
         else:
             then(ending)
 
-    def _exited(self, event: TrialExited, gone: bool, ending: TrialExited) -> None:
+    def _left(self, event: TrialExited, names: Sequence[str]) -> None:
+        self.stock.drain(names)
+        self._events.append(event)
+
+    def _exited(
+        self, event: TrialExited, names: Sequence[str], gone: bool, ending: TrialExited
+    ) -> None:
         assert ending.outcome == "lost" or not gone, "a lost GPU counts against its trial"
         self._whole.counts[f"{ending.outcome} by {'its GPU' if gone else 'itself'}"] += 1
-        self._events.append(
-            msgspec.structs.replace(event, at=self._now, outcome=ending.outcome, error=ending.error)
-        )
+        told = {"at": self._now, "outcome": ending.outcome, "error": ending.error}
+        self._left(msgspec.structs.replace(event, **told), names)
 
 
 class Whole(Schedule):
@@ -297,6 +304,7 @@ class Whole(Schedule):
                     self._check_clean(name, "released")
             case DeviceReadmitted():
                 self.counts["readmitted"] += 1
+                assert event.device not in self.executor.seats.on, "readmitted under its trial"
                 self._check_clean(event.device, "readmitted")
             case DeviceQuarantined():
                 self.counts["quarantined"] += 1

@@ -45,6 +45,9 @@ class Scripted:
     def take(self, devices: Sequence[str]) -> None:
         raise NotImplementedError
 
+    def drain(self, devices: Sequence[str]) -> None:
+        self.asked.append(("drain", *devices))
+
     def confirm_release(self, devices: Sequence[str], limit_s: float) -> None:
         self.asked.append(("confirm_release", *devices, limit_s))
 
@@ -162,12 +165,13 @@ def test_an_examination_is_answered_by_its_devices(bench: Bench) -> None:
 
 def test_a_device_is_not_free_while_a_process_of_ours_cannot_be_killed(bench: Bench) -> None:
     bench.inventory.hold(["a"], Stuck(5))
+    bench.inventory.drain(["a", "b"])
     bench.inventory.confirm_release(["a", "b"])
-    assert bench.devices.asked == [("confirm_release", "b", LIMIT_S)]
+    assert bench.devices.asked == [("drain", "b"), ("confirm_release", "b", LIMIT_S)]
     bench.run(10.0)
-    assert bench.devices.asked[1:] == [("confirm_release", "a", LIMIT_S - 2.0)]
+    assert bench.devices.asked[2:] == [("drain", "a"), ("confirm_release", "a", LIMIT_S - 2.0)]
     bench.inventory.confirm_release(["a"])
-    assert bench.devices.asked[2:] == [("confirm_release", "a", LIMIT_S)]
+    assert bench.devices.asked[4:] == [("confirm_release", "a", LIMIT_S)]
 
 
 def test_after_the_limit_it_is_given_up_with_its_holder(bench: Bench) -> None:
@@ -196,7 +200,7 @@ def test_once_its_holder_has_ended_after_all_it_is_left_to_the_devices(bench: Be
     assert given_up.passing
     assert bench.devices.asked == []
     bench.run(500.0)
-    assert bench.devices.asked == [("keep_out", "a", given_up.reason)]
+    assert bench.devices.asked == [("drain", "a"), ("keep_out", "a", given_up.reason)]
 
 
 def test_what_went_bad_meanwhile_is_waited_for_no_more(bench: Bench) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ import pytest
 
 from gpusched.core.decisions import Launch, Save
 from gpusched.core.events import CheckpointSaved, Event, Reported, TrialExited
+from gpusched.devices.choose import CpuDevices
 from gpusched.errors import InputError
 from gpusched.executors.base import LiveTrial
 from gpusched.executors.local.server import MOST_FALSE_STARTS, PAUSE_S
@@ -27,10 +28,24 @@ from tests.executors.test_trees import begin
 from tests.rig import marked, wait_until
 
 
+class Slots(CpuDevices):
+    """CPU slots that note which a trial has: none of these may be readmitted."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.in_use: set[str] = set()
+
+    def take(self, devices: Sequence[str]) -> None:
+        self.in_use.update(devices)
+
+    def drain(self, devices: Sequence[str]) -> None:
+        self.in_use.difference_update(devices)
+
+
 @pytest.fixture(scope="module")
 def own_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """Not the shared one: its server is killed here."""
-    lab = Lab(tmp_path_factory.mktemp("survival"))
+    lab = Lab(tmp_path_factory.mktemp("survival"), Slots())
     yield lab
     lab.clean()
 
@@ -87,8 +102,10 @@ def test_a_resumed_daemon_adopts_what_runs(own_lab: Lab) -> None:
     lab.close()
     told = lab.paths.trial(trial).reports
     wait_until(lambda: told.read_bytes().count(b"\n") > 6)  # it trains on alone
+    lab.devices = slots = Slots()
     lab.executor = lab.build()
     events = list(lab.executor.reconcile([alive(lab, trial, last_seq=3)]))
+    assert slots.in_use == {"cpu:0"}
     assert reports(events), "what it reported while nobody listened"
     assert [seq for seq, _ in reports(events)] == list(range(4, 4 + len(events)))
     events += lab.rig.watch(
@@ -97,6 +114,7 @@ def test_a_resumed_daemon_adopts_what_runs(own_lab: Lab) -> None:
     assert [seq for seq, _ in reports(events)] == list(range(4, 4 + len(reports(events))))
     assert lab.left_of(trial) == pids
     assert the_exit(lab.rig.stop(trial), trial).outcome == "killed"
+    assert not slots.in_use
 
 
 def test_a_resumed_daemon_learns_how_trials_ended(own_lab: Lab) -> None:

@@ -187,6 +187,7 @@ class TorchrunExecutor(LiveBase):
         self._intake.catch_up_saved(incarnation, ending.saved_step)
         incarnation.hang_up(self._hub)
         del self.roster.current[incarnation.trial]
+        self._inventory.drain(incarnation.devices)
         self.prestarts.left(incarnation, ending.saved_step)
         if incarnation.fault is not None:
             ending = incarnation.exited("failed", incarnation.fault, step=ending.step)
@@ -255,11 +256,13 @@ class TorchrunExecutor(LiveBase):
             self.stopping.hunt(incarnation)
         elif (record := incarnation.exit_record()) is not None:
             self._end(incarnation, how_it_ended(incarnation, record))
-        elif self._adopt(incarnation):
-            self._intake.catch_up(incarnation)
-            self._intake.catch_up_saved(incarnation)
         else:
-            self.stopping.hunt(incarnation)
+            self._devices.take(one.devices)
+            if self._adopt(incarnation):
+                self._intake.catch_up(incarnation)
+                self._intake.catch_up_saved(incarnation)
+            else:
+                self.stopping.hunt(incarnation)
 
     def _adopt(self, incarnation: Incarnation) -> bool:
         """Watch over the shim that another daemon, or another server, has started. False if it has ended."""

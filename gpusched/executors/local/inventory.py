@@ -66,6 +66,10 @@ class Inventory:
 
     # ------------------------------------------------------------------ requests
 
+    def drain(self, devices: Sequence[str]) -> None:
+        """Note that nothing is left of a trial that had these, but perhaps survivors."""
+        self._devices.drain([name for name in devices if name not in self._survivors])
+
     def confirm_release(self, devices: Sequence[str]) -> None:
         """Release a trial's devices, or give them up, once nothing of the trial is left but perhaps survivors."""
         held = [name for name in devices if name in self._survivors]
@@ -104,6 +108,7 @@ class Inventory:
         if survivors.round():
             return f"held by {survivors.describe()}"
         del self._survivors[device]
+        self._devices.drain([device])
         return ""
 
     def _hunt(self, device: str, until: float) -> None:
