@@ -15,6 +15,7 @@ from trial to trial adds up and is noticed. Another boot, driver or memory size 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -60,6 +61,7 @@ class Baseline:
         return self.idle_bytes + tolerance_bytes() + usage.graphics_bytes
 
 
+@functools.cache
 def tolerance_bytes() -> int:
     """Allow what an idle GPU varies by, far less than a bare CUDA context (256 to 616 MiB) that no list may name.
 
@@ -244,11 +246,11 @@ def judge(
     if means.memory and excess is None:
         return Verdict(False, "NVML gives no memory figure to compare with the idle baseline")
     if excess is not None and excess > tolerance_bytes():
-        unasked = usage.is_partial and usage.processes is None
-        file = f"/dev/nvidia{'*' if gpu.minor is None else gpu.minor}"
-        nobody = f", and NVML names no process that holds it (`sudo fuser -v {file}` may)"
-        more = f"{show_bytes(excess)} more memory in use than when idle"
-        return Verdict(False, more if unasked else more + nobody)
+        why = f"{show_bytes(excess)} more memory in use than when idle"
+        if not usage.is_partial or usage.processes is not None:
+            file = f"/dev/nvidia{'*' if gpu.minor is None else gpu.minor}"
+            why += f", and NVML names no process that holds it (`sudo fuser -v {file}` may)"
+        return Verdict(False, why)
     return Verdict(False, WAITING) if usage.is_partial else Verdict(True)
 
 
