@@ -174,11 +174,11 @@ class Box:
                 self.executor.acknowledge(event)
 
 
-def spread(values: Sequence[float]) -> dict[str, float | int]:
-    """Seconds: how they are distributed."""
+def spread(values: Sequence[float], why_none: str = "") -> dict[str, float | int]:
+    """Return how seconds are distributed. Raises Failed, with the reason, where there are none."""
     ordered = sorted(values)
     if not ordered:
-        return {"n": 0}
+        raise Failed(f"nothing was measured{': ' * bool(why_none)}{why_none}")
     at = lambda share: ordered[min(len(ordered) - 1, int(share * len(ordered)))]  # noqa: E731
     return {
         "n": len(ordered),

@@ -35,6 +35,7 @@ def endings(*, device: str, rounds: int, until_s: float) -> Iterator[dict[str, A
                 exits[how].append(exit_s)
                 releases[how].append(box.release())
                 outcomes[how].add(outcome)
+    late = "the parts before took all of --seconds"
     for how in ENDINGS:
         yield {
             "part": "endings",
@@ -42,7 +43,7 @@ def endings(*, device: str, rounds: int, until_s: float) -> Iterator[dict[str, A
             "rounds_wanted": rounds,
             "grace_s": {"hang": HANG_GRACE_S, "term": TERM_GRACE_S}.get(how, 0.0),
             "outcomes": sorted(outcomes[how]),
-            "processes_gone_s": spread(exits[how]),
+            "processes_gone_s": spread(exits[how], late),
             "then_device_free_s": spread(releases[how]),
             "all_processes_gone_s": [round(value, 4) for value in exits[how]],
             "all_then_device_free_s": [round(value, 4) for value in releases[how]],
@@ -80,9 +81,13 @@ def starts(*, device: str, rounds: int) -> Iterator[dict[str, Any]]:
 
 
 def groups(*, devices: Sequence[str], rounds: int) -> Iterator[dict[str, Any]]:
-    """The same, warm, of trials with 2, 4, .. ranks: as many as there are devices. Nothing where there is one."""
+    """The same, warm, of trials with 2, 4, .. ranks: as many as there are devices; said where there is one."""
     sizes = [2**power for power in range(1, 8) if 2**power <= len(devices)]
     if not sizes:
+        yield {
+            "part": "groups",
+            "message": "not measured: a group takes two devices, and one is free",
+        }
         return
     on_cpu = devices[0].startswith("cpu:")
     named = f"cpu:{len(devices)}" if on_cpu else ",".join(devices)

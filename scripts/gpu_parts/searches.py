@@ -148,6 +148,7 @@ def switches(journal: Path) -> dict[str, list[float]]:
     """From a journal: seconds from a trial's last report to the first of the next one's, and the parts of that.
 
     Only where the next one had been preempted and is restored. The step it makes before it reports is not counted.
+    Raises Failed where there is no such turn.
     """
     connection = sqlite3.connect(journal)
     rows = connection.execute("SELECT at, kind, body FROM events ORDER BY seq").fetchall()
@@ -176,6 +177,12 @@ def switches(journal: Path) -> dict[str, list[float]]:
                 found["start_and_restore_s"].append(at - step_s - released_at)
                 found["whole_s"].append(at - step_s - last_at)
             last, last_at = who, at
+    if not found["whole_s"]:
+        incarnations = sum(kind == "TrialExited" for _, kind, _ in rows)
+        raise Failed(
+            f"no trial that had been preempted was restored in {rows[-1][0]:.0f} s, and {incarnations} launches ended: "
+            f"launches take too long here for their turns; look at `--only starts`, or measure on an idle machine"
+        )
     return found
 
 
@@ -207,7 +214,7 @@ def cifar10(
         "deadline_s": deadline_s,
         "trials": len(trials),
         "epochs": sum(trial["step"] for trial in trials),
-        "epoch_s": spread(epochs),
+        "epoch_s": spread(epochs, f"no epoch ended within {deadline_s:g} s: give --search-seconds"),
         "best": view["best"] and {key: view["best"][key] for key in ("trial", "step", "metric")},
     }
 

@@ -85,6 +85,18 @@ def test_only_switches_to_a_restored_trial_count(searches: ModuleType, tmp_path:
     }
 
 
+def test_a_part_that_measured_nothing_has_failed_and_says_why(
+    searches: ModuleType, tmp_path: Path
+) -> None:
+    """A search without a turn read as one that had been measured: ``n: 0``, exit code 0."""
+    rows = (report(1.0, 0, 1), (2.2, "TrialExited", {}), report(61.0, 1, 1))
+    with pytest.raises(searches.Failed, match="was restored in 61 s, and 1 launches ended"):
+        searches.switches(journal(tmp_path / "journal.db", *rows))
+    code, lines = check("--cpu", "--only", "endings", "--seconds", "0")
+    assert code == 1
+    assert lines[1]["error"] == "nothing was measured: the parts before took all of --seconds"
+
+
 @pytest.mark.slow
 def test_the_made_images_are_what_the_recipe_reads(searches: ModuleType, tmp_path: Path) -> None:
     searches.make_images(tmp_path, 20)
