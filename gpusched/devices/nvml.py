@@ -91,7 +91,7 @@ WANTED = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEcc
 DOUBLE_BIT_XID = 48
 """The XID that goes with a double-bit error event, which carries none."""
 
-_started = False
+started = False
 
 
 def has_library() -> bool:
@@ -104,10 +104,10 @@ def has_library() -> bool:
 
 def start() -> None:
     """Initialise NVML unless it is already. May take seconds; raises NvmlAbsent without a driver."""
-    global _started
-    if not _started:
+    global started
+    if not started:
         ask("nvmlInit")
-        _started = True
+        started = True
 
 
 def error_of(function: str, code: int, text: str) -> NvmlError:

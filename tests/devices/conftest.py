@@ -35,6 +35,7 @@ from tests.rig import wait_until  # noqa: E402
 
 LIMIT_S = 60.0
 Told = TypeVar("Told", bound=DeviceEvent)
+T = TypeVar("T")
 
 
 def gpu(index: int, **more: Any) -> FakeGpu:
@@ -136,11 +137,16 @@ class Loop:
     def until(self, wanted: type[DeviceEvent]) -> DeviceEvent:
         """Run until such an event comes."""
 
-        def found() -> list[DeviceEvent]:
-            self.timers.run_due()
-            return [event for event in self.events if isinstance(event, wanted)]
+        return self.run_until(lambda: [e for e in self.events if isinstance(e, wanted)])[0]
 
-        return wait_until(found, wanted.__name__)[0]
+    def run_until(self, holds: Callable[[], T]) -> T:
+        """Run until this is true; what it then is."""
+
+        def asked() -> T:
+            self.timers.run_due()
+            return holds()
+
+        return wait_until(asked)
 
     def run(self, seconds: float) -> None:
         until = time.monotonic() + seconds

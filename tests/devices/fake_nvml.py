@@ -342,17 +342,17 @@ def installed(driver: FakeDriver) -> Iterator[FakeDriver]:
     driver.boards = {id(unit): gpu for gpu in driver.gpus for unit in (gpu, *gpu.slices)}
     for address, gpu in driver.addresses.items():
         gpu.address = address
-    before = pynvml.nvmlLib, nvml._started
+    before = pynvml.nvmlLib, nvml.started
     pynvml.nvmlLib = FakeLibrary(driver)
     forget()
     try:
         yield driver
     finally:
         forget()
-        pynvml.nvmlLib, nvml._started = before
+        pynvml.nvmlLib, nvml.started = before
 
 
 def forget() -> None:
     """As a new process finds the library: not begun, no function looked up."""
-    nvml._started = False
+    nvml.started = False
     pynvml._nvmlGetFunctionPointer_cache.clear()

@@ -5,7 +5,8 @@ a file named by its pid in there; the driver lists it while the process lives an
 memory is taken. Only the daemon's side asks NVML; the processes and whose they are are real.
 
 ``driver.json`` in the box sets fields of the driver, ``gpu.json`` in a GPU's folder those of the GPU (``slices``: how
-many MIG slices). A file ``lost`` in there: the GPU has fallen off the bus; ``hangs``: calls about it do not return.
+many MIG slices). A file ``lost`` in there: the GPU has fallen off the bus; ``hangs``: calls about it do not return
+(``hung``: one has been made).
 """
 
 import json
@@ -57,7 +58,10 @@ if box and "GPUSCHED_TRIAL" not in os.environ:
 
         @property
         def hangs(self) -> list[tuple[float, float]]:
-            return [(0.0, 1e9)] if Path(str(box), self.uuid, "hangs").exists() else []
+            if not Path(str(box), self.uuid, "hangs").exists():
+                return []
+            Path(str(box), self.uuid, "hung").touch()
+            return [(0.0, 1e9)]
 
         @hangs.setter
         def hangs(self, value: list[tuple[float, float]]) -> None:
