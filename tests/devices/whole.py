@@ -40,9 +40,10 @@ from gpusched.executors.base import LiveTrial
 from gpusched.executors.live import Timers
 from gpusched.executors.local.endings import may_be_the_gpus, with_blame
 from gpusched.executors.local.inventory import Inventory
+from gpusched.sim.executor import SimExecutor
 from gpusched.sim.machine import Run
 from gpusched.sim.physics import Delays, Faults
-from gpusched.sim.setup import Setup, experiment, machine, recipe
+from gpusched.sim.setup import Setup, experiment, recipe
 from tests.events import exited
 
 DEADLINE_S = 40.0
@@ -97,12 +98,28 @@ class Seats:
             whole.driver.table[pid].ends = max(whole.driver.table[pid].ends, whole.now)
 
 
+class Trials(SimExecutor):
+    """The simulated trials, on seats; a GPU that is lost takes them along."""
+
+    def __init__(self, setup: Setup, seats: Seats) -> None:
+        given = {"delays": setup.delays, "faults": setup.faults, "seed": setup.seed}
+        super().__init__(setup.load(), seats.devices, **given)
+        self._pool = seats
+
+    @property
+    def next_at(self) -> float:
+        return self._heap[0][0] if self._heap else float("inf")
+
+    def strike(self, run: Run, after_s: float) -> None:
+        self._cut(run, "failed", OF_A_LOST_GPU, after_s)
+
+
 class Executor:
     """``executors.base.Executor``: simulated trials on scripted GPUs that the live executor's parts look after."""
 
     def __init__(self, whole: Whole, setup: Setup, inventory: tuple[Device, ...]) -> None:
-        self.sim = machine(setup)
-        self.seats = self.sim._pool = Seats(whole, inventory)
+        self.seats = Seats(whole, inventory)
+        self.sim = Trials(setup, self.seats)
         self._whole, self._began, self._now = whole, whole.now, 0.0
         self._events: list[Event] = []
         self._world_at = 0.0
@@ -130,9 +147,7 @@ class Executor:
     def poll(self, until: float) -> Sequence[Event]:
         self._timers.run_due()
         while not self._events and self._now < until:
-            heap = self.sim._heap
-            due = min(self._timers.next_at, self._world_at, until)
-            self._go_to(min(due, heap[0][0] if heap else due))
+            self._go_to(min(self._timers.next_at, self._world_at, self.sim.next_at, until))
             if self._now >= self._world_at:
                 self._world_at = self._now + STEP_S
                 self._whole.happen(self)
@@ -251,7 +266,7 @@ class Whole(Schedule):
             if any(self.is_lost(name) for name in run.devices) and not run.leaving:
                 self.doomed.add(run)
                 if self.rng.random() < 0.8:
-                    executor.sim._cut(run, "failed", OF_A_LOST_GPU, self.rng.uniform(0, 0.3))
+                    executor.sim.strike(run, self.rng.uniform(0, 0.3))
                 else:
                     run.hung, run.waiting = True, False
         self._ask_back(executor)
