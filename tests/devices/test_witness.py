@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import pytest
 from conftest import Box, begin, gpu, run_trial
@@ -90,6 +91,49 @@ def test_on_this_machine_cuda_says_why_not(program: str) -> None:
     (text,) = said(Witness(sys.executable, ["GPU-x"], time.monotonic, program)).values()
     assert text.startswith("CUDA does not work here though NVML does: ")
     assert len(text) > 60, text
+
+
+TORCH_STAND_IN = """
+import os
+class cuda:
+    OutOfMemoryError = MemoryError
+    def init(): pass
+    def get_device_capability(card): return divmod(int(card), 10)
+    def get_arch_list(): return os.environ["ARCHITECTURES"].split()
+def device(kind, place): return os.environ["CUDA_VISIBLE_DEVICES"].split(",")[place]
+class ones:
+    def __init__(self, *size, device):
+        if device == "82": raise MemoryError
+        self.value = 63.0 if device == "87" else 64.0**3
+    def __matmul__(self, other): return self
+    def sum(self): return self
+    def item(self): return self.value
+"""
+
+
+@pytest.mark.parametrize(
+    ("architectures", "without_kernels"),
+    [
+        ("sm_80 sm_90a", {"75", "100", "120"}),
+        ("sm_75 sm_120 compute_90", {"80", "86", "89", "82", "87"}),
+        ("", set()),
+    ],
+)
+def test_a_torch_without_kernels_for_the_card_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, architectures: str, without_kernels: set[str]
+) -> None:
+    """Mend 3: kernels serve later cards of their generation, PTX all later ones. Cards are named by capability."""
+    (tmp_path / "torch.py").write_text(TORCH_STAND_IN)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("ARCHITECTURES", architectures)
+    cards = ["75", "80", "82", "86", "87", "89", "90", "100", "120"]
+    found = said(Witness(sys.executable, cards, time.monotonic))
+    assert {
+        card for card in cards if "has no kernels for compute" in found[card]
+    } == without_kernels
+    if "87" not in without_kernels:
+        assert "a product of two matrices came out wrong" in found["87"]
+        assert {card for card in cards if found[card]} == {*without_kernels, "87"}, "82 is full"
 
 
 @pytest.mark.parametrize(
