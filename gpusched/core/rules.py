@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 #:     configurations in all; without a limit it gives slots to new and suspended ones alternately. The worst trials
 #:     make room for one that ran out of memory and waits for more atoms; where they cannot, free atoms are not kept for
 #:     it.
-RULES_VERSION = 8
+#: 9   a search that a person stops waits for each trial's next report, so that nothing since its checkpoint is lost.
+RULES_VERSION = 9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,8 @@ class Rules:
     max_failures: int = 3
     #: Relaunches of a trial without progress in between, after faults that were not its own.
     max_infrastructure_faults: int = 3
-    #: After the deadline: how long a trial may take to come to its next report, and to die when told to.
+    #: After the end: how long a trial may take to come to its next report (longer where a person ends the search), and
+    #: to die when told to.
     last_call_s: float = 1.5
     kill_grace_s: float = 5.0
     #: Time a launch may take to its first report, and a trial may be silent after it

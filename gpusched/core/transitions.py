@@ -41,6 +41,9 @@ S = TrialState
 #: Period at which the watchdog looks for trials that have been silent for too long (reliability F13).
 WATCH_EVERY_S = 10.0
 
+#: Reason for the end of a search that a person stopped: it waits for the trials.
+STOPPED_BY_USER = "stopped by the user"
+
 
 class Transitions:
     """Changes the state and collects the commands that follow; ``take`` hands them over at the end of an event."""
@@ -116,7 +119,9 @@ class Transitions:
             return False
         if not atoms:
             return False
-        self._begin(trial, atoms, decision.reason or "resumed", f"resumed at step {trial.step}")
+        self._begin(
+            trial, atoms, decision.reason or "resumed", f"resumed from step {trial.saved_step}"
+        )
         return True
 
     def _begin(self, trial: TrialRecord, atoms: int, reason: str, cause: str) -> None:
@@ -212,7 +217,19 @@ class Transitions:
         for trial in list(state.live.values()):
             self.cut(trial, S.STOPPED, reason)
         if state.live:
-            self.set_timer(LAST_CALL, state.now + state.rules.last_call_s)
+            self.set_timer(LAST_CALL, state.now + self._last_call_s())
+
+    def _last_call_s(self) -> float:
+        """Return the time from the search's end to its last call.
+
+        A person who stops a search before its deadline waits for each trial's next report and save.
+        """
+        state = self._state
+        last_call_s = state.rules.last_call_s
+        if state.stopping != STOPPED_BY_USER or state.rules.version < 9:
+            return last_call_s
+        until_saved_s = max(2 * trial.report_s + trial.save_s for trial in state.live.values())
+        return last_call_s + max(0.0, min(until_saved_s, state.rules.deadline_s - state.now))
 
     def make_room(self, needy: TrialRecord) -> None:
         """Have the worst trials leave for one that needs more atoms, where free ones would stand idle until then."""
@@ -230,7 +247,7 @@ class Transitions:
         state = self._state
         save = not after.state.is_final or state.is_new_best(trial)
         if after.is_cut and state.rules.version >= 6:  # the search may go on
-            save = save or trial.save_s <= state.rules.last_call_s
+            save = save or trial.save_s <= self._last_call_s()
         state.move(trial, S.YIELDING, after.reason)
         trial.after = replace(after, save=save)
         self.add(Yield(trial.id, trial.incarnation, save))

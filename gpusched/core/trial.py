@@ -289,6 +289,11 @@ class TrialRecord:
         """Median time between reports; 0 where it is not known."""
         return statistics.median(self.intervals_s) if self.intervals_s else 0.0
 
+    @property
+    def report_s(self) -> float:
+        """Usual time to the next report; 0 where it is not known."""
+        return max(self.usual_interval_s, self.stride * (self.step_time_s or 0.0))
+
     def training_s(self, now: float) -> float:
         """Return the seconds it has been up so far, over all incarnations."""
         running = now - self.up_at if self.up_at is not None else 0.0

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpusched.core.events import DeadlineMoved, Reopened, Tried, UserAsked
 from gpusched.core.state import DEADLINE, LAST_CALL, WAKE, State
-from gpusched.core.transitions import Transitions
+from gpusched.core.transitions import STOPPED_BY_USER, Transitions
 from gpusched.core.trial import After, TrialRecord, TrialState
 from gpusched.text import show_duration, show_hparams
 
@@ -18,7 +18,7 @@ def asked(state: State, do: Transitions, event: UserAsked) -> None:
     trial = state.trials.get(event.trial) if event.trial is not None else None
     match event.verb:
         case "stop":
-            do.end("stopped by the user")
+            do.end(STOPPED_BY_USER)
         case "cancel" | "kill":
             do.end("cancelled by the user")
             grace_s = 0.0 if event.verb == "kill" else None

@@ -140,7 +140,7 @@ def _exited(event: TrialExited, state: State) -> Iterator[Record]:
         case TrialState.FAILED:
             text = f"trial {trial.id} failed at step {trial.step}: {error}"
             yield _record("failed", text, trial.id, step=trial.step, error=error)
-        case TrialState.STARTING if event.outcome in ("lost", "killed") or event.beside:
+        case TrialState.STARTING if event.outcome in ("lost", "killed", "failed"):
             yield _record("lost", f"trial {trial.id}: {error}", trial.id, **facts)
         case TrialState.COMPLETED | TrialState.STOPPED | TrialState.PAUSED:
             if not before.startswith("yielding"):

@@ -28,7 +28,7 @@ from gpusched.errors import DamagedState, InputError
 from gpusched.folder.files import private_folder, write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
-from gpusched.policies.base import Policy
+from gpusched.policies.base import Policy, note_on_steps
 from gpusched.recipe.recipe import Recipe
 from gpusched.text import no_trial
 
@@ -57,7 +57,11 @@ class Assembled:
             now=state.now if now is None else now,
             rungs=self.policy.rungs(state.view),
             eta=getattr(getattr(self.policy, "options", None), "eta", None),
-            notes=(*self.policy.notes(state.view), *self._what_if()),
+            notes=(
+                *self.policy.notes(state.view),
+                *note_on_steps(self.policy.options, state.view),
+                *self._what_if(),
+            ),
             **more,
         )
         return views.to_json(view)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from gpusched.core.decisions import Complete, Decision
 from gpusched.core.policy import NOTHING, BadOption, Options, Policy, TrialView, View
@@ -37,3 +37,14 @@ def complete_at(trial: TrialView, R: int | None) -> Sequence[Decision]:
     if R is not None and trial.step >= R:
         return (Complete(trial.id, f"complete: {trial.step} of {R} steps"),)
     return NOTHING
+
+
+def note_on_steps(options: Options, view: View) -> Iterator[str]:
+    """Yield a remark where R was left as it is although the script counts steps of its own, iterations say."""
+    usual = {field.name: field.default for field in fields(options)}.get("R")
+    stride = max((trial.stride for trial in view.trials.values()), default=1)
+    if usual is not None and usual == options.R and stride > 1:
+        yield (
+            f"trials report every {stride} steps, and are complete at step {options.R}: where that is too early, set "
+            "policy.R (and r) in the script's steps"
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpusched import policies
@@ -108,7 +110,8 @@ def test_the_end_comes_in_every_stage(stage: str, end: str, why: str) -> None:
     expected += [Kill(trial, 1, 5.0) for trial in others]  # trial 1 is only starting
     live = [0] * (script.trial(0).state is S.YIELDING) + others
     if live:
-        expected.append(SetTimer("last call", script.now + script.rules.last_call_s))
+        next_step_s = 2.1 if end == "stop" and 0 in live and script.trial(0).seq else 0.0
+        expected.append(SetTimer("last call", script.now + 1.5 + next_step_s))
         expected += [Kill(trial, 1, 5.0) for trial in live] if end == "cancel" else []
     else:
         expected.append(Finish(why))
@@ -204,10 +207,29 @@ def test_a_change_of_mind_keeps_what_the_worker_was_told_about_saving() -> None:
 
 def test_stopping_keeps_the_best_model() -> None:
     script = stages.running().report(0, 0.9).drop().asked("stop")
-    script.expect(Yield(0, 1, save=True), SetTimer("last call", script.now + 1.5))
+    script.expect(Yield(0, 1, save=True), SetTimer("last call", script.now + 3.6))
     script.exited(0, "yielded", saved=2)
     best = KeepBest(0, 2, 0.9)
     script.expect(best, ConfirmRelease(("d0",)), Finish("stopped by the user"))
+
+
+@pytest.mark.parametrize(
+    ("rules", "patience_s"),
+    [
+        ({"deadline_s": 1000.0}, 1.5 + 2 * 40.0 + 5.0),
+        ({"deadline_s": 92.0}, 1.5 + 10.0),  # not beyond the deadline
+        ({"deadline_s": 1000.0, "version": 8}, 1.5),
+    ],
+    ids=["slow steps", "deadline near", "older rules"],
+)
+def test_a_stop_waits_for_the_next_report_and_its_save(
+    rules: dict[str, Any], patience_s: float
+) -> None:
+    script = stages.running(**rules).wait(40.0).report(0, 0.6, step_time_s=40.0).drop()
+    script.saved(0, 2, save_s=5.0).drop().wait(40.0).report(0, 0.4, step_time_s=40.0).drop()
+    saves = patience_s >= 5.0
+    script.asked("stop")
+    script.expect(Yield(0, 1, save=saves), SetTimer("last call", script.now + patience_s))
 
 
 def test_a_last_report_may_be_the_best_and_is_saved() -> None:

@@ -19,6 +19,7 @@ from gpusched.core.events import (
 from gpusched.dashboard import lines
 from gpusched.dashboard import view as views
 from gpusched.sim.physics import Incident
+from tests.core import stages
 from tests.dashboard.scene import Scene
 from tests.helpers import Script
 
@@ -103,6 +104,16 @@ def test_a_loss_is_told_with_what_follows() -> None:
     )
     assert told.last("lost")["text"] == (
         f"trial {trial.id}: its processes vanished; goes on from step {trial.saved_step}"
+    )
+
+
+def test_a_failure_on_more_atoms_is_told_with_what_follows() -> None:
+    script = stages.waiting().released("d0").drop().up(0)
+    error = "ValueError: wrap the model\nat train.py:3"
+    event = TrialExited(at=script.now, trial=0, incarnation=2, outcome="failed", error=error)
+    commands = script.experiment.handle(event)
+    assert next(told["text"] for told in lines.records(event, commands, script.state)) == (
+        "trial 0: failed on 2 atoms, goes back to 1 and grows no more: ValueError: wrap the model"
     )
 
 
