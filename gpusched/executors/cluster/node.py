@@ -60,6 +60,8 @@ CANNOT_PAUSE_S = 5.0
 """The same for a node that could run no trial."""
 LEAVE_AFTER_S = 900.0
 """Time without any daemon after which a node's process ends; its trials have left before."""
+LEAVING_S = 10.0
+"""Time for shims to leave that have told of the end of their trials: they sync that to disk meanwhile."""
 HUNT_S = 30.0
 BACKLOG_BYTES = 1 << 30
 """Reports that a daemon has missed, while it reads them; more would end the line, and all of its trials with it."""
@@ -109,8 +111,17 @@ class Node:
             while time.monotonic() - began_s < pause_s and not self.is_over:
                 time.sleep(PAUSE_S / 5)
                 self.is_over = is_over(self.keys)
-        if self.is_over and not incarnations_left(self.paths.root):
-            shutil.rmtree(self.paths.root, ignore_errors=True)
+        if self.is_over:
+            self._remove_home()
+
+    def _remove_home(self) -> None:
+        """Remove the node's folder, once the last shims, which have told of their ends, have left; trials keep it."""
+        until_s = time.monotonic() + LEAVING_S
+        while incarnations_left(self.paths.root):
+            if time.monotonic() > until_s:
+                return
+            time.sleep(PAUSE_S / 5)
+        shutil.rmtree(self.paths.root, ignore_errors=True)
 
     def recipe_here(self, resolved: dict[str, Any]) -> Recipe:
         """Return the recipe with the devices of this node. Raises GpuschedError where it cannot run here."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -27,7 +29,9 @@ from gpusched.core.events import (
 )
 from gpusched.errors import DeviceError
 from gpusched.executors.base import LiveTrial
+from gpusched.executors.cluster import node
 from gpusched.folder.reports import ReportLog
+from gpusched.processes.identity import mark_of
 from gpusched.protocol import Report
 from tests.executors.cluster.bed import Bed, train
 from tests.executors.contract import exit_of, report_of, steps_of, the_exit
@@ -241,6 +245,23 @@ def test_the_end_gives_everything_back(bed: Bed) -> None:
     wait_until(lambda: not bed.node_pids())
     wait_until(lambda: not any(home.exists() for home in homes))
     assert not [pid for node in ("node0", "node1") for pid in bed.all_pids(node)]
+
+
+@pytest.mark.parametrize("lives_s", [0.3, 30.0])
+def test_a_node_leaves_no_folder_behind_a_shim_that_is_about_to_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives_s: float
+) -> None:
+    """A shim on a slow disk was still syncing its last file when the search ended; a trial that lives on has it all."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
+    monkeypatch.setattr(node, "LEAVING_S", 30.0 if lives_s < 1 else 0.2)
+    member = node.Node(tmp_path / "shared", "node0")
+    marked = {"GPUSCHED_MARK": mark_of(member.paths.root, 0, 1)}
+    with subprocess.Popen(["sleep", str(lives_s)], env={**os.environ, **marked}) as shim:
+        member.is_over = True
+        member.run()
+        assert member.paths.root.exists() == (lives_s > 1)
+        assert (shim.poll() is None) == (lives_s > 1)
+        shim.kill()
 
 
 @pytest.mark.parametrize("asked", ["launch", "yield", "kill", "release"])
