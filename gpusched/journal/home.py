@@ -28,6 +28,8 @@ VARIABLE = "GPUSCHED_JOURNALS"
 COPY_EVERY_S = 10.0
 COPY_SHARE = 20
 """A copy that took long is followed by a pause of so many times its length."""
+_OF = "journal-of"
+"""File of a home that names the link by which its experiment finds the journal."""
 _OWN_TOO = {"tmpfs", "ramfs", "overlay"}
 """File systems of one machine that have no disk of their own."""
 
@@ -79,14 +81,18 @@ class Home:
                 return
             for left in folder.iterdir():
                 left.unlink()
+            (folder / _OF).write_text(str(self._link))
             if source is not None:
                 with explained(source):
                     _backup(source, journal)
                 write_durably(self._copy, journal.read_bytes())
             aside.unlink(missing_ok=True)
             aside.symlink_to(journal)
+            before = _home_of(self._link)
             aside.replace(self._link)
             sync(experiment)
+            if before is not None and not _is_used(before):
+                shutil.rmtree(before, ignore_errors=True)
         except OSError as error:
             raise InputError(
                 f"{error.filename or base}: the journal cannot be kept there ({error.strerror}); {remedy}"
@@ -179,6 +185,14 @@ def _home_of(link: Path) -> Path | None:
         return None
     home = link.readlink().parent
     return home if home.parent.name == f"gpusched-{os.getuid()}" else None
+
+
+def _is_used(home: Path) -> bool:
+    """Whether the experiment that made a home still has its journal there; its folder may have been moved."""
+    try:
+        return _home_of(Path((home / _OF).read_text())) == home
+    except OSError:
+        return True  # of an older gpusched, or gone
 
 
 def _copy_of(journal: Path) -> Path:

@@ -154,6 +154,21 @@ def test_a_copied_experiment_takes_a_copy_of_the_journal(link: Path) -> None:
     assert read(other) == read(link) == entries
 
 
+def test_a_moved_experiment_takes_its_journal_along(link: Path, disk: Path) -> None:
+    """The home at its old name stayed for ever; one of an experiment that was copied is the first one's still."""
+    home = moved_in(link)
+    entries = write(link, 20)
+    first = link.resolve().parent
+    copied(home, link)
+    moved = link.parent.rename(link.parent.with_name("moved")) / link.name
+    of_moved = moved_in(moved)
+    assert read(moved) == entries
+    assert not first.exists()
+    of_moved.move_out()
+    assert read(moved) == entries
+    assert not [file for file in disk.rglob("*") if file.is_file()]
+
+
 def test_a_journal_that_is_gone_does_not_empty_its_copy(link: Path) -> None:
     home = moved_in(link)
     entries = write(link, 20)
