@@ -11,7 +11,6 @@ The agent's only signal handlers would be the context's; ``ForkedRanks`` install
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from signal import SIGTERM, Signals
 from typing import Any
 
@@ -27,10 +26,9 @@ from torch.distributed.elastic.multiprocessing.api import (
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from gpusched.folder.lock import write_note
-from gpusched.protocol import LaunchSpec
-from gpusched.runtime.birth import Body, Unborn, fork_ranks
+from gpusched.runtime.birth import fork_ranks
 from gpusched.runtime.rendezvous import LOOPBACK, LoopbackRendezvous
-from gpusched.runtime.shim import FAILURE_GRACE_S, LEFTOVER_GRACE_S, Shim, run_shim
+from gpusched.runtime.shim import FAILURE_GRACE_S, LEFTOVER_GRACE_S, Shim
 
 
 class RankFiles(LogsSpecs):
@@ -59,9 +57,7 @@ class RankFiles(LogsSpecs):
 class ForkedRanks(PContext):
     """Ranks as forks of this process; see the module's text."""
 
-    def __init__(
-        self, shim: Shim, rendezvous: LoopbackRendezvous, unborn: Sequence[Unborn], **agent: Any
-    ) -> None:
+    def __init__(self, shim: Shim, rendezvous: LoopbackRendezvous, **agent: Any) -> None:
         super().__init__(
             name=agent["name"],
             entrypoint=agent["entrypoint"],
@@ -71,16 +67,15 @@ class ForkedRanks(PContext):
         )
         self._shim = shim
         self._rendezvous = rendezvous
-        self._unborn = unborn
         self._pids: dict[int, int] = {}
 
     def start(self) -> None:
         self._start()
 
     def _start(self) -> None:
-        for rank, unborn in enumerate(self._unborn):
+        for rank, unborn in enumerate(self._shim.unborn):
             environment = {
-                **self._shim.environment,
+                **self._shim.spec.env,
                 **self.envs[rank],
                 **self._shim.spec.rank_env[rank],
             }
@@ -122,7 +117,7 @@ class ForkedRanks(PContext):
             shim.end(FAILURE_GRACE_S)
 
 
-def run_agent(shim: Shim, unborn: Sequence[Unborn]) -> None:
+def run_agent(shim: Shim) -> None:
     """Run the incarnation's ranks, forked already, under the elastic agent until none is left."""
     run_id = f"gpusched-{shim.trial}-{shim.incarnation}"
     span = shim.spec.span
@@ -131,7 +126,7 @@ def run_agent(shim: Shim, unborn: Sequence[Unborn]) -> None:
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "3")
 
     def start_processes(**agent: Any) -> PContext:
-        ranks = ForkedRanks(shim, rendezvous, unborn, **agent)
+        ranks = ForkedRanks(shim, rendezvous, **agent)
         ranks.start()
         return ranks
 
@@ -159,9 +154,3 @@ def run_agent(shim: Shim, unborn: Sequence[Unborn]) -> None:
     except SignalException:
         if shim.stop_grace_s is None:
             raise
-
-
-def be_shim(spec: LaunchSpec, body: Body) -> int:
-    """Be the shim of an incarnation whose ranks are forked from this process; return the exit status."""
-    unborn = fork_ranks(spec, body)
-    return run_shim(spec, lambda shim: run_agent(shim, unborn))

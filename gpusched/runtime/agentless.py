@@ -21,16 +21,13 @@ import json
 import os
 import socket
 import subprocess
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import gpusched
 from gpusched.folder import files
 from gpusched.processes import outcome
-from gpusched.protocol import LaunchSpec
-from gpusched.runtime.birth import Body, Unborn, fork_ranks
-from gpusched.runtime.shim import Shim, run_shim
+from gpusched.runtime.shim import Shim
 
 RANKS, CODES = "GPUSCHED_RANKS", "GPUSCHED_CODES"
 TORCHRUN = -1
@@ -42,7 +39,7 @@ class TorchrunKilled(Exception):
 
 
 def run_torchrun(shim: Shim) -> None:
-    """Run the incarnation's ranks under torchrun until none is left (a ``Launcher``)."""
+    """Run the incarnation's ranks under torchrun until none is left."""
     codes = shim.paths.logs(shim.incarnation) / "codes.json"
     process = subprocess.Popen(
         _words(shim), env=_environment(shim, codes), cwd=shim.spec.cwd, start_new_session=True
@@ -54,11 +51,6 @@ def run_torchrun(shim: Shim) -> None:
     if code < 0 and news == "left" and shim.word is None:
         raise TorchrunKilled(f"torchrun was killed by {outcome.signal_name(-code)}")
     _take_codes(shim, codes)
-
-
-def be_cold_shim(spec: LaunchSpec) -> int:
-    """Be the shim of an incarnation that torchrun runs; its exit status."""
-    return run_shim(spec, run_torchrun)
 
 
 def _words(shim: Shim) -> list[str]:
@@ -134,20 +126,14 @@ def _take_codes(shim: Shim, path: Path) -> None:
 _LOOPBACK = "127.0.0.1"
 
 
-def be_light_shim(spec: LaunchSpec, body: Body) -> int:
-    """Be the shim of an incarnation of one rank that is forked from this process; return the exit status."""
-    unborn = fork_ranks(spec, body)
-    return run_shim(spec, lambda shim: run_alone(shim, unborn))
-
-
-def run_alone(shim: Shim, unborn: Sequence[Unborn]) -> None:
-    """Have the rank run, and look after it until the rank has gone or is to go."""
-    (rank,) = unborn
+def run_alone(shim: Shim) -> None:
+    """Have the only rank run, and look after it until the rank has gone or is to go."""
+    (rank,) = shim.unborn
     paths, incarnation = shim.paths, shim.incarnation
     contract = torchrun_environment(shim.trial, incarnation)
     contract["TORCHELASTIC_ERROR_FILE"] = str(paths.error_file(incarnation, 0))
     streams = (str(paths.log(incarnation, 0, "out")), str(paths.log(incarnation, 0, "err")))
-    rank.begin({**shim.environment, **contract, **shim.spec.rank_env[0]}, streams)
+    rank.begin({**shim.spec.env, **contract, **shim.spec.rank_env[0]}, streams)
     shim.started({0: rank.pid})
     shim.watch_to_the_end()
 

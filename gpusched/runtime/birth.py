@@ -29,8 +29,7 @@ from gpusched.folder.paths import TrialPaths
 from gpusched.processes.identity import MARK, MARK_WIDTH_BYTES, mark_of, read_file
 from gpusched.protocol import Begin, LaunchSpec
 from gpusched.protocol.lines import encode, to_unborn
-
-Body = Callable[[LaunchSpec, int], None]
+from gpusched.runtime.rank import run_file
 
 _PR_SET_NAME = 15
 _LOOK_S = 0.05
@@ -54,12 +53,8 @@ class Unborn:
             line.write(encode(Begin(dict(environment), *streams)))
 
 
-def fork_ranks(spec: LaunchSpec, body: Body) -> list[Unborn]:
-    """Fork the ranks of ``spec``; each ends at once if this process ends before ``begin``.
-
-    Done before anything else in a shim: what a process writes is no longer shared with the warm image, and has to be
-    copied at every fork from then on. And the ranks set themselves up while the shim does.
-    """
+def fork_ranks(spec: LaunchSpec) -> list[Unborn]:
+    """Fork the ranks of ``spec``; each ends at once if this process ends before ``begin``."""
     unborn: list[Unborn] = []
     lines: list[int] = []
     for rank in range(spec.ranks):
@@ -68,14 +63,14 @@ def fork_ranks(spec: LaunchSpec, body: Body) -> list[Unborn]:
         if pid == 0:
             for line in (*lines, ours):
                 os.close(line)
-            _live(spec, rank, theirs, body)
+            _live(spec, rank, theirs)
         os.close(theirs)
         lines.append(ours)
         unborn.append(Unborn(pid, ours))
     return unborn
 
 
-def _live(spec: LaunchSpec, local_rank: int, line: int, body: Body) -> NoReturn:
+def _live(spec: LaunchSpec, local_rank: int, line: int) -> NoReturn:
     """Be a rank, to the end of this process."""
     code = 70
     try:
@@ -86,7 +81,7 @@ def _live(spec: LaunchSpec, local_rank: int, line: int, body: Body) -> NoReturn:
             _enter(to_unborn(text))
             if spec.span is not None and spec.span.part:
                 _find_meeting(spec)
-            code = _run(spec, local_rank, body)
+            code = _run(spec)
             _tear_down()
     except BaseException:
         traceback.print_exc()
@@ -174,9 +169,10 @@ def _limit_threads(threads: int) -> None:
             set_threads(threads)
 
 
-def _run(spec: LaunchSpec, local_rank: int, body: Body) -> int:
+def _run(spec: LaunchSpec) -> int:
+    """Run the script; return the exit code."""
     try:
-        body(spec, local_rank)
+        run_file(spec.script, spec.args, spec.cwd)
     except SystemExit as leaving:
         if leaving.code is None:
             return 0

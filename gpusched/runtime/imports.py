@@ -26,12 +26,11 @@ _MADV_COLLAPSE = 25
 _HUGE = 2 << 20
 _PIECE = 16 * _HUGE
 
-LIGHT = ("gpusched.runtime.agentless", "gpusched.runtime.rank", "gpusched.worker.start")
+LIGHT = ("gpusched.runtime.agentless", "gpusched.worker.start")
 """Needed by a rank without torch."""
 
 NEEDED = (
     "gpusched.runtime.agent",
-    "gpusched.runtime.rank",
     "gpusched.worker.start",
     "gpusched.worker.loader",
     "gpusched.worker.state",

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpusched.folder.lock import Fence, read_epoch
-from gpusched.folder.paths import socket_address
-from gpusched.protocol import Counts, Frame, Greeting, ShimHello, StopTree
+from gpusched.folder.paths import TrialPaths, socket_address
+from gpusched.protocol import Counts, Frame, Greeting, LaunchSpec, ShimHello, StopTree
 from gpusched.protocol.lines import BadFrame, Inbox, encode, to_shim
 
 TERM_GRACE_S = 10.0
@@ -22,76 +22,6 @@ GREETING_S = 2.0
 _LOOK_S = 1.0
 HARD_FACTOR = 10.0
 _READ_BYTES = 1 << 16
-
-
-class DaemonLink:
-    """Line to ``daemon.sock``: connects as ``hello``, hands out the frames that came in, never waits.
-
-    A full or broken line is closed; ``connect`` may be tried again later.
-    """
-
-    def __init__(self, folder: Path, hello: ShimHello) -> None:
-        self._folder = folder
-        self._hello = hello
-        self._socket: socket.socket | None = None
-        self._inbox = Inbox(to_shim, is_lenient=True)
-
-    def fileno(self) -> int:
-        return -1 if self._socket is None else self._socket.fileno()
-
-    @property
-    def connected(self) -> bool:
-        return self._socket is not None
-
-    def connect(self) -> bool:
-        """Connect and say hello, if a daemon listens."""
-        if self._socket is not None:
-            return True
-        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        line.setblocking(False)
-        try:
-            with socket_address(self._folder / "daemon.sock") as address:
-                line.connect(address)
-        except OSError:
-            line.close()
-            return False
-        self._socket = line
-        self._inbox = Inbox(to_shim, is_lenient=True)
-        return self.send(self._hello)
-
-    def send(self, frame: Frame) -> bool:
-        """Send a frame. False if the kernel did not take all of it; the line is closed then."""
-        if self._socket is None:
-            return False
-        data = encode(frame)
-        try:
-            if self._socket.send(data) == len(data):
-                return True
-        except OSError:
-            pass
-        self.close()
-        return False
-
-    def read(self) -> list[Greeting | StopTree | Counts]:
-        """Return the frames that have come. A line that ended, or whose frame is too long, is closed."""
-        if self._socket is None:
-            return []
-        frames: list[Greeting | StopTree | Counts] = []
-        try:
-            data = self._socket.recv(_READ_BYTES)
-            frames += self._inbox.feed(data)
-        except BlockingIOError:
-            return []
-        except (OSError, BadFrame):
-            data = b""
-        if not data:
-            self.close()
-        return frames
-
-    def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
 
 
 class Tether:
@@ -132,27 +62,23 @@ class Tether:
 class Orders:
     """Wishes of the daemon, and what follows from its silence.
 
-    A shim keeps a line to the newest daemon. A prestarted incarnation that does not count yet is ended as soon as its
-    line is gone; ``waits`` is its mark, None for any other. One whose ``fence`` is raised is ended at once.
+    A shim keeps a line to the newest daemon, on which nothing waits: a full or broken one is closed, and made anew
+    later. A prestarted incarnation that does not count yet is ended as soon as its line is gone. One whose ``fence`` is
+    raised is ended at once.
     """
 
-    def __init__(
-        self,
-        experiment: Path,
-        epoch: int,
-        link: DaemonLink,
-        tether: Tether,
-        waits: Path | None,
-        fence: Fence,
-    ) -> None:
+    def __init__(self, spec: LaunchSpec, paths: TrialPaths, hello: ShimHello, fence: Fence) -> None:
+        self._experiment = Path(spec.experiment_dir)
+        self._hello = hello
         self._fence = fence
         self._next_fence_s = 0.0
-        self._experiment = experiment
-        self._link = link
-        self._tether = tether
-        self._waits = waits
+        self._tether = Tether(paths.leave(spec.incarnation), spec.tether_s)
+        #: The mark of a prestart, until the incarnation counts.
+        self._waits = paths.waits if "GPUSCHED_WAITS" in spec.env else None
+        self._line: socket.socket | None = None
+        self._inbox = Inbox(to_shim, is_lenient=True)
         #: The highest epoch of a daemon that is known: an older one's word does not count.
-        self.epoch = epoch
+        self.epoch = spec.epoch
         #: Grace of the ranks, once the incarnation is to stop; None before.
         self.stop_grace_s: float | None = None
         #: Whether it is to stop because it hangs.
@@ -162,19 +88,66 @@ class Orders:
 
     def fileno(self) -> int:
         """Descriptor of the line; -1 without one."""
-        return self._link.fileno()
+        return -1 if self._line is None else self._line.fileno()
 
     def stop(self, grace_s: float = TERM_GRACE_S) -> None:
         """Have the incarnation stop. The shortest grace counts."""
         known = self.stop_grace_s
         self.stop_grace_s = grace_s if known is None else min(grace_s, known)
 
+    # ------------------------------------------------------------------ the line
+
     def connect(self) -> None:
+        """Connect and say hello, if a daemon listens and the last attempt is not too short ago."""
         now = time.monotonic()
-        if not self._link.connected and now >= self._next_connect_s:
-            self._next_connect_s = now + _LOOK_S
-            if self._link.connect():
-                self._greet_by_s = now + GREETING_S
+        if self._line is not None or now < self._next_connect_s:
+            return
+        self._next_connect_s = now + _LOOK_S
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        line.setblocking(False)
+        try:
+            with socket_address(self._experiment / "daemon.sock") as address:
+                line.connect(address)
+        except OSError:
+            line.close()
+            return
+        self._line, self._inbox = line, Inbox(to_shim, is_lenient=True)
+        self._greet_by_s = now + GREETING_S
+        self.tell(self._hello)
+
+    def tell(self, frame: Frame) -> None:
+        """Send a frame to the daemon, if it is there. Where the kernel does not take all of it the line is closed."""
+        if self._line is None:
+            return
+        data = encode(frame)
+        try:
+            if self._line.send(data) == len(data):
+                return
+        except OSError:
+            pass
+        self._hang_up()
+
+    def read(self) -> None:
+        """Obey the frames that have come. A line that ended, or whose frame is too long, is closed."""
+        if self._line is None:
+            return
+        try:
+            data = self._line.recv(_READ_BYTES)
+            for frame in self._inbox.feed(data):
+                self._heard(frame)
+        except BlockingIOError:
+            return
+        except (OSError, BadFrame):
+            data = b""
+        if not data:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+
+    # ------------------------------------------------------------------ the daemon
 
     def mind_the_daemon(self) -> None:
         """Keep a line to the newest daemon there is; without one for too long, the trial is to leave."""
@@ -183,31 +156,26 @@ class Orders:
             self._next_fence_s = now + _LOOK_S
             if self._fence.is_raised:
                 self.stop(0.0)
-        if self._link.connected and now >= self._next_connect_s:
+        if self._line is not None and now >= self._next_connect_s:
             self._next_connect_s = now + _LOOK_S
             newest = read_epoch(self._experiment)
             mute = self._greet_by_s is not None and now > self._greet_by_s
             if newest > self.epoch or mute:
                 self.epoch = max(newest, self.epoch)
-                self._link.close()
+                self._hang_up()
                 self._next_connect_s = now
         self.connect()
-        if self._link.connected and self._greet_by_s is None:
+        if self._line is not None and self._greet_by_s is None:
             self._tether.heard(now)
         elif self._tether.is_over(now):
             self.stop()
-        if self._waits is not None and not self._link.connected:
+        if self._waits is not None and self._line is None:
             self.stop(0.0)
-
-    def read(self) -> None:
-        """Obey the frames that have come."""
-        for frame in self._link.read():
-            self._heard(frame)
 
     def _heard(self, frame: Greeting | StopTree | Counts) -> None:
         if isinstance(frame, Greeting):
             if frame.epoch < self.epoch:
-                self._link.close()
+                self._hang_up()
             else:
                 self.epoch, self._greet_by_s = frame.epoch, None
         elif self._greet_by_s is not None:
@@ -223,7 +191,3 @@ class Orders:
             with suppress(OSError):
                 self._waits.unlink(missing_ok=True)
             self._waits = None
-
-    def tell(self, frame: Frame) -> None:
-        """Send a frame to the daemon, if it is there."""
-        self._link.send(frame)

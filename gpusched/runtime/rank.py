@@ -19,27 +19,21 @@ from pathlib import Path
 from types import ModuleType
 
 from gpusched.processes import stacks
-from gpusched.protocol import LaunchSpec
 from gpusched.worker import endings
 from gpusched.worker.endings import headline, trace_of, write_error_file
 
 _FAILED = 1
 
 
-def run_script(spec: LaunchSpec, local_rank: int) -> None:
-    """Run the script of a launch (``SPEC`` in ``docs/contracts.md``) in this process, as ``__main__``.
+def run_file(script: str, arguments: Sequence[str], folder: str | None = None) -> None:
+    """Run ``script`` (relative to ``folder``) in this process, as ``__main__`` in ``folder``.
 
     Environment, streams, cores and threads are set before. Returns when the script ended well; threads, ``atexit`` and
     flushing are the caller's.
 
     Raises:
-        SystemExit: It ended badly; it was said on stderr and in the error file. The code is the one to exit with.
+        SystemExit: The script ended badly, said on stderr and in the error file. The code is the one to exit with.
     """
-    run_file(spec.script, spec.args, spec.cwd)
-
-
-def run_file(script: str, arguments: Sequence[str], folder: str | None = None) -> None:
-    """Run ``script`` (relative to ``folder``) as ``__main__`` in ``folder``. See ``run_script``."""
     with suppress(Exception):  # streams without a descriptor
         faulthandler.enable(all_threads=True)
     with suppress(Exception):  # under plain torchrun nobody asks

@@ -3,9 +3,9 @@
 It is a session leader and a subreaper, so whatever the trial starts (double forks and new sessions included) stays its
 descendant, and "no child left" (``ECHILD``) means the tree is empty. It outlives the daemon and never waits for it.
 
-This file knows nothing of torch. How ranks are started is a ``Launcher``'s business: ``agent.py`` (forked, torchrun's
-elastic agent in this process) or ``agentless.py`` (torchrun in a process of its own, or one rank). A launcher
-starts ranks, then calls ``Shim.watch`` until there is news and ``Shim.end`` when the ranks are to go.
+This file knows nothing of torch. How ranks are started is the business of ``agent.py`` (torchrun's elastic agent in
+this process) or ``agentless.py`` (torchrun in a process of its own, or one rank). Either starts ranks, then calls
+``Shim.watch`` until there is news and ``Shim.end`` when the ranks are to go.
 
 When ranks go: once the last word is committed nothing they still do matters, so those that linger get
 ``LEAVE_GRACE_S``. If a rank fails, the others (which hang in collectives) get ``FAILURE_GRACE_S``. What they leave
@@ -21,7 +21,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -48,10 +48,9 @@ from gpusched.processes.identity import (
 )
 from gpusched.protocol import Exited, LaunchSpec, RankError, ShimHello, Word
 from gpusched.protocol.lines import encode
-from gpusched.runtime.birth import put_mark, put_title, redirect
-from gpusched.runtime.link import DaemonLink, Orders, Tether
+from gpusched.runtime.birth import Unborn, put_mark, put_title, redirect
+from gpusched.runtime.link import Orders
 
-Launcher = Callable[["Shim"], None]
 News = Literal["running", "left", "failed", "stop", "overdue"]
 
 TICK_S = 1.0
@@ -65,10 +64,11 @@ EXIT_BROKEN = 70
 
 
 class Shim:
-    """One incarnation's processes. ``spec``: what the daemon asked for."""
+    """One incarnation's processes. ``spec``: what the daemon asked for; ``unborn``: ranks that are forked already."""
 
-    def __init__(self, spec: LaunchSpec) -> None:
+    def __init__(self, spec: LaunchSpec, unborn: Sequence[Unborn] = ()) -> None:
         self.spec = spec
+        self.unborn = unborn
         self.trial = spec.trial
         self.incarnation = spec.incarnation
         self.size = spec.ranks
@@ -85,18 +85,10 @@ class Shim:
         self._word: Word | None = None
         self._leave_by_s = self._abort_by_s = float("inf")
         self._oom_kills = 0
-        hello = ShimHello(self.trial, self.incarnation, self.me.pid, self.me.start_time)
-        experiment = Path(spec.experiment_dir)
         on_cluster = "GPUSCHED_NODE" in spec.env
         self._fence = Fence(self.paths.fence if on_cluster else None, self.incarnation)
-        self._orders = Orders(
-            experiment,
-            spec.epoch,
-            DaemonLink(experiment, hello),
-            Tether(self.paths.leave(self.incarnation), spec.tether_s),
-            self.paths.waits if spec.waits else None,
-            self._fence,
-        )
+        hello = ShimHello(self.trial, self.incarnation, self.me.pid, self.me.start_time)
+        self._orders = Orders(spec, self.paths, hello, self._fence)
         self._bell, self._wake = socket.socketpair()
         self._segments = Segments()
         self._logs: LogCap | None = None
@@ -105,11 +97,6 @@ class Shim:
     def stop_grace_s(self) -> float | None:
         """Grace of the ranks, once the incarnation is to stop; None before."""
         return self._orders.stop_grace_s
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables that all ranks have beside torchrun's."""
-        return self.spec.env
 
     def prepare(self) -> bool:
         """Become the tree's root; False if this incarnation was claimed before."""
@@ -130,7 +117,7 @@ class Shim:
         os.dup2(null, 0)
         os.close(null)
         redirect(self.paths.shim_log(self.incarnation), 1, 2)
-        os.environ.update(self.environment)
+        os.environ.update(self.spec.env)
         self._bell.setblocking(False)
         self._wake.setblocking(False)
         signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
@@ -349,13 +336,13 @@ def _oom_kills() -> int:
     return 0
 
 
-def run_shim(spec: LaunchSpec, launcher: Launcher) -> int:
-    """Be the shim of ``spec`` until no process is left; return the exit status."""
-    shim = Shim(spec)
+def run_shim(spec: LaunchSpec, run: Callable[[Shim], None], unborn: Sequence[Unborn]) -> int:
+    """Be the shim of ``spec`` until no process is left; return the exit status. ``run`` starts the ranks."""
+    shim = Shim(spec, unborn)
     try:
         if not shim.prepare():
             return EXIT_FENCED
-        launcher(shim)
+        run(shim)
         shim.end(shim.stop_grace_s or 0.0)
         shim.finish()
     except BaseException:

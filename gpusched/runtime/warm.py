@@ -52,7 +52,7 @@ from gpusched.protocol import (
     Whole,
 )
 from gpusched.protocol.lines import CLIENT_FRAME_BYTES, BadFrame, Inbox, encode, to_server
-from gpusched.runtime.birth import put_title
+from gpusched.runtime.birth import fork_ranks, put_title
 from gpusched.runtime.imports import (
     HEAVY,
     LIGHT,
@@ -212,7 +212,7 @@ class WarmServer:
             for thing in (self._line, self._bell, self._wake):
                 if thing is not None:
                     thing.close()
-            status = _run(spec, self._cold, self._light)
+            status = _run(spec, cold=self._cold, light=self._light)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -263,20 +263,22 @@ class WarmServer:
         return kill_each(identify(below))
 
 
-def _run(spec: LaunchSpec, cold: bool, light: bool) -> int:
-    if cold:
-        from gpusched.runtime.agentless import be_cold_shim
+def _run(spec: LaunchSpec, *, cold: bool, light: bool) -> int:
+    """Be the shim of an incarnation; return the exit status.
 
-        return be_cold_shim(spec)
-    from gpusched.runtime.rank import run_script
+    Ranks are forked before anything else: what a process writes is no longer shared with the warm image, and has to be
+    copied at every fork from then on. And the ranks set themselves up while the shim does.
+    """
+    unborn = [] if cold else fork_ranks(spec)
+    from gpusched.runtime.shim import run_shim
 
-    if light:
-        from gpusched.runtime.agentless import be_light_shim
+    if cold or light:
+        from gpusched.runtime import agentless
 
-        return be_light_shim(spec, run_script)
-    from gpusched.runtime import agent
+        return run_shim(spec, agentless.run_torchrun if cold else agentless.run_alone, unborn)
+    from gpusched.runtime.agent import run_agent
 
-    return agent.be_shim(spec, run_script)
+    return run_shim(spec, run_agent, unborn)
 
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:

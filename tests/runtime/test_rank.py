@@ -11,7 +11,7 @@ import pytest
 
 from gpusched.protocol import LaunchSpec, Report
 from gpusched.runtime.link import HARD_FACTOR, Tether
-from gpusched.runtime.rank import run_script
+from gpusched.runtime.rank import run_file
 from gpusched.worker.channel import Channel
 from tests.worker.fakes import Bench, Ended, run_ranks
 
@@ -56,7 +56,7 @@ class Stage:
             import os
 
             os.environ["TORCHELASTIC_ERROR_FILE"] = str(self.error_file)
-            run_script(spec, 0)
+            run_file(spec.script, spec.args, spec.cwd)
             return getattr(sys.modules["__main__"], "result", None)
 
         (ended,) = run_ranks(body, 1)
@@ -181,11 +181,13 @@ def test_a_failure_after_reports_leaves_no_word(stage: Stage, bench: Bench) -> N
     script = stage.folder / "train.py"
     script.write_text("import gpusched\ngpusched.init().report(accuracy=1)\n1 / 0\n")
     spec = spec_of(script, stage.folder)
-    (ended,) = run_ranks(lambda: run_script(spec, 0), 1, bench)
+    (ended,) = run_ranks(lambda: run_file(spec.script, spec.args, spec.cwd), 1, bench)
     assert ended.code == 1
     assert bench.last_word() is None
     script.write_text("import gpusched\ngpusched.init().report(accuracy=1)\n")
-    (ended,) = run_ranks(lambda: run_script(spec, 0), 1, bench, incarnation=2)
+    (ended,) = run_ranks(
+        lambda: run_file(spec.script, spec.args, spec.cwd), 1, bench, incarnation=2
+    )
     assert bench.last_word(2) == {"why": "finished", "step": 1, "saved_step": 1}
 
 
