@@ -71,9 +71,9 @@ class Training:
         return self.layout.exact or self._is_fixed
 
     @property
-    def has_optimizer(self) -> bool:
-        """Whether an optimizer is tracked."""
-        return self._optimizers > 0
+    def is_untrained(self) -> bool:
+        """Whether an optimizer is tracked, and none has stepped in this launch."""
+        return self._optimizers > 0 and not self.has_stepped
 
     def target_factor(self, power: float) -> float:
         """Factor of the learning rate for the present global batch."""

@@ -165,60 +165,21 @@ class Trial(TrialSetup):
             RuntimeError: The script would train a wrong model (``usage.py``); the message has the line to change.
             SystemExit: The scheduler has this trial leave here (never with ``in_charge``).
         """
-        if unnamed:
-            raise TypeError(
-                f"trial.report(...) takes metrics by name: write "
-                f"trial.report({self._context.settings.metric or 'accuracy'}=...), and trial.report(**metrics) for a "
-                f"dictionary; steps are counted by themselves, or named too: step=..."
-            )
-        if not self._arrived:
-            raise RuntimeError(
-                "trial.report(...) before trial.track(...) or trial.steps(): what came before it was "
-                "trained without knowing where this trial stands"
-            )
-        if os.getpid() != self._pid:
-            raise RuntimeError(
-                "trial.report(...) in a process that a rank has started (a DataLoader worker, a helper): report in the "
-                "process that called gpusched.init() first"
-            )
-        began_s = self._step_began_s
-        now_s = time.monotonic()
+        self._refuse_misplaced(unnamed)
+        step_time_s = time.monotonic() - self._step_began_s
         if self._leaving.has_left:
             if not self._leaving.in_charge:
                 raise SystemExit(0)
             return
-        is_untrained = step == 0 and not self._training.has_stepped
-        is_known = step == self._training.step > 0
-        if (is_untrained or is_known) and not self._reported:
-            return  # a loop that evaluates before it trains: step 0, or the step that the launch before reported last
-        if (
-            step is None
-            and not self._reported
-            and self._training.has_optimizer
-            and not self._training.has_stepped
-            and self.rank == 0
-        ):
-            say(
-                f"this trial.report(...) counts as step {self._training.step + 1}, but the optimizer has not stepped "
-                f"in this launch: a loop that evaluates before it trains skips as much training at every resume. "
-                f"Report after training, or say where training stands: trial.report(step=iteration, ...)"
-            )
+        if not self._reported and self._is_of_the_launch_before(step):
+            return
         step = self._next_step(step)
         if not self._reported:
-            self._reported = True
-            if self._backing.files is not None:
-                self._backing.files.watch_torch()
-            writes_files = self._leaving.writes_files
-            self._usage.at_first_report(
-                self._training, self._training.step, writes_files=writes_files
-            )
-            self._leaving.has_state = (
-                bool(self._training.tracked) or writes_files or self._usage.tracks
-            )
+            self._begin_to_report()
         if self._training.tracked:
             self._usage.at_every_report(self._training, writes_files=self._leaving.writes_files)
-        self._group.expect(now_s - began_s)
-        self._leaving.act(self._backing.report(step, round(now_s - began_s, 6), metrics))
+        self._group.expect(step_time_s)
+        self._leaving.act(self._backing.report(step, round(step_time_s, 6), metrics))
         self._step_began_s = time.monotonic()
 
     def mean(self, correct: Any, total: Any) -> float:
@@ -314,9 +275,49 @@ class Trial(TrialSetup):
         self._training.goes_on_from(found)
         self._step_began_s = time.monotonic()
 
+    def _refuse_misplaced(self, unnamed: tuple[Any, ...]) -> None:
+        """Raise where ``report`` is called with metrics without names, too early, or in another process."""
+        if unnamed:
+            raise TypeError(
+                f"trial.report(...) takes metrics by name: write "
+                f"trial.report({self._context.settings.metric or 'accuracy'}=...), and trial.report(**metrics) for a "
+                f"dictionary; steps are counted by themselves, or named too: step=..."
+            )
+        if not self._arrived:
+            raise RuntimeError(
+                "trial.report(...) before trial.track(...) or trial.steps(): what came before it was "
+                "trained without knowing where this trial stands"
+            )
+        if os.getpid() != self._pid:
+            raise RuntimeError(
+                "trial.report(...) in a process that a rank has started (a DataLoader worker, a helper): report in the "
+                "process that called gpusched.init() first"
+            )
+
+    def _is_of_the_launch_before(self, step: int | None) -> bool:
+        """Tell whether a loop that evaluates before it trains reports step 0, or the last one of the launch before."""
+        training = self._training
+        return (step == 0 and not training.has_stepped) or step == training.step > 0
+
+    def _begin_to_report(self) -> None:
+        """Check what the script has set up, at its first report in this launch."""
+        self._reported = True
+        if self._backing.files is not None:
+            self._backing.files.watch_torch()
+        writes_files = self._leaving.writes_files
+        self._usage.at_first_report(self._training, self._training.step, writes_files=writes_files)
+        self._leaving.has_state = bool(self._training.tracked) or writes_files or self._usage.tracks
+
     def _next_step(self, step: int | None) -> int:
+        training = self._training
         if step is None:
-            return self._training.step + 1
+            if training.is_untrained and not self._reported and self.rank == 0:
+                say(
+                    f"this trial.report(...) counts as step {training.step + 1}, but the optimizer has not stepped in "
+                    f"this launch: a loop that evaluates before it trains skips as much training at every resume. "
+                    f"Report after training, or say where training stands: trial.report(step=iteration, ...)"
+                )
+            return training.step + 1
         if step <= self._training.step:
             hint = "it counts finished steps, so the first is 1" if step == 0 else "it must go up"
             raise ValueError(
