@@ -52,7 +52,6 @@ SAMPLES: list[Frame] = [
             [{}, {"C": "d"}],
         ),
         *([[0], [1]], "python"),
-        waits=True,
     ),
     protocol.Ready(),
     protocol.Importing("torchvision"),

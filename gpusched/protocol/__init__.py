@@ -217,7 +217,7 @@ class Span(Struct):
 
 
 class LaunchSpec(Frame, tag="launch"):
-    """All that a shim needs to run an incarnation. ``dir``: the trial's folder; ``waits``: a prestart.
+    """All that a shim needs to run an incarnation. ``dir``: the trial's folder.
 
     ``epoch`` is the daemon's that asks; without a daemon for ``tether_s`` the trial saves and leaves.
     """
@@ -236,7 +236,6 @@ class LaunchSpec(Frame, tag="launch"):
     python: str
     epoch: Count = 0
     tether_s: Seconds = 120.0
-    waits: bool = False
     span: Span | None = None
 
 

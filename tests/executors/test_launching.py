@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,42 +18,49 @@ from gpusched.executors.base import Setting
 from gpusched.executors.live import Timers
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.launching import Launcher
+from gpusched.executors.local.server import Server
 from gpusched.executors.local.settings import Limits
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.protocol import LaunchSpec, Span
+from gpusched.protocol import Frame, LaunchSpec, Ready, Span
 from gpusched.protocol.lines import encode, to_server
 from tests.executors.conftest import recipe
 
 
-class Server:
-    """Up or not; keeps what it is told."""
+class Line:
+    """The line to a warm server, and its hub: says what it is told to, keeps what it is told."""
 
     def __init__(self) -> None:
-        self.ready = False
         self.lives = True
         self.told: list[LaunchSpec] = []
 
-    def want(self) -> None:
-        """It has been started."""
+    def adopt(self, line: socket.socket) -> Line:
+        line.close()
+        return self
 
-    def launch(self, spec: LaunchSpec) -> bool:
+    def hear(self, _decode: object, on_frame: Callable[[Frame], None]) -> None:
+        self.say = on_frame
+
+    def send(self, spec: LaunchSpec) -> bool:
         if self.lives:
             self.told.append(spec)
         return self.lives
+
+    def close(self) -> None: ...
 
 
 class Bench:
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.paths = ExperimentPaths(folder)
-        self.server = Server()
-        nothing: Any = None  # no frame is read here, and no event made
+        self.line = Line()
+        hub: Any = self.line
+        nothing: Any = None  # no event is made here
         self.seqs: dict[int, int] = {}
         self.ended: list[TrialExited] = []
         self.span: Span | None = None
         setting = Setting(
             paths=self.paths,
             recipe=recipe(folder, script=Path("train.py"), **settings),
-            hub=nothing,
+            hub=hub,
             clock=lambda: 0.0,
             seq_of=lambda trial: self.seqs.get(trial, 0),
             span_of=lambda _trial: self.span,
@@ -60,8 +69,8 @@ class Bench:
         shared = Shared(
             setting, Limits(), timers, nothing, lambda _, ending: self.ended.append(ending)
         )
-        server: Any = self.server
-        self.launcher = Launcher(shared, server, CpuDevices(4, cores=[0, 1]))
+        self.server = Server(setting, nothing, nothing)
+        self.launcher = Launcher(shared, self.server, CpuDevices(4, cores=[0, 1]))
 
     def prepare(
         self, *devices: str, trial: int = 3, number: int = 2, **hparams: object
@@ -145,20 +154,21 @@ def test_reports_of_earlier_incarnations_are_not_missing(tmp_path: Path) -> None
 
 
 def test_what_cannot_be_sent_yet_is_kept_and_can_be_withdrawn(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+    bench = Bench(tmp_path, launch="cold")
     one, other = bench.prepare("cpu:0", trial=1), bench.prepare("cpu:1", trial=2)
-    for it in (one, other):
-        bench.launcher.send(it)
-    assert bench.server.told == []
+    for incarnation in (one, other):
+        assert incarnation.spec is not None
+        bench.server.launch(incarnation.spec)
+    assert bench.line.told == []
     assert bench.launcher.withdraw(one)
     assert not bench.launcher.withdraw(one)
-    bench.server.ready, bench.server.lives = True, False
-    bench.launcher.flush()
-    assert bench.server.told == []
-    bench.server.lives = True
-    bench.launcher.flush()
-    assert [spec.trial for spec in bench.server.told] == [2]
+    for lives in (False, True):
+        assert bench.line.told == []
+        bench.line.lives = lives
+        bench.line.say(Ready())
+    assert [spec.trial for spec in bench.line.told] == [2]
     assert not bench.launcher.withdraw(other)
+    bench.server.close(idle=True)
 
 
 def test_devices_that_are_gone(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from gpusched.executors.local.settings import Limits, cold_on_slices, devices_of
 from gpusched.executors.local.stopping import Stopping
 from gpusched.folder.paths import TrialPaths
 from gpusched.processes.identity import Identity
-from gpusched.protocol import Launched, LaunchFailed, PreloadFailed, Ready, ShimDied
+from gpusched.protocol import Launched, LaunchFailed, ShimDied
 from gpusched.protocol.lines import FromServer
 
 _UNBEGUN = "it had not begun when the daemon ended"
@@ -199,8 +199,6 @@ class TorchrunExecutor(LiveBase):
     def _server_said(self, frame: FromServer) -> None:
         named = self.roster.named
         match frame:
-            case Ready():
-                self._launcher.flush()
             case Launched():
                 if (incarnation := named(frame.trial, frame.incarnation)) is not None:
                     incarnation.launched_by = self.server.pid
@@ -219,9 +217,6 @@ class TorchrunExecutor(LiveBase):
                 if (incarnation := named(frame.trial, frame.incarnation)) is not None:
                     why = f"it could not be launched: {frame.message}"
                     self._end(incarnation, incarnation.exited("lost", why))
-            case PreloadFailed():
-                self._say(f"preload: {frame.module} is not preloaded: {frame.message}")
-                self.server.never_again(frame.module, tainted=frame.tainted)
             case _:
                 pass
 
@@ -236,7 +231,7 @@ class TorchrunExecutor(LiveBase):
             incarnation.launched_by = None
             if incarnation.shim is None and incarnation.spec is not None:
                 if incarnation.claim() is None:
-                    self._launcher.send(incarnation)
+                    self.server.launch(incarnation.spec)
                 elif not self._adopt(incarnation):
                     self._shim_gone_soon(incarnation)
         self._timers.after(self.server.pause_s, self.server.want_again)

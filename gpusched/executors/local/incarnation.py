@@ -57,18 +57,13 @@ class Incarnation:
     launched_by: int | None = None
     #: How this one was set up before it was due; None: it was launched when it was due.
     prestart: Prestart | None = None
-    #: The prestart of the incarnation that is to follow this one.
-    successor: Prestart | None = None
+    #: Whether it is answered "go on" instead of to yield, until the ranks of the next one are ready.
+    trains_on: bool = False
 
     @property
     def is_due(self) -> bool:
         """Whether its launch has been executed."""
         return self.prestart is None or self.prestart.is_due
-
-    @property
-    def trains_on(self) -> bool:
-        """Whether it is to yield, and is answered "go on" until its successor's ranks are ready."""
-        return self.successor is not None and self.successor.delays_yield
 
     def exited(self, outcome: Outcome, error: str | None = None, **more: Any) -> TrialExited:
         """Return the event of its end, to be told with the time at which all that it said before is in."""

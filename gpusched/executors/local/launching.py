@@ -32,7 +32,7 @@ def seed_of(seed: int, trial: int) -> int:
 
 
 class Launcher:
-    """Launcher of incarnations; holds those that wait for a server, or for what a dropped prestart still has."""
+    """Launcher of incarnations; holds those that wait for what a dropped prestart still has."""
 
     def __init__(self, shared: Shared, server: Server, devices: Devices) -> None:
         self._setting = shared.setting
@@ -43,7 +43,6 @@ class Launcher:
         self._devices = devices
         self._end = shared.end
         self._held: list[tuple[Incarnation, Launch]] = []
-        self._unsent: dict[int, Incarnation] = {}
 
     def launch(self, incarnation: Incarnation, command: Launch) -> None:
         """Launch now, or as soon as nothing is left of a dropped prestart in the way."""
@@ -57,13 +56,13 @@ class Launcher:
             self._held.append((incarnation, command))
             return
         try:
-            self.prepare(incarnation, command)
+            spec = self.prepare(incarnation, command)
             self._devices.take(command.devices)
         except (OSError, GpuschedError) as problem:
             why = f"it could not be launched: {problem}"
             self._end(incarnation, incarnation.exited("lost", why))
             return
-        self.send(incarnation)
+        self._server.launch(spec)
 
     def release_held(self) -> None:
         """Launch what was held, now that a dropped prestart is gone; some may have to wait for another."""
@@ -71,8 +70,11 @@ class Launcher:
         for incarnation, command in held:
             self.launch(incarnation, command)
 
-    def prepare(self, incarnation: Incarnation, command: Launch) -> None:
-        """Make folders, ``hparams.json`` and the frame. Raises OSError, and DeviceError for devices that are gone."""
+    def prepare(self, incarnation: Incarnation, command: Launch) -> LaunchSpec:
+        """Make folders, ``hparams.json`` and the frame; return the frame.
+
+        Raises OSError, and DeviceError for devices that are gone.
+        """
         private_folder(incarnation.paths.logs(incarnation.number))
         # All that is there was told before the incarnation before this one ended.
         incarnation.last_seq = last_seq(incarnation.paths.reports)
@@ -84,29 +86,16 @@ class Launcher:
         _write_hparams(incarnation.paths.hparams, json.dumps(content).encode() + b"\n")
         placement = self._devices.place(command.devices)
         args = arguments.fill(self._recipe.args, command.hparams)
-        incarnation.spec = self._spec(incarnation, placement, args)
-
-    def send(self, incarnation: Incarnation) -> None:
-        """Ask the server to fork it, now or as soon as the server is up."""
-        self._server.want()
-        spec = incarnation.spec
-        if not (self._server.ready and spec is not None and self._server.launch(spec)):
-            self._unsent[incarnation.trial] = incarnation
-
-    def flush(self) -> None:
-        """Send what could not be sent: the server is up."""
-        unsent, self._unsent = self._unsent, {}
-        for incarnation in unsent.values():
-            self.send(incarnation)
+        spec = incarnation.spec = self._spec(incarnation, placement, args)
+        return spec
 
     def withdraw(self, incarnation: Incarnation) -> bool:
         """Take back a launch that has not begun. True: it will not begin."""
+        if incarnation.spec is not None:
+            return self._server.withdraw(incarnation.spec)
         held = [entry for entry in self._held if entry[0] is not incarnation]
         held, self._held = self._held, held
-        is_unsent = self._unsent.get(incarnation.trial) is incarnation
-        if is_unsent:
-            del self._unsent[incarnation.trial]
-        return is_unsent or len(held) > len(self._held)
+        return len(held) > len(self._held)
 
     def _hparams(self, command: Launch) -> dict[str, Any]:
         seed = command.seed

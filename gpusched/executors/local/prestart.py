@@ -5,7 +5,7 @@
 
 Nothing of a prestart is in the journal: it is a guess about a launch, and may always be wrong. Rules:
 
-* The incarnation before trains on until the ranks of the prestart wait (``delays_yield``), where a step is not longer
+* The incarnation before trains on until the ranks of the prestart wait (``trains_on``), where a step is not longer
   than that takes; else it leaves at once, and the prestart is set up while it saves.
 * A prestart dies with its daemon, with its line to it, or when it is not expected any more. Until nothing of it is
   left, no launch gets its devices or its number (``Roster.dropped``). Its folder of logs is then put aside.
@@ -58,14 +58,12 @@ class Stage(Enum):
 
 @dataclass(slots=True, eq=False)
 class Prestart:
-    """One prestart, as both incarnations of the resize know it."""
+    """Progress of one prestart."""
 
     sent_at: float = 0.0
     stage: Stage = Stage.SETTING_UP
     #: The launch has been executed: the prestart is the current incarnation.
     is_due: bool = False
-    #: The incarnation before, which is to yield, is answered "go on" for now.
-    delays_yield: bool = False
     #: The checkpoint in memory that the incarnation before told of.
     handed: Handed | None = None
     restored_step: int | None = None
@@ -107,7 +105,7 @@ class Prestarts:
         if launch is None or before is None or not self._may_begin(before, launch):
             return
         incarnation = Incarnation(trial, launch.incarnation, launch.devices, before.paths)
-        prestart = incarnation.prestart = Prestart(self._timers.now())
+        incarnation.prestart = Prestart(self._timers.now())
         try:
             self._begin(incarnation, launch)
         except (OSError, GpuschedError) as problem:
@@ -115,8 +113,7 @@ class Prestarts:
             self._failed(incarnation, str(problem))
             self._put_aside(incarnation)
             return
-        before.successor = prestart
-        prestart.delays_yield = interval_s <= self._setup_s
+        before.trains_on = interval_s <= self._setup_s
         self._timers.after(SETUP_LIMIT_S, partial(self._overdue, incarnation))
 
     def _may_begin(self, before: Incarnation, launch: Launch) -> bool:
@@ -134,16 +131,14 @@ class Prestarts:
         )
 
     def _begin(self, incarnation: Incarnation, launch: Launch) -> None:
-        self._launcher.prepare(incarnation, launch)
-        assert incarnation.spec is not None
-        incarnation.spec.waits = True
-        incarnation.spec.env["GPUSCHED_WAITS"] = "1"
+        spec = self._launcher.prepare(incarnation, launch)
+        spec.env["GPUSCHED_WAITS"] = "1"
         mark = {"incarnation": incarnation.number, "devices": list(incarnation.devices)}
         mark["node"] = self._setting.node
         incarnation.paths.waits.write_text(json.dumps(mark))
         self._roster.prestarted[incarnation.trial] = incarnation
-        self._launcher.send(incarnation)
-        if self._launcher.withdraw(incarnation):  # the server has just died
+        self._server.launch(spec)
+        if self._server.withdraw(spec):  # the server has just died
             raise OSError("the warm server has gone")
 
     def take(self, command: Launch) -> bool:
@@ -181,24 +176,25 @@ class Prestarts:
         if prestart is None or prestart.is_due:
             self._restore(incarnation, Restore())
             return
-        self._note_set_up(prestart, Stage.READY)
+        self._note_set_up(incarnation.trial, prestart, Stage.READY)
         self._hand_over(incarnation, prestart)
 
     def handed(self, before: Incarnation, handed: Handed) -> None:
         """The incarnation before has a checkpoint in memory, and is about to commit it."""
-        incarnation, prestart = self._roster.prestarted.get(before.trial), before.successor
-        if incarnation is not None and prestart is not None:
-            prestart.handed = handed
-            self._hand_over(incarnation, prestart)
+        incarnation = self._roster.prestarted.get(before.trial)
+        if incarnation is not None and incarnation.prestart is not None:
+            incarnation.prestart.handed = handed
+            self._hand_over(incarnation, incarnation.prestart)
 
     def at_gpu(self, incarnation: Incarnation) -> None:
         """Let the incarnation before leave: the ranks of this prestart can do no more without their GPUs."""
         prestart = incarnation.prestart
         if prestart is not None and not prestart.is_due and prestart.stage is Stage.SETTING_UP:
-            self._note_set_up(prestart, Stage.AT_GPU)
+            self._note_set_up(incarnation.trial, prestart, Stage.AT_GPU)
 
-    def _note_set_up(self, prestart: Prestart, stage: Stage) -> None:
-        prestart.stage, prestart.delays_yield = stage, False
+    def _note_set_up(self, trial: int, prestart: Prestart, stage: Stage) -> None:
+        prestart.stage = stage
+        self._let_leave(trial)
         self._setup_s = 0.5 * (self._setup_s + self._timers.now() - prestart.sent_at)
 
     def _hand_over(self, incarnation: Incarnation, prestart: Prestart) -> None:
@@ -211,12 +207,11 @@ class Prestarts:
 
     def reported(self, before: Incarnation) -> None:
         """The incarnation before has reported: if it had handed over, it could not save, and trains on."""
-        prestart = before.successor
-        if prestart is None or prestart.handed is None:
-            return
-        prestart.handed = None
         incarnation = self._roster.prestarted.get(before.trial)
-        if incarnation is not None and prestart.stage is Stage.TRAINING:
+        if incarnation is None or incarnation.prestart is None:
+            return
+        incarnation.prestart.handed = None
+        if incarnation.prestart.stage is Stage.TRAINING:
             self._drop(incarnation)
 
     def left(self, before: Incarnation, saved_step: int | None) -> None:
@@ -259,9 +254,13 @@ class Prestarts:
 
     def _forget(self, incarnation: Incarnation) -> None:
         del self._roster.prestarted[incarnation.trial]
-        before = self._roster.current.get(incarnation.trial)
+        self._let_leave(incarnation.trial)
+
+    def _let_leave(self, trial: int) -> None:
+        """Have the incarnation before leave at its next report, if it is to yield."""
+        before = self._roster.current.get(trial)
         if before is not None:
-            before.successor = None
+            before.trains_on = False
 
     def _drop(self, incarnation: Incarnation) -> None:
         """End a prestart that will not be needed."""

@@ -30,9 +30,9 @@ _START = "import sys; sys.path.append({root!r}); from gpusched.runtime.warm impo
 
 
 class Server:
-    """``on_frame`` gets every frame of a server that is up, ``on_gone`` is called when one has died.
+    """The warm server, whichever process that is now; launches wait here until one is up.
 
-    ``without``: modules of ``preload`` that have turned out not to be preloadable.
+    ``on_frame`` gets what the process says of launches, ``on_gone`` is called when it has died.
     """
 
     def __init__(
@@ -45,9 +45,13 @@ class Server:
         self._log = setting.paths.root / "warm.log"
         self._root = setting.paths.root
         self._recipe = setting.recipe
+        self._say = setting.say
         self._on_frame = on_frame
         self._on_gone = on_gone
+        #: Modules of ``preload`` that have turned out not to be preloadable.
         self._without: set[str] = set()
+        #: Launches that no process has been asked for, by trial.
+        self._unsent: dict[int, LaunchSpec] = {}
         self._peer: Peer | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._old: list[subprocess.Popen[bytes]] = []
@@ -118,14 +122,29 @@ class Server:
         finally:
             os.close(log)
 
-    def launch(self, spec: LaunchSpec) -> bool:
-        """Ask for a launch. False if the server has just died; ``on_gone`` follows."""
-        return self._peer is not None and self._peer.send(spec)
+    def launch(self, spec: LaunchSpec) -> None:
+        """Ask for a launch, now or as soon as a server is up. Raises as ``start`` does."""
+        self.want()
+        self._unsent[spec.trial] = spec
+        self._send()
 
-    def never_again(self, module: str, *, tainted: bool) -> None:
-        """Do not preload ``module`` any more. A server it has ``tainted`` is replaced, and ends with its last shim."""
-        self._without.add(module)
-        if tainted and self._peer is not None:
+    def withdraw(self, spec: LaunchSpec) -> bool:
+        """Take back a launch. True: no server has been asked for it, and none will be."""
+        if self._unsent.get(spec.trial) is not spec:
+            return False
+        del self._unsent[spec.trial]
+        return True
+
+    def _send(self) -> None:
+        for trial, spec in list(self._unsent.items()):
+            if self.ready and self._peer is not None and self._peer.send(spec):
+                del self._unsent[trial]
+
+    def _not_preloaded(self, failed: PreloadFailed) -> None:
+        """Preload a module no more. A server that is tainted by it is replaced, and ends with its last shim."""
+        self._say(f"preload: {failed.module} is not preloaded: {failed.message}")
+        self._without.add(failed.module)
+        if failed.tainted and self._peer is not None:
             self._is_whole = True  # an end after this is not a false start
             self._peer.close()
 
@@ -149,13 +168,15 @@ class Server:
         match frame:
             case Ready():
                 self.ready = True
+                self._send()
             case Importing():
                 self._importing = frame.module
             case Whole():
                 self._is_whole, self._importing, self._false_starts = True, None, 0
+            case PreloadFailed():
+                self._not_preloaded(frame)
             case _:
-                pass
-        self._on_frame(frame)
+                self._on_frame(frame)
 
     def _ended(self) -> None:
         was_ready, self.ready = self.ready, False
@@ -170,7 +191,7 @@ class Server:
             why = (
                 "importing it ended the warm server (it crashed, or the machine ran out of memory)"
             )
-            self._on_frame(PreloadFailed(culprit, why))
+            self._not_preloaded(PreloadFailed(culprit, why))
             self.pause_s = 0.0
         else:
             self._false_starts += 1
