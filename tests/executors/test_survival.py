@@ -336,7 +336,10 @@ def test_a_preload_that_ends_the_server_is_not_imported_again(tmp_path: Path, en
     """A module that segfaults, or that the out-of-memory killer ends: the search goes on without it."""
     (tmp_path / "script.py").write_text("print('no need of torch')\n")
     (tmp_path / "deadly.py").write_text(f"import os, signal\n{end}\n")
-    (tmp_path / "wanted.py").write_text("import pathlib\npathlib.Path('imported').touch()\n")
+    imported = tmp_path / "imported"
+    (tmp_path / "wanted.py").write_text(
+        f"import pathlib\npathlib.Path({str(imported)!r}).touch()\n"
+    )
     lab = Lab(tmp_path, preload=("deadly", "wanted"), script=tmp_path / "script.py")
     try:
         lab.executor.execute(Launch(0, 1, lab.rig.devices[:1], {}))
@@ -345,6 +348,7 @@ def test_a_preload_that_ends_the_server_is_not_imported_again(tmp_path: Path, en
         assert len(of_preloads) == 2
         assert of_preloads[0].startswith("preload: deadly is not preloaded: importing it ended the")
         assert of_preloads[1] == "the warm server ended; starting another"
+        assert imported.exists()
     finally:
         lab.clean()
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import select
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from gpusched.folder import logcap
 from gpusched.folder.logcap import LogCap, read_from
 
 KIB = 1 << 10
@@ -85,9 +90,29 @@ def test_the_kernel_says_when_to_look_and_only_then(stream: Path) -> None:
     cap.close()
 
 
-def test_where_holes_cannot_be_punched_the_stream_is_cut_back(stream: Path) -> None:
+def refuse(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the kernel fail this one call of a log cap as if it did not know it."""
+
+    class Library(ctypes.CDLL):
+        def __getattr__(self, name: str) -> Any:
+            return fail if name == call else super().__getattr__(name)
+
+    def fail(*_: object) -> int:
+        ctypes.set_errno(errno.ENOSYS)
+        return -1
+
+    monkeypatch.setattr(
+        logcap,
+        "ctypes",
+        SimpleNamespace(CDLL=Library, c_longlong=ctypes.c_longlong, get_errno=ctypes.get_errno),
+    )
+
+
+def test_where_holes_cannot_be_punched_the_stream_is_cut_back(
+    stream: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse("fallocate", monkeypatch)
     cap = small_cap(stream.parent)
-    cap._punch = cap._cut_back
     flood(stream, cap)
     cap.close()
     lines, _ = read_from(stream, 0)
@@ -98,7 +123,7 @@ def test_where_holes_cannot_be_punched_the_stream_is_cut_back(stream: Path) -> N
 def test_without_a_watch_it_is_looked_now_and_then(
     stream: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(LogCap, "_watch", lambda self: -1)
+    refuse("inotify_init1", monkeypatch)
     cap = small_cap(stream.parent)
     flood(stream, cap)
     assert 0 < cap.wait_s(0.0) < 1

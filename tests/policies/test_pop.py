@@ -250,7 +250,6 @@ def test_two_outstanding_forecasts_of_a_trial_are_told_apart() -> None:
 def test_slots_may_be_several_atoms() -> None:
     hand = pop(4, atoms=2)
     assert [hand.atoms(n) for n in hand.live] == [2, 2]
-    assert policy(hand)._slots(hand.state) == 2
 
 
 def test_a_trial_without_a_forecast_takes_turns_too() -> None:

@@ -35,7 +35,7 @@ class Waits(TorchDispatchMode):
         self.seen: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name
+        name = func.name().partition(".")[0]
         if name in WAITING:
             self.seen["waits"] += 1
         elif name.startswith("aten::_fused_"):

@@ -309,7 +309,7 @@ def report_six_times(
             keeper.update()
         between()
         at_work.look_for_averages(tracked)
-    return at_work._changing_copy
+    return at_work.forgotten({})
 
 
 def small_net() -> nn.Module:
