@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "gpusched"
@@ -58,8 +57,14 @@ def room_of(file: Path) -> str:
     return file.relative_to(PACKAGE).with_suffix("").parts[0]
 
 
+@functools.cache
+def nodes_of(file: Path) -> list[ast.AST]:
+    """All of a file's syntax tree: each file is parsed once, and none where no test asks."""
+    return list(ast.walk(ast.parse(file.read_text(), str(file))))
+
+
 def imports_of(file: Path) -> Iterator[Import]:
-    for node in ast.walk(ast.parse(file.read_text(), str(file))):
+    for node in nodes_of(file):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(file, node.lineno, alias.name)
@@ -76,7 +81,11 @@ def imports_of(file: Path) -> Iterator[Import]:
 
 
 SOURCES = [f for f in sorted(PACKAGE.rglob("*.py")) if f.parent != PACKAGE or f.name[0] != "_"]
-IMPORTS = [found for file in SOURCES for found in imports_of(file)]
+
+
+@functools.cache
+def all_imports() -> list[Import]:
+    return [found for file in SOURCES for found in imports_of(file)]
 
 
 def drawn() -> dict[str, set[str]]:
@@ -88,15 +97,14 @@ def drawn() -> dict[str, set[str]]:
 
 def test_the_picture_is_the_imports() -> None:
     found: dict[str, set[str]] = {room_of(file): set() for file in SOURCES}
-    for arrow in IMPORTS:
+    for arrow in all_imports():
         if arrow.room and arrow.room != room_of(arrow.file):
             found[room_of(arrow.file)].add(arrow.room)
     picture = drawn()
     assert picture.keys() == found.keys(), "docs/architecture.md must list each room once"
     for room, below in found.items():
-        new = [
-            str(i) for i in IMPORTS if room_of(i.file) == room and i.room in below - picture[room]
-        ]
+        undrawn = below - picture[room]
+        new = [str(i) for i in all_imports() if room_of(i.file) == room and i.room in undrawn]
         assert not new, f"{room}: imports that docs/architecture.md does not draw: {new}"
         assert below == picture[room], f"{room}: drawn, and not imported: {picture[room] - below}"
 
@@ -109,7 +117,7 @@ def test_rooms_import_downwards_only() -> None:
 
 
 def test_core_and_policies_have_no_clock_and_no_io() -> None:
-    for found in IMPORTS:
+    for found in all_imports():
         room = room_of(found.file)
         if room not in PURE_ROOMS:
             continue
@@ -129,7 +137,7 @@ def test_core_and_policies_use_no_global_random_numbers() -> None:
 
 
 def test_torch_is_imported_where_training_happens_alone() -> None:
-    for found in IMPORTS:
+    for found in all_imports():
         if found.top in ("torch", "torchvision"):
             assert room_of(found.file) in TORCH_ROOMS, str(found)
 
@@ -156,20 +164,25 @@ def test_the_rules_catch_what_they_should(tmp_path: Path) -> None:
     assert len(drawn()) > 15
 
 
-@pytest.mark.parametrize(
-    "room", ["cli", "recipe", "daemon", "dashboard", "devices", "executors", "sim"]
-)
-def test_importing_the_daemon_side_does_not_load_torch(room: str) -> None:
-    assert (PACKAGE / room).is_dir()
-    program = (
-        f"import pkgutil, importlib, sys\n"
-        f"room = importlib.import_module('gpusched.{room}')\n"
-        f"for found in pkgutil.walk_packages(room.__path__, 'gpusched.{room}.'):\n"
-        f"    if not found.name.endswith('__main__'):\n"
-        f"        importlib.import_module(found.name)\n"
-        f"sys.exit('loaded torch' if 'torch' in sys.modules else 0)\n"
-    )
+IMPORT_EACH = """
+import importlib, pkgutil, sys
+for room in sys.argv[1:]:
+    name = f"gpusched.{room}"
+    for found in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
+        if not found.name.endswith("__main__"):
+            importlib.import_module(found.name)
+        if "torch" in sys.modules:
+            sys.exit(f"{found.name} loads torch")
+"""
+
+
+def test_importing_the_daemon_side_does_not_load_torch() -> None:
+    rooms = ("cli", "recipe", "daemon", "dashboard", "devices", "executors", "sim")
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", IMPORT_EACH, *rooms],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
