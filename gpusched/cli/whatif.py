@@ -100,6 +100,9 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
     if not found["over"]:
         of = count(now["futures"], "future")
         yield f"at the deadline: probably {_interval(now['best'], show_metric)} (80% of {of})"
+        if now["without_model"]:
+            without = count(now["without_model"], "future")
+            yield f"{without} would have no model on disk at the deadline: no checkpoint has been saved yet"
     for change in changes:
         yield f"{_named(change['question'])}: {_gain(change, found)}"
     stops = found.get("stops_paying")

@@ -9,6 +9,7 @@ in rank were apart. Reports are scattered as they were. ``Midway`` has running w
 from __future__ import annotations
 
 import bisect
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,9 @@ class Curves:
         curves = {
             one.trial: list(zip(one.steps.astype(int).tolist(), one.scores.tolist(), strict=True))
             for one in seen
+        }
+        self.known: dict[int, dict[int, float]] = {
+            trial: dict(curve) for trial, curve in curves.items()
         }
         self.model.read(curves, best)
         self.fits = {trial: known for trial, known in self.model.seen.items() if known.is_fitted}
@@ -124,7 +128,7 @@ class Future:
 
 
 class _Path:
-    """One curve in one future, made step by step."""
+    """One curve in one future, made step by step; its shape is drawn at the first step that was not seen."""
 
     def __init__(
         self,
@@ -134,28 +138,35 @@ class _Path:
         likely: Array,
         random: np.random.Generator,
     ) -> None:
-        model = curves.model
-        self._bound, self._noise = model.bound, math.sqrt(model.noise_var)
-        self._random = random
-        self._shift, self._end = shift, int(donor.steps[-1])
-        self._known: dict[float, float] = dict(
-            zip(donor.steps.tolist(), donor.scores.tolist(), strict=True)
-        )
-        fit = curves.fits[donor.trial].fit
-        weight = np.exp(fit[5] + likely - (fit[5] + likely).max())
-        self._shape = int(random.choice(len(weight), p=weight / weight.sum()))
-        start, height, start_var, height_var, cov, _ = fit[:, self._shape]
-        spread = model.doubt**2 * np.array([[start_var, cov], [cov, height_var]])
-        drawn = random.multivariate_normal((start, height), spread)
-        self._start, self._height = float(drawn[0]), float(drawn[1])
+        self._curves, self._donor, self._likely = curves, donor, likely
+        self._bound, self._noise = curves.bound, math.sqrt(curves.model.noise_var)
+        self._random, self._shift, self._end = random, shift, int(donor.steps[-1])
+        self._known = curves.known[donor.trial]
         self._diverged = not math.isfinite(donor.scores[-1])
         self._drawn: dict[int, float] = {}
-        #: How far the curve was off this shape at the last look; the distance fades as steps double.
-        level = curves.fits[donor.trial].level
-        self._off = 0.0 if self._diverged else level - self._smooth(self._end)
+
+    @functools.cached_property
+    def _course(self) -> tuple[int, float, float]:
+        """The shape of the curve, where it starts, and how high it rises."""
+        fit, random = self._curves.fits[self._donor.trial].fit, self._random
+        logs = fit[5] + self._likely
+        up_to = np.cumsum(np.exp(logs - logs.max()))
+        shape = int(up_to.searchsorted(random.random() * up_to[-1], side="right"))
+        start, height, start_var, height_var, cov, _ = fit[:, shape].tolist()
+        doubt, of_start = self._curves.model.doubt, math.sqrt(start_var)
+        one, other = random.standard_normal(2).tolist()
+        along = cov / of_start if of_start else 0.0
+        rest = math.sqrt(max(0.0, height_var - along * along))
+        return shape, start + doubt * of_start * one, height + doubt * (along * one + rest * other)
 
     def _smooth(self, step: int) -> float:
-        return self._start + self._height * shape_at(self._shape, step)
+        shape, start, height = self._course
+        return start + height * shape_at(shape, step)
+
+    @functools.cached_property
+    def _off(self) -> float:
+        """How far the curve was off its shape at the last look; the distance fades as steps double."""
+        return float(self._curves.fits[self._donor.trial].level - self._smooth(self._end))
 
     def score(self, step: int) -> float:
         """Return the score of a step; one that was seen, as it was."""
@@ -166,7 +177,7 @@ class _Path:
             return math.nan
         if step not in self._drawn:
             value = self._smooth(step) + self._shift
-            value += self._off * min(1.0, self._end / step)
+            value += 0.0 if self._diverged else self._off * min(1.0, self._end / step)
             self._drawn[step] = value + self._noise * float(self._random.standard_normal())
         return min(self._bound, self._drawn[step])
 

@@ -74,10 +74,14 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """``best``: the metric at the deadline; ``gain``: against no change, future by future, more is better."""
+    """``best``: the metric at the deadline; ``gain``: against no change, future by future, more is better.
+
+    Both are of the futures that have a model on disk by then; ``without_model``: how many have none.
+    """
 
     question: Question
     futures: int
+    without_model: int
     best: Interval
     gain: Interval
 
@@ -125,14 +129,26 @@ class Search:
         for search in searches:
             until = time.monotonic() + limit_s / len(asked)
             found.append(self._futures(search, futures, until))
-        least = min(map(len, found))
-        sign = self.state.rules.sign
-        answers = []
-        for question, values in zip(asked, found, strict=True):
-            values = values[:least]  # the same futures for all: intervals can be compared
-            gains = (values - found[0][:least]) * sign
-            answers.append(Answer(question, least, Interval.of(values), Interval.of(gains)))
-        return answers
+        least = min(map(len, found))  # the same futures for all: intervals can be compared
+        return [
+            self._answer(question, values[:least], found[0][:least])
+            for question, values in zip(asked, found, strict=True)
+        ]
+
+    def _answer(self, question: Question, values: Array, unchanged: Array) -> Answer:
+        """Raises InputError where no future has a model on disk."""
+        gains = (values - unchanged) * self.state.rules.sign
+        has_model = np.isfinite(values).all(axis=1)
+        both = np.isfinite(gains).all(axis=1)
+        if not both.any():
+            raise InputError(
+                f"{self.recorded.paths.root.name}: no checkpoint has been saved yet, and none would be by the deadline "
+                f"in {len(values)} futures, so no score can be forecast; ask again after the first save"
+            )
+        without = int(len(values) - has_model.sum())
+        return Answer(
+            question, len(values), without, Interval.of(values[has_model]), Interval.of(gains[both])
+        )
 
     def stops_paying(self, futures: int, limit_s: float) -> dict[str, float | None]:
         """Return the added time beyond which more buys less than ``worth``; None: not within twice the deadline.

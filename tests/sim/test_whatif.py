@@ -185,6 +185,34 @@ def test_too_little_is_said_to_be_too_little(tmp_path, capsys, deadline_s, said)
     assert said in capsys.readouterr().err
 
 
+LATE = """
+from math import nan
+STEP_TIME = 0.1
+def late(hparams, step):
+    return nan if step < 4 else hparams["u"] * step / (step + 1)
+"""
+
+
+@pytest.mark.parametrize("deadline_s", [1.2, 0.7])
+def test_an_answer_has_no_nan_where_no_checkpoint_has_been_saved_yet(tmp_path, deadline_s):
+    """Scores are finite from step 4 on; all trials crash while that is being saved, and begin again."""
+    workload = tmp_path / "late.py"
+    workload.write_text(LATE)
+    crashes = tuple(Incident(at=0.42, kind="lost", trial=trial) for trial in range(4))
+    more = {"atoms": 4, "deadline_s": deadline_s, "delays": Delays(save_s=0.1)}
+    setup = Setup(workload=f"{workload}:late", policy="fifo", incidents=crashes, **more)
+    _, folder = simulate_into(tmp_path, setup)
+    cut = Search(Recorded(ExperimentPaths(folder)).until(0.45), looks_back=())
+    assert cut.state.best is None
+    if deadline_s > 1:
+        (now,) = cut.ask([], futures=10)
+        assert now.without_model == 0
+        assert 0.0 < now.best.low <= now.best.median <= now.best.high < 1.0
+    else:
+        with pytest.raises(InputError, match="no checkpoint has been saved yet"):
+            cut.ask([], futures=10)
+
+
 @pytest.mark.parametrize(
     ("values", "interval"),
     [
@@ -222,7 +250,10 @@ def test_answers_are_worded():
         question = {"add_s": add_s, "atoms": None, "policy": None}
         best = {"median": 0.9 + median, "low": 0.9 + low, "high": 0.9 + high}
         gain = {"median": median, "low": low, "high": high}
-        return {"question": question, "futures": 200, "best": best, "gain": gain}
+        return {
+            **{"question": question, "futures": 200, "without_model": 9 if add_s == 0 else 0},
+            **{"best": best, "gain": gain},
+        }
 
     found = {
         **{"experiment": "digits", "metric": "accuracy", "mode": "max", "best": 0.9},
@@ -233,6 +264,7 @@ def test_answers_are_worded():
     assert list(lines(found)) == [
         "digits: accuracy 0.9000 with 10 min 00 s left",
         "at the deadline: probably 0.9000 (0.9000 to 0.9000) (80% of 200 futures)",
+        "9 futures would have no model on disk at the deadline: no checkpoint has been saved yet",
         "+20 min 00 s: would probably buy 0.4 points (0 to 0.9), accuracy 0.9040 (0.9000 to 0.9090)",
         "more time stops paying after +5 min 00 s: what follows buys less than 0.1 points",
     ]
