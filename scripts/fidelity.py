@@ -33,7 +33,7 @@ from gpusched.journal.log import Journal
 from gpusched.sim.physics import Delays
 from gpusched.sim.setup import Setup
 from gpusched.sim.single import simulate
-from gpusched.sim.trace import Record, milestones_reached
+from gpusched.sim.trace import Record
 from gpusched.sim.workload import Synthetic
 
 TRIAL = Path(__file__).with_name("fidelity_trial.py")
@@ -86,13 +86,11 @@ def one(args: argparse.Namespace, runs: Path, seed: int) -> dict[str, Any]:
     record = Record.of(ExperimentPaths(folder))
     measured = measure(ExperimentPaths(folder), record)
     rungs = [*milestones(OPTIONS["r"], OPTIONS["R"], OPTIONS["eta"])]
-    when = dict(zip(rungs, milestones_reached(ExperimentPaths(folder), tuple(rungs)), strict=True))
-    live_best = max(
-        step.metric
-        for trial in record.trials.values()
-        for step in trial.steps.values()
-        if step.metric is not None
-    )
+    reports = [report for trial in record.trials.values() for report in trial.curve]
+    when = {
+        rung: min((at for at, step, _ in reports if step == rung), default=None) for rung in rungs
+    }
+    live_best = max(metric for _, _, metric in reports if metric is not None)
     kept = json.loads((folder / "best" / "metric.json").read_text())
     simulated, simulated_when = imagined(args, seed, measured)
     came = {rung: at for rung, at in when.items() if at is not None}

@@ -8,20 +8,19 @@ policies fairly.
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from gpusched.core.events import Outcome
 from gpusched.core.speed import Speed
 from gpusched.driver.assemble import read_recipe
 from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
-from gpusched.journal.timeline import Timeline, TrialTimeline
+from gpusched.journal.timeline import ReportedStep, Timeline, TrialTimeline
 from gpusched.recipe.recipe import Recipe
 from gpusched.sim.physics import Delays
 from gpusched.sim.workload import SimulatedCurve
@@ -47,25 +46,33 @@ class Trace:
         self.delays: Delays = record.delays
         self._speed = record.speed
         self._trials = {
-            trial.trial: trial
+            trial.id: trial
             for trial in record.trials.values()
-            if trial.steps or trial.outcome == "failed"
+            if trial.curve or trial.outcome == "failed"
         }
-        if not any(trial.steps for trial in self._trials.values()):
+        lengths = [_length(trial) for trial in self._trials.values()]
+        self.longest = max(lengths, default=0)
+        if not self.longest:
             raise InputError(
                 f"{self.name}: no trial of this experiment has reported anything, so nothing can be replayed"
             )
-        self.longest = max(max(trial.steps, default=0) for trial in self._trials.values())
         options = record.recipe.policy_options
         kept = {key: options[key] for key in ("r", "eta") if options.get(key) is not None}
         self.defaults: Mapping[str, Any] = {**kept, "R": options.get("R") or self.longest}
-        self._usual_step_s = _usual_step_s(self)
+        #: The median step time on one atom, for steps whose time is not known.
+        known = [
+            step.time_s * self._speed.s(len(incarnation.devices))
+            for trial in self._trials.values()
+            for incarnation, step in trial.steps()
+            if step.time_s is not None
+        ]
+        self._usual_step_s = statistics.median(known) if known else 1.0
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks about this record."""
         wanted = min(self.defaults["R"], self.longest)
-        short = sum(max(t.steps, default=0) < wanted for t in self._trials.values())
+        short = sum(_length(trial) < wanted for trial in self._trials.values())
         if not short:
             return ()
         return (
@@ -80,13 +87,14 @@ class Trace:
 
     def curve(self, trial: int, hparams: Mapping[str, Any], seed: int) -> SimulatedCurve:
         recorded = self._trials[int(hparams[KEY]["trial"])]
-        metrics, times, value, time_s = [], [], float("nan"), self._usual_step_s
-        for step in range(1, max(recorded.steps, default=0) + 1):
-            found = recorded.steps.get(step)
-            if found is not None:
-                value = float("nan") if found.metric is None else found.metric
-                if found.time_s is not None:
-                    time_s = found.time_s * self._speed.s(found.atoms)
+        steps = _steps(recorded)
+        metrics, times, value, time_s = [], [], math.nan, self._usual_step_s
+        for number in range(1, _length(recorded) + 1):
+            if number in steps:
+                step, atoms = steps[number]
+                value = math.nan if step.metric is None else step.metric
+                if step.time_s is not None:
+                    time_s = step.time_s * self._speed.s(atoms)
             metrics.append(value)
             times.append(max(0.0, time_s))
         return SimulatedCurve(
@@ -97,45 +105,25 @@ class Trace:
         )
 
 
-def _option(recorded: Recorded) -> dict[str, Any]:
+def _option(recorded: TrialTimeline) -> dict[str, Any]:
     """A recorded configuration as a value of the grid; one level lower if a key of it reads like a form of a space."""
     hparams = dict(recorded.hparams)
     if "trial" in hparams or any(name in hparams for name in NAMES):
-        return {"trial": recorded.trial, "hparams": hparams}
-    return {"trial": recorded.trial, **hparams}
+        return {"trial": recorded.id, "hparams": hparams}
+    return {"trial": recorded.id, **hparams}
 
 
-def _usual_step_s(trace: Trace) -> float:
-    """The median step time on one atom, for steps whose time is not known."""
-    known = [
-        step.time_s * trace._speed.s(step.atoms)
-        for trial in trace._trials.values()
-        for step in trial.steps.values()
-        if step.time_s is not None
-    ]
-    return statistics.median(known) if known else 1.0
+Steps = dict[int, tuple[ReportedStep, int]]
+"""A trial's steps by number, each with the atoms that it was trained on."""
 
 
-# ---------------------------------------------------------------- the record
+def _steps(recorded: TrialTimeline) -> Steps:
+    """Return the steps; one that was trained twice counts as it was the second time."""
+    return {step.report.step: (step, len(of.devices)) for of, step in recorded.steps()}
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedStep:
-    """``metric`` is None where it was not finite, ``time_s`` where it is not known."""
-
-    metric: float | None
-    time_s: float | None
-    atoms: int
-
-
-@dataclass(slots=True)
-class Recorded:
-    """One trial. ``steps``: by number; a step that was trained twice counts as it was the second time."""
-
-    trial: int
-    hparams: Mapping[str, Any]
-    outcome: Outcome | None
-    steps: dict[int, RecordedStep] = field(default_factory=dict)
+def _length(recorded: TrialTimeline) -> int:
+    return max((step for _, step, _ in recorded.curve), default=0)
 
 
 class Record:
@@ -145,10 +133,11 @@ class Record:
     """
 
     def __init__(self, recipe: Recipe, told: Timeline) -> None:
-        self.recipe = recipe
+        self.recipe, self.trials = recipe, told.trials
         self.speed = Speed(recipe.scaling)
         self._first_s, self._later_s, self._exits_s = list[float](), list[float](), list[float]()
-        self.trials = {trial.id: self._recorded(trial) for trial in told.trials.values()}
+        for trial in told.trials.values():
+            self._learn(trial)
         self.delays = Delays(
             launch_s=_median(self._first_s),
             resize_s=_median(self._later_s or self._first_s),
@@ -162,36 +151,29 @@ class Record:
         """Read the experiment in a folder. Raises DamagedState."""
         return cls(read_recipe(paths), timeline.read(paths.journal))
 
-    def _recorded(self, trial: TrialTimeline) -> Recorded:
-        found = Recorded(trial.id, trial.hparams, trial.outcome)
+    def _learn(self, trial: TrialTimeline) -> None:
+        known: Steps = {}
         for incarnation in trial.incarnations:
-            atoms, steps = len(incarnation.devices), incarnation.steps
+            steps = incarnation.steps
             for place, step in enumerate(steps):
-                found.steps[step.report.step] = RecordedStep(step.metric, step.time_s, atoms)
+                known[step.report.step] = step, len(incarnation.devices)
                 if place == 1:  # the first step of an incarnation warms up
-                    self._learn(found, step.report.step)
+                    self._compare(known, step.report.step)
             if steps and steps[0].time_s is not None:
                 delays = self._first_s if incarnation.number == 1 else self._later_s
                 delays.append(steps[0].at - incarnation.launched_at - steps[0].time_s)
             if steps and incarnation.outcome == "yielded" and incarnation.exited_at is not None:
                 waited_s = incarnation.exited_at - steps[-1].at
                 self._exits_s.append(waited_s - incarnation.saved_since_report_s)
-        return found
 
-    def _learn(self, trial: Recorded, step: int) -> None:
+    def _compare(self, known: Steps, step: int) -> None:
         """Compare the second step after a resize with the last one before."""
-        now, before = trial.steps[step], trial.steps.get(step - 2)
-        if step - 1 in trial.steps and now.time_s and before is not None and before.time_s:
-            self.speed.saw_resize(before.atoms, before.time_s, now.atoms, now.time_s)
+        if step - 1 not in known or step - 2 not in known:
+            return
+        (now, atoms), (before, atoms_before) = known[step], known[step - 2]
+        if now.time_s and before.time_s:
+            self.speed.saw_resize(atoms_before, before.time_s, atoms, now.time_s)
 
 
 def _median(values_s: list[float]) -> float:
     return max(0.0, statistics.median(values_s)) if values_s else 0.0
-
-
-def milestones_reached(paths: ExperimentPaths, steps: tuple[int, ...]) -> Iterator[float | None]:
-    """Yield when a first trial reported each of these steps; None where none did."""
-    told = timeline.read(paths.journal)
-    reported = [one for trial in told.trials.values() for _, one in trial.steps()]
-    for step in steps:
-        yield min((one.at for one in reported if one.report.step == step), default=None)

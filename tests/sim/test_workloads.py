@@ -19,7 +19,7 @@ from gpusched.sim.folder import simulate_into
 from gpusched.sim.physics import Delays, Faults, Noise
 from gpusched.sim.setup import Setup, experiment, recipe
 from gpusched.sim.single import simulate
-from gpusched.sim.trace import Record, Trace, milestones_reached
+from gpusched.sim.trace import Record, Trace
 from gpusched.sim.workload import load_workload
 
 DELAYS = Delays(launch_s=0.5, resize_s=0.8, save_s=0.05, exit_s=0.1, release_s=0.2)
@@ -99,19 +99,20 @@ def test_what_a_record_measures(recorded):
 def test_a_trace_replays_curves_and_times_in_another_order(recorded):
     setup, _, folder = recorded
     trace = Trace(folder)
-    original = {trial.trial: trial for trial in Record.of(ExperimentPaths(folder)).trials.values()}
+    original = Record.of(ExperimentPaths(folder)).trials
     orders = []
     for seed in range(3):
         options = trace.space(seed)["recorded"]["grid"]
         orders.append([option["trial"] for option in options])
         for option in options:
             curve = trace.curve(0, {"recorded": option}, seed)
-            steps = original[option["trial"]].steps
-            assert curve.length == max(steps, default=0)
-            for step, found in steps.items():
-                assert curve.metric(step) == found.metric
-                one_atom_s = found.time_s * math.sqrt(found.atoms)
-                assert curve.step_time_s(step) == pytest.approx(one_atom_s)
+            last = 0
+            for incarnation, found in original[option["trial"]].steps():
+                last = max(last, found.report.step)
+                assert curve.metric(found.report.step) == found.metric
+                one_atom_s = found.time_s * math.sqrt(len(incarnation.devices))
+                assert curve.step_time_s(found.report.step) == pytest.approx(one_atom_s)
+            assert curve.length == last
     assert sorted(orders[0]) == sorted(orders[1])
     assert len({tuple(order) for order in orders}) == 3
     assert trace.defaults == {"r": 5, "eta": 4.0, "R": 100}
@@ -132,14 +133,6 @@ def test_a_record_that_breaks_off_is_said_to(recorded):
     _, _, folder = recorded
     (note,) = Trace(folder).notes
     assert "end before step 100" in note
-
-
-def test_milestones(recorded):
-    _, _, folder = recorded
-    paths = ExperimentPaths(folder)
-    at_5, at_20, never = milestones_reached(paths, (5, 20, 10_000))
-    assert 0.5 < at_5 < at_20
-    assert never is None
 
 
 def test_a_trace_without_reports(tmp_path):
