@@ -37,13 +37,24 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One trial so far. ``scores``: more is better, NaN where the metric was not finite; ``step_s``: on one atom."""
+    """One trial so far. ``curve``: scores by step, more is better, NaN where the metric was not finite.
+
+    ``step_s``: on one atom.
+    """
 
     trial: int
-    steps: Array
-    scores: Array
+    curve: Mapping[int, float]
     step_s: float
     ending: Literal["finished", "failed"] | None = None
+
+    @property
+    def last_step(self) -> int:
+        return max(self.curve, default=0)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the last metric was not finite."""
+        return not math.isfinite(self.curve.get(self.last_step, math.nan))
 
 
 class Curves:
@@ -52,13 +63,7 @@ class Curves:
     def __init__(self, seen: Sequence[Seen], best: float | None = None) -> None:
         self.seen = {one.trial: one for one in seen}
         self.model = foresight_curves.Curves()
-        curves = {
-            one.trial: list(zip(one.steps.astype(int).tolist(), one.scores.tolist(), strict=True))
-            for one in seen
-        }
-        self.known: dict[int, dict[int, float]] = {
-            trial: dict(curve) for trial, curve in curves.items()
-        }
+        curves = {one.trial: list(one.curve.items()) for one in seen}
         self.model.read(curves, best)
         self.fits = {trial: known for trial, known in self.model.seen.items() if known.is_fitted}
 
@@ -96,15 +101,14 @@ class Future:
 
     def _shift(self, donor: Seen, random: np.random.Generator) -> float:
         """Return by how much a newcomer's scores differ from its donor's: a part of the way to the next in rank."""
-        if donor.trial not in self.curves.fits or not math.isfinite(donor.scores[-1]):
+        if donor.trial not in self.curves.fits or donor.diverged:
             return 0.0
-        last, score = donor.steps[-1], float(donor.scores[-1])
+        last = donor.last_step
+        score = donor.curve[last]
         others = sorted(
-            float(other.scores[place])
+            found
             for other in self.curves.seen.values()
-            if other.trial != donor.trial
-            and (place := int(other.steps.searchsorted(last))) < len(other.steps)
-            and math.isfinite(other.scores[place])
+            if other is not donor and math.isfinite(found := other.curve.get(last, math.nan))
         )
         u = random.random() - 0.5
         place = bisect.bisect_left(others, score)
@@ -120,7 +124,7 @@ class Future:
     def _continued(self, donor: Seen, shift: float, random: np.random.Generator) -> SimulatedCurve:
         """Return the donor's curve, moved by ``shift``, and how it goes on."""
         ending = donor.ending or "finished"
-        length = len(donor.steps) and int(donor.steps[-1]) if donor.ending else None
+        length = donor.last_step if donor.ending else None
         if donor.trial not in self.curves.fits:
             return SimulatedCurve(lambda step: math.nan, lambda step: donor.step_s, length, ending)
         path = _Path(self.curves, donor, shift, self._likely, random)
@@ -140,9 +144,8 @@ class _Path:
     ) -> None:
         self._curves, self._donor, self._likely = curves, donor, likely
         self._bound, self._noise = curves.bound, math.sqrt(curves.model.noise_var)
-        self._random, self._shift, self._end = random, shift, int(donor.steps[-1])
-        self._known = curves.known[donor.trial]
-        self._diverged = not math.isfinite(donor.scores[-1])
+        self._random, self._shift, self._end = random, shift, donor.last_step
+        self._known, self._diverged = donor.curve, donor.diverged
         self._drawn: dict[int, float] = {}
 
     @functools.cached_property

@@ -98,14 +98,14 @@ class Search:
 
     def _curves(self) -> Curves:
         seen = list(_seen(self.state))
-        fine = [one for one in seen if np.isfinite(one.scores).any()]
+        fine = [one for one in seen if any(map(math.isfinite, one.curve.values()))]
         name = self.recorded.paths.root.name
         if not fine:
             raise InputError(
                 f"{name}: no trial has reported yet, so nothing can be said about the rest; "
                 "ask again after the first reports"
             )
-        longest = max(len(one.steps) for one in fine)
+        longest = max(len(one.curve) for one in fine)
         if len(fine) < LEAST_CURVES or longest < LEAST_STEPS:
             raise InputError(
                 f"{name}: {len(fine)} trials have reported, {longest} steps at most; a forecast needs {LEAST_CURVES} "
@@ -263,9 +263,8 @@ def _seen(state: State) -> Iterator[Seen]:
         step_s = usual_s
         if trial.step_time_s is not None:
             step_s = trial.step_time_s * state.speed.s(trial.trained_atoms or trial.atoms or 1)
-        steps = sorted(curve)
-        scores = np.array([curve[step] * sign for step in steps], dtype=float)
-        yield Seen(trial.id, np.array(steps, dtype=float), scores, step_s, ending)
+        scores = {step: curve[step] * sign for step in sorted(curve)}
+        yield Seen(trial.id, scores, step_s, ending)
 
 
 def _ending(state: State, number: int) -> Any:

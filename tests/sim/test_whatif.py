@@ -274,8 +274,7 @@ def test_answers_are_worded():
 
 
 def seen(trial: int, scores: list[float], **more) -> Seen:
-    steps = np.arange(1.0, len(scores) + 1)
-    return Seen(trial, steps, np.array(scores), 1.0 + trial, **more)
+    return Seen(trial, dict(enumerate(scores, 1)), 1.0 + trial, **more)
 
 
 def rising(end: float, steps: int) -> list[float]:
