@@ -47,8 +47,9 @@ LEAST_CURVES, LEAST_STEPS, LEAST_FUTURES = 3, 4, 10
 LOOKS_BACK, FUTURES_BACK, BACK_S = (0.4, 0.6, 0.8), 20, 5.0
 #: Logarithms of a gain that came over the one forecast: their deviation between searches, and within one to begin with.
 BETWEEN, SCATTER = 1.0, 0.6
-#: Gains below this share of the range of scores count as none; the most that a gain is multiplied by, a logarithm.
-LEAST, MOST = 0.003, 1.5
+#: Share of the range of scores that is added to gains before they are compared, so that small ones are alike; the most
+#: that a gain is multiplied by, a logarithm.
+LEAST, MOST = 0.001, 1.5
 #: Times that a suggestion names.
 ROUND_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 28_800, 86_400)
 #: Shares of the deadline that are tried to find out when more time stops paying.
@@ -94,7 +95,6 @@ class Search:
         self._looks_back = looks_back
         self.recorded, self.recipe, self.state = recorded, recorded.recipe, recorded.state
         self.curves = self._curves()
-        self._misses: list[float] | None = None
 
     def _curves(self) -> Curves:
         seen = list(_seen(self.state))
@@ -174,20 +174,18 @@ class Search:
         if self.state.best is None:
             return found
         mean, deviation = next_miss(self.misses)
-        sign, now, least = self.state.rules.sign, self.state.best.score, LEAST * self.curves.range
+        sign, now, range_ = self.state.rules.sign, self.state.best.score, self.curves.range
         drawn = np.random.default_rng([self.recipe.seed, 1]).standard_normal((len(found), DRAWS))
-        rise = np.exp(np.minimum(MOST, mean + deviation * drawn))
-        rise *= np.maximum(least, found * sign - now)
-        score: Array = np.where(rise > least, np.minimum(self.curves.bound, now + rise), now)
+        gain = np.maximum(0.0, found * sign - now) / range_
+        rise = np.exp(np.minimum(MOST, mean + deviation * drawn)) * (gain + LEAST) - LEAST
+        score: Array = np.minimum(self.curves.bound, now + range_ * np.maximum(0.0, rise))
         return score * sign
 
-    @property
+    @functools.cached_property
     def misses(self) -> list[float]:
         """Logarithms of what came over what was forecast to come, from earlier instants of this search until now."""
-        if self._misses is None:
-            found = (self._miss(share * self.state.now) for share in self._looks_back)
-            self._misses = [miss for miss in found if miss is not None]
-        return self._misses
+        found = (self._miss(share * self.state.now) for share in self._looks_back)
+        return [miss for miss in found if miss is not None]
 
     def _miss(self, at_s: float) -> float | None:
         try:
@@ -238,8 +236,8 @@ class Search:
 
 
 def miss(came: float, forecast: float) -> float:
-    """Return the logarithm of the gain in level that came over the one that was forecast."""
-    return math.log(max(LEAST, came) / max(LEAST, forecast))
+    """Return the logarithm of the gain that came over the one that was forecast, both as shares of the range."""
+    return math.log((max(0.0, came) + LEAST) / (max(0.0, forecast) + LEAST))
 
 
 def next_miss(misses: Sequence[float]) -> tuple[float, float]:
