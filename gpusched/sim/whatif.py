@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -85,6 +85,13 @@ class Answer:
     without_model: int
     best: Interval
     gain: Interval
+
+
+class Miss(NamedTuple):
+    """Logarithm of a gain that came over the one forecast, and how much that tells: nothing where neither was any."""
+
+    log: float
+    weight: float
 
 
 class Search:
@@ -182,12 +189,12 @@ class Search:
         return score * sign
 
     @functools.cached_property
-    def misses(self) -> list[float]:
-        """Logarithms of what came over what was forecast to come, from earlier instants of this search until now."""
+    def misses(self) -> list[Miss]:
+        """What came against what was forecast to come, from earlier instants of this search until now."""
         found = (self._miss(share * self.state.now) for share in self._looks_back)
         return [miss for miss in found if miss is not None]
 
-    def _miss(self, at_s: float) -> float | None:
+    def _miss(self, at_s: float) -> Miss | None:
         try:
             past = Search(self.recorded.until(at_s))
         except InputError:
@@ -235,17 +242,19 @@ class Search:
         return math.nan if best is None else best.metric
 
 
-def miss(came: float, forecast: float) -> float:
-    """Return the logarithm of the gain that came over the one that was forecast, both as shares of the range."""
-    return math.log((max(0.0, came) + LEAST) / (max(0.0, forecast) + LEAST))
+def miss(came: float, forecast: float) -> Miss:
+    """Compare the gain that came with the one that was forecast, both as shares of the range."""
+    came, forecast = max(0.0, came), max(0.0, forecast)
+    most = max(came, forecast)
+    return Miss(math.log((came + LEAST) / (forecast + LEAST)), most / (most + LEAST))
 
 
-def next_miss(misses: Sequence[float]) -> tuple[float, float]:
+def next_miss(misses: Sequence[Miss]) -> tuple[float, float]:
     """Return mean and deviation of the next miss: those of searches in general, drawn towards this search's own."""
-    count = len(misses)
-    mean = sum(misses) / max(1, count)
-    within = SCATTER**2 + sum((one - mean) ** 2 for one in misses)
-    within /= max(1, count)
+    count = sum(one.weight for one in misses)
+    mean = sum(one.weight * one.log for one in misses) / (count or 1.0)
+    within = SCATTER**2 + sum(one.weight * (one.log - mean) ** 2 for one in misses)
+    within /= max(1.0, count)
     known, general = count / within, 1 / BETWEEN**2
     return mean * known / (known + general), math.sqrt(1 / (known + general) + within)
 

@@ -23,7 +23,7 @@ from gpusched.sim.folder import simulate_into
 from gpusched.sim.physics import Delays, Incident
 from gpusched.sim.recorded import NO_CHANGE, Question, Recorded, let_watch
 from gpusched.sim.setup import Setup
-from gpusched.sim.whatif import Interval, Search, miss, next_miss
+from gpusched.sim.whatif import Interval, Miss, Search, miss, next_miss
 from gpusched.sim.workload import Synthetic
 from tests.policies.hand import Hand
 
@@ -229,21 +229,23 @@ def test_an_interval_is_the_shortest_with_80_percent(values, interval):
 
 
 def test_forecasts_are_put_right_by_earlier_ones():
-    assert miss(0.2, 0.1) == pytest.approx(math.log(2), abs=0.01)
-    assert miss(0.0, 0.0) == miss(-0.1, 0.0) == 0.0
-    assert miss(0.0, 0.001) > -0.7
+    assert miss(0.2, 0.1).log == pytest.approx(math.log(2), abs=0.01)
+    assert miss(0.0, 0.0) == miss(-0.1, 0.0) == (0.0, 0.0)
+    assert miss(0.0, 0.001).log > -0.7
     mean, deviation = next_miss([])
     assert (mean, deviation) == (0.0, pytest.approx(math.hypot(1.0, 0.6)))
-    mean, sure = next_miss([-1.0, -1.0, -1.0])
+    mean, sure = next_miss([Miss(-1.0, 1.0)] * 3)
     assert -1.0 < mean < -0.8
-    assert sure < next_miss([-3.0, 1.0, -1.0])[1]
+    assert sure < next_miss([Miss(log, 1.0) for log in (-3.0, 1.0, -1.0)])[1]
+    # Where nothing was to be gained a forecast was right without any merit.
+    assert next_miss([Miss(-1.0, 1.0), miss(0.0, 0.0)]) == next_miss([Miss(-1.0, 1.0)])
 
 
 def test_a_search_knows_how_wrong_it_was(recorded):
     _, folder = recorded
     looked = Search(Recorded(ExperimentPaths(folder)), looks_back=(0.6,))
     (once,) = looked.misses
-    assert abs(once) < 4.0
+    assert abs(once.log) < 4.0
 
 
 def test_answers_are_worded():
