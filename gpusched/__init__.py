@@ -28,7 +28,7 @@ __all__ = ["Trial", "__version__", "init", "load", "pickled"]
 
 
 def __getattr__(name: str) -> object:
-    """Return what a script names: its ``trial``, ready as by ``init()``; the type ``Trial``; an integration."""
+    """Return a name that scripts import: ``trial``, ready as by ``init()``; the type ``Trial``; an integration."""
     if name == "trial":
         return init()
     if name in ("accelerate", "lightning", "transformers"):
@@ -43,7 +43,7 @@ def __getattr__(name: str) -> object:
 
 
 def init(defaults: Mapping[str, object] | None = None, *, in_charge: bool = False) -> Trial:
-    """Join the trial this process is a rank of; called once, near the top of a training script.
+    """Join the trial that this process is a rank of; called once, near the top of a training script.
 
     Works under ``gpusched run``, under plain ``torchrun`` and alone (``python train.py --lr 0.1 --opt.momentum 0.9``).
     The ranks talk over a process group of gpusched's own. torch's default group is the script's: make it before or
@@ -56,8 +56,8 @@ def init(defaults: Mapping[str, object] | None = None, *, in_charge: bool = Fals
     it is started again, with as many ranks as it then has.
 
     Args:
-        defaults: Values of hyperparameters that neither the recipe nor the command line gives, nested if need be. They
-            also say which types the command line's values must have.
+        defaults: Values of hyperparameters that neither the recipe nor the command line gives, nested if need be. The
+            defaults also set the types of the command line's values.
         in_charge: The script (or its trainer) ends by itself: ``trial.report`` never raises ``SystemExit``, and the
             script asks ``trial.should_yield()`` after each report and leaves when that is True.
 
@@ -76,10 +76,10 @@ def load(experiment: str | os.PathLike[str] | None = None) -> Best:
     ``state`` holds what ``track`` was given, by name; beside it are ``hparams``, ``value`` and ``step``.
 
     Args:
-        experiment: A folder, a name, or None for the newest in ``runs/``. It may still be running.
+        experiment: A folder, a name, or None for the newest in ``runs/``; a running one will do.
 
     Raises:
-        GpuschedError: There is no such experiment, no model yet, or the model on disk is damaged.
+        GpuschedError: The experiment does not exist, has no model yet, or has a damaged one.
     """
     from gpusched.daemon import best_model as result
 
@@ -89,9 +89,9 @@ def load(experiment: str | os.PathLike[str] | None = None) -> Best:
 def pickled(value: Any) -> Pickled:
     """Make an object without ``state_dict`` trackable: ``trial.track(clf=gpusched.pickled(clf))``.
 
-    Its state is pickled into the checkpoint and put back into the same object in place (``__setstate__``, or its
-    attributes). A pickle can run any code when it is read: only what this trial has written itself and what matches its
-    SHA-256 is read. Models, optimizers and whatever has ``state_dict`` need no pickle.
+    The object's state is pickled into the checkpoint and put back into the same object in place (``__setstate__``, or
+    its attributes). Reading a pickle can run any code: only one that this trial has written, and that matches its
+    SHA-256, is read. Models, optimizers and other objects with ``state_dict`` need no pickle.
 
     Raises:
         TypeError: The object has no attributes to put a state back into (a list, a number): use ``trial.state``.

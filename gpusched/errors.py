@@ -65,7 +65,7 @@ class ReplayDiverged(DamagedState):
 
 
 class Fenced(GpuschedError):
-    """A newer daemon has taken the experiment over while this one slept; it must touch nothing any more."""
+    """A newer daemon has taken the experiment over while this one slept; this daemon must touch nothing any more."""
 
     def __init__(self, mine: int, newest: int) -> None:
         super().__init__(f"daemon {newest} has taken over; this one, daemon {mine}, leaves")

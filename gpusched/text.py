@@ -125,7 +125,7 @@ def ordinal(rank: int) -> str:
 def nearest(word: str, known: Collection[str], likeness: float = 0.6) -> str | None:
     """Return the known word that ``word`` was probably meant to be.
 
-    Comparing is slow: nobody misspells a word of a hundred letters, or among more than a thousand.
+    Comparing is slow, so words of more than a hundred letters, or among more than a thousand, are not compared.
     """
     import difflib
 

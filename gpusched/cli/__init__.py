@@ -59,7 +59,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "gc": ("afterwards", "remove checkpoints that nothing needs any more"),
     },
     "this machine": {
-        "node": ("cluster", "have this machine take part in a search on a cluster"),
+        "node": ("cluster", "have this machine join a search on a cluster"),
         "doctor": ("machine", "check driver, memory, limits and disk"),
         "gpus": ("machine", "GPUs, their state and who holds them"),
         "simulate": ("simulate", "compare policies in virtual time, without any GPU"),
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("gpusched: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        # The reader of our output has gone (``gpusched logs | head``): no error of ours.
+        # The reader of our output has gone, as in ``gpusched logs | head``.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
@@ -157,7 +157,7 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with our kind of message: what is wrong, and where the help is."""
+    """argparse, whose messages name the mistake and point to the help, as ours do."""
 
     def error(self, message: str) -> None:  # type: ignore[override]
         raise InputError(f"{self._plainly(message)}\n'{self.prog} --help' shows the options")

@@ -29,7 +29,7 @@ from gpusched.loggers import follow
 from gpusched.text import count, first_line, flat, show, show_bytes
 
 if TYPE_CHECKING:
-    from gpusched.report.page import Search
+    from gpusched.report.page import SearchData
 
 # ---------------------------------------------------------------- export
 
@@ -42,7 +42,7 @@ _TOOLS = {
 }
 
 
-class Row(Struct):
+class ExportRow(Struct):
     """A report, or with --trials a trial; metrics and ``hparams.*`` stand beside."""
 
     trial: int
@@ -67,7 +67,7 @@ _STUDY = "a new study of Optuna in FILE: SQLite if FILE ends in .db, else a jour
     ),
     argument("--trials", "one row a trial, not one a report"),
     argument("-o, --output FILE", "write to FILE instead of standard output"),
-    prints=[Row],
+    prints=[ExportRow],
     json=False,
 )
 def export(args: argparse.Namespace) -> int:
@@ -203,7 +203,7 @@ def _write_parquet(rows: list[dict[str, Any]], output: str | None) -> None:
 
 
 class Written(Struct):
-    """A page that was written; beside the path stands all that is drawn."""
+    """A page that was written. Beside the path stand the numbers of its plots."""
 
     report: str
 
@@ -252,16 +252,16 @@ def report(args: argparse.Namespace) -> int:
     return 0
 
 
-def _read(paths: ExperimentPaths) -> Search:
+def _read(paths: ExperimentPaths) -> SearchData:
     from gpusched.journal import timeline
-    from gpusched.report.page import Search
+    from gpusched.report.page import SearchData
 
     recipe = read_json(paths.resolved, limit_bytes=-1) or {}  # a report needs none
     view = {**session.view(paths), "whatif": (read_json(paths.whatif) or {}).get("line")}
-    return Search(view=view, told=timeline.read(paths.journal), recipe=recipe)
+    return SearchData(view=view, told=timeline.read(paths.journal), recipe=recipe)
 
 
-def _drawn(search: Search) -> dict[str, Any]:
+def _drawn(search: SearchData) -> dict[str, Any]:
     from gpusched.report.measures import importance
 
     told, sign = search.told, search.sign
@@ -284,7 +284,7 @@ def _drawn(search: Search) -> dict[str, Any]:
 
 
 class Removed(Struct):
-    """Folders of checkpoints, and their size. ``dry_run``: they are still there."""
+    """Checkpoints that were removed, as folders, and their size. ``dry_run``: the folders are still there."""
 
     removed: list[str]
     bytes: int
@@ -311,7 +311,7 @@ def gc(args: argparse.Namespace) -> int:
         raise InputError(
             f"{paths.root.name} is running and removes its old checkpoints itself; run gc when the experiment has ended"
         )
-    # No daemon may begin to resume from what is just being removed; the lock goes with this process.
+    # A daemon must not begin to resume from a checkpoint that is being removed; the lock ends with this process.
     lock = Lock.take(paths.lock)
     victims = storage.unneeded(paths, from_journal(paths).experiment.state)
     number, size_bytes = len(victims), sum(map(storage.size_of, victims))

@@ -29,7 +29,7 @@ from gpusched.protocol import Lines, Shown
 
 #: How long a daemon may hold its lock without taking anybody's call before those who follow give up.
 MUTE_S = 60.0
-#: How long they wait for one answer before they look again.
+#: How long those who follow wait for one answer before they look at the lock again.
 LOOK_S = 5.0
 
 LADDER = (
@@ -47,8 +47,8 @@ class Started(Struct):
     daemon_pid: int
 
 
-class Happened(Struct):
-    """An event of a search. ``what``: its kind; ``text``: a sentence."""
+class EventLine(Struct):
+    """An event of a search. ``what``: the kind of event; ``text``: a sentence."""
 
     at: float
     what: str
@@ -64,7 +64,7 @@ class Over(Struct):
     folder: str
 
 
-PRINTS = (Started, Happened, Over)
+PRINTS = (Started, EventLine, Over)
 
 
 class Interrupts:
@@ -106,7 +106,7 @@ def attach(paths: ExperimentPaths, *, as_json: bool, owns: bool, steers: bool = 
     stream = Stream(paths)
     try:
         stays = _stay(stream, paths, as_json, interrupts, steers)
-    except KeyboardInterrupt:  # before anybody listened for it
+    except KeyboardInterrupt:  # before the handler of Ctrl-C was set
         if interrupts is not None:
             interrupts()
         stays = interrupts is not None and _stay(stream, paths, as_json, interrupts, steers)
@@ -180,7 +180,7 @@ class Stream:
         return session.ask(self._paths, verb, **arguments)
 
     def lines(self) -> Iterator[Lines | None]:
-        """Yield frames with a line or an event; None now and then, so that the caller can look after its keys.
+        """Yield frames with a line or an event; None now and then, so that the caller can look at pressed keys.
 
         Where a daemon ends without a word, go on with the next one, until the experiment is over or has no daemon.
         """
@@ -205,7 +205,7 @@ class Stream:
         if client is None:
             self.over = not find.has_daemon(self._paths)
             return
-        self.over = False  # It may have been resumed meanwhile.
+        self.over = False  # an experiment that was over may have been resumed
         with client:
             try:
                 client.ask(verb)
@@ -253,11 +253,11 @@ def conclude(paths: ExperimentPaths, *, as_json: bool, interrupted: bool = False
     """
     from gpusched.cli.look import summary
 
-    # A Ctrl-C too many must not cut the summary off; there is nothing left to interrupt.
+    # A Ctrl-C too many must not cut the summary off.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     common.wait_for_end(paths)
     view = session.view(paths)
-    # A simulated run, which no daemon ever drove, has a best trial and no file of it.
+    # A simulated run, which has no daemon and no log, has a best trial without a file.
     simulated = not paths.log.exists() and view["best"] is not None
     has_model = simulated or (paths.best / "metric.json").exists()
     if as_json:

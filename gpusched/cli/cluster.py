@@ -115,7 +115,7 @@ def nodes_table(looks: Sequence[NodeLook]) -> str:
 
 
 def cluster_checks(has_token: bool, looks: Sequence[NodeLook]) -> Iterator[Check]:
-    """Judge the cluster: its token, then each node, one by one."""
+    """Judge the cluster: the token, then each node."""
     if has_token:
         yield ok("token", "the cluster asks for one")
     else:

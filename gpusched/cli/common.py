@@ -33,7 +33,7 @@ Run = Callable[[argparse.Namespace], int]
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command: its arguments and its work, whose docstring is its help."""
+    """A command: arguments, and a function whose docstring is the help."""
 
     arguments: Sequence[Argument]
     run: Run
@@ -53,10 +53,10 @@ COMMANDS: dict[str, Command] = {}
 def command(
     *arguments: Argument, prints: Sequence[Any], lines: str = "", json: bool = True
 ) -> Callable[[Run], Run]:
-    """Declare a command, called as its function is. It takes --json, which prints objects of the types ``prints``.
+    """Declare a command with the name of its function. ``prints``: types of the objects that --json prints.
 
-    ``lines``: the noun for what each line is about, if there are several. ``json``: False if the command declares
-    --json itself.
+    ``lines``: the noun that each line is about, where --json prints several. ``json``: False where the command
+    declares --json itself.
     """
 
     each = f" for each {lines}, one a line" if lines else ""
@@ -100,7 +100,7 @@ def one_of(*arguments: Argument) -> Argument:
 
 
 def settable(what: str) -> Argument:
-    """Declare ``--set``, for assignments of values to what it names."""
+    """Declare ``--set KEY=VALUE``; ``what`` words the keys."""
     meaning = f"set {what}; may be repeated"
     return argument("--set KEY=VALUE", meaning, action="append", default=[], dest="overrides")
 
@@ -220,7 +220,7 @@ def wait_for_end(paths: ExperimentPaths) -> None:
 
 
 def tell(args: argparse.Namespace, data: object, text: str) -> int:
-    """Print ``data`` with ``--json``, else ``text``; return 0, as all is well."""
+    """Print ``data`` with ``--json``, else ``text``; return exit code 0."""
     if args.json:
         print_json(data)
     else:

@@ -24,7 +24,7 @@ from gpusched.text import count, flat, hparam_texts, show_duration, show_hparams
 
 @common.command(common.TRIAL, prints=["gpusched.core.explain:Explanation"])
 def explain(args: argparse.Namespace) -> int:
-    """Explain why a trial is where it is: its story, its ranks, and what would make it move."""
+    """Explain the state of a trial: its story, its ranks, and what would change the state."""
     paths = common.experiment(args)
     answer = session.explanation(paths, session.trial_number(args.trial))
     words = (common.paragraph(line, rest=" " * 15) for line in answer["lines"])
@@ -124,7 +124,7 @@ def _behind(better: UnsavedRow) -> str:
 # ---------------------------------------------------------------- ls
 
 
-class Listed(Struct):
+class ListedExperiment(Struct):
     """An experiment of the list. ``best``: its best metric so far."""
 
     experiment: str
@@ -134,7 +134,7 @@ class Listed(Struct):
     folder: str
 
 
-@common.command(common.DIR, prints=[Listed], lines="experiment")
+@common.command(common.DIR, prints=[ListedExperiment], lines="experiment")
 def ls(args: argparse.Namespace) -> int:
     """List the experiments in a folder, the latest last: state, metric, best so far."""
     runs = find.runs_folder(args.dir)
@@ -153,13 +153,13 @@ def ls(args: argparse.Namespace) -> int:
     return 0
 
 
-def _listed(paths: ExperimentPaths) -> Listed:
+def _listed(paths: ExperimentPaths) -> ListedExperiment:
     """Describe an experiment from small files alone, so that a hundred are listed at once."""
     state = "running"
     if not find.has_daemon(paths):
         state = _read(paths.final_view).get("state", "interrupted")
     metric, best = _read(paths.worker).get("metric"), _read(paths.best / "metric.json").get("value")
-    return Listed(paths.root.name, state, metric, best, str(paths.root))
+    return ListedExperiment(paths.root.name, state, metric, best, str(paths.root))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Best(best_model.Description):
+class BestModel(best_model.Description):
     """The best model, the code that trained it, and what of that differs now.
 
     ``best_unsaved``: the report that beats the best model on disk, None without one.
@@ -181,7 +181,7 @@ class Best(best_model.Description):
     differs_now: list[str]
 
 
-@common.command(common.EXPERIMENT, prints=[Best])
+@common.command(common.EXPERIMENT, prints=[BestModel])
 def best(args: argparse.Namespace) -> int:
     """Show the best model so far: its metric, its configuration, where its checkpoint lies, and how to use it."""
     from gpusched.daemon import provenance
@@ -190,7 +190,7 @@ def best(args: argparse.Namespace) -> int:
     paths = common.experiment(args)
     about = best_model.describe(paths)
     code, script = provenance.recorded(paths), Path(read_recipe(paths).script)
-    found = Best(
+    found = BestModel(
         **dataclasses.asdict(about),
         best_unsaved=_best_unsaved(paths),
         code=code,
@@ -206,7 +206,7 @@ def _best_unsaved(paths: ExperimentPaths) -> UnsavedRow | None:
     return None
 
 
-def _best_lines(paths: ExperimentPaths, best: Best) -> list[str]:
+def _best_lines(paths: ExperimentPaths, best: BestModel) -> list[str]:
     from gpusched.daemon import provenance
 
     score = f"{best.metric} {show_metric(best.value)}"
@@ -230,7 +230,7 @@ def _best_lines(paths: ExperimentPaths, best: Best) -> list[str]:
 def by_hand(paths: ExperimentPaths, best: best_model.Description) -> str:
     """Return the command that trains this configuration without gpusched, on one device, to the best model's step.
 
-    What ``gpusched.init()`` needs goes through the environment: a script may refuse options that it does not know.
+    The environment carries the input of ``gpusched.init()``: a script may refuse options that the script does not know.
     """
     from gpusched.driver.assemble import read_recipe
     from gpusched.recipe.checks import PRIVATE

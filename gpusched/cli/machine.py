@@ -30,7 +30,7 @@ _NODES = "check the nodes of this Ray cluster: HOST:PORT, or auto for the one of
     lines="check",
 )
 def doctor(args: argparse.Namespace) -> int:
-    """Check this machine: what stands in the way of a search, or will, and what to do about each. Changes nothing.
+    """Check this machine: name each obstacle to a search, now or later, and its remedy. Changes nothing.
 
     With --cluster, check every node of a cluster instead. Exit code 0 if a search can run, 4 if something must be
     mended first.
@@ -64,7 +64,7 @@ def doctor(args: argparse.Namespace) -> int:
 # ---------------------------------------------------------------- gpus
 
 
-class Device(Struct):
+class GpuRow(Struct):
     """A GPU or MIG slice as the driver reports it. ``standing``: state, trial, reason and load in its experiment."""
 
     uuid: str
@@ -77,7 +77,7 @@ class Device(Struct):
     standing: Mapping[str, Any] | None
 
 
-class Answered(Struct):
+class OfDevice(Struct):
     """The answer of an experiment that was asked to let a device go, or to use it again."""
 
     device: str
@@ -92,7 +92,7 @@ _LET_GO = "close this device of EXP for the driver, so that `nvidia-smi --gpu-re
     common.argument("--readmit DEVICE", _READMIT),
     common.argument("--let-go DEVICE", _LET_GO),
     common.EXPERIMENT_OPTION,
-    prints=[Device, Answered],
+    prints=[GpuRow, OfDevice],
     lines="GPU",
 )
 def gpus(args: argparse.Namespace) -> int:
@@ -104,7 +104,7 @@ def gpus(args: argparse.Namespace) -> int:
     for verb, device in (("let_go", args.let_go), ("readmit", args.readmit)):
         if device is not None:
             answer = session.ask(common.experiment(args), verb, device=device)
-            return common.tell(args, Answered(device, answer), answer)
+            return common.tell(args, OfDevice(device, answer), answer)
     from gpusched.devices.gpus import gpu_states
 
     states, notes = gpu_states()

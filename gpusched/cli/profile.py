@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from gpusched.cli import common
 from gpusched.daemon import start as launchpad
-from gpusched.doctor.rehearsal import Finding, Launch, Run, judge
+from gpusched.doctor.rehearsal import Finding, RehearsedLaunch, RehearsedTrial, judge
 from gpusched.driver import profiles
 from gpusched.driver.clock import Beginning
 from gpusched.errors import NoTrialSucceeded
@@ -89,7 +89,7 @@ def _measuring(args: argparse.Namespace, sizes: list[int]) -> Recipe:
         deadline=args.deadline or "30m",
         devices=args.devices,
     )
-    return replace(recipe, target=None)  # it measures; how good the model is does not matter
+    return replace(recipe, target=None)  # a measurement goes on however good the model is
 
 
 def _measured(paths: ExperimentPaths) -> profiles.Measured:
@@ -136,13 +136,13 @@ _SAID = "gpusched: "
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class Rehearsed:
     """One configuration as the rehearsal saw it. ``folder``: of the experiment, kept if anything was found."""
 
     hparams: Mapping[str, Any]
     findings: tuple[Finding, ...]
-    moved: Run
-    alone: Run
+    moved: RehearsedTrial
+    alone: RehearsedTrial
     metric: str
     took_s: float
     folder: Path
@@ -211,7 +211,7 @@ class Rehearsal:
 
 def rehearse(
     recipe: Recipe, runs: Path, limit_s: float, configurations: int = 1
-) -> list[Rehearsal]:
+) -> list[Rehearsed]:
     """Run the first configurations of a recipe as a search would, and look on. Raises InputError, DeviceError."""
     folder = runs / ".rehearsals"
     shutil.rmtree(folder, ignore_errors=True)
@@ -227,7 +227,7 @@ def rehearse(
         moved, alone = (_read(paths, told.trials.get(each)) for each in (number, number + 1))
         findings = (*judge(moved, alone), *_unseen(moved, alone, sizes, limit_s))
         about = (told.trials[number].hparams, findings, moved, alone)
-        found.append(Rehearsal(*about, recipe.metric, told.until, paths.root))
+        found.append(Rehearsed(*about, recipe.metric, told.until, paths.root))
     if not any(rehearsal.findings for rehearsal in found):
         shutil.rmtree(folder, ignore_errors=True)
     return found
@@ -268,10 +268,10 @@ def _scripted(
     )
 
 
-def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Run:
+def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> RehearsedTrial:
     """Read what the ranks wrote down; a report that the journal does not have did not count."""
     if trial is None:
-        return Run(())
+        return RehearsedTrial(())
     files = paths.trial(trial.id)
     launches, said, known = [], dict[str, None](), set[str]()
     for incarnation in trial.incarnations:
@@ -282,10 +282,12 @@ def _read(paths: ExperimentPaths, trial: timeline.TrialTimeline | None) -> Run:
         error = None
         if incarnation.outcome in ("failed", "killed"):
             error = (incarnation.error or incarnation.outcome).partition("\nTraceback ")[0]
-        launches.append(Launch(len(incarnation.devices), [rows for rows in reports if rows], error))
+        launches.append(
+            RehearsedLaunch(len(incarnation.devices), [rows for rows in reports if rows], error)
+        )
         said |= dict.fromkeys(_said(files, incarnation.number))
         known |= {text for rows in reports for row in rows for text, _ in row["shared"]}
-    return Run(launches, tuple(text for text in said if text not in known))
+    return RehearsedTrial(launches, tuple(text for text in said if text not in known))
 
 
 def _rows(path: Path) -> dict[int, Mapping[str, Any]]:
@@ -301,7 +303,9 @@ def _said(files: TrialPaths, incarnation: int) -> list[str]:
     return [line.removeprefix(_SAID) for line in lines if line.startswith(_SAID)]
 
 
-def _unseen(moved: Run, alone: Run, sizes: tuple[int, ...], limit_s: float) -> list[Finding]:
+def _unseen(
+    moved: RehearsedTrial, alone: RehearsedTrial, sizes: tuple[int, ...], limit_s: float
+) -> list[Finding]:
     """Return what gpusched told the script, and what could not be rehearsed."""
     errors = {launch.error for launch in moved.launches}
     found = [

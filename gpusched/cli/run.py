@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def may_go_on(runs: Path, source: Path) -> str:
-    """Say that the latest search of this recipe can go on instead, and how; nothing where there is none."""
+    """Say that the latest search of this recipe can go on instead, and how; empty without such a search."""
     for paths in reversed(find.experiments(runs)):
         if provenance.recipe_file(paths) != source.absolute():
             continue
@@ -62,7 +62,9 @@ def may_go_on(runs: Path, source: Path) -> str:
         if final is None:
             return f"{told} was interrupted; '{resume}' goes on with that search"
         over = f"{told} is over ({final.get('ending')})"
-        with contextlib.suppress(GpuschedError):  # damage there is no matter of another search
+        with contextlib.suppress(
+            GpuschedError
+        ):  # a damaged search does not keep another one from starting
             if (limits := resuming.limits_to_go_on(paths, final)) is not None:
                 over += f" and can go on: '{resume}{limits}'"
         return f"{over}; this command starts another search"

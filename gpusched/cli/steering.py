@@ -52,13 +52,13 @@ class Moved(Struct):
 
 @common.command(common.TRIAL, prints=[OfTrial])
 def pause(args: argparse.Namespace) -> int:
-    """Pause a trial: it saves a checkpoint at its next step and gives its atoms back until it is unpaused."""
+    """Pause a trial: the trial saves a checkpoint at its next step and gives its atoms back until unpaused."""
     return _ask_of_trial(args, "pause")
 
 
 @common.command(common.TRIAL, prints=[OfTrial])
 def unpause(args: argparse.Namespace) -> int:
-    """Let a trial go on that was paused: it gets the next free atom.
+    """Let a paused trial go on, on the next free atom.
 
     The policy decides again at the trial's next report, and may pause it there: hypersched does so below a cut-off.
     """
@@ -157,9 +157,9 @@ _VALUES = "a hyperparameter's value; a word without '=' names the experiment"
     lines="configuration",
 )
 def try_(args: argparse.Namespace) -> int:
-    """Try a configuration in a running experiment: it is the next trial to start.
+    """Try a configuration in a running experiment: the configuration is the next trial to start.
 
-    KEY=VALUE gives a hyperparameter, as in 'gpusched try lr=0.1 model.width=64'; what is left out is drawn at random.
+    KEY=VALUE gives a hyperparameter, as in 'gpusched try lr=0.1 model.width=64'; all others are drawn at random.
     FILE is YAML or JSON: a configuration, or a list of them. Values outside the search space need --outside.
     """
     given = [text for text in args.values if "=" in text]
@@ -236,8 +236,8 @@ def rerun(args: argparse.Namespace) -> int:
     """Train a trial's configuration again, with the same seed unless --seed gives another.
 
     Within the search where it is running: the next trial to start. Alone otherwise, or with --alone: an experiment of
-    this one trial, for as long as the recipe's deadline. What differs from the code and the packages that the search
-    began with is told.
+    this one trial, for as long as the recipe's deadline. Differences from the code and the packages that the search
+    began with are told.
     """
     paths = common.experiment(args)
     number = session.trial_number(args.trial)

@@ -95,7 +95,7 @@ def validate(args: argparse.Namespace) -> int:
 
 
 def remarks(recipe: Recipe) -> Iterator[str]:
-    """Yield what is odd about a recipe, or the script that it names, and not surely wrong."""
+    """Yield oddities of a recipe, and of its script, that are not surely mistakes."""
     from gpusched.doctor import script
     from gpusched.recipe.checks import mode_remark
 
@@ -110,8 +110,8 @@ def remarks(recipe: Recipe) -> Iterator[str]:
 def ask_policy(recipe: Recipe, runs: Path) -> Sequence[str]:
     """Return the policy's remarks on this recipe. Raises InputError where the policy cannot work with the recipe.
 
-    Where the recipe leaves the number of devices open, the policy is asked about more than enough of them: a problem
-    then is one on any machine. ``run`` asks again with the real number. ``runs``: folder of earlier runs and profiles.
+    If the recipe leaves the number of devices open, the policy is asked about more than enough of them, so that a
+    problem is one on any machine. ``run`` asks again with the real number. ``runs``: folder of earlier runs.
     """
     from gpusched import policies
     from gpusched.driver import profiles

@@ -1,4 +1,4 @@
-"""The dashboard as a Textual app: threads and signals, what a person asks the daemon for, and the end."""
+"""The dashboard as a Textual app: threads and signals, requests to the daemon, and the end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from textual.screen import Screen
 
 from gpusched.dashboard.live import Feed, Frames, Loupe, Source
 from gpusched.dashboard.screen import SearchScreen
-from gpusched.dashboard.widgets import Prompt, Question
+from gpusched.dashboard.widgets import Prompt, YesOrNo
 from gpusched.errors import GpuschedError
 from gpusched.text import show_duration, show_hparams
 
@@ -30,14 +30,14 @@ MORE_S = 600.0
 class Dashboard(App[Why]):
     """One experiment on the screen, until it is over or the person leaves.
 
-    ``on_interrupt``: does what Ctrl-C means and says so; without one Ctrl-C detaches, and the app stays when the
-    experiment is over. ``act`` None: the daemon is asked for nothing but views.
+    ``on_interrupt``: called for Ctrl-C, returns a sentence; without it Ctrl-C detaches, and the app stays when the
+    experiment is over. ``act`` None: the daemon is asked for views alone.
     """
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    Question, Prompt { background: transparent; align: center middle; }
-    Question Static { width: auto; max-width: 90%; border: round $primary; padding: 0 2; }
+    YesOrNo, Prompt { background: transparent; align: center middle; }
+    YesOrNo Static { width: auto; max-width: 90%; border: round $primary; padding: 0 2; }
     Prompt { align: left bottom; }
     Prompt Input { height: 2; border-top: solid $primary; }
     """
@@ -73,7 +73,7 @@ class Dashboard(App[Why]):
         loop.add_signal_handler(signal.SIGINT, self.action_interrupt)
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.leave, "terminated")
-        # After Ctrl-Z and fg the screen is empty; nobody tells the widgets.
+        # After Ctrl-Z and fg the screen is empty, and Textual leaves that to the app.
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self._feed.start()
         self._loupe.start()
@@ -85,13 +85,13 @@ class Dashboard(App[Why]):
         self.exit(why)
 
     def _handle_exception(self, error: Exception) -> None:
-        """Keep the error for the caller, who words it; Textual would print a traceback with all locals."""
+        """Keep the error for the caller to word; Textual would print a traceback with all locals."""
         super()._handle_exception(error)
         self._exit_renderables.clear()
         self.failure = error
 
     def _post(self, kind: str, value: Any) -> None:
-        """Take word from any thread: a view, what a tab shows, a remark, a failure."""
+        """Take a message from any thread: a view, the content of a tab, a remark, a failure."""
         self.call_later(self._heard, kind, value)
 
     def _heard(self, kind: str, value: Any) -> None:
@@ -149,7 +149,7 @@ class Dashboard(App[Why]):
         if self._may_steer():
             assert self._act is not None
             act = partial(self._act, verb, **arguments)
-            self.push_screen(Question(question), lambda yes: self._in_thread(act) if yes else None)
+            self.push_screen(YesOrNo(question), lambda yes: self._in_thread(act) if yes else None)
 
     def _may_steer(self) -> bool:
         if self._act is None:

@@ -15,7 +15,7 @@ from gpusched.dashboard.model import DeviceRow, Standing
 from gpusched.text import clean, count, show_memory
 
 LABEL = "atoms  "
-#: With less room, a device that is out of use shows why instead of its figures.
+#: Columns below which a device out of use shows the reason instead of its figures.
 _ROOM_FOR_BOTH = 130
 _GPU = re.compile(r"([^/ ]+/)?GPU [0-9+/]+( #[0-9]+)?")
 
@@ -59,7 +59,7 @@ def strip(view: Standing, width: int, *, rows: int) -> list[Text]:
 
 
 def _blocks(view: Standing, width: int, rows: int) -> Iterator[Text]:
-    """Draw the atoms, wrapped over several rows; where the rows do not do, word them."""
+    """Draw the atoms, wrapped over several rows; with too few rows, word them."""
     devices, colours = view.devices, marks.colours(view)
     nodes = [(node, tuple(own)) for node, own in groupby(devices, key=_node)]
     if 1 < len(nodes) <= rows:
@@ -192,13 +192,13 @@ def _line(device: DeviceRow, width: int, names: int, colours: dict[int, str]) ->
     if not reason or width >= _ROOM_FOR_BOTH:
         figures = _figures(device, width)
         if device.notes and line.cell_len + figures.cell_len + reasons.cell_len > width:
-            figures = _figures(device, 0)  # what is wrong must be seen
+            figures = _figures(device, 0)  # problems come before figures
         line.append_text(figures)
     return line.append_text(reasons)
 
 
 def _figures(device: DeviceRow, width: int) -> Text:
-    """With little room the last minute's load takes the place of the bar; with none, neither is there, nor power."""
+    """Word the load; with little room the last minute replaces the bar, and width 0 leaves out both, and power."""
     line = Text()
     if device.utilisation is not None:
         if width >= 100 or (width >= 54 and len(device.history) < 2):

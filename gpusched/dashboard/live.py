@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 #: Gives out views (or their JSON), None while nothing is heard; called again when it has ended too early.
 Frames = Callable[[], Iterable[Standing | Mapping[str, Any] | None]]
 Post = Callable[[str, Any], None]
-#: Fetches what a tab shows of a trial (None: none is selected).
+#: Fetches the content of a tab about a trial (None: no trial is selected).
 Source = Callable[[int | None], Any]
 
-#: How long to wait before asking again when nobody answered, and at most (reading a long journal takes a while).
+#: How long to wait before asking again after no answer, and at most (reading a long journal takes a while).
 RETRY_FIRST_S, RETRY_MOST_S = 1.0, 30.0
 LOOK_EVERY_S = 1.0
 
@@ -65,7 +65,7 @@ def watch(
     """Show an experiment until it is over, its daemon is lost for good, or the person detaches (q).
 
     ``frames``: gives out views, see ``Frames``. ``folder``: the experiment's, for logs and the history of
-    decisions. ``sources``: what more the tabs ``trial`` (a story) and ``curves`` (points over time) show. ``act``: asks
+    decisions. ``sources``: content of the tabs ``trial`` (a story) and ``curves`` (points over time). ``act``: asks
     the daemon for something. For the main thread, where ``is_possible``; the terminal and the signal handlers are
     afterwards as before. Raises what ``frames`` raises.
     """
@@ -92,9 +92,9 @@ def watch(
 
 
 class Feed(threading.Thread):
-    """Posts ``("view", Standing)``, ``("note", why)`` if told why none comes, ``("failed", error)`` if none will come.
+    """Posts ``("view", Standing)``, ``("note", why)`` if a view is refused, ``("failed", error)`` if no view will come.
 
-    It ends after the view of a finished experiment. When the source ends before that, it is asked again, less and less
+    The thread ends after the view of a finished experiment. A source that ends before is asked again, less and less
     often: a daemon that is restarted is found.
     """
 
@@ -129,7 +129,7 @@ class Feed(threading.Thread):
 
 
 class Loupe(threading.Thread):
-    """A close look at what the open tab shows, once a second; posts ``(tab, (trial, found))``."""
+    """A close look at the subject of the open tab, once a second; posts ``(tab, (trial, found))``."""
 
     def __init__(self, post: Post, sources: Mapping[str, Source]) -> None:
         super().__init__(name="gpusched-loupe", daemon=True)
@@ -158,7 +158,7 @@ class Loupe(threading.Thread):
             pause_s = None
             if tab in self._sources and not self._is_over:
                 begun_s = time.monotonic()
-                # No failure there ends the dashboard: the tab shows what the view has.
+                # A failure of a source does not end the dashboard: the tab shows the view's part.
                 with contextlib.suppress(Exception):
                     word = (tab, (trial, self._sources[tab](trial)))
                     if word != told:
@@ -212,7 +212,7 @@ class Logs:
 
 
 class History:
-    """Decisions and facts since the search began, as the daemon's own log tells them; empty where there is none."""
+    """Decisions and facts since the search began, as the daemon's own log tells them; empty without a log."""
 
     _TOLD = re.compile(r" *(\d+\.\d) s  (.*)")
 

@@ -1,7 +1,7 @@
-"""Glyphs, colours and drawings: what each state looks like, sparklines, bars, and curves in braille dots. Pure.
+"""Glyphs and colours of the states, sparklines, bars, and curves in braille dots. Pure.
 
-Every state has a glyph *and* a word, and every block of the atoms' strip its trial's number, so nothing hangs on colour
-alone (``NO_COLOR``). Every glyph is one cell wide.
+Every state has a glyph *and* a word, and every block of the atoms' strip its trial's number, so no meaning hangs on
+colour alone (``NO_COLOR``). Every glyph is one cell wide.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EXPERIMENT = {
     "interrupted": ("✗", "bold red"),
 }
 
-#: state of a device that nobody holds -> (what fills its block, style).
+#: state of a device that no trial holds -> (filling of its block, style).
 DEVICE = {
     "free": (" ", "color(244)"),
     "draining": ("░", "yellow"),
@@ -71,7 +71,7 @@ def colours(view: Standing) -> dict[int, str]:
 
 
 def styled(text: str, style: str) -> Text:
-    """Return a text to append others to; its style does not spread to them."""
+    """Return a text to append others to; the style does not spread to the others."""
     return Text().append(text, style)
 
 
@@ -179,7 +179,7 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class DrawnCurve:
     """One line of a chart; y is None where the metric was not a number. Later curves lie above earlier ones."""
 
     points: Points
@@ -199,7 +199,7 @@ def middle(values: Sequence[float]) -> tuple[float, float]:
 
 
 def chart(
-    curves: Sequence[Curve], width: int, height: int, x_words: Callable[[float], str] = str
+    curves: Sequence[DrawnCurve], width: int, height: int, x_words: Callable[[float], str] = str
 ) -> list[Text]:
     """Draw at most ``height`` lines: the range at the left, ``x_words`` of both ends below."""
     known = [(x, y) for curve in curves for x, y in curve.points if y is not None]

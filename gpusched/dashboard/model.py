@@ -1,9 +1,9 @@
 """The data of a dashboard: a plain tree of numbers and short texts, and its JSON form.
 
-It is made in the daemon (``view.build``), sent to whoever watches, and is what ``status --json`` prints; from a journal
-it is made just the same when no daemon lives. Rules:
+The daemon makes the tree (``view.build``), sends it to watchers and for ``status --json``; without a daemon the same
+tree is made from the journal. Rules:
 
-* Nothing in it is NaN or infinite: what is not finite is None. Texts are one line and harmless to a terminal.
+* A number that is not finite is None. Texts are one line and harmless to a terminal.
 * Times are seconds since the experiment began, unless the name says otherwise.
 * ``from_json`` ignores keys it does not know and fills in what is missing, so that a watcher of another version works.
 """
@@ -56,10 +56,10 @@ class AtomCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRow:
-    """One atom. ``trial`` holds it or, while it drains, used it last; ``awaited_by`` gets it next.
+    """One atom. ``trial``: the holder or, while the device drains, the last one; ``awaited_by``: the next.
 
-    What cannot be read of this kind of device is None. ``reason``: why it drains or is quarantined; ``stuck``: it
-    drains, and somebody is still seen on it.
+    None: cannot be read of this kind of device. ``reason``: why the device drains or is quarantined; ``stuck``: the
+    device drains, and a process is still seen on it.
     """
 
     id: str
@@ -83,7 +83,7 @@ class DeviceRow:
 class TrialRow:
     """One trial. ``curve``: at most 40 of its metrics, evenly spaced, the first and the last among them.
 
-    ``after``: what follows while it yields, in words. ``error``: the first line of what made it fail.
+    ``after``: the state that follows while the trial yields, in words. ``error``: first line of the failure.
     """
 
     id: int
@@ -112,7 +112,7 @@ class TrialRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RungRow:
-    """``count`` trials were recorded at ``milestone``, ``waiting`` of them are paused there; ``cutoff``: what keeps."""
+    """``count`` trials recorded at ``milestone``, ``waiting`` of them paused there; ``cutoff``: a metric that keeps."""
 
     milestone: int
     count: int = 0

@@ -1,4 +1,4 @@
-"""The panels below or beside the table: an overview, curves, one trial, decisions, and the help. Pure."""
+"""The panels below or beside the table: an overview, curves, one trial, and decisions. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from rich.text import Text
 
 from gpusched.dashboard import devices, marks
-from gpusched.dashboard.marks import QUIET, Curve, Points, chart, clicking, styled
+from gpusched.dashboard.marks import QUIET, DrawnCurve, Points, chart, clicking, styled
 from gpusched.dashboard.model import DeviceRow, Standing, TrialRow
 from gpusched.text import (
     clean,
@@ -137,7 +137,7 @@ def curves(
     for trial in sorted(view.trials, key=lambda trial: (trial is on_top, trial.is_live)):
         points = _by_step(trial) if timed is None else timed.get(trial.id, ())
         style = "bold yellow" if trial is on_top else marks.CURVE if trial.is_live else marks.LINE
-        lines.append(Curve(points, style))
+        lines.append(DrawnCurve(points, style))
     title = styled(f"{view.metric} over {'steps' if timed is None else 'time'}", "bold")
     if on_top is not None:
         title.append(f"  trial {on_top.id}", "bold yellow")
@@ -160,7 +160,7 @@ def _by_step(trial: TrialRow) -> Points:
 
 
 def detail(view: Standing, trial: TrialRow | None, story: Sequence[str], width: int) -> list[Text]:
-    """Compose one trial in full; its story is what ``explain`` tells, or while that is awaited the last decisions."""
+    """Compose one trial in full, with the story that ``explain`` tells, or until that comes the last decisions."""
     if trial is None:
         return [styled("select a trial with ↑ and ↓, or click it", QUIET)]
     lines = [_title(trial)]
@@ -226,38 +226,3 @@ def _wrapped(items: Iterator[str], width: int) -> list[Text]:
 def _paragraph(text: str, width: int) -> list[str]:
     text = clean(text).replace("->", "→")
     return textwrap.wrap(text, max(20, width), subsequent_indent="    ") or [""]
-
-
-# ---------------------------------------------------------------- help
-
-
-_ATOMS = {
-    "held": "held by trial 7",
-    "free": "free",
-    "draining": "trial 7 has left; the release is being confirmed",
-    "quarantined": "not used until readmitted ('gpusched gpus --readmit')",
-}
-
-
-def help_lines(keys: Sequence[tuple[str, str]], width: int) -> list[Text]:
-    """List the keys and the meaning of the glyphs."""
-    column = max(len(key) for key, _ in keys) + 2
-    lines: list[Text] = []
-    for key, meaning in keys:
-        lines += _explained(styled(f"  {key:<{column}}", "cyan"), meaning, width)
-    states = [styled(f" {glyph} {s:<10}", style) for s, (glyph, style) in marks.TRIAL.items()]
-    across = max(1, (width - 1) // 13)
-    rows = [states[start : start + across] for start in range(0, len(states), across)]
-    lines += [marks.heading("trials", width), *(Text.assemble(" ", *row) for row in rows)]
-    lines.append(marks.heading("atoms", width))
-    for state, meaning in _ATOMS.items():
-        drawn = devices.block(DeviceRow(id="", state=state, trial=7), 7, {7: "color(110)"})
-        lines += _explained(Text.assemble("  ", drawn, "  "), meaning, width)
-    return lines
-
-
-def _explained(sign: Text, meaning: str, width: int) -> list[Text]:
-    """Put a meaning beside its key or sign, over as many lines as needed."""
-    column = sign.cell_len
-    first, *more = textwrap.wrap(meaning, max(10, width - column))
-    return [sign.append(first), *(Text(" " * column + part) for part in more)]

@@ -1,15 +1,13 @@
-"""The screen of a search: which widget shows what, and what a person chooses there by keys and clicks."""
+"""The screen of a search: the content of each widget, and choices by keys and clicks."""
 
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
-from rich.text import Text
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -17,58 +15,25 @@ from textual.containers import Container, Vertical
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
-from gpusched.dashboard import devices, header, marks, panels, table
-from gpusched.dashboard.marks import QUIET, clicking, styled
+from gpusched.dashboard import devices, frame, marks, panels, table
+from gpusched.dashboard.frame import LOOKING, STEERING, TABS
+from gpusched.dashboard.marks import QUIET, styled
 from gpusched.dashboard.model import Standing
-from gpusched.dashboard.table import SORTS, Choice
-from gpusched.dashboard.widgets import Line, Lines, Prompt
+from gpusched.dashboard.table import SORTS, TableChoice
+from gpusched.dashboard.widgets import Line, LinesView, Prompt
 from gpusched.text import clean
 
-TABS = ("search", "curves", "trial", "log", "decisions", "devices")
 #: A daemon sends twice a second; after this long without a word it is said to be away.
 AWAY_AFTER_S = 2.5
 REMARK_S = 8.0
 WIDE = 100
 
 
-class Key(NamedTuple):
-    """Keys and their action; ``shown``, ``hint``: for the last line; ``meaning``: for the help."""
-
-    keys: str
-    action: str
-    shown: str
-    hint: str
-    meaning: str
-
-
-#: Keys of every screen; those of the table, and numbers, are bound where they are needed.
-LOOKING = (
-    Key("", "move(-1)", "↑↓", "select", "select a trial, or scroll where Enter or a click has led"),
-    Key("enter,l", "enter", "Enter", "details", "into the panel, to all of its lines"),
-    Key("escape,h,backspace", "back", "Esc", "back", "back to the trials"),
-    Key("q,Q", "app.detach", "q", "detach", "detach; the experiment goes on"),
-    Key("question_mark", "open('help')", "?", "help", "this help"),
-    Key("tab", "tab(1)", "Tab", "panels", f"next panel; by number: {', '.join(TABS)}"),
-    Key("f", "ask_filter", "f", "filter", "trials with these words, states among them"),
-    Key("slash", "ask_search", "/", "search", "search the panel; n N: next, previous"),
-    Key("s", "sort('')", "s", "sort", "sort by the next column; r: reverse"),
-    Key("t", "time", "t", "", "curves over steps, or over time"),
-)
-#: Keys that ask the daemon for a change; shown where that is allowed.
-STEERING = (
-    Key("p", "app.pause", "p", "pause", "pause or unpause the trial"),
-    Key("x", "app.stop_trial", "x", "stop trial", "stop the trial for good"),
-    Key("plus", "app.more_time", "+", "10 min", "ten minutes more"),
-    Key("c", "app.try_configuration", "c", "try", "try a configuration of your own"),
-    Key("S", "app.stop_search", "S", "stop search", "stop the search"),
-)
-
-
 class SearchScreen(Screen[None]):
     """One search: header, trials, panels, remarks and keys.
 
-    ``look(tab, trial)``: have fetched what a tab shows of a trial. ``steers``: whether the daemon may be asked for
-    changes. ``ctrl_c``: what Ctrl-C does, for the help.
+    ``look(tab, trial)``: asks for the content of a tab about a trial. ``steers``: whether the daemon may be asked for
+    changes. ``ctrl_c``: effect of Ctrl-C, for the help.
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (WIDE, "-wide")]  # noqa: RUF012
@@ -76,13 +41,13 @@ class SearchScreen(Screen[None]):
     SCOPED_CSS = False
     DEFAULT_CSS = """
     SearchScreen { layout: vertical; overflow: hidden; }
-    Lines { scrollbar-size: 1 1; scrollbar-gutter: stable; overflow-x: hidden; }
+    LinesView { scrollbar-size: 1 1; scrollbar-gutter: stable; overflow-x: hidden; }
     #top, #remarks, #keys, #tabs { height: 1; overflow: hidden; scrollbar-gutter: auto; }
     #remarks { height: 0; }
     #body { height: 1fr; layout: vertical; }
     #trials { height: 2fr; }
     #side { height: 1fr; min-height: 3; }
-    #panels, #panels Lines { height: 1fr; }
+    #panels, #panels LinesView { height: 1fr; }
     SearchScreen.-wide { padding: 0 1; }
     .-wide #body { layout: horizontal; }
     .-wide #trials { width: 59fr; height: 1fr; margin-right: 3; }
@@ -109,7 +74,7 @@ class SearchScreen(Screen[None]):
         super().__init__()
         self._look_at, self._steers, self._ctrl_c = look, steers, ctrl_c
         self.view: Standing | None = None
-        self.choice = Choice()
+        self.choice = TableChoice()
         self.open_tab = "search"
         self._tab_before = "search"
         self._heard_at = time.monotonic()
@@ -117,22 +82,22 @@ class SearchScreen(Screen[None]):
         self._remark, self._remark_until = "", 0.0
         self._needle = ""
         self._ids: list[int] = []
-        #: By tab: the trial it is about, and what its source found.
+        #: By tab: the trial, and its content.
         self._fetched: dict[str, tuple[int | None, Any]] = {}
 
     def compose(self) -> ComposeResult:
-        yield Lines(self._top, id="top", is_fitted=True)
+        yield LinesView(self._top, id="top", is_fitted=True)
         with Container(id="body"):
             yield Trials(self._table, id="trials", head=2)
             with Vertical(id="side"):
-                yield Lines(self._tabs, id="tabs", is_fitted=True)
+                yield LinesView(self._tabs, id="tabs", is_fitted=True)
                 with ContentSwitcher(id="panels", initial=self.open_tab):
                     for tab in (*TABS, "help"):
                         follows = tab in ("log", "decisions")
                         panel = partial(self._panel, tab)
-                        yield Lines(panel, id=tab, follows=follows, is_wide=tab == "log")
-        yield Lines(self._remarks, id="remarks", is_fitted=True)
-        yield Lines(self._keys, id="keys", is_fitted=True)
+                        yield LinesView(panel, id=tab, follows=follows, is_wide=tab == "log")
+        yield LinesView(self._remarks, id="remarks", is_fitted=True)
+        yield LinesView(self._keys, id="keys", is_fitted=True)
 
     def on_mount(self) -> None:
         self._trials.focus()
@@ -149,7 +114,7 @@ class SearchScreen(Screen[None]):
             self.repaint()
 
     def take(self, tab: str, trial: int | None, found: Any) -> None:
-        """Take what a tab shows of a trial."""
+        """Take the content of a tab about a trial."""
         self._fetched[tab] = (trial, found)
         if tab == self.open_tab:
             self.lines_of(tab).repaint()
@@ -161,7 +126,7 @@ class SearchScreen(Screen[None]):
             self.lines_of("remarks").repaint()
 
     def _tick(self) -> None:
-        """Draw what is new, at most once a second, and what time alone changes."""
+        """Draw news, at most once a second, and texts that time alone changes."""
         if self._remark and time.monotonic() > self._remark_until:
             self._remark, self._is_stale = "", True
         if self._is_stale:
@@ -178,23 +143,23 @@ class SearchScreen(Screen[None]):
     # ------------------------------------------------------------ the widgets
 
     @property
-    def _trials(self) -> Lines:
+    def _trials(self) -> LinesView:
         return self.lines_of("trials")
 
-    def lines_of(self, name: str) -> Lines:
+    def lines_of(self, name: str) -> LinesView:
         """Return the widget of this name."""
-        return self.query_one(f"#{name}", Lines)
+        return self.query_one(f"#{name}", LinesView)
 
     def repaint(self) -> None:
         """Show the last view in every widget that is seen."""
         self._is_stale = False
-        for widget in self.query(Lines):
+        for widget in self.query(LinesView):
             widget.repaint()
 
     def _top(self, width: int, _height: int) -> Sequence[Line]:
         if self.view is None:
             return [styled("waiting for the daemon ..", QUIET)]
-        return header.top(self.view, width, self.size.height, self._away_s)
+        return frame.top(self.view, width, self.size.height, self._away_s)
 
     def _table(self, width: int, _height: int) -> Sequence[Line]:
         if self.view is None:
@@ -207,19 +172,13 @@ class SearchScreen(Screen[None]):
         return [rule, titles, *lines]
 
     def _tabs(self, width: int, _height: int) -> Sequence[Line]:
-        line = Text()
-        letters = 9 if width >= sum(len(tab) + 2 for tab in TABS) else 4
-        for tab in TABS:
-            style = "bold reverse" if tab == self.open_tab else QUIET
-            line.append_text(clicking(styled(f" {tab[:letters]} ", style), f"open('{tab}')"))
-        return [line]
+        return [frame.tabs(self.open_tab, width)]
 
     def _panel(self, tab: str, width: int, height: int) -> Sequence[Line]:
         view, selected = self.view, self.choice.selected
         match tab:
             case "help":
-                keys = [(key.shown, key.meaning) for key in (*LOOKING, *STEERING)]
-                return panels.help_lines([*keys, ("Ctrl-C", self._ctrl_c)], width)
+                return frame.help_lines(self._ctrl_c, width)
             case "log":
                 return self._found("log") or ["nothing was printed yet"]
             case _ if view is None:
@@ -239,46 +198,24 @@ class SearchScreen(Screen[None]):
                 return panels.overview(view, width, height)
 
     def _found(self, tab: str) -> Any:
-        """Return what was fetched for this tab, if it is about the selected trial."""
+        """Return the content fetched for this tab, if about the selected trial."""
         trial, found = self._fetched.get(tab, (None, None))
         return found if trial == self.choice.selected else None
 
     def _remarks(self, width: int, _height: int) -> Sequence[Line]:
-        view = self.view
-        told = [(f"! {warning}", "bold yellow") for warning in view.warnings] if view else []
-        if view is not None and view.state == "interrupted":
-            told.append(
-                (
-                    "! no daemon runs this search; 'gpusched resume' goes on with the search",
-                    "bold yellow",
-                )
-            )
-        if self._remark:
-            told.append((f"» {self._remark}", "bold cyan"))
-        lines = [
-            styled(part, style)
-            for text, style in told
-            for part in textwrap.wrap(text, max(20, width), subsequent_indent="  ")
-        ]
-        return lines[-max(1, self.size.height // 6) :]
+        return frame.remarks(self.view, self._remark, width)[-max(1, self.size.height // 6) :]
 
     def _keys(self, width: int, _height: int) -> Sequence[Line]:
         hints = {"sort('')": f"sort: {self.choice.sort}"}
         if self.view is not None and self.view.is_over:
             hints["app.detach"] = "close"
         hints |= {"move(-1)": "scroll", "enter": ""} if self._is_inside else {"back": ""}
-        line = Text()
-        for key in (*LOOKING, *(STEERING if self._steers else ())):
-            hint = hints.get(key.action, key.hint)
-            if hint and line.cell_len + len(key.shown) + len(hint) + 4 <= width:
-                text = styled(key.shown, "bold cyan").append(f" {hint}", QUIET)
-                line.append("   " if line else "").append_text(clicking(text, key.action))
-        return [line]
+        return [frame.keys(hints, width, steers=self._steers)]
 
     # ------------------------------------------------------------ choosing
 
     def choose(self, **changes: Any) -> None:
-        """Change what the person has chosen."""
+        """Change the person's choice."""
         self.choice = dataclasses.replace(self.choice, **changes)
         self._trials.repaint()
         if (place := self.place) is not None:
@@ -286,7 +223,7 @@ class SearchScreen(Screen[None]):
         self._look()
 
     def _look(self) -> None:
-        """Have fetched what the open tab shows, and show what is known."""
+        """Ask for the content of the open tab, and show what is known."""
         wants = self.open_tab != "curves" or self._is_timed
         self._look_at(self.open_tab if wants else "", self.choice.selected)
         for name in ("tabs", self.open_tab, "keys"):
@@ -299,7 +236,7 @@ class SearchScreen(Screen[None]):
         return self._ids.index(selected) if selected in self._ids else None
 
     def action_move(self, by: int) -> None:
-        """Move the selection; the first move, and one from a trial that is gone, begins at the top of what is seen."""
+        """Move the selection; without one, or from a trial that is gone, begin at the top of the rows in sight."""
         if self._ids:
             place = self.place
             goal = self._trials.scroll_offset.y if place is None else place + by
@@ -393,7 +330,7 @@ class SearchScreen(Screen[None]):
         self.say(self.lines_of(self.open_tab).search(self._needle, back=back))
 
 
-class Trials(Lines):
+class Trials(LinesView):
     """The table of trials: the keys move a selection instead of the lines."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

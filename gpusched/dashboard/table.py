@@ -1,7 +1,7 @@
 """The table of trials: which are shown, in which order, and a line for each.
 
-What does not fit is left out column by column. With the least room only the trial, the glyph of its state, its step and
-its metric are left. Widths come from all trials of the view, not from those in sight: nothing jumps while one scrolls.
+Columns that do not fit are left out one by one, down to the trial, the glyph of its state, its step and its metric.
+Widths come from all trials of the view, in sight or not: columns stay in place while a person scrolls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAME_MOST, VALUE_MOST = 12, 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class TableChoice:
     """Choices of the person who watches. ``wanted``: words that a trial must match, states among them."""
 
     sort: str = "metric"
@@ -52,7 +52,7 @@ class Column:
     is_hparam: bool = False
 
 
-#: What the trials are sorted by; equals stay as they come by metric.
+#: Sort keys; equal trials stay in the order of the metric.
 _ORDERS: dict[str, Callable[[TrialRow], float]] = {
     "trial": lambda trial: trial.id,
     "state": lambda trial: STATES.index(trial.state) if trial.state in STATES else len(STATES),
@@ -62,8 +62,8 @@ _ORDERS: dict[str, Callable[[TrialRow], float]] = {
 SORTS = ("metric", *_ORDERS)
 
 
-def order(view: Standing, choice: Choice) -> list[TrialRow]:
-    """Choose and sort the trials for the table. Those without a metric come last in either direction."""
+def order(view: Standing, choice: TableChoice) -> list[TrialRow]:
+    """Choose and sort the trials for the table; trials without a metric come last in either direction."""
     sign = -1.0 if view.mode == "max" else 1.0
     by_metric: Callable[[TrialRow], float] = lambda trial: sign * (trial.metric or 0.0)  # noqa: E731
     found = sorted((t for t in view.trials if is_wanted(t, choice.wanted)), key=by_metric)
@@ -86,7 +86,7 @@ def is_wanted(trial: TrialRow, wanted: str) -> bool:
     return all(word in text for word in words if word not in states)
 
 
-def title(view: Standing, choice: Choice, shown: int) -> tuple[Text, Text]:
+def title(view: Standing, choice: TableChoice, shown: int) -> tuple[Text, Text]:
     """Return both ends of the rule above: the sort order and the filter, and how many trials are not in the table."""
     by = view.metric if choice.sort == "metric" else choice.sort
     text = styled("trials", "bold").append(f" by {by} {'▴' if choice.is_reversed else '▾'}", QUIET)
@@ -98,7 +98,7 @@ def title(view: Standing, choice: Choice, shown: int) -> tuple[Text, Text]:
     return text, styled(f"the {len(view.trials)} most relevant of {view.trials_total}", QUIET)
 
 
-def table(view: Standing, width: int, choice: Choice) -> tuple[Text, list[Text], list[int]]:
+def table(view: Standing, width: int, choice: TableChoice) -> tuple[Text, list[Text], list[int]]:
     """Return a line of titles, a line for each trial, and the numbers of these trials."""
     trials = order(view, choice)
     columns = _fit(_columns(view, view.trials), width)
@@ -111,7 +111,7 @@ def table(view: Standing, width: int, choice: Choice) -> tuple[Text, list[Text],
 
 
 def _row(
-    trial: TrialRow, columns: Sequence[Column], colour: str | None, choice: Choice, width: int
+    trial: TrialRow, columns: Sequence[Column], colour: str | None, choice: TableChoice, width: int
 ) -> Text:
     # Texts with styles, put together once: a search of many trials draws every row twice a second.
     parts = [("▪", colour) if trial.atoms and colour else (" ", "")]
@@ -131,7 +131,7 @@ def _row(
     return fit(line, width)
 
 
-def _titles(columns: Sequence[Column], choice: Choice) -> Text:
+def _titles(columns: Sequence[Column], choice: TableChoice) -> Text:
     line = Text(" ")
     for column in columns:
         name = _aligned(column.name if column.width > 1 else "", column)

@@ -1,8 +1,8 @@
 """The standing of an experiment, for people: ``build`` reads the core's state and makes a ``Standing``.
 
 Called once or twice a second in the daemon's loop, so it is cheap: at most ``LIMIT`` trials are described, each curve
-by at most ``CURVE_POINTS`` numbers; the rest is counted. It changes nothing. The dashboard draws views and nothing
-else, so a live experiment, a simulated one and the journal of a dead one look the same.
+by at most ``CURVE_POINTS`` numbers; the rest is counted. The dashboard draws views alone, so a live experiment, a
+simulated one and the journal of a dead one look the same.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Standing", "build", "from_json", "to_json"]
 
-#: Trials that are described; those beyond are only counted.
+#: Trials that are described; further ones are only counted.
 LIMIT = 200
 #: Of these at least so many of the last failures, so that an error can be looked at however many trials there are.
 FAILURES = 20
@@ -217,7 +217,7 @@ def _trial(state: State, trial: TrialRecord, now_s: float) -> TrialRow:
 
 
 def _number(value: float | str) -> float | str:
-    """Return a reported metric; what is not finite arrives as text and stays so."""
+    """Return a reported metric; a number that is not finite arrives as text and stays so."""
     if isinstance(value, str):
         return clean(value, 20)
     try:

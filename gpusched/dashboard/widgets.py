@@ -23,7 +23,7 @@ Line = Text | str
 Compose = Callable[[int, int], Sequence[Line]]
 
 
-class Lines(ScrollView, can_focus=True):
+class LinesView(ScrollView, can_focus=True):
     """Lines of text that scroll below the first ``head``. Only changed lines are painted again.
 
     ``is_fitted``: as high as there are lines. ``is_wide``: scroll sideways, too. ``follows``: stay at the end while
@@ -62,9 +62,9 @@ class Lines(ScrollView, can_focus=True):
         return self.scrollable_content_region.size
 
     def repaint(self) -> None:
-        """Show what there is to show now."""
+        """Compose the lines anew, and show the changed ones."""
         width, height = self.room
-        if self._is_fitted:  # which has no room while there are no lines
+        if self._is_fitted:  # no room of its own while it has no lines
             width = self.container_size.width
         if not width:
             return
@@ -138,7 +138,7 @@ class Lines(ScrollView, can_focus=True):
         self.scroll_relative(y=by, animate=False, immediate=True)
 
 
-class Question(ModalScreen[bool]):
+class YesOrNo(ModalScreen[bool]):
     """A question that is answered by yes or no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -43,7 +43,7 @@ State = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """``fail``: a search will not work as asked for; ``warn``: it will, but; ``advice``: what to do about it."""
+    """One look at the machine. ``fail``: a search will not work as asked for; ``warn``: it will, with a loss."""
 
     name: str
     state: State

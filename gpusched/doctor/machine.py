@@ -1,7 +1,7 @@
 """Checks of this machine for ``gpusched doctor``: obstacles to a search, now or later, and what to do about each.
 
-Every check looks and changes nothing; none imports torch. ``doctor_checks`` runs them all: those of the machine are
-here, those that ask the driver are in ``gpus.py``.
+Every check looks and changes nothing; none imports torch. ``doctor_checks`` runs all: checks of the machine are here,
+checks that ask the driver in ``gpus.py``.
 """
 
 from __future__ import annotations

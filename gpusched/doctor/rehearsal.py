@@ -1,7 +1,7 @@
 """The findings of a rehearsal: one trial that was paused, grown and shrunk, held against the same trial left alone.
 
-The ranks of both have written down what they did between two reports (``worker/onlooker.py``). ``judge`` says in plain
-words what a search would get wrong, each with the line to change. Pure: rows in, findings out.
+The ranks of both have written down what they did between two reports (``worker/onlooker.py``). ``judge`` words each
+mistake of a search with the line to change. Pure: rows in, findings out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class RehearsedLaunch:
     """One launch: by report, the rows of its ranks. ``error``: how it failed, if it did."""
 
     atoms: int
@@ -45,10 +45,10 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A trial's launches in order, and what gpusched told its ranks."""
+class RehearsedTrial:
+    """A trial's launches in order, and the remarks of gpusched to its ranks."""
 
-    launches: Sequence[Launch]
+    launches: Sequence[RehearsedLaunch]
     said: Sequence[str] = ()
 
     @property
@@ -56,8 +56,8 @@ class Run:
         return {rows[0]["step"]: rows for launch in self.launches for rows in launch.reports}
 
 
-def judge(moved: Run, alone: Run | None) -> Iterator[Finding]:
-    """Yield what a search would get wrong; ``alone`` is None where the script failed before it could be compared."""
+def judge(moved: RehearsedTrial, alone: RehearsedTrial | None) -> Iterator[Finding]:
+    """Yield the mistakes of a search; ``alone`` is None where the script failed before a comparison."""
     yield from _failures(moved)
     yield from _reports_without_training(moved)
     if alone is None or not moved.launches:
@@ -86,7 +86,7 @@ def judge(moved: Run, alone: Run | None) -> Iterator[Finding]:
             yield finding
 
 
-def _failures(moved: Run) -> Iterator[Finding]:
+def _failures(moved: RehearsedTrial) -> Iterator[Finding]:
     base = moved.launches[0].atoms if moved.launches else 1
     for place, launch in enumerate(moved.launches):
         if launch.error is None:
@@ -102,7 +102,7 @@ def _failures(moved: Run) -> Iterator[Finding]:
         yield Finding("fails", f"{when}: {launch.error}")
 
 
-def _reports_without_training(moved: Run) -> Iterator[Finding]:
+def _reports_without_training(moved: RehearsedTrial) -> Iterator[Finding]:
     trains = any(row["updates"] for rows in moved.by_step.values() for row in rows)
     for launch in moved.launches[1:]:
         for rows in launch.reports[:1]:
@@ -117,7 +117,7 @@ def _reports_without_training(moved: Run) -> Iterator[Finding]:
 
 
 def _after_a_pause(
-    launch: Launch, expected: Mapping[int, Sequence[Row]], repeats: bool, untrained: Any
+    launch: RehearsedLaunch, expected: Mapping[int, Sequence[Row]], repeats: bool, untrained: Any
 ) -> Iterator[Finding]:
     """Check that a launch at the same size trains on as if there had been no pause."""
     for rows in launch.reports:
@@ -203,8 +203,8 @@ def _samples_after_a_pause(rows: Sequence[Row], then: Sequence[Row]) -> Iterator
 
 
 def _at_another_size(
-    before: Launch,
-    launch: Launch,
+    before: RehearsedLaunch,
+    launch: RehearsedLaunch,
     expected: Mapping[int, Sequence[Row]],
     repeats: bool,
     untrained: Any,

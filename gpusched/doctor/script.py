@@ -1,6 +1,6 @@
-"""A training script looked at before it runs: what a search would get wrong and its text alone shows.
+"""A training script read before a search: mistakes that its text alone shows.
 
-Cheap enough for every ``run``; what only shows in training is the rehearsal's (``rehearsal.py``).
+Cheap enough for every ``run``; mistakes that only show in training are left to the rehearsal (``rehearsal.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TRAINERS = re.compile(r"gpusched\.(integrations\.)?(lightning|transformers|acce
 
 
 def remarks(script: Path, *, grows: bool, lr_power: float) -> Iterator[str]:
-    """Yield what is odd about a script, with its line; nothing for a script that cannot be read as Python.
+    """Yield oddities of a script, each with its line; nothing for a script that cannot be read as Python.
 
     Args:
         script: Its file; modules that it imports are not looked at.

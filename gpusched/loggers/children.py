@@ -32,7 +32,7 @@ class _Child:
 class Loggers:
     """The loggers of one search.
 
-    ``log_to``: names and options, as in the recipe; ``folder``: what paths among them are relative to.
+    ``log_to``: names and options, as in the recipe; ``folder``: the base of relative paths among them.
     """
 
     def __init__(

@@ -251,7 +251,7 @@ class Wandb(Logger):
         name = self.search.run_name(trial)
         identity = f"{zlib.crc32(str(self.search.folder).encode()):08x}-{trial}"
         is_offline = self._about["mode"] == "offline"
-        if is_offline:  # a run on the disk cannot be gone on with: it is written again
+        if is_offline:  # a run on the disk cannot be continued: the whole run is written again
             for before in (self._root / "wandb").glob(f"offline-run-*-{identity}"):
                 shutil.rmtree(before, ignore_errors=True)
         self._root.mkdir(parents=True, exist_ok=True)

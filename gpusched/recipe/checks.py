@@ -111,7 +111,7 @@ def check_preload(modules: Sequence[str], script: FilePath) -> Iterator[Finding]
         try:
             found = importlib.util.find_spec(top) is not None
         except (ImportError, ValueError):
-            found = True  # it is there, but odd; the warm server says more
+            found = True  # an odd package; the warm server says more
         beside = script.parent / top
         if not found and not beside.is_dir() and not beside.with_suffix(".py").is_file():
             why = f"module {show(top)} is not installed here; install it or leave it out"

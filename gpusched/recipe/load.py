@@ -54,8 +54,8 @@ def load_recipe(
     ``overrides`` are ``key.key=value`` with a YAML value; the named arguments are the options of ``gpusched run`` of
     that name. A policy named by option keeps those options of the recipe's policy that it knows too.
 
-    Raises RecipeError with all problems, each ``recipe.yaml:LINE: dotted.key: what is wrong; what to do``, and
-    InputError if the file does not exist or is not text.
+    Raises RecipeError with all problems, each ``recipe.yaml:LINE: dotted.key: problem; remedy``, and InputError if
+    the file does not exist or is not text.
     """
     path = FilePath(path)
     document = _read(path)
@@ -167,7 +167,7 @@ def _replace(document: Document, path: Path, place: SourcePlace) -> None:
 
 
 def _switch_policy(document: Document, name: str, place: SourcePlace) -> None:
-    """Switch to another policy; it keeps the options that it knows too, so that one recipe compares several."""
+    """Switch to another policy and keep the options that both have, so that one recipe compares several."""
     before = document.data.get("policy")
     options = before if isinstance(before, dict) else {}
     shared = {key: value for key, value in options.items() if key in option_names(name)}
@@ -202,7 +202,7 @@ def _unknown_keys(data: Mapping[str, Any]) -> list[Finding]:
         if path in known or path[0] in _NAMED:
             continue
         beside = [path_of[-1] for path_of in known if path_of[:-1] == path[:-1]]
-        if len(findings) > MAX_PROBLEMS:  # which are told by their number alone
+        if len(findings) > MAX_PROBLEMS:  # problems beyond are only counted
             findings.append((path, "unknown key"))
         elif len(path) == 1:
             name = str(path[0])
@@ -246,7 +246,7 @@ def _read_keys(good: Mapping[str, Any]) -> tuple[dict[str, Any], list[Finding]]:
 def _check_values(
     fields: Mapping[str, Any], good: Mapping[str, Any], file: FilePath
 ) -> tuple[Recipe, list[Finding]]:
-    """Return the recipe that the fields without problems make, and what is wrong with their values.
+    """Return the recipe of the fields without problems, and the problems of their values.
 
     The recipe is to be used only if there are no problems: needed fields that are wrong have stand-ins.
     """

@@ -20,9 +20,9 @@ from gpusched.space.space import Space
 from gpusched.text import did_you_mean, show
 
 Named = tuple[str, dict[str, Any], list[Finding]]
-"""A name, its complete options, and what is wrong with them."""
+"""A name, its complete options, and their problems."""
 
-#: What names of classes in other tools end in: TPESampler, ASHAScheduler, HyperbandPruner.
+#: Endings of names of classes in other tools: TPESampler, ASHAScheduler, HyperbandPruner.
 _ELSEWHERE = re.compile(r"(sampler|scheduler|pruner|optimizer)$")
 
 
@@ -58,7 +58,7 @@ def _loaded(what: str, name: str, load: Callable[[str], Any], known: Collection[
 
 
 def check_policy(raw: object, folder: Path | None = None) -> Named:
-    """Return name and complete options of the policy, and what is wrong with them.
+    """Return name and complete options of the policy, and their problems.
 
     ``folder``: where the file of a policy such as ``mine.py:MyPolicy`` is looked for (None: here).
     """
@@ -127,7 +127,7 @@ def option_names(policy: str) -> list[str]:
 
 
 def check_sampler(raw: object, folder: Path, space: Space | None, repeats: int) -> Named:
-    """Return the name and the complete options of the sampler, and what is wrong with them.
+    """Return the name and the complete options of the sampler, and their problems.
 
     ``folder``: where a file such as that of ``mine.py:MySampler`` is looked for. ``space``: None if it has problems.
     """
@@ -163,7 +163,7 @@ def _check_memory(
 
 
 def check_log_to(raw: object, folder: Path) -> tuple[dict[str, Any], list[Finding]]:
-    """Return each logger's options by its name, and what is wrong with them.
+    """Return each logger's options by its name, and their problems.
 
     ``raw``: a name, a map of names and options, or a list of such.
     """

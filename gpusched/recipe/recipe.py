@@ -1,4 +1,4 @@
-"""The recipe: the one list of its keys, and what a user asks for by them, checked and complete.
+"""The recipe: the one list of its keys, and a user's values for them, checked and complete.
 
 ``Recipe`` needs no YAML, so that the daemon, which reads ``resolved.json``, does not pay for it. The reader of recipe
 files (``load``) and the schema for editors (``schema``) go by this list, and ``docs/recipe.md`` is compared with it.
@@ -318,7 +318,7 @@ class Recipe:
 
     @classmethod
     def from_resolved(cls, resolved: Mapping[str, Any]) -> Self:
-        """Return the recipe that ``resolved`` describes, unchecked: it was checked before it was written.
+        """Return the recipe that ``resolved`` describes, unchecked: ``resolved`` was checked before it was written.
 
         Raises DamagedState if keys are missing or unknown, as in a folder written by another version.
         """
@@ -355,7 +355,7 @@ class Recipe:
         return write_yaml(self.resolved())
 
     def worker_settings(self) -> dict[str, Any]:
-        """Return ``worker.json``: what a worker needs to know of the recipe (docs/contracts.md)."""
+        """Return ``worker.json``: the part of the recipe that a worker needs (docs/contracts.md)."""
         names = ("metric", "mode", "seed", "batch", "lr_power", "lr_warmup_epochs", "lr_ramp")
         return {
             **{name: getattr(self, name) for name in names},

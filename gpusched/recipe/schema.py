@@ -64,7 +64,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _key(about: Key) -> dict[str, Any]:
-    """Return the schema of one key: what its reader takes, or its type."""
+    """Return the schema of one key: that of its reader, or of its type."""
     taken = values.SCHEMAS[about.reader] if about.reader else None
     found = taken or msgspec.json.schema(about.type_in_file)
     if about.may_be_null:

@@ -1,6 +1,6 @@
 """Values of a recipe that people write in several ways, each turned into the one way the program knows.
 
-Every reader takes a plain value as read from YAML, and raises ValueError: what is wrong and what to write instead.
+Every reader takes a plain value as read from YAML, and raises ValueError with the problem and a value that would do.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ RESERVED_ENV_PREFIXES = ("GPUSCHED_", "TORCHELASTIC_")
 
 Reader = Callable[[Any], Any]
 R = TypeVar("R", bound=Reader)
-#: By reader, the JSON schema of what it takes, for editors.
+#: By reader, the JSON schema of the values that the reader takes, for editors.
 SCHEMAS: dict[Reader, dict[str, Any]] = {}
 _TEXT_OR_NUMBER: dict[str, Any] = {"type": ["string", "number"]}
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
@@ -58,7 +58,7 @@ _MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 
 
 def _takes(schema: dict[str, Any]) -> Callable[[R], R]:
-    """Note the JSON schema of what a reader takes."""
+    """Note the JSON schema of the values that a reader takes."""
 
     def note(reader: R) -> R:
         SCHEMAS[reader] = schema

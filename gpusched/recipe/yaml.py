@@ -47,7 +47,7 @@ Finding = tuple[Path, str]
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """SourcePlace of a value: a file and its line, or (line 0) an option of the command line."""
+    """Place of a value: a file and its line, or (line 0) an option of the command line."""
 
     origin: str
     line: int = 0
@@ -81,7 +81,7 @@ class Document:
     #: Keys whose value could not be taken; a placeholder stands there.
     unusable: set[Path] = field(default_factory=set)
 
-    #: Keys that the command line set; they are the likelier culprits.
+    #: Keys that the command line set, which are likelier to be wrong than those of the file.
     overridden: list[Path] = field(default_factory=list)
 
     def place(self, path: Path) -> SourcePlace:
@@ -186,7 +186,7 @@ class _Event(NamedTuple):
     source: Any
 
     def require_plain(self) -> None:
-        """Refuse what is not needed in a recipe. Raises Unreadable."""
+        """Refuse aliases and tags, which no recipe needs. Raises Unreadable."""
         if self.kind == "Alias":
             raise Unreadable(self.line, "an alias (*name); write the value out")
         if self.source.tag is not None:

@@ -15,7 +15,7 @@ from gpusched.text import flat
 
 
 def ranked(told: Timeline, sign: float) -> list[TrialTimeline]:
-    """Sort the trials, the best first; those without a metric come last."""
+    """Sort the trials, the best first; trials without a metric come last."""
 
     def place(trial: TrialTimeline) -> tuple[bool, float]:
         best = trial.best(sign)

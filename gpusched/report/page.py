@@ -250,7 +250,7 @@ def _words(value: object) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search:
+class SearchData:
     """One search. ``view``: as ``status --json`` has it; ``recipe``: as resolved, with all defaults."""
 
     view: Mapping[str, Any]
@@ -267,7 +267,7 @@ class Search:
         return 1.0 if self.view["mode"] == "max" else -1.0
 
 
-def differences(searches: Sequence[Search]) -> dict[str, list[str]]:
+def differences(searches: Sequence[SearchData]) -> dict[str, list[str]]:
     """Return the keys of recipes that differ, with each search's value in words; a key that is not there is empty."""
     recipes = [dict(flat(search.recipe)) for search in searches]
     names = dict.fromkeys(name for recipe in recipes for name in recipe)
@@ -275,7 +275,7 @@ def differences(searches: Sequence[Search]) -> dict[str, list[str]]:
     return {name: values for name, values in found.items() if len(set(values)) > 1}
 
 
-def standing(search: Search) -> dict[str, Any]:
+def standing(search: SearchData) -> dict[str, Any]:
     """Return what a comparison says of one search, as JSON has it."""
     view, told = search.view, search.told
     best = view.get("best") or {}
@@ -293,7 +293,7 @@ def standing(search: Search) -> dict[str, Any]:
     }
 
 
-def comparison(searches: Sequence[Search]) -> str:
+def comparison(searches: Sequence[SearchData]) -> str:
     """Compose the page of several searches: the best of each over time, and what differs in their recipes."""
     names = [search.name for search in searches]
     rows = []

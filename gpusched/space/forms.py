@@ -1,7 +1,7 @@
 """The forms of a search space: how one hyperparameter is drawn from 128 random bits.
 
 Rules: a draw depends on the bits alone and is the same on every platform (integers, ``decimal`` and the four basic
-operations on floats; no libm); it never lies outside the bounds, quantisation included. Bounds are inclusive.
+operations on floats; no libm); a value never lies outside the bounds, quantisation included. Bounds are inclusive.
 """
 
 from __future__ import annotations

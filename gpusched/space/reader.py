@@ -13,7 +13,7 @@ from gpusched.text import did_you_mean, nearest, show
 
 Path = tuple[str, ...]
 Finding = tuple[Path, str]
-"""A key of the space, and what is wrong with it."""
+"""A key of the space, and its problem."""
 Whens = list[tuple[Path, Mapping[str, object]]]
 """The ``when:`` maps that a key stands under, each with where it is written."""
 
@@ -26,7 +26,7 @@ KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 @dataclass(slots=True)
 class Leaf:
-    """One hyperparameter. ``conditions``: it is there only if each named key has one of the values."""
+    """One hyperparameter, present only if each key in ``conditions`` has one of the values."""
 
     path: Path
     form: Form | None

@@ -190,7 +190,7 @@ def fill_in(
 def _completed(
     space: Space, seed: int, name: str, values: Mapping[str, object], may_be_outside: bool = False
 ) -> tuple[dict[str, object], list[Finding]]:
-    """Return a configuration with these values and the rest drawn, and what is wrong with the values."""
+    """Return a configuration with these values and the rest drawn, and the problems of the values."""
     found = list(_first_problems(values, space.leaves, may_be_outside))
     if found:
         return {}, found

@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 
 from gpusched.dashboard.app import Dashboard, Why
 from gpusched.dashboard.model import Standing
-from gpusched.dashboard.widgets import Lines
+from gpusched.dashboard.widgets import LinesView
 
 Steps = Callable[[Pilot[Why], Dashboard], Awaitable[None]]
 
@@ -36,7 +36,7 @@ def screen_of(app: Dashboard) -> str:
     """Return what the widgets show, each at its place."""
     width, height = app.size
     canvas = [[" "] * width for _ in range(height)]
-    for widget in app.main.query(Lines):
+    for widget in app.main.query(LinesView):
         seen = widget.region.intersection(app.main.region)
         if widget.display and widget.container_size:
             for row in range(seen.height):

@@ -13,10 +13,10 @@ from rich.cells import cell_len
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from gpusched.dashboard import panels
+from gpusched.dashboard import frame
 from gpusched.dashboard.app import Dashboard, Why
+from gpusched.dashboard.frame import TABS
 from gpusched.dashboard.model import DecisionRow, Standing
-from gpusched.dashboard.screen import TABS
 from gpusched.errors import InputError
 from tests.dashboard.driving import Steps, drive, screen_of
 from tests.dashboard.scene import recorded
@@ -141,8 +141,8 @@ def test_what_is_typed_is_seen(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("width", [38, 64, 78])
 def test_help_is_as_wide_as_its_panel(width: int) -> None:
-    keys = [("Ctrl-C", "stop in good order; again: terminate; a third time: kill")]
-    lines = panels.help_lines(keys, width)
+    meaning = "stop in good order; again: terminate; a third time: kill"
+    lines = frame.help_lines(meaning, width)
     assert [line.plain for line in lines if line.cell_len > width] == []
 
 

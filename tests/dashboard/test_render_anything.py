@@ -9,9 +9,9 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from gpusched.dashboard import devices as device_panel
-from gpusched.dashboard import header, marks, model, panels, table
+from gpusched.dashboard import frame, marks, model, panels, table
 from gpusched.dashboard.model import Standing
-from gpusched.dashboard.table import SORTS, Choice
+from gpusched.dashboard.table import SORTS, TableChoice
 
 words = (
     st.text(max_size=30)
@@ -73,18 +73,18 @@ views = made(
     decisions=several(made(model.DecisionRow), 6),
     speed=st.just({1: 1.0}),
 )
-choices = made(Choice, sort=st.sampled_from(SORTS), selected=st.none() | st.integers(0, 30))
+choices = made(TableChoice, sort=st.sampled_from(SORTS), selected=st.none() | st.integers(0, 30))
 
 
 # Shrinking a view takes minutes; the example as it was found says enough.
 @settings(max_examples=20, phases=set(Phase) - {Phase.shrink})
 @given(views, st.integers(30, 200), st.integers(5, 60), choices, st.lists(words, max_size=6))
 def test_any_view_fits_any_terminal(
-    view: Standing, width: int, height: int, choice: Choice, story: list[str]
+    view: Standing, width: int, height: int, choice: TableChoice, story: list[str]
 ) -> None:
     titles, rows, ids = table.table(view, width, choice)
     assert len(rows) == len(ids) <= len(view.trials)
-    top = header.top(view, width, height)
+    top = frame.top(view, width, height)
     assert len(top) <= max(11, height)
     panels.overview(view, width, height)
     panels.decisions(view, (), width)

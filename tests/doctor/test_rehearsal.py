@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpusched.doctor.rehearsal import Launch, Run, judge
+from gpusched.doctor.rehearsal import RehearsedLaunch, RehearsedTrial, judge
 
 Rows = list[dict[str, Any]]
 WAY = ((1, 1), (1, 1), (2, 2), (1, 1))
@@ -56,11 +56,13 @@ def moved() -> list[list[Rows]]:
 def judged(change: Callable[[list[list[Rows]]], None], shared: Any = ()) -> list[tuple[str, bool]]:
     rows = moved()
     change(rows)
-    launches = [Launch(atoms, reports) for (atoms, _), reports in zip(WAY, rows, strict=True)]
+    launches = [
+        RehearsedLaunch(atoms, reports) for (atoms, _), reports in zip(WAY, rows, strict=True)
+    ]
     left = [[row(step)] for step in range(1, 9)]
     left[0][0]["shared"] = shared
-    alone = Run([Launch(1, left)])
-    return [(found.kind, found.is_error) for found in judge(Run(launches), alone)]
+    alone = RehearsedTrial([RehearsedLaunch(1, left)])
+    return [(found.kind, found.is_error) for found in judge(RehearsedTrial(launches), alone)]
 
 
 def each(launch: int, **values: Any) -> Callable[[list[list[Rows]]], None]:
@@ -149,7 +151,7 @@ def test_a_file_that_both_write_is_named(is_read: bool) -> None:
     ],
 )
 def test_a_failure_says_when(place: int, says: str) -> None:
-    launches = [Launch(atoms, []) for atoms, _ in WAY[:place]]
-    launches.append(Launch(WAY[place][0], [], "no"))
-    (found,) = judge(Run(launches), None)
+    launches = [RehearsedLaunch(atoms, []) for atoms, _ in WAY[:place]]
+    launches.append(RehearsedLaunch(WAY[place][0], [], "no"))
+    (found,) = judge(RehearsedTrial(launches), None)
     assert (found.text, found.to_json()["error"]) == (says, True)

@@ -29,7 +29,7 @@ from gpusched.journal.timeline import (
 from gpusched.protocol import Report
 from gpusched.report import figures, measures, page
 from gpusched.report.measures import importance
-from gpusched.report.page import Search, differences
+from gpusched.report.page import SearchData, differences
 from gpusched.sim.folder import simulate_into
 from gpusched.sim.setup import Setup
 from tests.journal_samples import EVIL, story
@@ -247,7 +247,7 @@ def test_several_searches_side_by_side(
 
 def test_differences_of_recipes() -> None:
     recipes = [{"a": 1, "space": {"lr": "x"}}, {"a": 1, "space": {"lr": "y"}, "new": [2]}]
-    searches = [Search(view=VIEW, told=Timeline(), recipe=recipe) for recipe in recipes]
+    searches = [SearchData(view=VIEW, told=Timeline(), recipe=recipe) for recipe in recipes]
     assert differences(searches) == {"space.lr": ["x", "y"], "new": ["", "[2]"]}
 
 
