@@ -30,7 +30,10 @@ def test_help_prints_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["help", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert set(told) == set(cli.COMMANDS)
-    assert told["best"]["prints"][0]["$defs"]["BestModel"]["required"][:2] == ["experiment", "trial"]
+    assert told["best"]["prints"][0]["$defs"]["BestModel"]["required"][:2] == [
+        "experiment",
+        "trial",
+    ]
     assert all(about["help"] and about["prints"] for about in told.values())
 
 
