@@ -17,7 +17,7 @@ import pytest
 from conftest import Box, gpu, with_slices
 from fake_driver import GIB
 
-from gpusched.cli.machine import Device
+from gpusched.cli.machine import GpuRow
 from gpusched.devices.gpus import gpu_states
 from gpusched.doctor import gpus as doctor_gpus
 from gpusched.doctor import machine as doctor
@@ -266,7 +266,7 @@ def test_all_gpus_at_a_glance(make_box: MakeBox) -> None:
     assert (slice_.device, slice_.busy) == ("MIG-0c-GPU-2a00-beef", "")
     told = json.loads(json.dumps(ours.to_json()))
     assert told["memory_used_bytes"] == GIB + (4 << 20)
-    msgspec.convert({**told, "standing": None}, Device)  # as `gpusched gpus --json` declares it
+    msgspec.convert({**told, "standing": None}, GpuRow)  # as `gpusched gpus --json` declares it
     assert "runs/digits" in look(box)[0].leased_by, "looking takes no lease away"
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gpusched import cli
-from gpusched.cli.attach import Happened, Over, Started
+from gpusched.cli.attach import EventLine, Over, Started
 from gpusched.cli.steering import Ended, OfTrial
 from tests.e2e.sandbox import Sandbox
 
@@ -82,7 +82,7 @@ def test_every_command_prints_what_it_declares(printed: Printed) -> None:
         if strange or not lines:
             wrong[command] = strange
     assert not wrong
-    for command, kinds in {"run": (Started, Happened, Over), "stop": (OfTrial, Ended)}.items():
+    for command, kinds in {"run": (Started, EventLine, Over), "stop": (OfTrial, Ended)}.items():
         for kind in kinds:
             assert any(is_a(kind, text) for text in printed[command]), (command, kind)
 
