@@ -43,7 +43,7 @@ def installed(group: str) -> dict[str, metadata.EntryPoint]:
 def load(name: str, group: str, base: type[Any]) -> type[Any]:
     """Return the class that ``name`` means: in a file (with an absolute path), or an entry point of ``group``.
 
-    Raises KeyError where nothing is called so, and InputError where it cannot be loaded or is no ``base``.
+    Raises KeyError for an unknown name, and InputError for a class that cannot be loaded or is not a ``base``.
     """
     found = _from_file(name) if is_file(name) else _from_package(name, group)
     if not (isinstance(found, type) and issubclass(found, base)):

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 Hparams = Mapping[str, object]
-#: The n-th configuration of the sequence; None when there are no more.
+#: The n-th configuration of the sequence; None after the last.
 Draw = Callable[[int], Hparams | None]
 #: A sampler that draws from a few values may draw barred ones for ever: after so many in a row it has no more.
 _PASSED_OVER_MAX = 1000

@@ -155,7 +155,7 @@ class Forecasted(Event, kw_only=True):
 
 
 class Suggested(Event, kw_only=True):
-    """The answer to ``Suggest``: a configuration (None: there are no more), and the sampler that it is ``by``.
+    """The answer to ``Suggest``: a configuration (None: all have been suggested), and the sampler that it is ``by``.
 
     ``why``: the reason where another sampler than the recipe's has made it.
     """

@@ -147,7 +147,7 @@ class View:
 
     @property
     def wake_at(self) -> float | None:
-        """The time last asked for with ``WakeAt`` that has not come; None: there is none."""
+        """The time last asked for with ``WakeAt`` that has not come; None: none is awaited."""
         return self._state.timers.get("wake")
 
     @property

@@ -92,7 +92,7 @@ class Rules:
         return min(self.sizes) if self.sizes else 1
 
     def fit(self, atoms: int) -> int:
-        """Return the largest allowed size that is at most ``atoms``; the smallest size where there is none."""
+        """Return the largest allowed size that is at most ``atoms``; the smallest size if all are larger."""
         if self.max_atoms is not None:
             atoms = min(atoms, self.max_atoms)
         if self.sizes:

@@ -58,7 +58,7 @@ def load(experiment: str | os.PathLike[str] | None = None) -> Best:
             still be running.
 
     Raises:
-        InputError: There is no such experiment.
+        InputError: The experiment does not exist.
         NoTrialSucceeded: No trial has saved a model yet.
         DamagedState: The best model is not what was written.
     """

@@ -195,7 +195,7 @@ class Daemon:
         self.storage.require_room()
         if not any(device.usable for device in inventory):
             reasons = "; ".join(f"{device.label}: {device.why_not}" for device in inventory)
-            raise DeviceError(f"no device can be used now: {reasons or 'there is none'}")
+            raise DeviceError(f"no device can be used now: {reasons or 'none was found'}")
         islands = Counter(device.island for device in inventory)
         rules = self.experiment.state.rules
         widest = max(islands.values()) if rules.islands_apart else len(inventory)
@@ -224,7 +224,7 @@ class Daemon:
         if state.finished:
             event = resuming.reopened(self.assembled, self._wish, self._began)
             self._foreword = list(resuming.remarks(self.assembled, event))
-            # Before the event, or a daemon that dies now would leave the word of an end that is none.
+            # Before the event: a daemon that dies now must not leave word of an end that never came.
             self.paths.final_view.unlink(missing_ok=True)
             failpoints.reach("final.removed")
             self.driver.reopen(event)

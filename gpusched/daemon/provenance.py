@@ -103,7 +103,7 @@ def _code_of(script: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def _git(folder: Path, *words: str, fails: bool = False) -> bytes | None:
-    """Return what git prints; None where there is no git or no repository. ``fails``: status 1 is an answer."""
+    """Return git's output; None without git or a repository. ``fails``: status 1 is an answer."""
     try:
         done = subprocess.run(
             ["git", *words],

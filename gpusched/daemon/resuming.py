@@ -226,7 +226,7 @@ def _limits(assembled: Assembled, wish: Wish, now: float) -> dict[str, Any]:
 
 
 def _require_open_target(assembled: Assembled, target: float | None) -> None:
-    """Raise InputError for a target, the policy's own where there is no other, that a trial has reached already."""
+    """Raise InputError for a target that a trial has reached already, the policy's own if no other is given."""
     state, name = assembled.experiment.state, assembled.paths.root.name
     own = assembled.recipe.policy_options.get("target")
     target = own if target is None else target

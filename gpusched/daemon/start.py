@@ -161,7 +161,7 @@ def _take_back(process: subprocess.Popen[bytes], paths: ExperimentPaths) -> None
 
 
 def _require_script(script: str | Path) -> None:
-    """Raise InputError where there is no script: every trial that is to go on would fail, and be over."""
+    """Raise InputError where the script is missing: every trial that is to go on would fail, and be over."""
     if str(script).startswith("simulated:"):
         raise InputError(
             "a search that was simulated has no script: 'gpusched simulate' runs it again"

@@ -166,7 +166,7 @@ def gpus_here(world: World | None = None) -> bool:
     """Tell whether the driver shows a GPU we may use, for ``devices: auto``. Raises DeviceError if it does not answer.
 
     The driver itself is asked, and waited for: eight GPUs without persistence mode take long, and CPU slots instead of
-    GPUs are no answer to that.
+    GPUs do not help.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES", "?").strip() in ("", "-1", "NoDevFiles"):
         return False

@@ -119,7 +119,7 @@ def trouble(index: int, now: Vitals, first: Vitals | None) -> Trouble | None:
 def xid_trouble(
     xid: int, index: int, now: Vitals | None, first: Vitals | None, others: Collection[int] = ()
 ) -> Trouble | None:
-    """Judge an XID. ``now``: vitals read after it came, or None if there are none; ``others``: came with it."""
+    """Judge an XID. ``now``: vitals read after the XID came, None without any; ``others``: came with it."""
     if xid in IGNORED_XIDS:
         return None
     if xid == 48 and 94 in others:  # the double-bit error that was contained

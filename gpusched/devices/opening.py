@@ -129,7 +129,7 @@ class Opening:
         if not working:
             return "unknown", ""
         if witness is None:
-            return "unknown", "there is no script to try CUDA for"
+            return "unknown", "no script was named to try CUDA for"
         unit = working[0]
         if (usage := self._fresh(unit)) is None:
             return "unknown", "NVML did not answer"

@@ -2,7 +2,7 @@
 
 Whoever wants to know calls ``turn``: it takes the answer that has come, and asks the next question when that is due. So
 readings are as fresh as they are looked at, and a helper that hangs delays nobody: the readings stay what they were and
-grow old, and a caller that needs a newer one keeps seeing that there is none.
+grow old, and a caller that needs a newer one keeps seeing the old one.
 
 Every reading carries the time at which it was *begun*: a release is judged only by readings begun after its request.
 
@@ -179,7 +179,7 @@ class Watch:
         )
 
     def _running_helper(self, now: float) -> Helper | None:
-        """Return the helper, started if there is none and the last one is gone."""
+        """Return the helper, started anew once the last one is gone."""
         is_gone = self._killed is None or self._killed.is_gone()
         if self._helper is None and is_gone and now - self._started_at >= START_PACE_S:
             self._helper, self._killed = self._world.start(self._processes), None

@@ -61,7 +61,7 @@ class Driver:
     """Runs an experiment on an executor.
 
     ``helpers``: by the kind of command that each carries out (``Forecast``, ``Suggest``; without a helper such a
-    command is dropped). ``spare`` gives back reserved room for the journal on a full disk; False: there is none.
+    command is dropped). ``spare`` gives back reserved room for the journal on a full disk; False: all is given.
     ``fence`` raises Fenced where another daemon has taken over.
     """
 

@@ -123,7 +123,7 @@ class Setting:
     seq_of: Callable[[int], int] = lambda _trial: 0
     #: This machine's part of a trial whose ranks span several.
     span_of: Callable[[int], Span | None] = lambda _trial: None
-    #: Gives back reserved room on a full disk; False: there is none.
+    #: Gives back reserved room on a full disk; False: all is given.
     spare: Callable[[], bool] = lambda: False
     #: This machine's name in a cluster; empty: the daemon is on this machine.
     node: str = ""

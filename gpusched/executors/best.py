@@ -27,7 +27,7 @@ _AGAIN_S = 2.0
 def keep_best(
     paths: ExperimentPaths, trial: int, step: int, *, metric: str, value: float, atoms: int | None
 ) -> bool:
-    """Make ``best/`` the checkpoint of this step. False if there is none (nothing is changed then).
+    """Make ``best/`` the checkpoint of this step. False without that checkpoint (nothing is changed then).
 
     ``metric.json``: ``{"trial", "step", "metric", "value", "atoms"}`` and checksums of itself and of ``hparams.json``.
     Raises OSError, e.g. when the disk is full.

@@ -175,7 +175,7 @@ class Reserve:
             os.close(descriptor)
 
     def give(self) -> bool:
-        """Give one slice back to the file system; False if there is none left."""
+        """Give one slice back to the file system; False if none is left."""
         left = self.slices
         if left < 1:
             return False

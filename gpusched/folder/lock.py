@@ -102,7 +102,7 @@ _NOTE_BYTES = 80
 
 
 def read_note(path: Path | str) -> str:
-    """Return the line in a small file, which another process may be writing; empty where there is none."""
+    """Return the line in a small file, which another process may be writing; empty if missing."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
@@ -114,7 +114,7 @@ def read_note(path: Path | str) -> str:
 
 
 def _read_number(path: Path | str) -> int:
-    """Return the number in a file; 0: there is none."""
+    """Return the number in a file; 0 if missing."""
     found = read_note(path)
     return int(found) if found.isdecimal() else 0
 
@@ -184,7 +184,7 @@ class Fence:
 
 
 def read_fence(fence: Path) -> int:
-    """Return the newest incarnation of a trial that must write nothing any more; 0: there is none."""
+    """Return the newest incarnation of a trial that must write nothing any more; 0: all may write."""
     return _read_number(fence)
 
 

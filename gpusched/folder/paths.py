@@ -1,6 +1,6 @@
 """The folder of an experiment: every path in it, in one class.
 
-Folders are made 0700 and files of ours 0600: what a search tries is nobody else's business.
+Folders are made 0700 and files of ours 0600: other users see nothing of a search.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A line of ``reports.jsonl`` is the report's frame (``protocol``) with a checksum, appended in a single ``write``
 before the frame is sent, so that a report the daemon missed is never lost. ``seq`` counts up over the whole life of the
-trial. A line torn by a crash or a full disk is closed with a newline before the next one; it is no report, and neither
-is a damaged or foreign line.
+trial. A line torn by a crash or a full disk is closed with a newline before the next one. Torn, damaged and
+foreign lines do not count as reports.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def reports_after(path: Path, last_seq: int) -> list[Report]:
 
 
 def last_seq(path: Path) -> int:
-    """The number of the last report in the file; 0 if there is none."""
+    """The number of the last report in the file; 0 for an empty file."""
     return max((report.seq for report in _last_lines(path) if report is not None), default=0)
 
 

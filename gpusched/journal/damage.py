@@ -87,7 +87,7 @@ def replace_journal(path: Path, build: Callable[[Path], None]) -> None:
 
 
 def finish_salvage(path: Path) -> None:
-    """End a salvage that got as far as a complete new journal; nothing to do where there is none."""
+    """End a salvage that got as far as a complete new journal; do nothing without one."""
     salvaged = _beside(path, ".salvaged")
     if not salvaged.exists():
         return

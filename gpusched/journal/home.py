@@ -152,7 +152,7 @@ def require_journal(path: Path) -> None:
         salvage = f"'gpusched resume {name} --salvage' goes on here from the copy of {when}"
     if host == socket.gethostname():
         raise InputError(
-            f"{name}: its journal was in {home} and is gone; {salvage or 'there is no copy of it'}"
+            f"{name}: its journal was in {home} and is gone; {salvage or 'no copy of the journal was found'}"
         )
     raise InputError(
         f"{name}: its journal is on a disk of {host} ({home}): run this command there. "

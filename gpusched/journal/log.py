@@ -93,7 +93,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path) -> Journal:
-        """Open an existing journal. Raises DamagedState if the file is none, damaged, or newer."""
+        """Open an existing journal. Raises DamagedState if the file is another, damaged, or newer."""
         link, path = path, path.resolve()
         finish_salvage(path)
         require_journal(link)
@@ -167,7 +167,9 @@ class Journal:
             self._raise_format()
             connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", self._pending)
             if not self._pending:
-                connection.execute("UPDATE meta SET one = 1")  # nothing to write is nothing to sync
+                connection.execute(
+                    "UPDATE meta SET one = 1"
+                )  # an empty transaction would not be synced
             failpoints.reach("journal.inserted")
             connection.execute("COMMIT")
         except sqlite3.Error as error:

@@ -181,7 +181,7 @@ class Hermes(base.Policy):
         return trial.metric if view.rules.sign < 0 else self.options.metric_max - trial.metric
 
     def _challenger(self, view: View) -> float | None:
-        """Return C of the first trial in the queue for which no atom is free or coming; None if there is none."""
+        """Return C of the first trial in the queue for which no atom is free or coming; None if each has one."""
         smallest = view.rules.smallest
         if view.atoms_free >= smallest:
             return None

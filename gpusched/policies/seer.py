@@ -110,7 +110,7 @@ class Seer(base.Policy):
     # ------------------------------------------------------------ before it starts
 
     def plan_for(self, rules: Rules, atoms: int, time_left_s: float) -> tuple[Plan | None, str]:
-        """Make the plan for so many atoms, and word it: how it was cut, or why there is none."""
+        """Make the plan for so many atoms, and word it: how the plan was cut, or why none fits."""
         given = self.options.arguments(rules, atoms, time_left_s)
         wanted = seer_plan.make_plan(given)
         if wanted is None or given.p_min > (given.p_max or atoms):

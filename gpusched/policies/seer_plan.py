@@ -87,7 +87,7 @@ class Plan:
 
 
 def largest_R(deadline: float, budget: float, eta: float, p_min: int, t_min: float) -> float:
-    """Algorithm 2, line 2: the largest R that fits both the deadline and the budget; 0 if there is none above 1.
+    """Algorithm 2, line 2: the largest R that fits both the deadline and the budget; 0 if none above 1 does.
 
     With K = ceil(log_eta R) fixed, both conditions are linear in R; K grows while some R in (eta^(K-1), eta^K] fits.
     """

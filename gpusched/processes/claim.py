@@ -87,7 +87,7 @@ def add_ranks(path: Path, shim: Identity, ranks: Iterable[Identity]) -> None:
 
 
 def read_claim(path: Path) -> Claim | None:
-    """Read a claim; None if there is none (or nothing that could be one)."""
+    """Read a claim; None if missing or unreadable."""
     return read_record(path, _decode)
 
 
@@ -146,7 +146,7 @@ class Hunt:
 
 
 def _changed_at(path: Path) -> float | None:
-    """Return when a file was last changed, by the wall clock; None where there is none."""
+    """Return when a file was last changed, by the wall clock; None if missing."""
     try:
         return path.stat().st_ctime
     except OSError:

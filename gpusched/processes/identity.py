@@ -48,7 +48,7 @@ class Identity(NamedTuple):
 
 
 def read_file(path: str, limit_bytes: int = 1 << 20, *, whole: bool = False) -> bytes | None:
-    """Read a file of ``/proc``; None if there is none. One call reads any but ``maps``, which comes page by page."""
+    """Read a file of ``/proc``; None if missing. One call reads any but ``maps``, which comes page by page."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -26,12 +26,12 @@ _SUDDEN = tuple(
 
 
 def last_word(paths: TrialPaths, incarnation: int) -> Word | None:
-    """Read the committed last word; None if there is none."""
+    """Read the committed last word; None if missing."""
     return read_record(paths.last_word(incarnation), word_from)
 
 
 def read_exit(paths: TrialPaths, incarnation: int) -> Exit | None:
-    """Read ``exit.json``, which the shim wrote when nothing was left; None if there is none."""
+    """Read ``exit.json``, which the shim wrote when nothing was left; None if missing."""
     return read_record(paths.exit(incarnation), exit_from)
 
 
@@ -43,7 +43,7 @@ def signal_name(number: int) -> str:
 
 
 def tail_of(path: Path) -> str:
-    """Read the end of a log; empty if there is none."""
+    """Read the end of a log; empty if missing."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - _TEXT_LIMIT))
@@ -53,7 +53,7 @@ def tail_of(path: Path) -> str:
 
 
 def last_line(path: Path) -> str:
-    """Read the last line of a log that is not blank; empty if there is none."""
+    """Read the last line of a log that is not blank; empty if missing."""
     return next((line.strip() for line in reversed(tail_of(path).splitlines()) if line.strip()), "")
 
 

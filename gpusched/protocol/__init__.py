@@ -76,7 +76,7 @@ class Report(
     metrics: dict[str, Metric] = field(default_factory=dict)
 
     def metric(self, name: str) -> float | None:
-        """The metric of this name; None where it is not finite. Raises KeyError where there is none."""
+        """The metric of this name; None where the value is not finite. Raises KeyError for an unknown name."""
         value = self.metrics[name]
         return None if isinstance(value, str) else float(value)
 

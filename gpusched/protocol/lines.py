@@ -34,7 +34,7 @@ ANSWER_FRAME_BYTES = 16 << 20
 
 
 class BadFrame(ValueError):
-    """A line that is no frame of this protocol; the text says why."""
+    """A line that cannot be a frame of this protocol; the text says why."""
 
 
 Decode = Callable[[bytes], Any]
@@ -56,7 +56,7 @@ def decoder(kinds: Any) -> Decode:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 from_stranger = decoder(protocol.RankHello | protocol.ShimHello | protocol.ClientHello)
@@ -88,7 +88,7 @@ _encode = Encoder().encode
 
 
 def encode(record: Struct) -> bytes:
-    """The record as a line. What is no valid Unicode (a path, the output of a script) is escaped."""
+    """The record as a line; invalid Unicode (in a path, or in a script's output) is escaped."""
     try:
         return _encode(record) + b"\n"
     except UnicodeEncodeError:

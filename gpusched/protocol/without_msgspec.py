@@ -17,7 +17,7 @@ field = dataclasses.field
 
 
 class DecodeError(ValueError):
-    """A line that is none of the records asked for."""
+    """A line that does not hold one of the records asked for."""
 
 
 class Meta:

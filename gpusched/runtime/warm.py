@@ -252,7 +252,7 @@ class WarmServer:
             print(f"removed /dev/shm/{name}, which a killed trial left behind", flush=True)
 
     def _kill_strays(self) -> int:
-        """Kill children that are no live shims: a live shim keeps its tree, so their shim is dead. Return the count."""
+        """Kill children whose shim is dead, as a live shim keeps its tree. Return the count."""
         strays = [
             pid for pid in children(os.getpid()) if pid not in self._shims or pid in self._dead
         ]

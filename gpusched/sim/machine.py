@@ -49,7 +49,7 @@ class Run:
     """One incarnation: its processes.
 
     It trains a step, or ``waiting`` for an answer; it is ``hung``; or it is ``leaving``: how it ends is decided.
-    ``cut``: the end is not its own doing, so that a checkpoint half written is none.
+    ``cut``: the end is not the trial's own doing, so that a checkpoint half written does not count.
     """
 
     story: Story

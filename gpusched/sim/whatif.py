@@ -381,5 +381,5 @@ def _forked(work: Callable[[], Any], patience_s: float | None = None) -> Any:
 def _tell(writer: Connection, work: Callable[[], Any], leads: bool) -> None:
     if leads:
         os.setpgid(0, 0)
-    with contextlib.suppress(GpuschedError):  # said by nobody: there is nothing to suggest
+    with contextlib.suppress(GpuschedError):  # a search that cannot be asked has no suggestion
         writer.send_bytes(json.dumps(work()).encode())

@@ -93,7 +93,7 @@ class Channel:
         return True
 
     def report(self, report: Report) -> Go:
-        """Send a report and wait for the daemon's answer; ``continue`` where there is none."""
+        """Send a report and wait for the daemon's answer; ``continue`` without a daemon."""
         if self._ask(report):
             for frame in self._frames(REPLY_WAIT_S):
                 if isinstance(frame, Answer) and frame.seq == report.seq:

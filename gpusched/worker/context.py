@@ -27,7 +27,7 @@ Launcher = Literal["gpusched", "torchrun", "nobody"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Part of the recipe that a worker needs (``worker.json``). The defaults hold where there is no recipe."""
+    """Part of the recipe that a worker needs (``worker.json``). The defaults hold without a recipe."""
 
     metric: str | None = None
     mode: str = "max"
@@ -63,11 +63,11 @@ class Context:
     fence: Path | None = None
     #: The incarnation before this one still trains: the file that is there until this one counts.
     waits: Path | None = None
-    #: Where a plain run (``python``, ``torchrun``) saves, and goes on from: ``GPUSCHED_CHECKPOINTS``.
+    #: Folder in which a plain run (``python``, ``torchrun``) saves and from which it goes on: ``GPUSCHED_CHECKPOINTS``.
     checkpoints: Path | None = None
     #: Whether this is a rehearsal, for which every rank writes down what it does (``onlooker.py``).
     is_rehearsal: bool = False
-    #: This process is no rank: a rank has started it.
+    #: This process was started by a rank, and is not a rank itself.
     is_helper: bool = False
 
     def for_helper(self) -> Context:

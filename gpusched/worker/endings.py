@@ -39,7 +39,7 @@ def say(text: str) -> None:
 
 
 def trace_of(error: BaseException, script: str) -> str:
-    """The traceback from the first frame that is not ours; the error alone where there is none (it does not compile).
+    """The traceback from the first frame of the script; the error alone for a script that does not compile.
 
     Where a call of gpusched's was refused, that call is the last frame (all of them with ``GPUSCHED_DEBUG`` set).
     """
@@ -67,7 +67,7 @@ def headline(error: BaseException, script: str) -> str:
     the user's own, which is where people look.
     """
     if isinstance(error, FileNotFoundError) and error.filename == script:
-        return f"FileNotFoundError: there is no script {script}"
+        return f"FileNotFoundError: no such script: {script}"
     text = "".join(traceback.format_exception_only(error)).strip()
     where = _refused_at(error.__traceback__) or _last_own_line(error.__traceback__, script)
     if not where or where in text or isinstance(error, SyntaxError):
@@ -88,7 +88,7 @@ def _refused_at(trace: TracebackType | None) -> str | None:
 
 
 def _last_own_line(trace: TracebackType | None, script: str) -> str | None:
-    """The last line in the traceback of a file in the script's folder, or below it, that is no installed package."""
+    """The last line in the traceback of a file in the script's folder, or below it, installed packages left out."""
     folder = f"{Path(script).parent}/"
     where = None
     while trace is not None:

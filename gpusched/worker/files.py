@@ -4,7 +4,7 @@ Trials share a working directory (unless the recipe says ``cwd: private``), so a
 another trial's. And the ranks of a prestart look for a "last checkpoint" of the script's own while the incarnation
 before may still write it. ``Files`` knows what rank 0 has opened for writing, from Python's audit events and from
 ``torch.save``; writers in C++ or Rust that open a path by themselves (HDF5, safetensors) escape. A path is claimed by
-the first trial that writes it, in the experiment's folder; appending is no claim, as logs may be shared.
+the first trial that writes it, in the experiment's folder; appending claims nothing, as logs may be shared.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class Files:
         return None
 
     def _place(self, path: Any) -> str:
-        """Return the absolute path; nothing for what is no business of ours."""
+        """Return the absolute path; nothing for a file that is not watched."""
         if os.getpid() != self._pid or not isinstance(path, str | bytes | os.PathLike):
             return ""
         place = os.path.abspath(os.fsdecode(path))  # noqa: PTH100 - links are kept

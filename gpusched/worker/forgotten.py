@@ -223,7 +223,7 @@ def _parameters(value: Any) -> list[Any]:
 
 
 def _outer(models: Sequence[Any]) -> list[Any]:
-    """Return the models that are no part of another one among them."""
+    """Return the models that are not part of another one among them."""
     inner = {id(part) for each in models for part in each.modules() if part is not each}
     return [each for each in models if id(each) not in inner]
 

@@ -5,8 +5,8 @@ single ranks beside it. The daemon tells the ranks of the next incarnation which
 ``/proc`` and keep it open until they have reported. Nothing is copied but into the place where it is needed, nothing
 is hashed (it never left memory), and nothing is left behind by a kill.
 
-A hand-over is no checkpoint to rely on: the incarnation that leaves commits the same bytes to disk before it goes, and
-steps trained from them in the meantime count only once that has happened.
+A hand-over does not replace a checkpoint: the incarnation that leaves commits the same bytes to disk before it goes,
+and steps trained from them in the meantime count only once that has happened.
 
 A snapshot is taken while training stands still, so that writing it to disk need not be. The kernel copies into it
 (``pwrite``), which takes no page faults; fresh memory that is touched page by page costs ten times what the copying
@@ -74,7 +74,7 @@ class Snapshot:
         """Serialise ``state``; the bytes are good until the next call.
 
         Raises:
-            MemoryError: There is no room for a copy.
+            MemoryError: Memory does not suffice for a copy.
         """
         import torch
         from torch.utils.serialization import config
@@ -124,7 +124,7 @@ class Outbox:
         self._file = -1
 
     def pack(self, step: int, state: int, iteration: int, parts: Sequence[bytes]) -> Handed | None:
-        """Make it ready to be opened; ``state``: the snapshot's descriptor. None where there is no room."""
+        """Make it ready to be opened; ``state``: the snapshot's descriptor. None without room."""
         header = json.dumps({"iteration": iteration, "sizes": [len(part) for part in parts]})
         data = b"".join((header.encode(), b"\n", *parts))
         try:

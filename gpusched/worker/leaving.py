@@ -53,7 +53,7 @@ class Leaving:
         self.in_charge = False
         #: The script writes checkpoints itself (``checkpoint_dir``): none is made without its files.
         self.writes_files = False
-        #: Something of the script is in its checkpoints, or it has said that there is nothing to save.
+        #: Something of the script is in its checkpoints, or the script has said that it has nothing to save.
         self.has_state = False
         #: The last step whose files are committed, or on their way there; and one that the disk refused.
         self._files_step = self._refused_step = -1
@@ -181,7 +181,7 @@ class Leaving:
             self._reporter.settle()
 
     def _warn_once(self) -> None:
-        """Say, before the first checkpoint with nothing in it, that there is nothing to go on from."""
+        """Say, before the first empty checkpoint, that a later launch has nothing to go on from."""
         if not self.has_state and self._group.rank == 0:
             say(self._training.usage.stateless(self._training.step, resumed=False))
         self.has_state = True

@@ -40,7 +40,7 @@ class Reporter:
         self._kept: list[Report] = []
 
     def report(self, report: Report) -> Go:
-        """Write and send a report; return the daemon's answer, ``continue`` where there is none.
+        """Write and send a report; return the daemon's answer, ``continue`` without a daemon.
 
         Raises:
             ValueError: The report is too large.
@@ -78,7 +78,7 @@ def clean_metrics(metrics: Mapping[str, object], wanted: str | None) -> dict[str
     """Return the metrics as plain numbers; tensors and numpy scalars of one element are taken.
 
     Raises:
-        TypeError: A metric is no number.
+        TypeError: A metric is not a number.
         ValueError: The metric that the recipe searches by is missing.
     """
     if wanted is not None and wanted not in metrics:

@@ -27,7 +27,7 @@ _trial: Trial | None = None
 
 
 OWNER_VARIABLE = "GPUSCHED_RANK_PROCESS"
-"""Set by the process that is a rank, for the processes that it starts: they are none."""
+"""Set by the process that is a rank, to tell the processes that it starts that they are not."""
 
 
 def start(defaults: Mapping[str, object] | None = None, *, in_charge: bool = False) -> Trial:

@@ -160,7 +160,7 @@ class Trial(TrialSetup):
             metrics: Numbers of rank 0, which count: floats, ints, tensors or numpy scalars of one element.
 
         Raises:
-            TypeError: A metric is no number or has no name.
+            TypeError: A metric is not a number or has no name.
             ValueError: The recipe's metric is missing, the report is too large, or ``step`` does not go up.
             RuntimeError: The script would train a wrong model (``usage.py``); the message has the line to change.
             SystemExit: The scheduler has this trial leave here (never with ``in_charge``).

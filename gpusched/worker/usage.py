@@ -234,7 +234,7 @@ def _samples(torch: Any, tracked: Iterable[Any]) -> Any:
 
 
 def _optimizer_at_work() -> Any:
-    """Return an optimizer that has been stepped, in a script that made it without gpusched; None if there is none."""
+    """Return an optimizer that has been stepped, in a script that made it without gpusched; None if not found."""
     return next(filter(_was_stepped, live("torch.optim", "Optimizer")), None)
 
 

@@ -123,7 +123,7 @@ def test_without_a_copy_nothing_can_be_salvaged(
     moved_in(link)
     Journal.create(link, META).close()
     shutil.rmtree(disk)
-    with pytest.raises(InputError, match="is gone; there is no copy of it"):
+    with pytest.raises(InputError, match="is gone; no copy of the journal was found"):
         Home(link, is_wanted=True).take_over()
     monkeypatch.setattr(socket, "gethostname", lambda: "second")
     with pytest.raises(InputError, match="If that disk is lost, so is the search"):

@@ -143,7 +143,7 @@ def test_a_chain_of_exceptions_is_kept(stage: Stage) -> None:
         ("def f(:\n    pass\n", ("train.py", "line 1", "def f(:", "SyntaxError")),
         (b"x = '\xff'\n", ("SyntaxError", "utf-8")),
         (b"x = 1\0\n", ("null bytes",)),
-        (None, ("FileNotFoundError: there is no script", "train.py")),
+        (None, ("FileNotFoundError: no such script", "train.py")),
         (
             "import beside_that_is_not_there\n",
             ("ModuleNotFoundError: train.py:1: No module named", "beside"),

@@ -34,7 +34,7 @@ kills all that it started, trials too. Some trainers would take their ranks for 
 
 
 class SshBootstrap:
-    """Hosts by ssh. Raises InputError for a list that is none, DeviceError without ssh."""
+    """Hosts by ssh. Raises InputError for a list that cannot be read, DeviceError without ssh."""
 
     def __init__(self, hosts: str, shared: Path) -> None:
         self._logs = shared / "cluster"
@@ -84,8 +84,8 @@ class SlurmBootstrap(LocalBootstrap):
         job = job or os.environ.get("SLURM_JOB_ID", "")
         if not job.isdecimal():
             raise InputError(
-                "cluster: slurm: this is no allocation of Slurm; run gpusched within salloc or sbatch, or name a "
-                "running job as in slurm:1234"
+                "cluster: slurm: this shell has no allocation of Slurm; run gpusched within salloc or sbatch, or name "
+                "a running job as in slurm:1234"
             )
         nodes_of = ("squeue", "--noheader", "--states=R", "--format=%A %N", f"--jobs={job}")
         told = dict(
@@ -106,7 +106,7 @@ class SlurmBootstrap(LocalBootstrap):
 
 
 def _begin(*words: str) -> subprocess.Popen[str]:
-    """Start a program. Raises DeviceError where there is none of this name."""
+    """Start a program. Raises DeviceError if the program is not installed."""
     try:
         return subprocess.Popen(
             words,

@@ -253,7 +253,7 @@ class Bridge:
         ]
 
     def _remove(self, group: str) -> None:
-        with contextlib.suppress(ValueError):  # there is none of this name
+        with contextlib.suppress(ValueError):  # no actor of this name
             ray.util.remove_placement_group(ray.util.get_placement_group(group))
 
     def start(self, name: str, argv: list[str], env: dict[str, str]) -> None:
@@ -334,7 +334,7 @@ def connect(address: str, experiment: str) -> bool:
         if not has_asked and has_token():
             raise Guarded
         raise Refused(
-            f"the Ray cluster at {address} wants its token, and here is none, or another: "
+            f"the Ray cluster at {address} wants its token, and this machine has none, or another: "
             f"copy it to ~/.ray/auth_token, or set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         )
     try:

@@ -149,8 +149,8 @@ class Server:
             self._peer.close()
 
     def close(self, *, idle: bool = False) -> None:
-        """Let go. The server lives on until its last shim is gone; ``idle`` says there is none, so it ends at once,
-        whatever it is importing.
+        """Let go. The server lives on until its last shim is gone; ``idle`` says that no shim is left, so the
+        server ends at once, even while importing.
         """
         if self._peer is not None:
             self._peer.on_end = None

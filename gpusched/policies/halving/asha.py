@@ -1,7 +1,7 @@
 """``asha``: asynchronous successive halving, by promotion (ASHA paper, Algorithm 1; HyperSched, Algorithms 1 and 2).
 
 A trial runs to the next rung and pauses there. Free atoms promote the furthest trained trial that is among the best
-floor(n/eta) of its rung; if there is none they draw a new configuration. Brackets: bracket s has its first rung at
+floor(n/eta) of its rung; without such a trial they draw a new configuration. Brackets: bracket s has its first rung at
 ``r * eta**s`` (ASHA paper: "a minimum resource of r*eta^s will be allocated to each configuration"); with several
 brackets new configurations go to them in proportion to the steps each spends on a first rung, as in Hyperband.
 ASHA knows no deadline. ``R`` may be left out: there is then no last rung.
