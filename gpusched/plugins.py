@@ -48,6 +48,9 @@ def load(name: str, group: str, base: type[Any]) -> type[Any]:
     found = _from_file(name) if is_file(name) else _from_package(name, group)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise InputError(f"{name} is not a subclass of {base.__module__}.{base.__name__}")
+    if inspect.isabstract(found):
+        missing = " and ".join(sorted(getattr(found, "__abstractmethods__", ())))
+        raise InputError(f"{name} does not define {missing}, which {base.__name__} asks for")
     return found
 
 
@@ -113,26 +116,42 @@ def option_problems(kind: type[Any], options: Mapping[str, Any]) -> Iterator[tup
             yield name, "is needed"
 
 
-def guard(made: Any, name: str, hooks: Iterable[str]) -> None:
-    """Have methods of a user's object raise InputError, with the line that failed."""
-    path = getattr(sys.modules.get(type(made).__module__), "__file__", None) or ""
+class BadAnswer(ValueError):
+    """Raised for an answer that a hook must not give; the message follows the hook's name."""
+
+
+def guard(
+    made: Any, name: str, hooks: Iterable[str], check: Callable[..., Any] | None = None
+) -> None:
+    """Have methods of a user's object raise InputError, with the line that failed.
+
+    ``check``: given a method's answer and arguments, return the answer to use. Raises BadAnswer.
+    """
 
     def guarded(hook: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
             try:
-                return method(*arguments)
+                answer = method(*arguments)
+                return answer if check is None else check(answer, *arguments)
             except Exception as error:
-                line = _line(error, path)
-                where = f"{path}:{line}" if line else name
-                raise InputError(
-                    f"{where}: {hook} failed: {type(error).__name__}: {error}\nMend it, then try again; "
-                    "an experiment that was running is resumed where it stood"
-                ) from error
+                raise failure(type(made), name, hook, error) from error
 
         return call
 
     for hook in hooks:
         setattr(made, hook, guarded(hook, getattr(made, hook)))
+
+
+def failure(kind: type[Any], name: str, hook: str, error: Exception) -> InputError:
+    """Word that a method of a user's class failed, with the line, or that its answer cannot be used."""
+    path = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    line = _line(error, path)
+    where = f"{path}:{line}" if line else name
+    what = f"failed: {type(error).__name__}:" if not isinstance(error, BadAnswer) else "returned"
+    return InputError(
+        f"{where}: {hook} {what} {error}\nMend it, then try again; "
+        "an experiment that was running is resumed where it stood"
+    )
 
 
 def _line(error: Exception, path: str) -> int | None:

@@ -310,6 +310,9 @@ def _no_winner(view: Standing) -> Iterator[str]:
         yield f"'gpusched logs {first.id}' shows what the trial printed. Mend the script or the recipe and run again."
     elif view.state == "interrupted":
         yield INTERRUPTED
+    elif not view.trials_total and any(device.state == "free" for device in view.devices):
+        yield f"The policy {view.policy} started no trial, and atoms were free: on_capacity of a policy of your own"
+        yield "answers with a Start of no more than view.atoms_free, where view.can_draw."
     elif not view.trials_total:
         yield "No trial was started; 'gpusched gpus' shows the devices and who holds them."
     elif view.folder and not any(_has_begun(Path(view.folder), trial.id) for trial in view.trials):

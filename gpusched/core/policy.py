@@ -197,7 +197,7 @@ class Policy(ABC):
 
     def __init_subclass__(cls, **more: Any) -> None:
         super().__init_subclass__(**more)
-        if not cls.name:
+        if "name" not in vars(cls):
             cls.name = cls.__name__.lower()
 
     def __init__(self, options: Any) -> None:

@@ -10,7 +10,9 @@ what several share, ``halving/`` is the family of successive halving, ``curves/`
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import is_dataclass
+from numbers import Integral
 from typing import Any
 
 from gpusched import plugins
@@ -27,6 +29,8 @@ from gpusched.core.decisions import (
     WakeAt,
 )
 from gpusched.core.policy import BadOption, Options, Policy, TrialView, View
+from gpusched.errors import InputError
+from gpusched.text import no_trial
 
 __all__ = [
     "AskForecast",
@@ -46,12 +50,12 @@ __all__ = [
     "WakeAt",
 ]
 
-#: Methods of a policy that gpusched calls during a search.
-HOOKS = (
-    *("on_report", "on_capacity", "on_start", "on_exit", "on_wake", "on_forecast"),
+#: Methods of a policy that gpusched calls during a search: those that answer with decisions, and the others.
+DECIDING = (
+    *("on_report", "on_capacity", "on_exit", "on_wake", "on_forecast"),
     *("on_reopen", "on_tried"),
-    *("notes", "explain", "rungs"),
 )
+TELLING = ("on_start", "notes", "explain", "rungs")
 #: Entry points of this group are policies of installed packages.
 GROUP = "gpusched.policies"
 
@@ -103,13 +107,50 @@ def policy_type(name: str) -> type[Policy]:
 
 def options_type(name: str) -> type[Any]:
     """Return the frozen dataclass of a policy's options. Raises as ``policy_type`` does."""
-    return policy_type(name).options_type
+    kind = policy_type(name).options_type
+    if not is_dataclass(kind):
+        raise InputError(
+            f"options_type of {name} is not a dataclass; derive it from gpusched.policies.Options, with "
+            "@dataclass(frozen=True, kw_only=True)"
+        )
+    return kind
 
 
 def make(name: str, options: Mapping[str, object]) -> Policy:
-    """Make a policy with options that have been validated."""
-    kind = policy_type(name)
-    made = kind(kind.options_type(**options))
-    if name not in REGISTRY:
-        plugins.guard(made, name, HOOKS)
+    """Make a policy with options that have been validated. Raises InputError where a user's class cannot be made."""
+    kind, given = policy_type(name), options_type(name)(**options)
+    if name in REGISTRY:
+        return kind(given)
+    try:
+        made = kind(given)
+    except Exception as error:
+        raise plugins.failure(kind, name, "__init__(options)", error) from error
+    if not hasattr(made, "options"):
+        made.options = given  # its __init__ calls no other
+    plugins.guard(made, name, DECIDING, _checked)
+    plugins.guard(made, name, TELLING)
     return made
+
+
+def _checked(answer: Any, view: View, *_: Any) -> list[Decision]:
+    """Return the decisions of a user's policy. Raises BadAnswer for what is none, or can never be carried out."""
+    if isinstance(answer, str) or not isinstance(answer, Iterable):
+        raise plugins.BadAnswer(
+            f"{answer!r}, not a list of decisions, such as [Start(1, 'why')]; [] changes nothing"
+        )
+    decisions = list(answer)
+    for decision in decisions:
+        if not isinstance(decision, Decision):
+            raise plugins.BadAnswer(f"{decision!r}, which is no decision, as Start(1, 'why') is")
+        atoms, trial = getattr(decision, "atoms", 1), getattr(decision, "trial", None)
+        if not isinstance(atoms, Integral) or atoms < 1:
+            raise plugins.BadAnswer(f"{decision!r}: atoms must be a whole number, 1 or more")
+        if trial is not None and trial not in view.trials:
+            numbered = isinstance(trial, Integral)
+            why = (
+                no_trial(int(trial), len(view.trials))
+                if numbered
+                else "name a trial by its trial.id"
+            )
+            raise plugins.BadAnswer(f"{decision!r}: {why}")
+    return decisions

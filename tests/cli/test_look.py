@@ -9,7 +9,7 @@ import pytest
 
 from gpusched.cli.look import lines, summary
 from gpusched.core.events import UserAsked
-from gpusched.dashboard.model import AtomCounts, Standing, TrialRow
+from gpusched.dashboard.model import AtomCounts, DeviceRow, Standing, TrialRow
 from tests.dashboard.scene import Scene, recorded
 
 
@@ -60,6 +60,9 @@ def test_why_there_is_no_model(trials: tuple[TrialRow, ...], told: str) -> None:
         experiment="x", state="finished", metric="accuracy", trials=trials, trial_counts=counts
     )
     assert told in summary(view)
+    if not trials:
+        free = replace(view, policy="mine", devices=(DeviceRow(id="cpu:0", state="free"),))
+        assert "The policy mine started no trial, and atoms were free" in summary(free)
 
 
 def test_interrupted_says_how_to_go_on() -> None:

@@ -68,6 +68,10 @@ def test_the_command_lines_path_is_relative_to_here(
         ("{name: mine.py:Median, pace: 2}", "pace: unknown option of "),
         ("mine.py:Mean", "mine.py has no class Mean; it has MedianOptions, Median"),
         ("mine.py:MedianOptions", "is not a subclass of gpusched.core.policy.Policy"),
+        (
+            "half.py:Half",
+            "half.py:Half does not define on_capacity and on_report, which Policy asks for",
+        ),
         ("theirs.py:Median", "theirs.py: no such file"),
         ("broken.py:Median", "broken.py:2: cannot be imported: ZeroDivisionError"),
         ("typo.py:Median", "typo.py:1: cannot be imported: SyntaxError"),
@@ -79,6 +83,8 @@ def test_what_is_wrong_is_said_with_the_recipes_line(
 ) -> None:
     (folder / "broken.py").write_text("import math\n1 / 0\n")
     (folder / "typo.py").write_text("class Median(:\n")
+    half = "from gpusched.policies import Policy\nclass Half(Policy):\n    on_reports = print\n"
+    (folder / "half.py").write_text(half)
     with pytest.raises(RecipeError) as caught:
         load(folder, policy)
     (line,) = caught.value.problems
@@ -119,6 +125,47 @@ def test_it_is_simulated(folder: Path, capsys, monkeypatch: pytest.MonkeyPatch) 
     assert median["trials"] > fifo["trials"], "poor trials made room"
     assert main(["status", "sims/sim-Median-n8-t20-s0", "--json"]) == 0, "replayed from its journal"
     assert '"policy": "median"' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("def on_capacity(self, view): return None", "Mine: on_capacity returned None, not a list of decisions"),
+        ("def on_capacity(self, view): return Start(1)", "returned Start(atoms=1, reason='', tag=None), not a list"),
+        ("def on_capacity(self, view): return ['go']", "returned 'go', which is no decision, as Start(1, 'why') is"),
+        ("def on_capacity(self, view): return [Start(0)]", "atoms must be a whole number, 1 or more"),
+        ("def on_capacity(self, view): return [Start('1')]", "atoms must be a whole number, 1 or more"),
+        ("def on_capacity(self, view): yield 1 / 0", "mine.py:4: on_capacity failed: ZeroDivisionError"),
+        ("def on_capacity(self): return []", "on_capacity failed: TypeError: Mine.on_capacity() takes 1 positional"),
+        ("def on_report(self, view, trial): return [Stop(77)]", "trial 77 does not exist; so far: trials 0 to 3"),
+        ("def on_report(self, view, trial): return [Stop(trial)]", "name a trial by its trial.id"),
+        ("def __init__(self): pass", "Mine: __init__(options) failed: TypeError: Mine.__init__() takes 1 positional"),
+        ("def __init__(self, options): 1 / 0", "mine.py:4: __init__(options) failed: ZeroDivisionError"),
+        ("options_type = dict", "options_type of {name} is not a dataclass; derive it from gpusched.policies.Options"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_said_with_what_to_do(tmp_path: Path, body: str, message: str) -> None:
+    head = "from gpusched.policies import Policy, Start, Stop\n\nclass Mine(Policy):\n"
+    report = "    def on_report(self, view, trial): return []\n"
+    capacity = "    def on_capacity(self, view): return [Start()] if view.can_draw else []\n"
+    methods = [m for m in (report, capacity) if m.split("(")[0].split()[1] not in body]
+    (tmp_path / "mine.py").write_text(head + f"    {body}\n" + "".join(methods))
+    name = f"{tmp_path}/mine.py:Mine"
+    with pytest.raises(InputError) as caught:
+        Hand(name, atoms=4).report(0, 0.5)
+    assert message.format(name=name) in str(caught.value)
+
+
+def test_a_policy_may_leave_its_parents_init_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(EXAMPLE.replace("        super().__init__(options)\n", ""))
+    hand = Hand(f"{tmp_path}/mine.py:Median", {"R": 1}, atoms=1)
+    hand.report(0, 0.5)
+    assert hand.where(0) == "completed"
+
+
+def test_a_subclass_has_a_name_of_its_own(folder: Path) -> None:
+    (folder / "mine.py").write_text(f"{EXAMPLE}\n\nclass Stricter(Median):\n    pass\n")
+    assert policies.policy_type(f"{folder}/mine.py:Stricter").name == "stricter"
 
 
 @pytest.mark.parametrize(
