@@ -28,6 +28,7 @@ waited = "GPUSCHED_WAITS" in os.environ
 trial = gpusched.init()
 box = Path(os.environ["GPU_BOX"])
 time.sleep(float(trial.hparams.get("imports_s", 0.0)))  # and data
+imported_at = time.time()
 with suppress(AssertionError):  # a torch for CPUs says so, once it may touch CUDA
     torch.cuda.init()
 names = sorted(folder.name for folder in box.iterdir() if folder.name.startswith("GPU-"))
@@ -43,7 +44,11 @@ if others:
 kept = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "OMP_NUM_THREADS", "GPUSCHED_LOADER_WORKERS")
 found = {name: os.environ.get(name) for name in kept}
 found.update(
-    waited=waited, trial=os.environ["GPUSCHED_TRIAL"], cores=sorted(os.sched_getaffinity(0))
+    waited=waited,
+    trial=os.environ["GPUSCHED_TRIAL"],
+    cores=sorted(os.sched_getaffinity(0)),
+    imported_at=imported_at,
+    pid=os.getpid(),
 )
 (box / f"rank-{os.getpid()}.json").write_text(json.dumps(found))
 trial.track(model=torch.nn.Linear(1, 1))
@@ -53,4 +58,5 @@ for step in trial.steps():
         raise RuntimeError("CUDA error: unspecified launch failure")
     if trial.hparams.get("fails") and step >= 2:
         raise RuntimeError(trial.hparams.fails)
+    (box / f"stepped-{os.getpid()}").touch()
     trial.report(score=float(step))
