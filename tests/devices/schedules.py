@@ -8,7 +8,7 @@ time. What it is told is checked against the truth, which only the world knows.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,7 +53,6 @@ class Atom:
     state: str = "FREE"
     reason: str = ""
     drained_at: float = 0.0
-    clean_since: float | None = None
     #: In quarantine for a reason that may pass by itself.
     passing: bool = False
 
@@ -64,6 +63,7 @@ class Schedule(World):
         self.folder = folder
         self.trials: list[Trial] = []
         self.atoms: dict[str, Atom] = {}
+        self.clean_since: dict[str, float] = {}
         self.refused: dict[str, str] = {}
         self.asking = False
 
@@ -153,13 +153,7 @@ class Schedule(World):
             most = 1 if one else len(free)
             chosen = [free.pop() for _ in range(self.rng.randint(1, min(most, 2)))]
             for name in chosen:
-                for gpu in self.atoms[name].gpus:
-                    slack = SICK_S if self.sick(gpu) else SEEN_WITHIN_S
-                    wrong = self.dirty(gpu, foreign_older_than=slack, share=name)
-                    assert not wrong, f"launch on {name}: {wrong}"
-                    known = self.now - self.bad_since.get(self._board(gpu).uuid, self.now) > slack
-                    assert not (known and self.ill(gpu)), f"launch on {name}: {self.ill(gpu)}"
-                    assert self.hangs_for(gpu) < HANGS_S, f"launch on {name}: its driver hangs"
+                self.check_launch(name)
                 self.atoms[name].state = "HELD"
             self.devices.take(chosen)
             self.counts["launches"] += 1
@@ -189,7 +183,8 @@ class Schedule(World):
         drained = [name for name in trial.atoms if self.atoms[name].state == "HELD"]
         for name in drained:
             atom = self.atoms[name]
-            atom.state, atom.drained_at, atom.clean_since = "DRAINING", self.now, None
+            atom.state, atom.drained_at = "DRAINING", self.now
+            self.clean_since.pop(name, None)
         if drained:
             self.devices.confirm_release(drained, LIMIT_S)
 
@@ -225,10 +220,7 @@ class Schedule(World):
     def _released(self, name: str) -> None:
         atom = self.atoms[name]
         assert atom.state == "DRAINING", f"{name} is released and {atom.state}"
-        for gpu in atom.gpus:
-            slack = SICK_S if self.sick(gpu) else SEEN_WITHIN_S
-            wrong = self.dirty(gpu, foreign_older_than=slack)
-            assert not wrong, f"{name} released: {wrong}"
+        self.check_clean(name, "released")
         atom.state = "FREE"
         self.counts["released"] += 1
 
@@ -251,7 +243,7 @@ class Schedule(World):
         was_passing = atom.passing or atom.state != "QUARANTINED"
         atom.state, atom.reason = "QUARANTINED", event.reason
         atom.passing = event.passing and was_passing
-        atom.clean_since = None
+        self.clean_since.pop(event.device, None)
 
     def _readmitted(self, name: str) -> None:
         atom = self.atoms[name]
@@ -266,23 +258,50 @@ class Schedule(World):
 
     # ------------------------------------------------------------ what must hold
 
+    def _slack_s(self, gpu: FakeGpu) -> float:
+        return SICK_S if self.sick(gpu) else SEEN_WITHIN_S
+
+    def check_launch(self, name: str) -> None:
+        for gpu in self.atoms[name].gpus:
+            slack_s = self._slack_s(gpu)
+            wrong = self.dirty(gpu, foreign_older_than=slack_s, share=name)
+            assert not wrong, f"launch on {name}: {wrong}"
+            known = self.now - self.bad_since.get(self._board(gpu).uuid, self.now) > slack_s
+            assert not (known and self.ill(gpu)), f"launch on {name}: {self.ill(gpu)}"
+            assert self.hangs_for(gpu) < HANGS_S, f"launch on {name}: its driver hangs"
+
+    def check_clean(self, name: str, how: str) -> None:
+        for gpu in self.atoms[name].gpus:
+            wrong = self.dirty(gpu, foreign_older_than=self._slack_s(gpu))
+            assert not wrong, f"{name} {how}: {wrong}"
+
     def _check_liveness(self) -> None:
-        """A device that is clean and answers is not kept waiting, whatever its neighbours do."""
-        for name, atom in self.atoms.items():
-            fine = not any(self.dirty(g) or self.ill(g) or self.sick(g) for g in atom.gpus)
-            waits = atom.state == "DRAINING" or (atom.state == "QUARANTINED" and atom.passing)
-            if not waits or not fine:
-                atom.clean_since = None
+        self.check_waiting(
+            {
+                name: (atom.state, atom.reason)
+                for name, atom in self.atoms.items()
+                if atom.state == "DRAINING" or (atom.state == "QUARANTINED" and atom.passing)
+            },
+            released_within_s=2.0,
+        )
+
+    def check_waiting(
+        self, waiting: Mapping[str, tuple[str, str]], released_within_s: float
+    ) -> None:
+        """A device that is clean and answers is not kept waiting, whatever its neighbours do.
+
+        ``waiting``: state and reason of those that drain, or are out for a reason that may pass.
+        """
+        for name in self.clean_since.keys() - waiting.keys():
+            del self.clean_since[name]
+        for name, (state, reason) in waiting.items():
+            gpus = self.atoms[name].gpus
+            if any(self.dirty(gpu) or self.ill(gpu) or self.sick(gpu) for gpu in gpus):
+                self.clean_since.pop(name, None)
                 continue
-            if atom.clean_since is None:
-                atom.clean_since = self.now
-            waited_s = self.now - atom.clean_since
-            if atom.state == "DRAINING":
-                assert waited_s < 2.0, f"{name} is clean for {waited_s:.1f} s and not released"
-            else:
-                assert waited_s < BACK_WITHIN_S, (
-                    f"{name} is clean for {waited_s:.1f} s and not taken up again: {atom.reason}"
-                )
+            waited_s = self.now - self.clean_since.setdefault(name, self.now)
+            limit_s = released_within_s if state == "DRAINING" else BACK_WITHIN_S
+            assert waited_s < limit_s, f"{name} is clean for {waited_s:.1f} s, {state}: {reason}"
 
     def _check_end(self) -> None:
         """Trials are over: every device is FREE or QUARANTINED, with a reason that is still true if it can pass."""

@@ -20,8 +20,7 @@ from typing import Any
 
 import msgspec
 from fake_driver import GIB
-from schedule_world import SICK_S
-from schedules import BACK_WITHIN_S, HANGS_S, LIMIT_S, SEEN_WITHIN_S, STEP_S, Schedule
+from schedules import LIMIT_S, STEP_S, Schedule
 
 from gpusched.core.allocation import DeviceState
 from gpusched.core.decisions import Command, ConfirmRelease, Kill
@@ -214,7 +213,6 @@ class Whole(Schedule):
         )
         self.executor: Executor | None = None
         self.drained_at: dict[str, float] = {}
-        self.fine_since: dict[str, float] = {}
         self.doomed: set[Run] = set()
 
     # ------------------------------------------------------------ as the host of the devices
@@ -299,28 +297,16 @@ class Whole(Schedule):
         boards = [self._board(gpu) for gpu in self.atoms[name].gpus]
         return any(board.lost_from <= self.now < board.lost_until for board in boards)
 
-    def _slack_s(self, name: str) -> float:
-        return SICK_S if any(self.sick(gpu) for gpu in self.atoms[name].gpus) else SEEN_WITHIN_S
-
-    def check_launch(self, name: str) -> None:
-        slack_s = self._slack_s(name)
-        for gpu in self.atoms[name].gpus:
-            wrong = self.dirty(gpu, foreign_older_than=slack_s)
-            assert not wrong, f"launch on {name}: {wrong}"
-            known = self.now - self.bad_since.get(self._board(gpu).uuid, self.now) > slack_s
-            assert not (known and self.ill(gpu)), f"launch on {name}: {self.ill(gpu)}"
-            assert self.hangs_for(gpu) < HANGS_S, f"launch on {name}: its driver hangs"
-
     def _observe(self, event: Event, commands: Sequence[Command]) -> None:
         match event:
             case DevicesReleased():
                 self.counts["released"] += len(event.devices)
                 for name in event.devices:
-                    self._check_clean(name, "released")
+                    self.check_clean(name, "released")
             case DeviceReadmitted():
                 self.counts["readmitted"] += 1
                 assert event.device not in self.executor.seats.on, "readmitted under its trial"
-                self._check_clean(event.device, "readmitted")
+                self.check_clean(event.device, "readmitted")
             case DeviceQuarantined():
                 self.counts["quarantined"] += 1
                 if any(isinstance(command, Kill) for command in commands):
@@ -332,11 +318,6 @@ class Whole(Schedule):
             case _:
                 pass
         self.check_devices(over=self.experiment.finished)
-
-    def _check_clean(self, name: str, how: str) -> None:
-        for gpu in self.atoms[name].gpus:
-            wrong = self.dirty(gpu, foreign_older_than=self._slack_s(name))
-            assert not wrong, f"{name} {how}: {wrong}"
 
     def check_devices(self, *, over: bool) -> None:
         """Every device is FREE, HELD by a live trial, DRAINING within the limit, or QUARANTINED with a reason."""
@@ -370,18 +351,15 @@ class Whole(Schedule):
             assert not state.can_draw, f"{free} devices are free, and {self.policy} has trials"
 
     def _check_waiting(self) -> None:
-        """A device that is clean and answers is not kept waiting, whatever its neighbours do."""
         if self.experiment.finished:
             return
-        for name, slot in self.experiment.state.devices.slots.items():
-            gpus = self.atoms[name].gpus
-            fine = not any(self.dirty(g) or self.ill(g) or self.sick(g) for g in gpus)
-            waits = slot.state is DRAINING or (slot.state is QUARANTINED and slot.passing)
-            if not waits or not fine or name in self.executor.seats.on:
-                self.fine_since.pop(name, None)
-                continue
-            waited_s = self.now - self.fine_since.setdefault(name, self.now)
-            limit_s = RELEASED_WITHIN_S if slot.state is DRAINING else BACK_WITHIN_S
-            assert waited_s < limit_s, (
-                f"{name} is clean for {waited_s:.1f} s and still {slot.state.value}: {slot.reason}"
-            )
+        slots = self.experiment.state.devices.slots.values()
+        self.check_waiting(
+            {
+                slot.id: (slot.state.name, slot.reason)
+                for slot in slots
+                if slot.state is DRAINING or (slot.state is QUARANTINED and slot.passing)
+                if slot.id not in self.executor.seats.on
+            },
+            RELEASED_WITHIN_S,
+        )
