@@ -45,7 +45,7 @@ def node(args: argparse.Namespace) -> int:
     Trials that run here when this command is ended go on elsewhere from their newest checkpoints.
     """
     from gpusched.executors.cluster.line import Keys
-    from gpusched.executors.cluster.node import Node
+    from gpusched.executors.cluster.node import NodeProcess
 
     shared = Path(args.join).resolve()
     if not Keys(shared).address.exists():
@@ -58,7 +58,7 @@ def node(args: argparse.Namespace) -> int:
     if "/" in name or name.startswith("."):
         raise InputError(f"--name {name}: a name without / and without a dot at its beginning")
     common.note(f"node {name} joins {shared.name}")
-    joined = Node(shared, name, args.devices)
+    joined = NodeProcess(shared, name, args.devices)
     joined.run()
     over = "the search is over" if joined.is_over else "no daemon was there for too long"
     return common.tell(args, Left(name, joined.is_over), f"node {name} has left: {over}")

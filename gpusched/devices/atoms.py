@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpusched.devices.base import Device, Quarantined, Readmitted, Remark
+from gpusched.devices.base import Device, DeviceRemark, Quarantined, Readmitted
 from gpusched.devices.gpu import Gpu
 from gpusched.devices.machine import Machine, choose, listing, visible
 from gpusched.devices.release import Verdict
@@ -140,13 +140,15 @@ class Atom:
             "a trial is using it" if self.is_held else "it is being released" * bool(self.release)
         )
 
-    def back_in_use(self, now: float) -> Iterator[Remark | Readmitted]:
+    def back_in_use(self, now: float) -> Iterator[DeviceRemark | Readmitted]:
         """Make an atom that can recover, or be readmitted, free again, and tell of that."""
         for unit in self.units:
             unit.back_in_use()
         if self.late_since is not None:
             took_s = now - self.late_since
-            yield Remark(f"{self.label} was released {took_s:.0f} s after its trial had ended")
+            yield DeviceRemark(
+                f"{self.label} was released {took_s:.0f} s after its trial had ended"
+            )
         self.late_since = self.answer_due = None
         self.release = None  # or the next trial would be mistaken for an unreleased one
         yield Readmitted(self.id)

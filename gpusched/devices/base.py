@@ -108,13 +108,15 @@ class Examined:
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class DeviceRemark:
     """A fact about the devices to be said once, to the log and the dashboard."""
 
     text: str
 
 
-DeviceEvent = Released | Quarantined | Readmitted | ReadmitRefused | Strangers | Examined | Remark
+DeviceEvent = (
+    Released | Quarantined | Readmitted | ReadmitRefused | Strangers | Examined | DeviceRemark
+)
 
 
 class Host(Protocol):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpusched.devices.base import (
     Device,
+    DeviceRemark,
     Devices,
     Examined,
     Host,
@@ -23,7 +24,6 @@ from gpusched.devices.base import (
     Reading,
     Readmitted,
     Released,
-    Remark,
 )
 from gpusched.errors import DeviceError, InputError
 
@@ -59,10 +59,10 @@ class CpuDevices:
         self._host = host
         slots, cores = len(self._core_of), len(self._cores)
         if self._note:
-            host.emit(Remark(self._note))
+            host.emit(DeviceRemark(self._note))
         if slots > cores:
             shared = f"{slots} CPU slots share {cores} core{'s' * (cores > 1)}"
-            host.emit(Remark(f"{shared}: steps take longer the more run"))
+            host.emit(DeviceRemark(f"{shared}: steps take longer the more run"))
         return tuple(Device(id=slot, label=self._label(slot)) for slot in self._core_of)
 
     def _label(self, slot: str) -> str:

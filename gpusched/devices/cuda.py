@@ -18,6 +18,7 @@ from typing import Literal
 from gpusched.devices.atoms import Atom, Release, find_atoms
 from gpusched.devices.base import (
     Device,
+    DeviceRemark,
     Examined,
     Host,
     Placement,
@@ -25,7 +26,6 @@ from gpusched.devices.base import (
     Reading,
     ReadmitRefused,
     Released,
-    Remark,
     Strangers,
 )
 from gpusched.devices.gpus import read_atom
@@ -356,4 +356,4 @@ class CudaDevices:
         """Emit a remark, once."""
         if note not in self._said:
             self._said.add(note)
-            self._host.emit(Remark(note))
+            self._host.emit(DeviceRemark(note))

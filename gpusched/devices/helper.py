@@ -1,6 +1,6 @@
 """NVML in processes of its own, one for each GPU: questions in, answers out.
 
-    daemon ──Question──▶ helper (NVML, one GPU) ──Answer──▶ daemon        packets of a socket pair, JSON
+    daemon ──Question──▶ helper (NVML, one GPU) ──HelperAnswer──▶ daemon        packets of a socket pair, JSON
 
 A driver call may block for as long as a sick GPU pleases, and NVML's calls of one process share locks; so each GPU has
 a helper that asks for nobody else. A helper is a loop without threads: it may hang, crash or be killed, and a new one
@@ -49,10 +49,10 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class WhichDriver(Message, frozen=True):
-    """Ask for the number of GPUs and the versions: answered by ``Driver``."""
+    """Ask for the number of GPUs and the versions: answered by ``DriverFound``."""
 
 
-class Driver(Message, frozen=True):
+class DriverFound(Message, frozen=True):
     gpus: int
     version: str
     cuda: int
@@ -82,7 +82,7 @@ class Counted(Message, frozen=True):
 
 
 class Look(Message, frozen=True):
-    """Ask for usage (and vitals) of a GPU, or of its slices: answered by ``Seen``. ``at``: the time of the question.
+    """Ask for usage (and vitals) of a GPU, or of its slices: answered by ``GpuSeen``. ``at``: the time of the question.
 
     ``ceilings``: a subject with more memory in use than this is not free yet, whoever is on it: its lists of processes
     (dear: they slow the driver that is waited for) are left out.
@@ -96,7 +96,7 @@ class Look(Message, frozen=True):
     pids_visible: bool = True
 
 
-class Seen(Message, frozen=True):
+class GpuSeen(Message, frozen=True):
     """``deaf``: why no error events come. ``xids``: each number once."""
 
     usage: tuple[GpuUsage, ...]
@@ -118,10 +118,10 @@ class Failed(Message, frozen=True):
 
 
 Question = WhichDriver | Facts | Numbers | Look
-Reply = Driver | Found | Counted | Seen | Failed
+Reply = DriverFound | Found | Counted | GpuSeen | Failed
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HelperAnswer(msgspec.Struct, frozen=True):
     """``took_s``: from the question's arrival to the answer."""
 
     value: Reply
@@ -129,7 +129,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 QUESTIONS: msgspec.json.Decoder[Question] = msgspec.json.Decoder(Question)
-ANSWERS = msgspec.json.Decoder(Answer)
+ANSWERS = msgspec.json.Decoder(HelperAnswer)
 
 
 # ---------------------------------------------------------------- in the helper
@@ -152,7 +152,7 @@ class Board:
                 case WhichDriver():
                     version = str(ask("nvmlSystemGetDriverVersion"))
                     cuda = int(ask("nvmlSystemGetCudaDriverVersion_v2"))
-                    return Driver(int(ask("nvmlDeviceGetCount")), version, cuda)
+                    return DriverFound(int(ask("nvmlDeviceGetCount")), version, cuda)
                 case Facts(index):
                     return Found(*read_gpu(index))
                 case Numbers(calls):
@@ -183,7 +183,7 @@ class Board:
             self._handles[gpu.uuid] = known
         return known
 
-    def _look(self, look: Look) -> Seen:
+    def _look(self, look: Look) -> GpuSeen:
         self._processes.visible = look.pids_visible
         usage = tuple(
             read_usage(
@@ -202,7 +202,7 @@ class Board:
         if vitals and any(uuid and look.board.uuid.startswith(uuid) for uuid in overruled):
             vitals = replace(vitals, recovery=None)
         xids = self._events.take(board, retry=look.vitals)
-        return Seen(usage, vitals, holders, xids, self._events.deaf)
+        return GpuSeen(usage, vitals, holders, xids, self._events.deaf)
 
 
 def serve(line: socket.socket, board: Board) -> None:
@@ -210,20 +210,20 @@ def serve(line: socket.socket, board: Board) -> None:
     while packet := line.recv(PACKET_MAX_BYTES):
         began = time.monotonic()
         value = board.answer(QUESTIONS.decode(packet))
-        line.send(msgspec.json.encode(Answer(value, time.monotonic() - began)))
+        line.send(msgspec.json.encode(HelperAnswer(value, time.monotonic() - began)))
 
 
 # ---------------------------------------------------------------- in the daemon
 
 
-class Helper(Protocol):
+class GpuHelper(Protocol):
     """A helper process, from outside. No method blocks."""
 
     def ask(self, question: Question) -> None:
         """Send a question. One at a time: the next one after its answer."""
         ...
 
-    def take(self) -> Answer | None:
+    def take(self) -> HelperAnswer | None:
         """Return the answer if it is there. Raises EOFError where the helper has ended."""
         ...
 
@@ -239,15 +239,15 @@ class World(Protocol):
 
     def now(self) -> float: ...
 
-    def start(self, processes: Processes) -> Helper: ...
+    def start(self, processes: Processes) -> GpuHelper: ...
 
-    def wait(self, helpers: Sequence[Helper], timeout_s: float) -> None:
+    def wait(self, helpers: Sequence[GpuHelper], timeout_s: float) -> None:
         """Wait until one of them has an answer, or the time is over."""
         ...
 
 
 class HelperProcess:
-    """``Helper`` as a child process that ends with its parent: the line is closed then."""
+    """``GpuHelper`` as a child process that ends with its parent: the line is closed then."""
 
     def __init__(self, processes: Processes) -> None:
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -272,7 +272,7 @@ class HelperProcess:
         with contextlib.suppress(OSError):  # it has ended; ``take`` says so
             self.line.send(msgspec.json.encode(question))
 
-    def take(self) -> Answer | None:
+    def take(self) -> HelperAnswer | None:
         try:
             packet = self.line.recv(PACKET_MAX_BYTES)
         except BlockingIOError:
@@ -305,21 +305,21 @@ class ThisMachine:
     def now(self) -> float:
         return time.monotonic()
 
-    def start(self, processes: Processes) -> Helper:
+    def start(self, processes: Processes) -> GpuHelper:
         return HelperProcess(processes)
 
-    def wait(self, helpers: Sequence[Helper], timeout_s: float) -> None:
+    def wait(self, helpers: Sequence[GpuHelper], timeout_s: float) -> None:
         lines = [helper.line for helper in helpers if isinstance(helper, HelperProcess)]
         select.select(lines, [], [], max(0.0, timeout_s))
 
 
-def ask_once(world: World, helper: Helper, question: Question, timeout_s: float) -> Any:
+def ask_once(world: World, helper: GpuHelper, question: Question, timeout_s: float) -> Any:
     """Ask and wait. Raises as ``answer_of`` does."""
     helper.ask(question)
     return answer_of(world, helper, world.now() + timeout_s)
 
 
-def answer_of(world: World, helper: Helper, until: float) -> Any:
+def answer_of(world: World, helper: GpuHelper, until: float) -> Any:
     """Wait for an answer. Raises NvmlError, and TimeoutError where none comes in time or the helper ends."""
     try:
         while (answer := helper.take()) is None:

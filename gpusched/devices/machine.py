@@ -23,10 +23,10 @@ import pynvml
 
 from gpusched.devices.gpu import Gpu
 from gpusched.devices.helper import (
-    Driver,
+    DriverFound,
     Facts,
     Found,
-    Helper,
+    GpuHelper,
     Numbers,
     WhichDriver,
     World,
@@ -178,10 +178,10 @@ def find_machine(processes: Processes, world: World, state_dir: Path | None = No
         helper.kill()  # it has opened all GPUs
 
 
-def which_driver(world: World, helper: Helper) -> Driver:
+def which_driver(world: World, helper: GpuHelper) -> DriverFound:
     """Ask for the driver and the number of its GPUs. Raises NvmlError, and DeviceError if it hangs."""
     try:
-        driver: Driver = ask_once(world, helper, WhichDriver(), START_TIMEOUT_S)
+        driver: DriverFound = ask_once(world, helper, WhichDriver(), START_TIMEOUT_S)
     except TimeoutError:
         raise DeviceError(
             f"the NVIDIA driver did not answer within {START_TIMEOUT_S:.0f} s; does `nvidia-smi` hang too?"
@@ -209,7 +209,7 @@ def _find_boards(machine: Machine, count: int, processes: Processes, world: Worl
     machine.entries = [entry_of(gpu, slices) for gpu, slices in found]
 
 
-def _join(machine: Machine, helper: Helper, world: World) -> None:
+def _join(machine: Machine, helper: GpuHelper, world: World) -> None:
     """Find out which GPUs are neighbours."""
     gpus = [entry.gpu for entry in machine.entries]
     machine.islands = dict.fromkeys(machine.watches, 0)

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from gpusched.devices import health
 from gpusched.devices.gpu import Gpu, GpuUsage, Vitals
-from gpusched.devices.helper import Failed, Helper, Look, Seen, World
+from gpusched.devices.helper import Failed, GpuHelper, GpuSeen, Look, World
 from gpusched.devices.holders import Holder, Processes
 from gpusched.devices.nvml import NvmlLost
 from gpusched.devices.release import WAITING
@@ -40,7 +40,7 @@ NONE_DRAINS: Mapping[str, int | None] = {}
 class Watch:
     """The readings of one board: the GPU itself, or its MIG slices."""
 
-    def __init__(self, gpu: Gpu, helper: Helper, processes: Processes, world: World) -> None:
+    def __init__(self, gpu: Gpu, helper: GpuHelper, processes: Processes, world: World) -> None:
         self.gpu = gpu
         #: The GPU or its slices, as far as anybody uses them; set before the first ``turn``.
         self.subjects: tuple[Gpu, ...] = ()
@@ -59,8 +59,8 @@ class Watch:
         self.now = world.now
         self._processes = processes
         self._world = world
-        self._helper: Helper | None = helper
-        self._killed: Helper | None = None
+        self._helper: GpuHelper | None = helper
+        self._killed: GpuHelper | None = None
         self._started_at = world.now()
         self._asked: Look | None = None
         self._full_due = self._vitals_due = world.now()
@@ -135,7 +135,7 @@ class Watch:
         return self._processes.contained
 
     @property
-    def helpers(self) -> list[Helper]:
+    def helpers(self) -> list[GpuHelper]:
         """The helper, to wait for its answer."""
         return [self._helper] if self._helper is not None else []
 
@@ -178,7 +178,7 @@ class Watch:
             pids_visible=self._processes.visible,
         )
 
-    def _running_helper(self, now: float) -> Helper | None:
+    def _running_helper(self, now: float) -> GpuHelper | None:
         """Return the helper, started anew once the last one is gone."""
         is_gone = self._killed is None or self._killed.is_gone()
         if self._helper is None and is_gone and now - self._started_at >= START_PACE_S:
@@ -209,16 +209,16 @@ class Watch:
                     self.let_go(f"the GPU is lost: {error}")  # so that it can be reset
                     return True
                 failed = [GpuUsage(one.uuid, look.at, error=str(error)) for one in look.subjects]
-                self._keep(Seen(tuple(failed), None, (), (), self.deaf))
-            case Seen() if answer.took_s <= READING_MAX_S:
+                self._keep(GpuSeen(tuple(failed), None, (), (), self.deaf))
+            case GpuSeen() if answer.took_s <= READING_MAX_S:
                 self._keep(answer.value)
-            case Seen():
+            case GpuSeen():
                 self._hear(answer.value)
             case _:
                 raise AssertionError(f"no answer to a look: {answer.value}")
         return True
 
-    def _keep(self, seen: Seen) -> None:
+    def _keep(self, seen: GpuSeen) -> None:
         self._hear(seen)
         self._names.update({holder.pid: holder for holder in seen.holders})
         for usage in seen.usage:
@@ -237,7 +237,7 @@ class Watch:
             self.first_vitals = self.first_vitals or vitals
             self.ill_read_in_a_row = self.ill_read_in_a_row + 1 if vitals.error else 0
 
-    def _hear(self, seen: Seen) -> None:
+    def _hear(self, seen: GpuSeen) -> None:
         """Take the error events; those of a storm once."""
         self.deaf = seen.deaf
         self._xids += [number for number in seen.xids if number not in self._heard]

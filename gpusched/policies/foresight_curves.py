@@ -49,7 +49,7 @@ FARTHEST = 1e60
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenCurve:
     """A trial at its last look: bin of ``LOOKS``, step, and score (the mean of the reports since the look before)."""
 
     bin: int = -1
@@ -93,9 +93,9 @@ class Curves:
 
     def __init__(self) -> None:
         self.sign = 1.0
-        self.seen: dict[int, Seen] = {}
+        self.seen: dict[int, SeenCurve] = {}
         #: The latest newcomers at their first look.
-        self.first: deque[Seen] = deque(maxlen=FRESH)
+        self.first: deque[SeenCurve] = deque(maxlen=FRESH)
         #: The best possible score, known or guessed; a usual first score; and how far apart they are.
         self.ceiling, self.usual, self.range = math.inf, 0.0, 1.0
         #: The best possible score where it is known: no forecast lies above.
@@ -133,7 +133,7 @@ class Curves:
             if trial.id not in self.seen and len(self._first_scores) < 64:
                 self._first_scores.append(score)
                 self._guess()
-        seen = self.seen.setdefault(trial.id, Seen())
+        seen = self.seen.setdefault(trial.id, SeenCurve())
         at = bisect_right(LOOKS, trial.step) - 1
         if at <= seen.bin:
             return False
@@ -178,7 +178,7 @@ class Curves:
         self._guess()
         self._forget()
         for trial, curve in curves.items():
-            self.seen[trial] = seen = Seen()
+            self.seen[trial] = seen = SeenCurve()
             window: list[float] = []
             for n, (step, score) in enumerate(curve, 1):
                 window.append(score)
@@ -188,7 +188,7 @@ class Curves:
                     window = []
         self.learn()
 
-    def _look(self, seen: Seen, at: int, step: int, window: Sequence[float]) -> None:
+    def _look(self, seen: SeenCurve, at: int, step: int, window: Sequence[float]) -> None:
         """Add the mean of the reports since the last look to the trial's sums, and fit all shapes."""
         low, seen.bin, seen.step = seen.step, at, step
         values = [_bounded(value) for value in window if value == value]
@@ -237,7 +237,7 @@ class Curves:
 
     # ------------------------------------------------------------ fitting
 
-    def _fit(self, seen: Seen) -> None:
+    def _fit(self, seen: SeenCurve) -> None:
         """Fit start and amplitude of every shape, and weigh the shapes."""
         n, total, squares = self._amplitudes + AMPLITUDE_PRIOR * np.array(
             (1.0, AMPLITUDE, AMPLITUDE**2 + WIDE**2)
@@ -255,7 +255,7 @@ class Curves:
         is_first = not seen.is_fitted
         seen.fit = np.stack((start, height, c / det, a / det, -b / det, explained))
         if is_first:
-            self.first.append(Seen(seen.bin, seen.step, seen.level, seen.start, seen.fit))
+            self.first.append(SeenCurve(seen.bin, seen.step, seen.level, seen.start, seen.fit))
         weight = _weights(explained + self._likely)
         mean = float(weight @ height)
         spread = float(weight @ (a / det + (height - mean) ** 2))
@@ -291,7 +291,7 @@ class Curves:
 
     # ------------------------------------------------------------ forecasting
 
-    def forecast(self, trials: Sequence[Seen], horizons: Sequence[float]) -> list[Belief]:
+    def forecast(self, trials: Sequence[SeenCurve], horizons: Sequence[float]) -> list[Belief]:
         """Return what is believed of trials at later steps."""
         if not trials:
             return []

@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenTrial:
     """One trial so far. ``curve``: scores by step, more is better, NaN where the metric was not finite.
 
     ``step_s``: on one atom.
@@ -57,10 +57,10 @@ class Seen:
         return not math.isfinite(self.curve.get(self.last_step, math.nan))
 
 
-class Curves:
+class TrialCurves:
     """The curves of one search. ``best``: the best possible score, where it is known."""
 
-    def __init__(self, seen: Sequence[Seen], best: float | None = None) -> None:
+    def __init__(self, seen: Sequence[SeenTrial], best: float | None = None) -> None:
         self.seen = {one.trial: one for one in seen}
         self.model = foresight_curves.Curves()
         curves = {one.trial: list(one.curve.items()) for one in seen}
@@ -81,7 +81,7 @@ class Curves:
 class Future:
     """One way in which the curves may go on."""
 
-    def __init__(self, curves: Curves, key: Sequence[int]) -> None:
+    def __init__(self, curves: TrialCurves, key: Sequence[int]) -> None:
         """``key``: the seed of all that is drawn."""
         self.curves, self._key = curves, key
         shares = np.random.default_rng(key).standard_gamma(curves.model.counts)
@@ -99,7 +99,7 @@ class Future:
         donor = list(seen.values())[int(random.integers(len(seen)))]
         return self._continued(donor, self._shift(donor, random), random)
 
-    def _shift(self, donor: Seen, random: np.random.Generator) -> float:
+    def _shift(self, donor: SeenTrial, random: np.random.Generator) -> float:
         """Return by how much a newcomer's scores differ from its donor's: a part of the way to the next in rank."""
         if donor.trial not in self.curves.fits or donor.diverged:
             return 0.0
@@ -121,7 +121,9 @@ class Future:
             return float(random.standard_exponential()) * 0.5 * (below or 0.0)
         return u * above
 
-    def _continued(self, donor: Seen, shift: float, random: np.random.Generator) -> SimulatedCurve:
+    def _continued(
+        self, donor: SeenTrial, shift: float, random: np.random.Generator
+    ) -> SimulatedCurve:
         """Return the donor's curve, moved by ``shift``, and how it goes on."""
         ending = donor.ending or "finished"
         length = donor.last_step if donor.ending else None
@@ -136,8 +138,8 @@ class _Path:
 
     def __init__(
         self,
-        curves: Curves,
-        donor: Seen,
+        curves: TrialCurves,
+        donor: SeenTrial,
         shift: float,
         likely: Array,
         random: np.random.Generator,

@@ -30,7 +30,7 @@ from gpusched.core.state import State
 from gpusched.driver.forecaster import InlineForecaster
 from gpusched.errors import GpuschedError, InputError
 from gpusched.folder.paths import ExperimentPaths
-from gpusched.sim.continuing import Array, Curves, Future, Resampled, Seen, go_on
+from gpusched.sim.continuing import Array, Future, Resampled, SeenTrial, TrialCurves, go_on
 from gpusched.sim.recorded import NO_CHANGE, Question, Recorded
 from gpusched.sim.workload import Workload
 
@@ -74,7 +74,7 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WhatifAnswer:
     """``best``: the metric at the deadline; ``gain``: against no change, future by future, more is better.
 
     Both are of the futures that have a model on disk by then; ``without_model``: how many have none.
@@ -94,7 +94,7 @@ class Miss(NamedTuple):
     weight: float
 
 
-class Search:
+class AskedSearch:
     """A recorded search, up to an instant before its end."""
 
     def __init__(self, recorded: Recorded, looks_back: Sequence[float] = LOOKS_BACK) -> None:
@@ -103,7 +103,7 @@ class Search:
         self.recorded, self.recipe, self.state = recorded, recorded.recipe, recorded.state
         self.curves = self._curves()
 
-    def _curves(self) -> Curves:
+    def _curves(self) -> TrialCurves:
         seen = list(_seen(self.state))
         fine = [one for one in seen if any(map(math.isfinite, one.curve.values()))]
         name = self.recorded.paths.root.name
@@ -120,13 +120,13 @@ class Search:
             )
         options, sign = self.recipe.policy_options, self.state.rules.sign
         best = options.get("metric_max" if sign > 0 else "metric_min")
-        return Curves(seen, None if best is None else float(best) * sign)
+        return TrialCurves(seen, None if best is None else float(best) * sign)
 
     # ------------------------------------------------------------ futures
 
     def ask(
         self, questions: Sequence[Question], *, futures: int = FUTURES, limit_s: float = LIMIT_S
-    ) -> list[Answer]:
+    ) -> list[WhatifAnswer]:
         """Answer questions by the same futures each, as many as there is time for."""
         asked = [NO_CHANGE, *(question for question in questions if question != NO_CHANGE)]
         searches = [
@@ -142,7 +142,7 @@ class Search:
             for question, values in zip(asked, found, strict=True)
         ]
 
-    def _answer(self, question: Question, values: Array, unchanged: Array) -> Answer:
+    def _answer(self, question: Question, values: Array, unchanged: Array) -> WhatifAnswer:
         """Raises InputError where no future has a model on disk."""
         gains = (values - unchanged) * self.state.rules.sign
         has_model = np.isfinite(values).all(axis=1)
@@ -153,7 +153,7 @@ class Search:
                 f"in {len(values)} futures, so no score can be forecast; ask again after the first save"
             )
         without = int(len(values) - has_model.sum())
-        return Answer(
+        return WhatifAnswer(
             question, len(values), without, Interval.of(values[has_model]), Interval.of(gains[both])
         )
 
@@ -196,7 +196,7 @@ class Search:
 
     def _miss(self, at_s: float) -> Miss | None:
         try:
-            past = Search(self.recorded.until(at_s))
+            past = AskedSearch(self.recorded.until(at_s))
         except InputError:
             return None
         if past.state.best is None or self.state.best is None:
@@ -259,7 +259,7 @@ def next_miss(misses: Sequence[Miss]) -> tuple[float, float]:
     return mean * known / (known + general), math.sqrt(1 / (known + general) + within)
 
 
-def _seen(state: State) -> Iterator[Seen]:
+def _seen(state: State) -> Iterator[SeenTrial]:
     """Yield the curves so far, and the trials that failed without a report."""
     sign, usual_s = state.rules.sign, state.speed.step_on_one_atom_s or 1.0
     for trial in state.trials.values():
@@ -271,7 +271,7 @@ def _seen(state: State) -> Iterator[Seen]:
         if trial.step_time_s is not None:
             step_s = trial.step_time_s * state.speed.s(trial.trained_atoms or trial.atoms or 1)
         scores = {step: curve[step] * sign for step in sorted(curve)}
-        yield Seen(trial.id, scores, step_s, ending)
+        yield SeenTrial(trial.id, scores, step_s, ending)
 
 
 def _ending(state: State, number: int) -> Any:
@@ -319,7 +319,7 @@ def _suggestion(paths: ExperimentPaths) -> dict[str, Any] | None:
     add_s = max(
         (step for step in ROUND_S if step <= recorded.state.rules.deadline_s / 2), default=5
     )
-    search = Search(recorded, LOOKS_BACK[1:2])
+    search = AskedSearch(recorded, LOOKS_BACK[1:2])
     asked = search.ask([Question(add_s=add_s)], futures=LEAST_FUTURES, limit_s=0.0)
     return _told(search, asked) if asked[1].gain.median > 0 else None
 
@@ -329,7 +329,7 @@ def _answer(
 ) -> dict[str, Any]:
     os.nice(10)
     try:
-        search = Search(Recorded(paths))
+        search = AskedSearch(Recorded(paths))
         asked = search.ask(questions, futures=futures, limit_s=limit_s)
         stops = search.stops_paying(futures // 4, limit_s / 2) if limit_s > 1 else None
     except GpuschedError as error:
@@ -337,7 +337,7 @@ def _answer(
     return {**_told(search, asked), "stops_paying": stops}
 
 
-def _told(search: Search, asked: Sequence[Answer]) -> dict[str, Any]:
+def _told(search: AskedSearch, asked: Sequence[WhatifAnswer]) -> dict[str, Any]:
     state, recorded = search.state, search.recorded
     return {
         "experiment": recorded.paths.root.name,

@@ -21,7 +21,15 @@ import pynvml
 
 from gpu_parts.box import Failed
 from gpusched.devices.gpu import Gpu
-from gpusched.devices.helper import Driver, Facts, Look, Seen, ThisMachine, WhichDriver, ask_once
+from gpusched.devices.helper import (
+    DriverFound,
+    Facts,
+    GpuSeen,
+    Look,
+    ThisMachine,
+    WhichDriver,
+    ask_once,
+)
 from gpusched.devices.holders import processes_here
 from gpusched.devices.witness import DRIVER, Witness
 
@@ -95,7 +103,7 @@ def found(device: str) -> tuple[Gpu, ThisMachine]:
     world = ThisMachine()
     helper = world.start(processes_here())
     try:
-        driver: Driver = ask_once(world, helper, WhichDriver(), 60.0)
+        driver: DriverFound = ask_once(world, helper, WhichDriver(), 60.0)
         for index in range(driver.gpus):
             found = ask_once(world, helper, Facts(index), 60.0)
             gpu, slices = found.gpu, found.slices
@@ -345,7 +353,7 @@ def faults(*, device: str) -> Iterator[dict[str, Any]]:
                 check=False,
             )
             time.sleep(2.0)
-            after: Seen = ask_once(world, helper, look, 60.0)
+            after: GpuSeen = ask_once(world, helper, look, 60.0)
             error = done.stderr.strip()[-1500:]
             ended = TrialExited(at=0.0, trial=0, incarnation=1, outcome="failed", error=error)
             yield {

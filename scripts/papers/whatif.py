@@ -21,7 +21,7 @@ from gpusched.sim.physics import Noise
 from gpusched.sim.recorded import Question, Recorded
 from gpusched.sim.setup import Setup
 from gpusched.sim.study import Mean
-from gpusched.sim.whatif import Search
+from gpusched.sim.whatif import AskedSearch
 from gpusched.sim.workload import SimulatedCurve, with_noise
 from papers import foresight, study
 from papers.study import Study
@@ -76,7 +76,7 @@ def work(setup: Setup) -> list[dict[str, Any]]:
         result, folder = simulate_into(Path(runs), setup)
         found, recorded = [], Recorded(ExperimentPaths(folder))
         for cut in CUTS:
-            search = Search(recorded.until(cut * setup.deadline_s))
+            search = AskedSearch(recorded.until(cut * setup.deadline_s))
             more = Question(add_s=setup.deadline_s / 3)
             truth = search.under(Known(setup), Question())
             later = search.under(Known(setup), more)

@@ -22,11 +22,11 @@ from virtual_time import VirtualClock  # noqa: E402
 from gpusched.devices.base import (  # noqa: E402
     Device,
     DeviceEvent,
+    DeviceRemark,
     Quarantined,
     ReadmitRefused,
     Readmitted,
     Released,
-    Remark,
     gpu_of,
 )
 from gpusched.devices.cuda import LOOK_EVERY_S, CudaDevices  # noqa: E402
@@ -65,7 +65,7 @@ class Watched:
         self.after = clock.after
 
     def emit(self, event: DeviceEvent) -> None:
-        if isinstance(event, Remark):
+        if isinstance(event, DeviceRemark):
             self.notes.append(event.text)
         else:
             self.events.append(event)

@@ -15,11 +15,11 @@ from fake_nvml import forget
 from gpusched.devices.base import (
     Device,
     DeviceEvent,
+    DeviceRemark,
     Devices,
     Examined,
     Readmitted,
     Released,
-    Remark,
 )
 from gpusched.devices.choose import CpuDevices, gpus_here, parse_devices
 from gpusched.errors import DeviceError, InputError
@@ -54,7 +54,7 @@ def test_one_slot_a_core_of_this_process() -> None:
 def test_slots_share_cores_where_there_are_more_of_them() -> None:
     devices = CpuDevices(5, cores=[4, 6])
     listed, told = opened(devices)
-    assert told == [Remark("5 CPU slots share 2 cores: steps take longer the more run")]
+    assert told == [DeviceRemark("5 CPU slots share 2 cores: steps take longer the more run")]
     placement = devices.place(["cpu:0", "cpu:3", "cpu:4"])
     assert placement.rank_cpus == ((4,), (6,), (4,))
     assert placement.threads_per_rank == 1
@@ -63,7 +63,7 @@ def test_slots_share_cores_where_there_are_more_of_them() -> None:
 
 def test_one_core_in_words() -> None:
     _, told = opened(CpuDevices(3, cores=[0]))
-    assert str(told[0]).startswith("Remark(text='3 CPU slots share 1 core:")
+    assert str(told[0]).startswith("DeviceRemark(text='3 CPU slots share 1 core:")
 
 
 def test_every_rank_has_its_own_environment() -> None:
@@ -194,7 +194,7 @@ def test_auto_leaves_gpus_alone_that_the_script_cannot_use(
     found = parse_devices("auto", why_no_gpu=lambda: why)
     assert found.kind == kind
     told = opened(found)[1] if isinstance(found, CpuDevices) else []
-    said = [event.text for event in told if isinstance(event, Remark)]
+    said = [event.text for event in told if isinstance(event, DeviceRemark)]
     said = [text for text in said if "no GPU is used" in text]
     assert bool(said) == (gpus and bool(why))
     assert all(why in note for note in said)

@@ -8,13 +8,13 @@ import pytest
 from conftest import Box, Watched, gpu, with_slices
 
 from gpusched.devices.base import (
+    DeviceRemark,
     Devices,
     Examined,
     Quarantined,
     ReadmitRefused,
     Readmitted,
     Released,
-    Remark,
 )
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import DeviceError
@@ -99,4 +99,4 @@ def test_nothing_is_told_after_the_end(made: Made) -> None:
     kind.close()
     devices.events.clear()
     box.clock.advance(LIMIT_S + 5)
-    assert [event for event in devices.events if not isinstance(event, Remark)] == []
+    assert [event for event in devices.events if not isinstance(event, DeviceRemark)] == []

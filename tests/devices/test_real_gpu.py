@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 from conftest import Loop
 
-from gpusched.devices.base import Quarantined, Released, Remark
+from gpusched.devices.base import DeviceRemark, Quarantined, Released
 from gpusched.devices.cuda import CudaDevices
 from gpusched.devices.gpus import gpu_states
 from gpusched.devices.release import tolerance_bytes
@@ -141,7 +141,7 @@ def test_a_job_is_seen_and_holds_the_gpu_until_it_ends(devices: CudaDevices) -> 
         job.wait_for("allocated")
         devices.confirm_release([name], LIMIT_S)
         loop.run(1.5)
-        told = [event for event in loop.events if not isinstance(event, Remark)]
+        told = [event for event in loop.events if not isinstance(event, DeviceRemark)]
         assert told == []
         if told == loop.events:  # no reduced guarantee: the job is named
             (reading,) = (one for one in devices.readings() if one.device == name)

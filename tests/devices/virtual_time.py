@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gpusched.devices.helper import Answer, Board, Helper
+from gpusched.devices.helper import Board, GpuHelper, HelperAnswer
 from gpusched.devices.holders import Processes
 
 
@@ -52,11 +52,11 @@ class VirtualClock:
 
     # ------------------------------------------------------------ the world of the helpers
 
-    def start(self, processes: Processes) -> Helper:
+    def start(self, processes: Processes) -> GpuHelper:
         self.helpers.append(VirtualHelper(self, processes))
         return self.helpers[-1]
 
-    def wait(self, helpers: Sequence[Helper], timeout_s: float) -> None:
+    def wait(self, helpers: Sequence[GpuHelper], timeout_s: float) -> None:
         until = self._now + max(0.0, timeout_s)
         while self._now < until and not any(h.has_answer for h in helpers):
             self.advance(min(0.05, until - self._now))
@@ -69,7 +69,7 @@ class VirtualHelper:
         self._board, self._clock = Board(processes), clock
         self._question: Any = None
         self._asked_at = self._until = 0.0
-        self._answer: Answer | None = None
+        self._answer: HelperAnswer | None = None
         self.killed = False
 
     def ask(self, question: Any) -> None:
@@ -83,7 +83,7 @@ class VirtualHelper:
         except Blocks as blocks:
             self._until = blocks.until
             return
-        self._answer = Answer(value, self._clock.now() - self._asked_at)
+        self._answer = HelperAnswer(value, self._clock.now() - self._asked_at)
 
     @property
     def has_answer(self) -> bool:
@@ -91,7 +91,7 @@ class VirtualHelper:
             self._try()
         return self._answer is not None
 
-    def take(self) -> Answer | None:
+    def take(self) -> HelperAnswer | None:
         if self.killed:
             raise EOFError
         if not self.has_answer:

@@ -10,6 +10,7 @@ import pytest
 from gpusched.core.events import DeviceQuarantined, DeviceReadmitted, DevicesReleased, Event
 from gpusched.devices.base import (
     Device,
+    DeviceRemark,
     Examined,
     Host,
     Placement,
@@ -18,7 +19,6 @@ from gpusched.devices.base import (
     ReadmitRefused,
     Readmitted,
     Released,
-    Remark,
     Strangers,
 )
 from gpusched.executors.live import Timers
@@ -128,7 +128,7 @@ def test_events_of_devices_are_the_cores(bench: Bench) -> None:
         DeviceQuarantined(at=3.0, device="a", reason="lost", passing=True),
         DeviceReadmitted(at=3.0, device="b"),
     ]
-    bench.inventory.emit(Remark("no GPU error events"))
+    bench.inventory.emit(DeviceRemark("no GPU error events"))
     assert bench.said == ["no GPU error events"]
 
 

@@ -18,12 +18,12 @@ from gpusched.driver.assemble import from_journal
 from gpusched.errors import InputError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal import timeline
-from gpusched.sim.continuing import Curves, Future, Resampled, Seen
+from gpusched.sim.continuing import Future, Resampled, SeenTrial, TrialCurves
 from gpusched.sim.folder import simulate_into
 from gpusched.sim.physics import Delays, Incident
 from gpusched.sim.recorded import NO_CHANGE, Question, Recorded, let_watch
 from gpusched.sim.setup import Setup
-from gpusched.sim.whatif import Interval, Miss, Search, miss, next_miss
+from gpusched.sim.whatif import AskedSearch, Interval, Miss, miss, next_miss
 from gpusched.sim.workload import Synthetic
 from tests.policies.hand import Hand
 
@@ -40,9 +40,11 @@ def recorded(tmp_path_factory):
     return result, folder
 
 
-def search(folder: Path, share: float | None = 0.5) -> Search:
+def search(folder: Path, share: float | None = 0.5) -> AskedSearch:
     recorded = Recorded(ExperimentPaths(folder))
-    return Search(recorded if share is None else recorded.until(share * DEADLINE_S), looks_back=())
+    return AskedSearch(
+        recorded if share is None else recorded.until(share * DEADLINE_S), looks_back=()
+    )
 
 
 @pytest.mark.parametrize(
@@ -202,7 +204,7 @@ def test_an_answer_has_no_nan_where_no_checkpoint_has_been_saved_yet(tmp_path, d
     more = {"atoms": 4, "deadline_s": deadline_s, "delays": Delays(save_s=0.1)}
     setup = Setup(workload=f"{workload}:late", policy="fifo", incidents=crashes, **more)
     _, folder = simulate_into(tmp_path, setup)
-    cut = Search(Recorded(ExperimentPaths(folder)).until(0.45), looks_back=())
+    cut = AskedSearch(Recorded(ExperimentPaths(folder)).until(0.45), looks_back=())
     assert cut.state.best is None
     if deadline_s > 1:
         (now,) = cut.ask([], futures=10)
@@ -243,7 +245,7 @@ def test_forecasts_are_put_right_by_earlier_ones():
 
 def test_a_search_knows_how_wrong_it_was(recorded):
     _, folder = recorded
-    looked = Search(Recorded(ExperimentPaths(folder)), looks_back=(0.6,))
+    looked = AskedSearch(Recorded(ExperimentPaths(folder)), looks_back=(0.6,))
     (once,) = looked.misses
     assert abs(once.log) < 4.0
 
@@ -276,16 +278,18 @@ def test_answers_are_worded():
 # ---------------------------------------------------------------- curves, continued
 
 
-def seen(trial: int, scores: list[float], **more) -> Seen:
-    return Seen(trial, dict(enumerate(scores, 1)), 1.0 + trial, **more)
+def seen(trial: int, scores: list[float], **more) -> SeenTrial:
+    return SeenTrial(trial, dict(enumerate(scores, 1)), 1.0 + trial, **more)
 
 
 def rising(end: float, steps: int) -> list[float]:
     return [end * (1 - math.exp(-step / 20)) for step in range(1, steps + 1)]
 
 
-def family(steps: int = 40, count: int = 8) -> Curves:
-    return Curves([seen(n, rising(0.5 + 0.05 * n, steps if n % 2 else 8)) for n in range(count)])
+def family(steps: int = 40, count: int = 8) -> TrialCurves:
+    return TrialCurves(
+        [seen(n, rising(0.5 + 0.05 * n, steps if n % 2 else 8)) for n in range(count)]
+    )
 
 
 def test_steps_that_were_seen_are_as_they_were():
@@ -321,22 +325,28 @@ def test_new_configurations_lie_among_those_seen_and_beyond_the_best_at_times():
 
 def test_a_guess_of_the_best_possible_score_bounds_nothing():
     """Scores a little below 0 may have no bound at all; early curves come to several times their best."""
-    curves = Curves([seen(n, [-0.01 + 0.01 * step for step in range(20 + n)]) for n in range(5)])
+    curves = TrialCurves(
+        [seen(n, [-0.01 + 0.01 * step for step in range(20 + n)]) for n in range(5)]
+    )
     ends = [Future(curves, [1, n]).curve(4).metric(600) for n in range(40)]
     assert max(ends) > curves.model.ceiling
 
 
 def test_copies_stay_copies():
     """Configurations that are all alike: there is no distance to move a newcomer by."""
-    curves = Curves([seen(n, rising(0.7, 12)) for n in range(6)])
+    curves = TrialCurves([seen(n, rising(0.7, 12)) for n in range(6)])
     assert Future(curves, [1, 1]).curve(50).metric(12) == pytest.approx(rising(0.7, 12)[-1])
 
 
 def test_failures_and_divergence_are_drawn_like_the_rest():
-    curves = Curves([*(seen(n, rising(0.5, 12)) for n in range(3)), seen(3, [], ending="failed")])
+    curves = TrialCurves(
+        [*(seen(n, rising(0.5, 12)) for n in range(3)), seen(3, [], ending="failed")]
+    )
     drawn = [Future(curves, [1, n]).curve(50) for n in range(100)]
     assert 10 < sum(curve.ending == "failed" for curve in drawn) < 45
-    diverged = Curves([seen(0, [0.1, 0.2, math.nan]), *(seen(n, rising(0.5, 12)) for n in (1, 2))])
+    diverged = TrialCurves(
+        [seen(0, [0.1, 0.2, math.nan]), *(seen(n, rising(0.5, 12)) for n in (1, 2))]
+    )
     assert math.isnan(Future(diverged, [1, 1]).curve(0).metric(9))
     # One that has diverged is not the best possible, neither where it has nor as the origin of a newcomer.
     assert math.isnan(Future(diverged, [1, 1]).curve(0).metric(3))
@@ -346,7 +356,9 @@ def test_failures_and_divergence_are_drawn_like_the_rest():
 
 
 def test_a_metric_to_minimise_is_turned_back():
-    curves = Curves([seen(n, [-1 / step - 0.1 * n for step in range(1, 30)]) for n in range(5)])
+    curves = TrialCurves(
+        [seen(n, [-1 / step - 0.1 * n for step in range(1, 30)]) for n in range(5)]
+    )
     workload = Resampled("loss", "min", Future(curves, [1, 1]))
     assert workload.curve(2, {}, 0).metric(10) == pytest.approx(0.3)
     assert 0.0 < workload.curve(2, {}, 0).metric(60) < 0.3

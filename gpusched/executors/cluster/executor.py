@@ -26,7 +26,7 @@ from gpusched.executors.base import LiveTrial, Setting
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import Bootstrap, bootstrap_for
 from gpusched.executors.cluster.members import BEAT_S, LOOK_EVERY_S, LOST_AFTER_S, Members
-from gpusched.executors.cluster.nodes import Node, node_of, on_node
+from gpusched.executors.cluster.nodes import JoinedNode, node_of, on_node
 from gpusched.executors.live import LiveBase
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import write_fence
@@ -68,7 +68,7 @@ class ClusterExecutor(LiveBase):
         #: Ends of parts of trials of which other parts are left; that of rank 0 first.
         self._ends: dict[int, list[TrialExited]] = {}
         #: Incarnations of nodes that were given up whose fence could not be raised yet.
-        self._unfenced: list[tuple[Node, LiveTrial]] = []
+        self._unfenced: list[tuple[JoinedNode, LiveTrial]] = []
 
     def inventory(self) -> tuple[Device, ...]:
         if self._listed is None:
@@ -147,10 +147,10 @@ class ClusterExecutor(LiveBase):
     # ------------------------------------------------------------------ trials
 
     @property
-    def _nodes(self) -> list[Node]:
+    def _nodes(self) -> list[JoinedNode]:
         return list(self.members.nodes.values())
 
-    def _homes(self, trial: int, incarnation: int) -> list[Node]:
+    def _homes(self, trial: int, incarnation: int) -> list[JoinedNode]:
         """Return the nodes on which parts of this incarnation are."""
         return [
             node
@@ -159,7 +159,7 @@ class ClusterExecutor(LiveBase):
             and found.live.incarnation == incarnation
         ]
 
-    def _home(self, trial: int, incarnation: int) -> Node | None:
+    def _home(self, trial: int, incarnation: int) -> JoinedNode | None:
         """Return the node of rank 0 of this incarnation."""
         for node in self._homes(trial, incarnation):
             if node.leads(node.trials[trial].live):
@@ -223,7 +223,7 @@ class ClusterExecutor(LiveBase):
 
     # ------------------------------------------------------------------ nodes
 
-    def _heard(self, node: Node, frame: Any) -> None:
+    def _heard(self, node: JoinedNode, frame: Any) -> None:
         match frame:
             case frames.Happened() if node.state != "lost":
                 for event in node.take(frame, self.now()):
@@ -238,7 +238,7 @@ class ClusterExecutor(LiveBase):
             case _:
                 pass
 
-    def _lost(self, node: Node) -> None:
+    def _lost(self, node: JoinedNode) -> None:
         """Give up the trials of a node."""
         is_trying = bool(self._unfenced)
         self._unfenced += [(node, trial.live) for trial in node.trials.values()]
@@ -263,7 +263,7 @@ class ClusterExecutor(LiveBase):
         if self._unfenced:
             self._timers.after(BEAT_S, self._fence)
 
-    def _is_fenced(self, node: Node, live: LiveTrial) -> bool:
+    def _is_fenced(self, node: JoinedNode, live: LiveTrial) -> bool:
         """Keep an incarnation that was on a node that is lost, and older ones, from writing; False where that fails."""
         fence = self._paths.trial(live.trial).fence
         try:

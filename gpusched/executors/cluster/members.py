@@ -27,7 +27,7 @@ from gpusched.executors.base import Setting
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import Bootstrap, NodeOffer
 from gpusched.executors.cluster.line import Keys, Listener, interface_towards, say_over
-from gpusched.executors.cluster.nodes import Node, node_of
+from gpusched.executors.cluster.nodes import JoinedNode, node_of
 from gpusched.executors.hub import Peer
 from gpusched.executors.live import Timers
 
@@ -59,13 +59,13 @@ class Members:
         timers: Timers,
         *,
         emit: Callable[[Event], None],
-        heard: Callable[[Node, Any], None],
-        lost: Callable[[Node], None],
+        heard: Callable[[JoinedNode, Any], None],
+        lost: Callable[[JoinedNode], None],
         lost_after_s: float,
         look_every_s: float,
         helper: Helper | None,
     ) -> None:
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, JoinedNode] = {}
         self._setting = setting
         self._root = setting.paths.root
         self._keys = Keys(self._root)
@@ -128,13 +128,13 @@ class Members:
         self._is_open = True
         return devices
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> JoinedNode:
         """Return the node of this name; one that is not known yet becomes so."""
         if name not in self.nodes:
-            self.nodes[name] = Node(name, heard_at=self._now())
+            self.nodes[name] = JoinedNode(name, heard_at=self._now())
         return self.nodes[name]
 
-    def up(self, device: str) -> Node | None:
+    def up(self, device: str) -> JoinedNode | None:
         """Return the node of a device if it can take commands."""
         node = self.nodes.get(node_of(device))
         return node if node is not None and node.state == "up" else None
@@ -187,7 +187,7 @@ class Members:
         start = partial(self._bootstrap.start, name, words, environment)
         self._call(start, lambda _nothing: None, partial(self._not_started, self.node(name)))
 
-    def _not_started(self, node: Node, why: str) -> None:
+    def _not_started(self, node: JoinedNode, why: str) -> None:
         self.complain(f"node {node.name} cannot be started: {why}")
         if node.peer is None:
             node.why_not = why
@@ -246,7 +246,7 @@ class Members:
         peer.send(frames.Welcome(self._setting.recipe.resolved()))
         return True
 
-    def _why_refused(self, node: Node, hello: frames.NodeHello) -> str:
+    def _why_refused(self, node: JoinedNode, hello: frames.NodeHello) -> str:
         if hello.version != gpusched.__version__:
             return (
                 f"gpusched {hello.version or 'of an older version'} runs there, {gpusched.__version__} on the "
@@ -257,7 +257,7 @@ class Members:
             return f"another machine is node {node.name} already; give this one a name of its own: --name"
         return ""
 
-    def _said(self, node: Node, frame: Any) -> None:
+    def _said(self, node: JoinedNode, frame: Any) -> None:
         node.heard_at = self._now()
         match frame:
             case frames.Beat(readings=readings):
@@ -273,13 +273,13 @@ class Members:
             case _:
                 self._heard(node, frame)
 
-    def _cannot(self, node: Node, why: str) -> None:
+    def _cannot(self, node: JoinedNode, why: str) -> None:
         node.why_not = why
         if node.peer is not None:
             node.peer.close()
         self._lose(node, why)
 
-    def _joined(self, node: Node, frame: frames.Joined) -> None:
+    def _joined(self, node: JoinedNode, frame: frames.Joined) -> None:
         if why := self._unshared(node, frame.proof):
             self._cannot(node, why)
             return
@@ -298,7 +298,7 @@ class Members:
         if self._may_reconcile:
             self._reconcile(node)
 
-    def _unshared(self, node: Node, proof: str) -> str:
+    def _unshared(self, node: JoinedNode, proof: str) -> str:
         """Say why the folder is not the same here and there; nothing where it is."""
         path = self._keys.proof(node.name)
         try:
@@ -312,11 +312,11 @@ class Members:
             f"with a folder that all nodes share"
         )
 
-    def _reconcile(self, node: Node) -> None:
+    def _reconcile(self, node: JoinedNode) -> None:
         assert node.peer is not None
         node.peer.send(node.reconcile())
 
-    def _reconciled(self, node: Node) -> None:
+    def _reconciled(self, node: JoinedNode) -> None:
         node.state = "up"
         new = [device for device in node.devices if device.id not in self._known]
         if new and self._is_open:
@@ -333,7 +333,7 @@ class Members:
             if not device.usable:
                 self._quarantine(device.id, device.why_not)
 
-    def _hung_up(self, node: Node) -> None:
+    def _hung_up(self, node: JoinedNode) -> None:
         """Have a node whose line is gone started again, in case its process has died; else the node dials by itself."""
         node.peer = None
         if node.state != "lost":
@@ -359,7 +359,7 @@ class Members:
                 self._lose(node, f"no sign of life for {now - node.heard_at:.1f} s")
         self._timers.after(BEAT_S, self._beat)
 
-    def _lose(self, node: Node, why: str) -> None:
+    def _lose(self, node: JoinedNode, why: str) -> None:
         """Give a node up: its devices are out of use, and its trials are lost."""
         if node.state == "lost":
             return
@@ -377,6 +377,6 @@ class Members:
     def _quarantine(self, device: str, reason: str, *, passing: bool = True) -> None:
         self._emit(DeviceQuarantined(at=self._now(), device=device, reason=reason, passing=passing))
 
-    def _devices_of(self, node: Node) -> list[str]:
+    def _devices_of(self, node: JoinedNode) -> list[str]:
         """Return the devices of a node that the search knows."""
         return sorted(device for device in self._known if node_of(device) == node.name)

@@ -68,7 +68,7 @@ BACKLOG_BYTES = 1 << 30
 LINKS = ("trials", "worker.json", "written")
 
 
-class Node:
+class NodeProcess:
     """Node of a search: the machine of this process. ``devices``: those that it may use, as a recipe names them.
 
     Raises InputError where a process of this node is there already.
@@ -138,7 +138,7 @@ class Node:
 class Session:
     """The life of one line: a local executor from the welcome on, closed when the line is."""
 
-    def __init__(self, node: Node, line: Any) -> None:
+    def __init__(self, node: NodeProcess, line: Any) -> None:
         self._node = node
         self._began_s = time.monotonic()
         self._hub = Hub(node.paths.socket)

@@ -32,7 +32,7 @@ NodeState = Literal["absent", "joining", "up", "away", "lost"]
 
 
 @dataclass
-class Trial:
+class NodeTrial:
     """An incarnation on a node, or its part of one. ``asked``: commands about it, the newest of each kind."""
 
     live: LiveTrial
@@ -42,7 +42,7 @@ class Trial:
 
 
 @dataclass
-class Node:
+class JoinedNode:
     """One node. Names of devices are the cluster's, ``node/device``."""
 
     name: str
@@ -57,7 +57,7 @@ class Node:
     patience_s: float = 0.0
     devices: tuple[Device, ...] = ()
     readings: tuple[Reading, ...] = ()
-    trials: dict[int, Trial] = field(default_factory=dict)
+    trials: dict[int, NodeTrial] = field(default_factory=dict)
     releasing: set[str] = field(default_factory=set)
     #: Devices in quarantine for a reason that may pass, and the reason.
     kept_out: dict[str, str] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class Node:
 
     def launch(self, command: Launch, seq: int) -> None:
         live = LiveTrial(command.trial, command.incarnation, command.devices, seq)
-        self.trials[command.trial] = Trial(live, None if self.state == "up" else command)
+        self.trials[command.trial] = NodeTrial(live, None if self.state == "up" else command)
         self.send(Do.of(command, seq))
 
     def ask(self, command: Yield | Save | Kill) -> None:
@@ -165,6 +165,6 @@ def node_of(device: str) -> str:
     return device.partition("/")[0]
 
 
-def on_node(live: Sequence[LiveTrial], name: str) -> dict[int, Trial]:
+def on_node(live: Sequence[LiveTrial], name: str) -> dict[int, NodeTrial]:
     """Return those of ``live`` that hold devices of this node."""
-    return {one.trial: Trial(one) for one in live if name in map(node_of, one.devices)}
+    return {one.trial: NodeTrial(one) for one in live if name in map(node_of, one.devices)}

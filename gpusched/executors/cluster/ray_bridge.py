@@ -48,7 +48,7 @@ DETACH = "import os, sys\nif not os.fork(): os.setsid(); os.execvp(sys.argv[1], 
 Json = dict[str, Any]
 
 
-class Refused(Exception):
+class RayRefused(Exception):
     """One sentence for the user: why this cluster cannot be used."""
 
 
@@ -162,7 +162,7 @@ class Bridge:
             self._names[node] = name
 
     def reserve(self, lease_s: float) -> list[Json]:
-        """Reserve the devices of new nodes; return the offers of all. Raises Refused where no node is free."""
+        """Reserve the devices of new nodes; return the offers of all. Raises RayRefused where no node is free."""
         alive = {row["NodeID"]: row for row in ray.nodes() if row["Alive"]}
         for node in self._offers.keys() - alive.keys():
             del self._offers[node]
@@ -185,7 +185,7 @@ class Bridge:
                 waiting[self._names[row["NodeID"]]] = one_line(error)
         if waiting and not self._offers:
             reasons = "; ".join(f"{name}: {why}" for name, why in sorted(waiting.items()))
-            raise Refused(f"no node is free: {reasons}")
+            raise RayRefused(f"no node is free: {reasons}")
         return list(self._offers.values())
 
     def _name(self, row: Json, alive: dict[str, Json]) -> None:
@@ -232,14 +232,16 @@ class Bridge:
             free = int(available_resources_per_node().get(node, {}).get(kind, 0))
             time.sleep(0.1)
         if not free:
-            raise Refused(f"other jobs of the Ray cluster have its {total} {kind}s")
+            raise RayRefused(f"other jobs of the Ray cluster have its {total} {kind}s")
         there = [{"ray.io/node-id": node}]
         group = ray.util.placement_group(
             [{kind: free}], name=name, lifetime="detached", bundle_label_selector=there
         )
         if not group.wait(RESERVE_S):
             ray.util.remove_placement_group(group)
-            raise Refused(f"another job of the Ray cluster was faster to take its {free} {kind}s")
+            raise RayRefused(
+                f"another job of the Ray cluster was faster to take its {free} {kind}s"
+            )
         return group, free
 
     def _group_name(self, node: str) -> str:
@@ -312,35 +314,35 @@ def one_line(error: Exception) -> str:
 def connect(address: str, experiment: str) -> bool:
     """Join the cluster as a driver; return whether it has a token.
 
-    Raises Refused where that cannot be, Guarded where Ray must be told to use a token.
+    Raises RayRefused where that cannot be, Guarded where Ray must be told to use a token.
     """
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), ANSWER_S).close()
     except (OSError, ValueError) as error:
         ask = "is the Ray cluster up (`ray status`)?"
-        raise Refused(f"nothing answers at {address} ({error}): {ask}") from None
+        raise RayRefused(f"nothing answers at {address} ({error}): {ask}") from None
     if "ray" not in globals():
-        raise Refused(
+        raise RayRefused(
             f"{sys.executable} cannot import Ray ({missing}): run gpusched on a node of the cluster, "
             f"or pip install 'gpusched[ray]' with the cluster's version of Ray"
         )
     version = ray.__version__
     if tuple(int(part) for part in version.split(".")[:2]) < RAY_MIN:
         wanted = ".".join(map(str, RAY_MIN))
-        raise Refused(f"Ray {version} is too old, gpusched needs {wanted} or newer: upgrade it")
+        raise RayRefused(f"Ray {version} is too old, gpusched needs {wanted} or newer: upgrade it")
     has_asked = os.environ.get("RAY_AUTH_MODE") == "token"
     if is_guarded(address):
         if not has_asked and has_token():
             raise Guarded
-        raise Refused(
+        raise RayRefused(
             f"the Ray cluster at {address} wants its token, and this machine has none, or another: "
             f"copy it to ~/.ray/auth_token, or set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         )
     try:
         ray.init(address, namespace=experiment, log_to_driver=False, logging_level="ERROR")
     except Exception as error:
-        raise Refused(f"Ray {version} cannot join {address}: {one_line(error)}") from None
+        raise RayRefused(f"Ray {version} cannot join {address}: {one_line(error)}") from None
     return has_asked
 
 
@@ -353,7 +355,9 @@ def is_guarded(address: str) -> bool:
     except ray.exceptions.AuthenticationError:
         return True
     except Exception as error:
-        raise Refused(f"the Ray cluster at {address} does not answer: {one_line(error)}") from None
+        raise RayRefused(
+            f"the Ray cluster at {address} does not answer: {one_line(error)}"
+        ) from None
     return False
 
 
@@ -374,7 +378,7 @@ def main(address: str, experiment: str, folder: str) -> int:
         os.dup2(told.fileno(), 1)
         os.environ["RAY_AUTH_MODE"] = "token"
         os.execv(sys.executable, [sys.executable, *sys.argv])
-    except Refused as refusal:
+    except RayRefused as refusal:
         print(json.dumps({"error": str(refusal)}), file=told)
         return 1
     print(json.dumps({"result": is_safe}), file=told)

@@ -13,13 +13,13 @@ from gpusched.core.events import DeviceQuarantined, DeviceReadmitted, DevicesRel
 from gpusched.devices.base import (
     Device,
     DeviceEvent,
+    DeviceRemark,
     Devices,
     Examined,
     Quarantined,
     ReadmitRefused,
     Readmitted,
     Released,
-    Remark,
     Strangers,
 )
 from gpusched.executors.live import Timers
@@ -156,7 +156,7 @@ class Inventory:
                 self._answer(self._examining.pop(devices, []), fault)
             case Strangers(device, who):
                 self._strangers[device] = who
-            case Remark(text):
+            case DeviceRemark(text):
                 self._say(text)
 
     def _answer(self, waiting: Sequence[Answered], text: str) -> None:

@@ -24,7 +24,7 @@ from gpusched.executors.base import LiveTrial, Setting
 from gpusched.executors.cluster.bootstrap import bootstrap_for
 from gpusched.executors.cluster.executor import ClusterExecutor
 from gpusched.executors.cluster.line import home_of
-from gpusched.executors.cluster.nodes import Node
+from gpusched.executors.cluster.nodes import JoinedNode
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import private_folder
 from gpusched.folder.lock import Lock
@@ -123,7 +123,7 @@ class Bed:
         ]
         return subprocess.Popen([sys.executable, "-m", "gpusched", *words], stdout=subprocess.PIPE)
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> JoinedNode:
         return self.executor.members.nodes[name]
 
     def state(self, name: str) -> str:

@@ -254,7 +254,7 @@ def test_a_node_leaves_no_folder_behind_a_shim_that_is_about_to_leave(
     """A shim on a slow disk was still syncing its last file when the search ended; a trial that lives on has it all."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "own"))
     monkeypatch.setattr(node, "LEAVING_S", 30.0 if lives_s < 1 else 0.2)
-    member = node.Node(tmp_path / "shared", "node0")
+    member = node.NodeProcess(tmp_path / "shared", "node0")
     marked = {"GPUSCHED_MARK": mark_of(member.paths.root, 0, 1)}
     with subprocess.Popen(["sleep", str(lives_s)], env={**os.environ, **marked}) as shim:
         member.is_over = True

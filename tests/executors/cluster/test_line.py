@@ -25,7 +25,7 @@ from gpusched.core.decisions import Launch
 from gpusched.errors import InputError
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.line import Keys, Listener, dial, say_over
-from gpusched.executors.cluster.node import Node as NodeProcess
+from gpusched.executors.cluster.node import NodeProcess
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import read_json
 from gpusched.protocol.lines import BadFrame, encode
