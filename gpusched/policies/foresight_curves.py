@@ -31,8 +31,8 @@ LOOKS: tuple[int, ...] = tuple(sorted({2**p for p in range(1, 40)} | {3 * 2**p f
 SHAPES_PRIOR, AMPLITUDE_PRIOR = 40.0, 4.0
 #: What is expected then, in shares of the scale: amplitude, its deviation, the start's deviation.
 AMPLITUDE, WIDE, START = 0.5, 0.4, 0.3
-#: Weight of an earlier look beside the next one.
-DECAY = 0.75
+#: Share of its weight that a look keeps at the next one: where forecasts miss as much as expected or more, and at most.
+LEAST_KEPT, MOST_KEPT = 0.25, 0.75
 #: Share of the scale by which a shape may miss a curve without noise, and the least that is left of its square where
 #: forecasts hold better than that.
 MISFIT, LEAST_MISFIT = 0.01, 0.1
@@ -208,7 +208,9 @@ class Curves:
             rise = y - seen.start[0]
             self._rises[:, at] += (1.0, rise, rise * rise, noise + seen.start[1])
         seen.level, ones = y, np.ones_like(shape)
-        seen.sums *= DECAY
+        # A misfit grows as a curve goes on, noise does not: early looks at a noisy curve still count.
+        kept = MOST_KEPT + self._missed * (LEAST_KEPT - MOST_KEPT)
+        seen.sums *= min(MOST_KEPT, variance / (noise + self.misfit_var / kept))
         seen.sums += np.stack((ones, shape, shape * shape, ones * y, shape * y)) / variance
         self._fit(seen)
 
@@ -220,8 +222,12 @@ class Curves:
     @property
     def misfit_var(self) -> float:
         """The variance of curves about their shapes, less where forecasts hold better than expected."""
-        held = min(1.0, max(LEAST_MISFIT, self._errors / self._count))
-        return held * (MISFIT * self.range) ** 2
+        return self._missed * (MISFIT * self.range) ** 2
+
+    @property
+    def _missed(self) -> float:
+        """Squared errors of forecasts a look ahead beside those expected: at most 1."""
+        return min(1.0, max(LEAST_MISFIT, self._errors / self._count))
 
     def _compare(self, fit: Array, shape: Array, y: float, variance: float) -> None:
         """Hold the forecast of a look against what came."""
