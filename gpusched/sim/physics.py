@@ -56,12 +56,6 @@ class Delays:
         """Time from the word to leave to the first step of the next trial on that atom, which has run before."""
         return self.save_s + self.exit_s + self.release_s + self.resize_s
 
-    def problems(self) -> Iterator[str]:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if not (math.isfinite(value) and value >= 0):
-                yield f"{field.name.removesuffix('_s')} delay must be 0 or more, not {value:g}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:

@@ -164,18 +164,12 @@ class Bracket:
 
     # ------------------------------------------------------------ stragglers
 
-    def limit_s(self, patience: float) -> float | None:
-        """Return how long a trial may take for this halving; None while fewer than half are in."""
-        median_s = self.now.times_s.value
-        if not median_s or self.now.timed < len(self.now.coming):
-            return None
-        return patience * median_s
-
     def stragglers(self, view: View, patience: float) -> tuple[list[int], float | None]:
         """Return the trials that have taken too long by now, and when the next one will have."""
-        limit = self.limit_s(patience)
-        if limit is None or self.wants_new:
+        median_s = self.now.times_s.value
+        if not median_s or self.now.timed < len(self.now.coming) or self.wants_new:
             return [], None
+        limit = patience * median_s
         late, next_at = [], None
         for trial, began in self.now.coming.items():
             if began is None or trial not in view.live:

@@ -12,15 +12,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from gpusched.policies.halving.bracket import Shape, shrinking
 from gpusched.policies.halving.sha import Synchronous, SynchronousOptions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options(SynchronousOptions):
-    """``r``, ``R``, ``eta`` decide the brackets."""
 
 
 def brackets(r: int, R: int, eta: float) -> Iterator[Shape]:
@@ -36,7 +30,7 @@ class Hyperband(Synchronous):
     """All brackets from the most to the least aggressive, again and again."""
 
     name = "hyperband"
-    options_type = Options
+    options_type = SynchronousOptions
 
     def _shapes(self) -> Iterator[Shape]:
         options = self.options

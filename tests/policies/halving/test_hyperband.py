@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpusched.policies.halving.hyperband import Options, brackets
+from gpusched.policies.halving.hyperband import brackets
+from gpusched.policies.halving.sha import SynchronousOptions as Options
 from tests.policies.hand import Hand
 
 
