@@ -20,11 +20,10 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).with_name("scripts")
-PATIENCE_S = 280
 
 pytestmark = [
     pytest.mark.integrations,
-    pytest.mark.timeout(2 * PATIENCE_S),
+    pytest.mark.timeout(900),
     *(
         pytest.mark.skipif(not find_spec(name), reason=f"{name} is not installed here")
         for name in ("lightning", "transformers", "accelerate")
@@ -53,7 +52,7 @@ def search(
         "script": str(SCRIPTS / script),
         "metric": "val_loss" if script != "hf.py" else "eval_loss",
         "mode": "min",
-        "deadline": f"{PATIENCE_S}s",
+        "deadline": "1h",
         "devices": "cpu:2",
         "policy": {"name": f"{SCRIPTS / 'policies.py'}:Seesaw", "R": 40},
         "space": {**space, "place": {"grid": ["moved", "alone"][: 1 + alone]}},
@@ -245,7 +244,7 @@ def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "script": "play.py",
         "metric": "val_loss",
         "mode": "min",
-        "deadline": f"{PATIENCE_S}s",
+        "deadline": "1h",
         "devices": "cpu:1",
         "policy": {"name": "asha", "R": 40},
         "space": {**space, "file": {"grid": [f"{name}.py" for name in MISTAKES]}},

@@ -31,6 +31,7 @@ from gpusched.recipe.policy import check_log_to
 from gpusched.sim.folder import simulate_into
 from gpusched.sim.setup import Setup
 from tests.helpers import children_of
+from tests.rig import PATIENCE_S
 
 # MLflow's own use of SQLAlchemy and protobuf warns; that is not ours to mend.
 pytestmark = pytest.mark.filterwarnings("default")
@@ -200,7 +201,7 @@ def test_a_tool_gets_every_point_once_although_its_process_is_killed(
         child.communicate()
     loggers = Loggers(paths, {name: {}}, tmp_path)
     loggers.look()
-    loggers.finish(limit_s=60)
+    loggers.finish(limit_s=5 * PATIENCE_S)  # nothing may be there yet, and a tool imports for long
     assert not loggers.complaints, paths.logger_log(name).read_text()
     assert_complete(name, paths.root, curves(paths))
 
@@ -299,7 +300,7 @@ def test_a_logger_of_ones_own_is_told_everything(search: ExperimentPaths, tmp_pa
     assert not findings
     loggers = Loggers(search, log_to, tmp_path)
     loggers.look()
-    loggers.finish(limit_s=60)
+    loggers.finish(limit_s=PATIENCE_S)
     lines = [json.loads(line) for line in (tmp_path / "lines.jsonl").read_text().splitlines()]
     told = timeline.read(search.journal)
     points = {(trial, step) for trial, step, _ in lines if isinstance(step, int)}

@@ -1,6 +1,8 @@
 """A loop of the script's own with Accelerate: rates, losses and samples of every step written down."""
 
 import json
+import os
+import time
 
 import accelerate
 import torch
@@ -11,6 +13,7 @@ import gpusched
 
 hp = gpusched.init().hparams
 EPOCHS = 40
+is_to_move = hp.get("place") == "moved" and os.environ.get("GPUSCHED_INCARNATION") in ("1", "2")
 torch.manual_seed(0)
 data = TensorDataset(x := torch.rand(256, 4), x.sum(1, keepdim=True) + (3 * x[:, :1]).sin())
 if hp.files:  # all state in Accelerate's own files
@@ -43,6 +46,8 @@ for epoch in trial.steps(EPOCHS):  # <-
         x, y = data.tensors
         loss = nn.functional.mse_loss(accelerator.unwrap_model(model)(x), y)
         trial.report(val_loss=loss)  # <-
+    if is_to_move and epoch >= EPOCHS // 2:  # the other ranks are being set up
+        time.sleep(1)
     if hp.files and trial.should_save():
         with trial.checkpoint_dir() as folder:
             accelerator.save_state(str(folder))
