@@ -4,6 +4,5 @@
   per incarnation, which looks after its processes and has a ``link`` to the daemon
 * the shim runs torchrun's ``agent`` (with ``rendezvous``); one rank that does not use torch, and ``launch: cold``, are
   ``agentless``; ``birth`` makes a rank of a fork, ``rank`` runs the script as ``__main__``
-* ``launch: cold``: ``torchrun`` and ``coldrank`` run in the recipe's interpreter, which may lack all that gpusched
-  needs, so each stands alone
+* ``cold``: torchrun and its ranks in the recipe's interpreter, which may lack all that gpusched needs; it stands alone
 """

@@ -2,13 +2,12 @@
 
 ``launch: cold``: plain ``torchrun`` as a process of its own, perhaps with another interpreter.
 
-    shim ──▶ PYTHON -m gpusched.runtime.torchrun ──▶ PYTHON coldrank.py ──exec──▶ PYTHON SCRIPT ARGS     (per rank)
+    shim ──▶ PYTHON -m gpusched.runtime.cold ──▶ PYTHON cold.py ──exec──▶ PYTHON SCRIPT ARGS     (per rank)
 
-``gpusched.runtime.torchrun`` is ``torchrun`` with the loopback rendezvous registered. ``coldrank.py`` gives a rank its
-streams, cores and variables and then becomes ``python script``: the script runs as under torchrun itself, in an
-interpreter that has imported nothing. No torch is imported here; the other interpreter finds ``gpusched`` (and nothing
-else of ours) through a folder of the experiment that holds one link. Both files stand apart from this one because that
-interpreter may lack every library of gpusched.
+The first is ``torchrun`` with the loopback rendezvous registered; the second gives a rank its streams, cores and
+variables and then becomes ``python script``: the script runs as under torchrun itself, in an interpreter that has
+imported nothing. No torch is imported here; the other interpreter finds ``gpusched`` (and nothing else of ours) through
+a folder of the experiment that holds one link.
 
 A script that does not use torch and has one atom: its rank has no others for the agent to agree with, and importing
 torch, which the agent is part of, is most of the cost of a start. The rank is forked as under the agent, and finds the
@@ -65,9 +64,9 @@ def _words(shim: Shim) -> list[str]:
         "monitor-interval": 0.05,
         "log-dir": os.devnull,
     }
-    torchrun = [python, "-m", "gpusched.runtime.torchrun"]
+    torchrun = [python, "-m", "gpusched.runtime.cold"]
     torchrun += [f"--{name}={value}" for name, value in options.items()]
-    rank = [python, "-I", str(Path(__file__).with_name("coldrank.py"))]
+    rank = [python, "-I", str(Path(__file__).with_name("cold.py"))]
     return [*torchrun, "--no-python", *rank, spec.script, *spec.args]
 
 

@@ -74,7 +74,7 @@ def test_a_mark_that_is_too_long_is_not_written() -> None:
 # ---------------------------------------------------------------- cold ranks
 
 
-COLDRANK = Path(gpusched.__file__).parent / "runtime" / "coldrank.py"
+COLD = Path(gpusched.__file__).parent / "runtime" / "cold.py"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_it_runs_what_it_is_given(tmp_path: Path, name: str, text: str, mode: in
     files = {key: str(tmp_path / key) for key in ("out", "err", "error")}
     ranks = [{**files, "env": {"GPUSCHED_TRIAL": "0"}, "cpus": None}]
     subprocess.run(
-        [sys.executable, "-I", COLDRANK, script, "--lr", "0.1"],
+        [sys.executable, "-I", COLD, script, "--lr", "0.1"],
         env={**os.environ, "LOCAL_RANK": "0", "GPUSCHED_RANKS": json.dumps(ranks)},
         check=True,
     )

@@ -1,0 +1,81 @@
+"""The two programs of ``launch: cold`` that run in the recipe's interpreter, which may lack every library of gpusched.
+
+    python -m gpusched.runtime.cold OPTIONS    torchrun, with a store that listens on loopback only
+    python -I cold.py SCRIPT [ARGS..]          a rank before it becomes ``python SCRIPT``
+
+* ``torchrun`` registers our rendezvous and asks for it; where this torch is too old to have one registered, its own is
+  used, and it is said. The exit codes of ranks that failed are left in the file ``GPUSCHED_CODES`` names, for the shim.
+* ``rank``, by any Python 3, gives its process its streams, its cores and its own variables (from ``GPUSCHED_RANKS``),
+  then executes the script with the same interpreter, as torchrun would have done, or itself if it is another kind of
+  program (executable, no ``.py``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+
+def torchrun() -> int:
+    """Run torchrun; return the exit status."""
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    try:
+        run.main(["--rdzv-backend", _backend(), *sys.argv[1:]])
+    except ChildFailedError as failed:
+        codes = {rank: failure.exitcode for rank, failure in failed.failures.items()}
+        with open(os.environ["GPUSCHED_CODES"], "w") as file:  # noqa: PTH123
+            json.dump(codes, file)
+        print(failed, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _backend() -> str:
+    try:
+        from gpusched.runtime import rendezvous
+
+        rendezvous.register()
+    except (ImportError, AttributeError, TypeError) as problem:
+        print(f"gpusched: this torch's own rendezvous is used: {problem}", file=sys.stderr)
+        return "c10d"
+    return rendezvous.NAME
+
+
+def rank() -> None:
+    """Become the script."""
+    ranks = json.loads(os.environ.pop("GPUSCHED_RANKS"))
+    os.environ.pop("GPUSCHED_CODES", None)
+    mine = ranks[int(os.environ["LOCAL_RANK"])]
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    for path, descriptor in ((mine["out"], 1), (mine["err"], 2)):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(file, descriptor)
+        os.close(file)
+    os.environ.update(mine["env"])
+    os.environ["TORCHELASTIC_ERROR_FILE"] = mine["error"]
+    try:
+        if mine["cpus"]:
+            os.sched_setaffinity(0, mine["cpus"])
+        score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)
+        os.write(score, b"500")
+        os.close(score)
+    except OSError:
+        pass
+    script = sys.argv[1]
+    if not script.endswith(".py") and os.access(script, os.X_OK):
+        os.execv(script, sys.argv[1:])
+    os.execv(sys.executable, [sys.executable, "-u", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    if not __package__:
+        rank()
+    status = torchrun()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Tearing the interpreter down takes a second, and may abort or hang in torch's threads.
+    os._exit(status)
