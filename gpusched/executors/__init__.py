@@ -1,5 +1,5 @@
-"""Executors carry commands out: ``base`` is the seam, ``local/`` runs process groups on this machine.
+"""Executors carry commands out: ``base`` is the seam, with the parts that all live executors have; ``local/`` runs
+process groups on this machine.
 
-Shared by live executors: ``live`` (their base, and timers), ``hub`` (the loop of a daemon, its socket and connections),
-``best`` (the best model on disk).
+Shared by live executors: ``hub`` (the loop of a daemon, its socket and connections), ``best`` (the best model on disk).
 """

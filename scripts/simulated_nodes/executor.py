@@ -1,6 +1,6 @@
 """Nodes that only speak: one process dials the daemon once a node, and plays the devices and the trials there.
 
-``python -m gpusched.daemon.main FOLDER --executor scripts.simulated_nodes`` takes ``make``; SIMULATED_NODES says how
+``python -m gpusched.daemon.start FOLDER --executor scripts.simulated_nodes`` takes ``make``; SIMULATED_NODES says how
 many nodes there are, of how many devices, and how often a trial reports.
 """
 
@@ -30,13 +30,12 @@ from gpusched.core.events import (
     TrialUp,
 )
 from gpusched.devices.base import Device, Reading
-from gpusched.executors.base import Setting
+from gpusched.executors.base import Setting, Timers
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import NodeOffer
 from gpusched.executors.cluster.executor import ClusterExecutor
 from gpusched.executors.cluster.line import Keys, dial
 from gpusched.executors.hub import Hub, Peer
-from gpusched.executors.live import Timers
 from gpusched.protocol import Report
 
 VARIABLE = "SIMULATED_NODES"

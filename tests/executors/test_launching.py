@@ -14,8 +14,7 @@ from gpusched.core.decisions import Launch
 from gpusched.core.events import TrialExited
 from gpusched.devices.choose import CpuDevices
 from gpusched.errors import DeviceError
-from gpusched.executors.base import Setting
-from gpusched.executors.live import Timers
+from gpusched.executors.base import Setting, Timers
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.launching import Launcher
 from gpusched.executors.local.server import Server

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from gpusched.core.events import Event
-from gpusched.executors.base import Setting
+from gpusched.executors.base import Setting, Timers
 from gpusched.executors.hub import Hub
-from gpusched.executors.live import Timers
 from gpusched.executors.local.incarnation import Incarnation, Shared
 from gpusched.executors.local.intake import Intake
 from gpusched.executors.local.launching import Launcher

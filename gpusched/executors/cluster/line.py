@@ -10,9 +10,11 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import secrets
 import socket
 import ssl
 import tempfile
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -20,9 +22,10 @@ from typing import Any
 
 import psutil
 
-from gpusched.errors import GpuschedError
+from gpusched.errors import GpuschedError, InputError
 from gpusched.executors.hub import Hub
 from gpusched.folder.files import own_folder, private_folder, read_json, write_durably
+from gpusched.folder.paths import ExperimentPaths
 from gpusched.protocol.lines import Decode
 
 DIAL_LIMIT_S = 5.0
@@ -48,6 +51,51 @@ class Keys:
     @property
     def key(self) -> Path:
         return self.folder / "line.key"
+
+    def prove(self, node: str) -> tuple[str, float]:
+        """Write, link and rename in the shared folder, as a node's trials will.
+
+        Return the text that the daemon finds there too if the folder is the same, and the longest step's time. Raises
+        InputError where that cannot be.
+        """
+        proof, path = secrets.token_hex(8), self.proof(node)
+        aside, linked = path.with_suffix(".tmp"), path.with_suffix(".link")
+        shared = self.folder.parent
+        probe = ExperimentPaths(shared).trials / f".probe-{node}"
+        slowest_s = 0.0
+        for step, act in (
+            ("written", lambda: write_durably(probe, b"")),
+            ("written", lambda: aside.write_text(proof)),
+            ("removed", lambda: linked.unlink(missing_ok=True)),
+            ("linked", lambda: linked.hardlink_to(aside)),
+            ("renamed", lambda: aside.replace(path)),
+            ("removed", lambda: linked.unlink()),
+            ("removed", lambda: probe.unlink()),
+        ):
+            began_s = time.monotonic()
+            try:
+                act()
+            except OSError as error:
+                raise InputError(
+                    f"{shared}: files cannot be {step} here ({error.strerror}): all nodes need to write in the "
+                    f"experiment's folder; look at how it is mounted, or choose another with --dir"
+                ) from None
+            slowest_s = max(slowest_s, time.monotonic() - began_s)
+        return proof, slowest_s
+
+    def disproof(self, node: str, proof: str) -> str:
+        """Say why the folder is not the same here and where a node has written ``proof``; nothing where it is."""
+        path = self.proof(node)
+        try:
+            found = path.read_text()
+        except OSError as error:
+            found = str(error)
+        if found == proof:
+            return ""
+        return (
+            f"{self.folder.parent} is another folder there: the file {path.name} that the node wrote is not here. Use "
+            f"--dir with a folder that all nodes share"
+        )
 
     def proof(self, node: str) -> Path:
         """Return the file by which a node shows that it writes into the same folder."""

@@ -23,13 +23,12 @@ import gpusched
 from gpusched.core.events import DeviceQuarantined, DevicesJoined, Event
 from gpusched.devices.base import Device
 from gpusched.errors import DeviceError
-from gpusched.executors.base import Setting
+from gpusched.executors.base import Setting, Timers
 from gpusched.executors.cluster import frames
 from gpusched.executors.cluster.bootstrap import Bootstrap, NodeOffer
 from gpusched.executors.cluster.line import Keys, Listener, interface_towards, say_over
 from gpusched.executors.cluster.nodes import JoinedNode, node_of
 from gpusched.executors.hub import Peer
-from gpusched.executors.live import Timers
 
 BEAT_S = 1.0
 LOST_AFTER_S = float(os.environ.get("GPUSCHED_NODE_LOST_S", "3"))
@@ -280,7 +279,7 @@ class Members:
         self._lose(node, why)
 
     def _joined(self, node: JoinedNode, frame: frames.Joined) -> None:
-        if why := self._unshared(node, frame.proof):
+        if why := self._keys.disproof(node.name, frame.proof):
             self._cannot(node, why)
             return
         node.devices = tuple(frame.devices)
@@ -297,20 +296,6 @@ class Members:
                 self._quarantine(name, why, passing=name in there)
         if self._may_reconcile:
             self._reconcile(node)
-
-    def _unshared(self, node: JoinedNode, proof: str) -> str:
-        """Say why the folder is not the same here and there; nothing where it is."""
-        path = self._keys.proof(node.name)
-        try:
-            found = path.read_text()
-        except OSError as error:
-            found = str(error)
-        if found == proof:
-            return ""
-        return (
-            f"{self._root} is another folder there: the file {path.name} that the node wrote is not here. Use --dir "
-            f"with a folder that all nodes share"
-        )
 
     def _reconcile(self, node: JoinedNode) -> None:
         assert node.peer is not None

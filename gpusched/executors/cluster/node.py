@@ -43,7 +43,7 @@ from gpusched.executors.cluster.nodes import node_of
 from gpusched.executors.hub import Hub
 from gpusched.executors.local.executor import TorchrunExecutor
 from gpusched.executors.local.settings import devices_of
-from gpusched.folder.files import private_folder, write_durably
+from gpusched.folder.files import private_folder
 from gpusched.folder.lock import Epoch, Lock, read_fence
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.processes.claim import Hunt
@@ -300,7 +300,7 @@ class Session:
         node = self._node
         recipe = node.recipe_here(welcome.recipe)
         self._gpus_per_atom = recipe.gpus_per_atom
-        proof, slowest_s = self._prove()
+        proof, slowest_s = node.keys.prove(node.name)
         setting = Setting(
             paths=node.paths,
             recipe=recipe,
@@ -321,35 +321,6 @@ class Session:
             for device in self._executor.inventory()
         ]
         self._peer.send(frames.Joined(devices, proof, slowest_s))
-
-    def _prove(self) -> tuple[str, float]:
-        """Write, link and rename in the shared folder, as trials will; return the proof, and the longest step's time.
-
-        Raises GpuschedError where that cannot be.
-        """
-        proof, path = secrets.token_hex(8), self._node.keys.proof(self._node.name)
-        aside, linked = path.with_suffix(".tmp"), path.with_suffix(".link")
-        probe = self._node.shared.trials / f".probe-{self._node.name}"
-        slowest_s = 0.0
-        for step, act in (
-            ("written", lambda: write_durably(probe, b"")),
-            ("written", lambda: aside.write_text(proof)),
-            ("removed", lambda: linked.unlink(missing_ok=True)),
-            ("linked", lambda: linked.hardlink_to(aside)),
-            ("renamed", lambda: aside.replace(path)),
-            ("removed", lambda: linked.unlink()),
-            ("removed", lambda: probe.unlink()),
-        ):
-            began_s = time.monotonic()
-            try:
-                act()
-            except OSError as error:
-                raise InputError(
-                    f"{self._node.shared.root}: files cannot be {step} here ({error.strerror}): all nodes need to "
-                    f"write in the experiment's folder; look at how it is mounted, or choose another with --dir"
-                ) from None
-            slowest_s = max(slowest_s, time.monotonic() - began_s)
-        return proof, slowest_s
 
     def _reconcile(self, executor: TorchrunExecutor, frame: frames.Reconcile) -> None:
         """End what should not be here, find out about what should, and have devices proven clean."""

@@ -23,8 +23,7 @@ from functools import partial
 from gpusched.core.decisions import Command, ConfirmRelease, KeepBest, Kill, Launch, Save, Yield
 from gpusched.core.events import Event, Reported, TrialExited
 from gpusched.devices.base import Device, Devices, Reading, gpu_of
-from gpusched.executors.base import LiveTrial, Setting
-from gpusched.executors.live import LiveBase
+from gpusched.executors.base import LiveBase, LiveTrial, Setting
 from gpusched.executors.local import endings
 from gpusched.executors.local.endings import how_it_ended
 from gpusched.executors.local.incarnation import Incarnation, Shared

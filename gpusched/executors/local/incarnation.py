@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gpusched.core.events import Event, Outcome, TrialExited, TrialUp
-from gpusched.executors.base import Setting
+from gpusched.executors.base import Setting, Timers
 from gpusched.executors.hub import Hub, Peer
-from gpusched.executors.live import Timers
 from gpusched.executors.local.settings import Limits
 from gpusched.folder.paths import TrialPaths
 from gpusched.processes.claim import Claim, make_claim, read_claim
