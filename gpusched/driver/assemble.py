@@ -28,7 +28,7 @@ from gpusched.errors import DamagedState, InputError
 from gpusched.folder.files import private_folder, write_durably
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
-from gpusched.policies.base import Policy, note_on_steps
+from gpusched.policies.base import note_on_steps
 from gpusched.recipe.recipe import Recipe
 from gpusched.text import no_trial
 
@@ -38,7 +38,6 @@ class Assembled:
     """An experiment, and everything needed to show it."""
 
     experiment: Experiment
-    policy: Policy
     recipe: Recipe
     paths: ExperimentPaths
 
@@ -46,20 +45,20 @@ class Assembled:
         self, *, daemon_pid: int | None = None, now: float | None = None, **more: Any
     ) -> dict[str, Any]:
         """Return the standing of the experiment as JSON; cheap enough for twice a second."""
-        state = self.experiment.state
+        state, policy = self.experiment.state, self.experiment.policy
         view = views.build(
             state,
             name=self.paths.root.name,
-            policy=self.policy.name,
+            policy=policy.name,
             metric=self.recipe.metric,
             folder=str(self.paths.root),
             daemon_pid=daemon_pid,
             now=state.now if now is None else now,
-            rungs=self.policy.rungs(state.view),
-            eta=getattr(getattr(self.policy, "options", None), "eta", None),
+            rungs=policy.rungs(state.view),
+            eta=getattr(getattr(policy, "options", None), "eta", None),
             notes=(
-                *self.policy.notes(state.view),
-                *note_on_steps(self.policy.options, state.view),
+                *policy.notes(state.view),
+                *note_on_steps(policy.options, state.view),
                 *self._what_if(),
             ),
             **more,
@@ -75,14 +74,14 @@ class Assembled:
 
     def require_policy(self, atoms: int) -> None:
         """Raise InputError if the policy's options make no sense in this experiment on so many atoms."""
-        found = list(self.policy.problems(self.experiment.state.rules, atoms))
+        found = list(self.experiment.policy.problems(self.experiment.state.rules, atoms))
         if found:
             lines = [f"policy.{option}: {message}" for option, message in found]
             raise InputError("\n".join(lines))
 
     def foreword(self, atoms: int) -> Sequence[str]:
         """Return what the policy tells a person before it starts on so many atoms."""
-        return self.policy.foreword(self.experiment.state.rules, atoms)
+        return self.experiment.policy.foreword(self.experiment.state.rules, atoms)
 
     def explain(self, trial: int, now: float | None = None) -> dict[str, Any]:
         """Return ``{"data": .., "lines": [..]}``. Raises InputError for an unknown trial."""
@@ -91,7 +90,7 @@ class Assembled:
             raise InputError(no_trial(trial, len(state.trials)))
         from gpusched.core.explain import explain
 
-        explanation = explain(state, self.policy, trial, now)
+        explanation = explain(state, self.experiment.policy, trial, now)
         return {"data": asdict(explanation), "lines": explanation.lines()}
 
 
@@ -155,8 +154,7 @@ def assemble(
 ) -> Assembled:
     """Assemble a fresh experiment. ``simulated``: rules in which a simulated one differs from a live one."""
     obeyed = replace(rules(recipe, profiles.read(paths.profile)), **(simulated or {}))
-    experiment = make_experiment(recipe, obeyed)
-    return Assembled(experiment, experiment.policy, recipe, paths)
+    return Assembled(make_experiment(recipe, obeyed), recipe, paths)
 
 
 def from_journal(paths: ExperimentPaths) -> Assembled:

@@ -87,7 +87,7 @@ def simulate_into(runs: Path, setup: Setup) -> tuple[Result, Path]:
     finally:
         journal.close()
         files.write()
-    _write(paths.final_view, json.dumps(Assembled(search, search.policy, of, paths).view()))
+    _write(paths.final_view, json.dumps(Assembled(search, of, paths).view()))
     return found, paths.root
 
 
