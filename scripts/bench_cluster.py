@@ -282,7 +282,7 @@ def simulated(policy: str, nodes: int = 64, devices: int = 8, seconds: float = 6
         paths = make_experiment(folder / "runs", loaded, Beginning.now())
         words = ["--executor", "scripts.simulated_nodes"]
         daemon = subprocess.Popen(
-            [sys.executable, "-m", "gpusched.daemon.main", str(paths.root), *words],
+            [sys.executable, "-m", "gpusched.daemon.start", str(paths.root), *words],
             env={
                 **os.environ,
                 "PYTHONPATH": str(ROOT),

@@ -1,9 +1,9 @@
 """One experiment's process: the loop around the driver, its socket, its clients, and the ways in from outside.
 
-* the process: ``main`` (its entry), ``daemon`` (lock, signals, loop, end), ``people`` (requests of clients),
+* the process: ``daemon`` (lock, signals, loop, end), ``people`` (requests of clients),
   ``resuming`` (state and machine brought together; a search that is over goes on), ``storage`` (room on the disk,
   checkpoints that nothing needs)
-* the way in: ``start`` (makes the folder and starts the process), ``provenance`` (the code that it ran), ``session``
-  (a client of its socket; state from the socket while a daemon lives, from the files otherwise), ``best_model``
-  (``gpusched.load``)
+* the way in: ``start`` (makes the folder and starts the process; its entry), ``provenance`` (the code that it ran),
+  ``session`` (a client of its socket; state from the socket while a daemon lives, from the files otherwise),
+  ``best_model`` (``gpusched.load``)
 """

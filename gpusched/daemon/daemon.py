@@ -70,6 +70,7 @@ class Daemon:
         self.paths = paths
         self._wish = wish or {}
         self._lock = Lock.take(paths.lock)
+        self._resuming = resuming
         self._stop_asked = False
         self._notes: deque[str] = deque(maxlen=NOTES_SHOWN)
         self._foreword: list[str] = []
@@ -183,9 +184,9 @@ class Daemon:
         if type(event) is Reopened and event.began:
             self._began = Beginning.from_json(event.began)
 
-    def _start(self, resuming: bool) -> None:
+    def _start(self) -> None:
         inventory = self.executor.inventory()
-        if resuming and self.experiment.state.devices.total:
+        if self._resuming and self.experiment.state.devices.total:
             for slot in self.experiment.state.devices.slots.values():
                 if slot.passing:
                     self.executor.keep_out(slot.id, slot.reason)
@@ -246,15 +247,15 @@ class Daemon:
 
     # ------------------------------------------------------------ the loop
 
-    def run(self, *, resuming: bool, ready: Any = None) -> None:
-        """Until the experiment is over."""
+    def run(self, ready: Callable[[dict[str, Any]], None]) -> None:
+        """Run until the experiment is over. ``ready`` is told once that it has begun."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(self.hub.wake_descriptor, warn_on_full_buffer=False)
         try:
             with self._left_whole():
-                self._start(resuming)
+                self._start()
         except Fenced:
             raise
         except GpuschedError:
@@ -262,8 +263,7 @@ class Daemon:
                 self.executor.close()
             raise
         self.paths.failure.unlink(missing_ok=True)
-        if ready is not None:
-            ready({"ok": os.getpid(), "foreword": self._foreword})
+        ready({"ok": os.getpid(), "foreword": self._foreword})
         while not self.experiment.finished or self.driver.stalled:
             self.driver.turn(self._due_at())
             if self.clock() >= self._due_at():

@@ -13,7 +13,7 @@ from tests.helpers import Script
 
 PRINTS = """
 import sys, traceback
-from gpusched.daemon.main import write_unfailingly
+from gpusched.daemon.start import write_unfailingly
 write_unfailingly()
 for number in range(3):
     print("line", number, "\\ud800", flush=True)

@@ -194,7 +194,7 @@ def test_the_boot_has_a_name_unless_the_kernel_keeps_it(tmp_path: Path) -> None:
 def test_nothing_heavy_is_imported_where_every_moment_counts() -> None:
     """A shim, a rank and a daemon's start have no use for psutil, which takes tens of milliseconds."""
     program = (
-        "import sys, gpusched.runtime.warm, gpusched.runtime.shim, gpusched.worker.trial, gpusched.daemon.main\n"
+        "import sys, gpusched.runtime.warm, gpusched.runtime.shim, gpusched.worker.trial, gpusched.daemon.daemon\n"
         "sys.exit(' '.join({'psutil', 'pynvml'} & {*sys.modules}) or 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -78,7 +78,7 @@ class Bed(Search):
     ) -> Any:
         """Start a daemon; what it says of its start, or None if it died before. ``wish``: to go on with."""
         reading, writing = os.pipe()
-        words = [sys.executable, "-m", "gpusched.daemon.main", str(self.paths.root)]
+        words = [sys.executable, "-m", "gpusched.daemon.start", str(self.paths.root)]
         words += ["--ready-fd", str(writing)] + ["--resume"] * resume + ["--salvage"] * salvage
         words += ["--wish", json.dumps(wish)] if wish is not None else []
         armed = {VARIABLE: failpoint} if failpoint else {}

@@ -293,7 +293,7 @@ def test_a_frame_that_is_none_is_refused(line: bytes) -> None:
 
 def test_one_machine_never_imports_any_of_this() -> None:
     program = (
-        "import sys, gpusched.cli, gpusched.daemon.main, gpusched.executors.local.executor\n"
+        "import sys, gpusched.cli, gpusched.daemon.daemon, gpusched.executors.local.executor\n"
         "found = [name for name in sys.modules if 'cluster' in name or name in ('cryptography', 'ssl', 'ray')]\n"
         "sys.exit(' '.join(found) or 0)\n"
     )

@@ -74,7 +74,7 @@ def test_a_whole_search_with_pauses_and_two_ranks(tmp_path: Path) -> None:
     file.write_text(json.dumps(recipe))
     loaded = load_recipe(file)
     paths = make_experiment(tmp_path / "runs", loaded, Beginning.now(), file)
-    daemon = [sys.executable, "-m", "gpusched.daemon.main", str(paths.root), "--executor", HERE]
+    daemon = [sys.executable, "-m", "gpusched.daemon.start", str(paths.root), "--executor", HERE]
     subprocess.run(daemon, check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     events = [entry.event for entry in read(paths.journal)]
     assert [event.incarnation for event in events if isinstance(event, TrialUp)] == [1, 2]
