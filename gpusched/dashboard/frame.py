@@ -180,9 +180,11 @@ _ATOMS = {
 }
 
 
-def help_lines(ctrl_c: str, width: int) -> list[Text]:
+def help_lines(ctrl_c: str, width: int, *, steers: bool) -> list[Text]:
     """List the keys and the meaning of the glyphs. ``ctrl_c``: the meaning of Ctrl-C."""
-    keys = [(key.shown, key.meaning) for key in (*LOOKING, *STEERING)] + [("Ctrl-C", ctrl_c)]
+    needs = "" if steers else "; needs --steer"
+    keys = [(key.shown, key.meaning) for key in LOOKING]
+    keys += [(key.shown, key.meaning + needs) for key in STEERING] + [("Ctrl-C", ctrl_c)]
     column = max(len(key) for key, _ in keys) + 2
     lines: list[Text] = []
     for key, meaning in keys:

@@ -178,7 +178,7 @@ class SearchScreen(Screen[None]):
         view, selected = self.view, self.choice.selected
         match tab:
             case "help":
-                return frame.help_lines(self._ctrl_c, width)
+                return frame.help_lines(self._ctrl_c, width, steers=self._steers)
             case "log":
                 return self._found("log") or ["nothing was printed yet"]
             case _ if view is None:

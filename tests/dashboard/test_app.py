@@ -139,11 +139,14 @@ def test_what_is_typed_is_seen(size: tuple[int, int]) -> None:
     drive(EXPLORING, steps, size=size)
 
 
-@pytest.mark.parametrize("width", [38, 64, 78])
-def test_help_is_as_wide_as_its_panel(width: int) -> None:
+@pytest.mark.parametrize(("width", "steers"), [(38, True), (64, False), (78, True)])
+def test_help_is_as_wide_as_its_panel_and_says_which_keys_are_refused(
+    width: int, steers: bool
+) -> None:
     meaning = "stop in good order; again: terminate; a third time: kill"
-    lines = frame.help_lines(meaning, width)
-    assert [line.plain for line in lines if line.cell_len > width] == []
+    lines = [line.plain for line in frame.help_lines(meaning, width, steers=steers)]
+    assert [line for line in lines if len(line) > width] == []
+    assert sum("needs --steer" in line for line in lines) == (0 if steers else 5)
 
 
 # ---------------------------------------------------------------- the mouse
