@@ -20,7 +20,7 @@ from gpusched import failpoints
 from gpusched.core.events import Event, ExperimentStarted, Reopened, Tried
 from gpusched.daemon import resuming
 from gpusched.daemon.people import People
-from gpusched.daemon.provenance import recipe_file
+from gpusched.daemon.provenance import Edits, recipe_file
 from gpusched.daemon.storage import Storage, checksums, require_unchanged
 from gpusched.devices.base import Device, require_sizes
 from gpusched.driver.assemble import Assembled, assemble, make_helpers, read_recipe
@@ -115,6 +115,7 @@ class Daemon:
             self._tell(text)
         # The warm server imports torch by now: what syncs to disk comes after it.
         self.journal = journal or self._begin()
+        self._edits = Edits(paths, recipe.script)
         self._helpers = make_helpers(recipe)
         source = recipe_file(paths)
         folder = source.parent if source is not None else paths.root
@@ -347,6 +348,8 @@ class Daemon:
         self.epoch.check()
         self._loggers.look()
         self._home.look()
+        if (edited := self._edits.look()) is not None:
+            self._say(edited)
         for helper in (*self._helpers.values(), self._loggers, self._home):
             while helper.complaints:
                 self._say(helper.complaints.popleft())

@@ -58,6 +58,32 @@ def differences(paths: ExperimentPaths, script: Path) -> list[str]:
     return [] if then is None else list(_differences(then, _code_of(script)[0]))
 
 
+class Edits:
+    """Edits of the script since the search began: each launch reads the file anew."""
+
+    def __init__(self, paths: ExperimentPaths, script: str | Path) -> None:
+        self._script = Path(script)
+        self._changed_ns = -1
+        self._crc32 = (recorded(paths) or {}).get("script_crc32")
+
+    def look(self) -> str | None:
+        """Return a remark where the script is another than at the last look, or than at the start."""
+        try:
+            changed_ns = self._script.stat().st_mtime_ns
+            if changed_ns == self._changed_ns:
+                return None
+            before, self._crc32 = self._crc32, zlib.crc32(self._script.read_bytes())
+        except OSError:  # an editor may put another file in its place
+            return None
+        self._changed_ns = changed_ns
+        if before in (None, self._crc32):
+            return None
+        return (
+            f"{self._script} was edited: trials that start or go on from now train the new code, and are ranked with "
+            "those of the old; 'gpusched run' again compares trials of the new code alone"
+        )
+
+
 def _differences(then: dict[str, Any], now: dict[str, Any]) -> Iterator[str]:
     if "script_crc32" in then and "script_crc32" not in now:
         yield "the script is gone"

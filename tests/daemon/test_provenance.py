@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -92,3 +93,21 @@ def test_an_older_search_and_a_script_that_is_gone(paths: ExperimentPaths, scrip
     provenance.record(paths, script)
     script.unlink()
     assert provenance.differences(paths, script) == ["the script is gone"]
+
+
+def test_an_edit_during_the_search_is_told_once(paths: ExperimentPaths, script: Path) -> None:
+    provenance.record(paths, script)
+    edits = provenance.Edits(paths, script)
+    assert edits.look() is None
+    os.utime(script, ns=(1, 1))
+    assert edits.look() is None, "touched, and not edited"
+    content = script.read_text()
+    script.unlink()
+    assert edits.look() is None, "an editor replaces the file"
+    script.write_text(f"{content}# more\n")
+    assert (edits.look() or "").startswith(
+        f"{script} was edited: trials that start or go on from now"
+    )
+    assert edits.look() is None
+    told_again = provenance.Edits(paths, script).look()
+    assert told_again is not None, "a daemon that resumes the search tells it as well"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import stat
 from contextlib import suppress
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.sandbox import Sandbox
+from tests.e2e.sandbox import SCRIPTS, Sandbox
 from tests.rig import PATIENCE_S, wait_until
 
 SECRET = "open sesame"
@@ -94,12 +95,16 @@ def nobody_else_can_look(sandbox: Sandbox) -> None:
     assert seen > 10
 
 
-def test_detach_and_come_back(sandbox: Sandbox) -> None:
-    recipe = sandbox.recipe("good.py", policy={"name": "fifo", "R": 100000})
+def test_detach_and_come_back(sandbox: Sandbox, tmp_path: Path) -> None:
+    script = Path(shutil.copy(SCRIPTS / "good.py", tmp_path))
+    recipe = sandbox.recipe(str(script), policy={"name": "fifo", "R": 100000})
     started = sandbox.gpusched("run", recipe, "--detach", "--json").json()
     assert started["daemon_pid"] == sandbox.daemon()
     sandbox.wait_for(lambda view: all(t["step"] > 2 for t in view["trials"]))
     nobody_else_can_look(sandbox)
+    assert not sandbox.view()["warnings"]
+    script.write_text(f"{script.read_text()}# another\n")
+    sandbox.wait_for(lambda view: any("train the new code" in text for text in view["warnings"]))
     assert "pauses" in sandbox.call("pause", "1").out
     sandbox.wait_for(lambda view: {t["id"]: t["state"] for t in view["trials"]}[1] == "paused")
     assert sandbox.call("unpause", "1").code == 0
