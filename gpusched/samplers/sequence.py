@@ -33,14 +33,8 @@ class Sampler(ABC):
         """Number of configurations; None if it is not known."""
 
     @abstractmethod
-    def _nth(self, n: int) -> Configuration | None:
-        """Return the n-th configuration, one of the caller's own; None behind the last."""
-
     def sample(self, n: int) -> Configuration | None:
-        """Return the n-th configuration, counting from 0; None behind the last. Raises ValueError if n is negative."""
-        if n < 0:
-            raise ValueError(f"configurations count from 0, not {n}")
-        return self._nth(n)
+        """Return the n-th configuration, counting from 0, for the caller to keep; None behind the last."""
 
 
 class Independent(Sampler):
@@ -62,7 +56,7 @@ class Independent(Sampler):
         is_fixed = all(isinstance(leaf.form, Const) for leaf in self._space.leaves.values())
         return len(self._first) + 1 if is_fixed else None
 
-    def _nth(self, n: int) -> Configuration | None:
+    def sample(self, n: int) -> Configuration | None:
         if self.size is not None and n >= self.size:
             return None
         if n < len(self._first):
@@ -103,7 +97,7 @@ class Random(Sampler):
         first = map(self._draws.sample, range(self._first_count))
         return len({identity(values) for values in (*first, *everything)})
 
-    def _nth(self, n: int) -> Configuration | None:
+    def sample(self, n: int) -> Configuration | None:
         if self._never_repeats:
             return self._draws.sample(n)
         self._find(n + 1)
@@ -155,7 +149,7 @@ class Listed(Sampler):
     def size(self) -> int:
         return len(self._found)
 
-    def _nth(self, n: int) -> Configuration | None:
+    def sample(self, n: int) -> Configuration | None:
         return copy.deepcopy(self._found[n]) if n < len(self._found) else None
 
 
@@ -171,7 +165,7 @@ class Repeated(Sampler):
     def size(self) -> int:
         return self._once * self._times
 
-    def _nth(self, n: int) -> Configuration | None:
+    def sample(self, n: int) -> Configuration | None:
         return self._sampler.sample(n % self._once) if n < self.size else None
 
 

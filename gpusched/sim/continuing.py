@@ -67,16 +67,6 @@ class TrialCurves:
         self.model.read(curves, best)
         self.fits = {trial: known for trial, known in self.model.seen.items() if known.is_fitted}
 
-    @property
-    def bound(self) -> float:
-        """The best possible score, infinite where it is unknown."""
-        return self.model.bound
-
-    @property
-    def range(self) -> float:
-        """Distance from a usual first score to the ceiling."""
-        return self.model.range
-
 
 class Future:
     """One way in which the curves may go on."""
@@ -145,7 +135,7 @@ class _Path:
         random: np.random.Generator,
     ) -> None:
         self._curves, self._donor, self._likely = curves, donor, likely
-        self._bound, self._noise = curves.bound, math.sqrt(curves.model.noise_var)
+        self._bound, self._noise = curves.model.bound, math.sqrt(curves.model.noise_var)
         self._random, self._shift, self._end = random, shift, donor.last_step
         self._known, self._diverged = donor.curve, donor.diverged
         self._drawn: dict[int, float] = {}

@@ -20,10 +20,6 @@ from gpusched.sim.executor import SimExecutor
 from gpusched.sim.physics import Delays, Faults, Incident, Noise, parse_scaling
 from gpusched.sim.workload import Workload, load_workload
 
-#: Fields of ``Rules`` in which a simulated experiment differs from a live one. No trial hangs unless hangs are asked
-#: for, so the watchdog's timer is off. ``best_every_s`` spares a real disk; here a save costs what ``Delays`` says.
-QUIET: Mapping[str, Any] = {"watch": False, "best_every_s": 0.0, "save_every_s": None}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
@@ -98,9 +94,13 @@ def complete_options(policy: str, wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def quiet(setup: Setup) -> dict[str, Any]:
-    """``QUIET``, but with the watchdog where something can hang."""
+    """Return fields of ``Rules`` in which a simulated experiment differs from a live one.
+
+    The watchdog is off unless hangs are asked for. ``best_every_s`` spares a real disk; here a save costs what
+    ``Delays`` says.
+    """
     hangs = setup.faults.hang > 0 or any(incident.kind == "hang" for incident in setup.incidents)
-    return {**QUIET, "watch": hangs}
+    return {"watch": hangs, "best_every_s": 0.0, "save_every_s": None}
 
 
 def rules_of(setup: Setup, of: Recipe) -> Rules:

@@ -181,11 +181,11 @@ class AskedSearch:
         if self.state.best is None:
             return found
         mean, deviation = next_miss(self.misses)
-        sign, now, range_ = self.state.rules.sign, self.state.best.score, self.curves.range
+        sign, now, range_ = self.state.rules.sign, self.state.best.score, self.curves.model.range
         drawn = np.random.default_rng([self.recipe.seed, 1]).standard_normal((len(found), DRAWS))
         gain = np.maximum(0.0, found * sign - now) / range_
         rise = np.exp(np.minimum(MOST, mean + deviation * drawn)) * (gain + LEAST) - LEAST
-        score: Array = np.minimum(self.curves.bound, now + range_ * np.maximum(0.0, rise))
+        score: Array = np.minimum(self.curves.model.bound, now + range_ * np.maximum(0.0, rise))
         return score * sign
 
     @functools.cached_property
@@ -206,7 +206,8 @@ class AskedSearch:
         then, sign = past.state.best.score, self.state.rules.sign
         forecast = float(np.median(found)) * sign - then
         return miss(
-            (self.state.best.score - then) / self.curves.range, forecast / self.curves.range
+            (self.state.best.score - then) / self.curves.model.range,
+            forecast / self.curves.model.range,
         )
 
     def _raw(

@@ -95,12 +95,6 @@ def test_a_configuration_is_the_caller_s_own(name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), PAIRS)
-def test_a_negative_n_is_a_mistake_of_the_caller(name: str, kind: str) -> None:
-    with pytest.raises(ValueError, match="count from 0"):
-        made(name, kind).sample(-1)
-
-
-@pytest.mark.parametrize(("name", "kind"), PAIRS)
 def test_what_is_tried_first_comes_first(name: str, kind: str) -> None:
     first = SPACES[kind][1]
     for wanted, found in zip(first, taken(made(name, kind), len(first)), strict=True):
