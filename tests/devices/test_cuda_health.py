@@ -279,6 +279,11 @@ def test_memory_errors_and_bad_rows(make_box: MakeBox) -> None:
     assert set(faults) == {first, second}
     assert "1 uncorrectable memory errors since the start" in faults[first]
     assert "row remapping failed" in faults[second]
+    box.gpus[0].ecc_uncorrected = 0  # reset, and counted anew
+    assert devices.readmitted(first) is None
+    box.gpus[0].ecc_uncorrected = 1
+    box.clock.advance(3)
+    assert [fault.device for fault in devices.faults()] == [first]
 
 
 def test_a_gpu_without_its_fabric_manager_is_not_used(make_box: MakeBox) -> None:
