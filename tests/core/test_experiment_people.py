@@ -21,7 +21,7 @@ from gpusched.core.decisions import (
     Start,
     Yield,
 )
-from gpusched.core.events import DeadlineMoved, Tried
+from gpusched.core.events import DeadlineMoved, Tried, Verb
 from gpusched.core.trial import TrialState
 from tests.core import stages
 from tests.helpers import Script, launch
@@ -68,22 +68,13 @@ def _check(script: Script, state: TrialState, after: TrialState | None) -> None:
 
 
 @pytest.mark.parametrize("stage", list(stages.STAGES))
-def test_a_user_pauses(stage: str) -> None:
+@pytest.mark.parametrize(("verb", "outcomes"), [("pause", PAUSES), ("stop_trial", STOPS)])
+def test_a_user_pauses_or_stops_a_trial(verb: Verb, outcomes: Any, stage: str) -> None:
     script = stages.STAGES[stage]()
-    commands, state, after = PAUSES[stage]
+    commands, state, after = outcomes[stage]
     script.wants(Start(1) if stage == "waiting" else Pause(0))
     expected = [*commands, launch(1, 1, "d1")] if stage == "waiting" else commands
-    script.asked("pause", 0).expect(*expected)
-    _check(script, state, after)
-
-
-@pytest.mark.parametrize("stage", list(stages.STAGES))
-def test_a_user_stops_a_trial(stage: str) -> None:
-    script = stages.STAGES[stage]()
-    commands, state, after = STOPS[stage]
-    script.wants(Start(1) if stage == "waiting" else Pause(0))
-    expected = [*commands, launch(1, 1, "d1")] if stage == "waiting" else commands
-    script.asked("stop_trial", 0).expect(*expected)
+    script.asked(verb, 0).expect(*expected)
     _check(script, state, after)
 
 

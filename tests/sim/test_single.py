@@ -160,31 +160,30 @@ def test_faults_of_every_kind_do_not_end_a_search(policy, seed):
     assert 29.9 <= result.ended_at_s <= 36.6  # the last call, and the grace of a trial that hangs
 
 
-def test_a_hung_trial_is_relaunched_by_the_watchdog(steady):
+def alone(workload, incident, *, R, deadline_s):
+    """One trial of R steps on one atom, to which this happens."""
     setup = Setup(
         policy="fifo",
-        options={"R": 200},
-        workload=steady,
+        options={"R": R},
+        workload=workload,
         atoms=1,
-        deadline_s=400.0,
-        incidents=(Incident(at=21.0, kind="hang", trial=0),),
+        deadline_s=deadline_s,
+        incidents=(incident,),
     )
-    result = simulate(setup, check=True)
+    return simulate(setup, check=True)
+
+
+def test_a_hung_trial_is_relaunched_by_the_watchdog(steady):
+    hang = Incident(at=21.0, kind="hang", trial=0)
+    result = alone(steady, hang, R=200, deadline_s=400.0)
     assert result.launches == 2
     # 60 s of silence, a look every 10 s, 5 s of grace, and the steps since the last checkpoint again.
     assert 400 / 2 - 45 <= result.steps <= 400 / 2 - 30
 
 
 def test_a_lost_trial_goes_on_from_its_last_checkpoint(steady):
-    setup = Setup(
-        policy="fifo",
-        options={"R": 50},
-        workload=steady,
-        atoms=1,
-        deadline_s=90.0,
-        incidents=(Incident(at=41.0, kind="lost", trial=0),),
-    )
-    result = simulate(setup, check=True)
+    lost = Incident(at=41.0, kind="lost", trial=0)
+    result = alone(steady, lost, R=50, deadline_s=90.0)
     # 20 steps, half a step lost, 24 steps, and one that ends before the last call.
     assert (result.launches, result.top_steps) == (2, 45)
 

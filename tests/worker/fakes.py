@@ -7,11 +7,13 @@ daemon is a thread with a real unix socket; only its mind is fake.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import functools
 import gc
 import json
 import multiprocessing.connection
 import os
+import signal
 import socket
 import sys
 import threading
@@ -243,7 +245,14 @@ def _begin(
 
 def _wait(process: Any, pipe: Any, stderr: int) -> Ended:
     try:
-        ended = pipe.recv() if pipe.poll(PATIENCE_S) else Ended(error="it hangs")
+        if pipe.poll(PATIENCE_S):
+            ended = pipe.recv()
+        else:
+            ended = Ended(error="it hangs")
+            os.kill(process.pid, signal.SIGUSR1)  # it writes where
+            with suppress(AssertionError):
+                wait_until(lambda: b"most recent call first" in os.pread(stderr, 1 << 20, 0))
+            process.kill()
     except EOFError:
         ended = Ended(error="it died without a word")
     process.join(PATIENCE_S)
@@ -287,6 +296,7 @@ def _rank(
     start._trial = None
     os.dup2(stderr, 2)
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    faulthandler.register(signal.SIGUSR1, file=2)
     if (torch := sys.modules.get("torch")) is not None:
         torch.set_num_threads(1)
     try:
