@@ -28,16 +28,12 @@ from gpusched.dashboard.model import (
     Standing,
     TrialRow,
     UnsavedRow,
-    from_json,
     thinned,
-    to_json,
 )
 from gpusched.text import clean, count, first_line
 
 if TYPE_CHECKING:
     from gpusched.devices.base import Reading
-
-__all__ = ["Standing", "build", "from_json", "to_json"]
 
 #: Trials that are described; further ones are only counted.
 LIMIT = 200

@@ -17,6 +17,7 @@ from gpusched import policies
 from gpusched.core.decisions import Forecast, Suggest
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
+from gpusched.dashboard import model
 from gpusched.dashboard import view as views
 from gpusched.driver import profiles
 from gpusched.driver.clock import Beginning
@@ -63,7 +64,7 @@ class Assembled:
             ),
             **more,
         )
-        return views.to_json(view)
+        return model.to_json(view)
 
     def _what_if(self) -> Iterator[str]:
         """Yield the last answer of ``gpusched whatif`` in one line, if it was asked."""

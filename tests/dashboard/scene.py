@@ -19,6 +19,7 @@ from gpusched.core.events import Event, TrialExited
 from gpusched.core.experiment import Experiment
 from gpusched.core.rules import Rules
 from gpusched.dashboard import view as views
+from gpusched.dashboard.model import Standing, from_json
 from gpusched.devices.base import Device, Reading
 from gpusched.driver.loop import Driver
 from gpusched.sim.executor import SimExecutor
@@ -30,9 +31,9 @@ VIEWS = Path(__file__).with_name("golden") / "views"
 DELAYS = Delays(launch_s=0.2, resize_s=0.2, save_s=0.002, exit_s=0.1, release_s=0.25)
 
 
-def recorded(name: str) -> views.Standing:
+def recorded(name: str) -> Standing:
     """A view that was recorded once; what a policy decides may have changed since, the form of a view may not."""
-    return views.from_json(json.loads((VIEWS / f"{name}.json").read_text()))
+    return from_json(json.loads((VIEWS / f"{name}.json").read_text()))
 
 
 class Training:
@@ -121,7 +122,7 @@ class Scene:
             self._driver.turn(until)
         return self
 
-    def frames(self, every_s: float) -> Iterator[views.Standing]:
+    def frames(self, every_s: float) -> Iterator[Standing]:
         """A view each ``every_s`` of virtual time, to the end."""
         at = 0.0
         while not self.experiment.finished:
@@ -130,7 +131,7 @@ class Scene:
             at += every_s
         yield self.view()
 
-    def view(self, now: float | None = None, **more: Any) -> views.Standing:
+    def view(self, now: float | None = None, **more: Any) -> Standing:
         state, policy = self.experiment.state, self.experiment.policy
         more.setdefault("daemon_pid", 4242)
         more.setdefault("readings", self.readings() if self.kind == "gpu" else ())

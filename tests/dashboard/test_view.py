@@ -193,6 +193,6 @@ def test_neither_views_nor_lines_load_rich() -> None:
 
 def test_the_recorded_views_have_the_keys_of_today() -> None:
     """The pictures of ``test_app`` are drawn from these."""
-    now = views.to_json(Scene().play(4).view(now=4.0))
+    now = to_json(Scene().play(4).view(now=4.0))
     for path in VIEWS.glob("*.json"):
         assert now.keys() >= json.loads(path.read_text()).keys(), path.name
