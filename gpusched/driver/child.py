@@ -16,6 +16,8 @@ import traceback
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
+from gpusched.errors import InputError
+
 #: A process that dies this often without an answer in between is not started again.
 MAX_DEATHS = 3
 #: Interval at which a question without an answer is looked at.
@@ -159,6 +161,8 @@ def serve(make: Callable[[], Callable[[Answer], Mapping[str, object]]]) -> None:
         try:
             function = function or make()
             found = function(json.loads(line))
+        except InputError as error:  # a user's class, and the line
+            found = {"failed": str(error).partition("\n")[0]}
         except Exception as error:
             traceback.print_exc()
             found = {"failed": f"{type(error).__name__}: {error}"}

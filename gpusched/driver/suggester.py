@@ -139,9 +139,8 @@ def _sampler(about: Mapping[str, Any]) -> Callable[[Answer], Mapping[str, object
     from gpusched.samplers import memory
     from gpusched.space.space import parse_space
 
-    made = memory.load(about["name"])(
-        parse_space(about["space"], was_checked=True), **about["options"]
-    )
+    space = parse_space(about["space"], was_checked=True)
+    made = memory.make(about["name"], space, about["options"])
     return functools.partial(memory.answer, made)
 
 

@@ -81,6 +81,26 @@ def load(name: str) -> type[Suggester]:
     return found
 
 
+def make(name: str, space: Space, options: Mapping[str, Any]) -> Suggester:
+    """Make a sampler. Raises InputError, with the line, where a user's class fails then or later."""
+    kind = load(name)
+    if name in OPTUNA:
+        return kind(space, **options)
+    try:
+        made = kind(space, **options)
+    except Exception as error:
+        raise plugins.failure(kind, name, "__init__(space)", error) from error
+    made.space = space  # its __init__ may call no other
+    plugins.guard(made, name, ("suggest",), _checked)
+    return made
+
+
+def _checked(found: Any, *_: Any) -> Any:
+    if found is not None and not isinstance(found, Mapping):
+        raise plugins.BadAnswer(f"{found!r}, not a map from hyperparameters to values")
+    return found
+
+
 def answer(sampler: Suggester, question: Mapping[str, Any]) -> dict[str, object]:
     """Answer one question: complete the suggestion by drawing what it leaves out, and check it against the space."""
     n, seed, space = question["n"], question["seed"], sampler.space

@@ -23,7 +23,7 @@ from gpusched.core.events import Suggested
 from gpusched.driver.assemble import from_journal
 from gpusched.driver.loop import Driver, replay
 from gpusched.driver.suggester import ChildSuggester
-from gpusched.errors import RecipeError
+from gpusched.errors import InputError, RecipeError
 from gpusched.folder.paths import ExperimentPaths
 from gpusched.journal.log import Journal
 from gpusched.recipe.load import load_recipe
@@ -41,6 +41,7 @@ from tests.rig import wait_until
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "recipe.md").read_text()
 SECTION = PAGE.partition("##### A sampler of your own\n")[2]
 EXAMPLE = re.search(r"^```python\n(.*?)^```", SECTION, re.MULTILINE | re.DOTALL)[1]
+ONE = parse_space({"lr": {"loguniform": [1e-4, 1]}})
 ODD = """
 import time
 from gpusched.samplers.memory import Suggester
@@ -202,6 +203,31 @@ def test_a_sampler_may_end_the_sequence(folder: Path) -> None:
     result, root = simulate_into(folder / "runs", setup(folder, "odd.py:Short"))
     assert result.trials == 6
     assert suggested(ExperimentPaths(root).journal)[-1].hparams is None
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("def suggest(self, n, seen, random): return 'lr=1'", "Mine: suggest returned 'lr=1', not a map from"),
+        ("def suggest(self, n): return {}", "suggest failed: TypeError: Mine.suggest() takes 2 positional"),
+        ("def suggest(self, n, seen, random): return {'lr': 1 / 0}", "mine.py:4: suggest failed: ZeroDivisionError"),
+        ("def __init__(self): pass\n    def suggest(self, *_): pass", "Mine: __init__(space) failed: TypeError"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_sampler_is_said_with_its_place(
+    tmp_path: Path, body: str, told: str
+) -> None:
+    head = "from gpusched.samplers.memory import Suggester\n\nclass Mine(Suggester):\n"
+    (tmp_path / "mine.py").write_text(f"{head}    {body}\n")
+    question = {"n": 0, "seed": 0, "seen": []}
+    with pytest.raises(InputError, match=re.escape(told)):
+        memory.answer(memory.make(f"{tmp_path}/mine.py:Mine", ONE, {}), question)
+
+
+def test_a_sampler_may_leave_its_parents_init_alone(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(EXAMPLE.replace("        super().__init__(space)\n", ""))
+    made = memory.make(f"{tmp_path}/mine.py:NearTheBest", ONE, {})
+    assert memory.answer(made, {"n": 0, "seed": 0, "seen": []})["hparams"].keys() == {"lr"}
 
 
 @pytest.mark.parametrize(
