@@ -74,3 +74,16 @@ def test_the_table_counts_cells_and_the_gap_to_the_best_other(study: Any) -> Non
     assert row["best_other"] == best
     assert row["behind"] == pytest.approx(regret["foresight"] - regret[best], abs=2e-4)
     assert row["ahead_or_level"] == (regret["foresight"] <= regret[best] + 0.001)
+
+
+def test_recorded_losses_of_a_transformer_blend_two_curves_that_fall(study: Any) -> None:
+    from gpusched.sim.setup import Setup
+
+    workload = Setup(workload=f"{SCRIPTS}/papers/charlm.py:recorded").load()
+    ends = []
+    for blend in (0.0, 0.5):
+        curve = workload.curve(0, {"u": 0.0, "v": 0.99, "blend": blend}, 0)
+        first, last, after = (curve.metric(step) for step in (1, 200, 500))
+        assert 8 > first > last == after > 2
+        ends.append(last)
+    assert ends[0] != ends[1]
