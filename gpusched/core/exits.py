@@ -58,7 +58,7 @@ def _go_back(state: State, trial: TrialRecord, event: TrialExited) -> After | No
     if trial.steps_of_incarnation or not 0 < fewer < trial.atoms:
         return None
     trial.most_atoms, trial.decided_at = fewer, state.now
-    trial.least_atoms = min(trial.least_atoms, fewer)  # it has trained on so few
+    trial.least_atoms = min(trial.least_atoms, fewer)  # the trial has trained on so few
     why = f"failed on {trial.size_in_words}, goes back to {fewer} and grows no more: {event.error}"
     return After(S.STARTING, why, fewer)
 

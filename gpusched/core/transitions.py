@@ -115,7 +115,7 @@ class Transitions:
         if trial.state is not S.PAUSED or trial.held_by_user:
             return False
         if max(atoms, 1) < trial.least_atoms <= state.devices.most:
-            state.want(trial)  # what comes free is kept for it
+            state.want(trial)  # devices that come free are kept for the trial
             return False
         if not atoms:
             return False
@@ -333,7 +333,7 @@ class Transitions:
         if used := holdings.drain(state, trial, after.atoms if after.is_resize else 0):
             self.add(ConfirmRelease(used))
         if after.state is not S.STOPPED and after != told:
-            trial.cut_atoms = None  # its script came to an end of its own
+            trial.cut_atoms = None  # the script came to an end of its own
         if after.state is S.FAILED:
             trial.error = after.reason
             state.failures += 1

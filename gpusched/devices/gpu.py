@@ -274,7 +274,7 @@ def read_vitals(handle: Any, at: float, answered: set[str]) -> Vitals:
     heat = ask_if_supported("nvmlDeviceGetTemperature", handle, pynvml.NVML_TEMPERATURE_GPU)
     power = ask_if_supported("nvmlDeviceGetPowerUsage", handle)
     slowed = ask_if_supported("nvmlDeviceGetCurrentClocksEventReasons", handle)
-    if slowed is None:  # its name until driver 535
+    if slowed is None:  # the constant's name until driver 535
         slowed = ask_if_supported("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
     rows = health("nvmlDeviceGetRemappedRows")
     ecc = health(

@@ -269,7 +269,7 @@ class HelperProcess:
             )
 
     def ask(self, question: Question) -> None:
-        with contextlib.suppress(OSError):  # it has ended; ``take`` says so
+        with contextlib.suppress(OSError):  # the child has ended; ``take`` says so
             self.line.send(msgspec.json.encode(question))
 
     def take(self) -> HelperAnswer | None:

@@ -175,7 +175,7 @@ def find_machine(processes: Processes, world: World, state_dir: Path | None = No
         _join(machine, helper, world)
         return machine
     finally:
-        helper.kill()  # it has opened all GPUs
+        helper.kill()  # this helper has opened all GPUs
 
 
 def which_driver(world: World, helper: GpuHelper) -> DriverFound:

@@ -239,7 +239,7 @@ def judge(
     excess = known.excess_bytes(usage) if means.memory else None
     if any(other.memory_bytes is None for other in others):
         return Verdict(False, "NVML does not say how much memory the other trial on it has")
-    if excess is not None:  # what draws is left out already
+    if excess is not None:  # processes that draw are left out already
         excess -= sum(other.memory_bytes or 0 for other in others)
         desktop = (p for p in usage.compute if not p.draws and who(p.pid).whose == "desktop")
         excess -= sum(process.memory_bytes or 0 for process in desktop)

@@ -154,7 +154,7 @@ def serve(make: Callable[[], Callable[[Answer], Mapping[str, object]]]) -> None:
     """
     _die_with_the_parent()
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(2, 1)  # whatever a library prints must not get between the answers
+    os.dup2(2, 1)  # output of a library must not get between the answers
     os.nice(10)
     function: Callable[[Answer], Mapping[str, object]] | None = None
     for line in sys.stdin.buffer:

@@ -47,7 +47,7 @@ class TrialPaths:
     waits = Below("waits")
     #: Number of the newest incarnation that must not write (``lock.py``); there on a cluster alone.
     fence = Below("fence")
-    #: Where the ranks of an incarnation that spans nodes meet: its number, address and port (``lock.py``).
+    #: Meeting point of the ranks of an incarnation that spans nodes: its number, address and port (``lock.py``).
     meeting = Below("meeting")
 
     def checkpoint(self, step: int) -> Path:

@@ -202,7 +202,7 @@ def _copy_of(journal: Path) -> Path:
 def _backup(source: Path, target: Path) -> None:
     """Write all of a journal, which may be written meanwhile, to one file on this machine's disk."""
     target.unlink(missing_ok=True)
-    there = f"{source.absolute().as_uri()}?mode=rw"  # where no journal is, none is made
+    there = f"{source.absolute().as_uri()}?mode=rw"  # a missing journal is not made anew
     with (
         closing(sqlite3.connect(there, uri=True)) as journal,
         closing(sqlite3.connect(target)) as copy,

@@ -55,7 +55,7 @@ def to_text(value: Any) -> str:
         if b"null" not in data:  # which is what msgspec writes for NaN, too
             return data.decode()
     except UnicodeEncodeError:
-        pass  # what a failing script prints may be no valid Unicode; it is escaped
+        pass  # output of a failing script may be invalid Unicode: escaped
     return json.dumps(to_builtins(value), separators=(",", ":"), allow_nan=False)
 
 

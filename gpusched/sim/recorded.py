@@ -68,7 +68,7 @@ class Recorded:
         for place, entry in enumerate(entries):
             replay(search, iter([entry]))
             if was_ending and state.stopping is None:
-                end = None  # it was over, and goes on
+                end = None  # a search that was over goes on
             was_ending = state.stopping is not None
             if end is None and (was_ending or _leaves_for_want_of_time(state, entry)):
                 end = place

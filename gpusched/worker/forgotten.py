@@ -193,7 +193,7 @@ def _parts(value: Any) -> Iterable[Any]:
     if isinstance(value, list | tuple | set):
         return value
     if isinstance(value, torch.nn.Module) and type(value).state_dict is torch.nn.Module.state_dict:
-        return value.children()  # it saves no attribute beside them
+        return value.children()  # this object saves no attribute beside them
     if isinstance(value, torch.optim.Optimizer):
         saves_others = type(value).state_dict is not torch.optim.Optimizer.state_dict
         inside = vars(value).values() if saves_others else ()

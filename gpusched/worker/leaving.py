@@ -216,7 +216,7 @@ class Leaving:
 
     def _say_goodbye(self) -> bool:
         if self._saver is not None:
-            self._saver.wait()  # what is being written may be the best model there is
+            self._saver.wait()  # the checkpoint being written may be the best model there is
         saved = self._saver is not None and self._saver.saved_step == self._training.step
         return self.say("yielded", self._training.step if saved else None)
 

@@ -52,7 +52,7 @@ class Shard:
 
     def __init__(self, dataset: Any, shard: int, shards: int, seed: int, place: Place) -> None:
         if shards > 1 and isinstance(dataset, Stateful):
-            dataset = copy.deepcopy(dataset)  # its state is that of one shard
+            dataset = copy.deepcopy(dataset)  # the data set's state is that of one shard
         self.number, self._taken, self.has_ended = shard, place.taken, place.has_ended
         self._info = _Shown(dataset, shard, shards, seed) if shards > 1 else None
         self._random = OwnGenerators(derive_seed(seed, shard))

@@ -105,7 +105,7 @@ class _Reader(IterableDataset[Piece]):
                 places = {number: shard.place for number, shard in read.items()}
                 yield Piece(self.collate(samples), len(samples), 0, places, 0)
         if is_idle and not self.drop_last:
-            # What is left is another rank's or worker's: a sample to take part with, that counts for nothing.
+            # The rest is another rank's or worker's: a sample to take part with, that counts for nothing.
             for number in range(self.shards):
                 shard = Shard(self.dataset, number, self.shards, self.seed, Place())
                 if samples := shard.take(1):

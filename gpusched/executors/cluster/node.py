@@ -253,9 +253,7 @@ class Session:
                     if self._is_fenced(command):
                         self._tell([self._unbegun(command)])
                         return
-                    if (
-                        self._spans[command.trial] is not None
-                    ):  # what is prestarted has no other nodes
+                    if self._spans[command.trial] is not None:  # a prestart has no other nodes
                         executor.expect(command.trial, None, 0.0)
                 executor.execute(command)
             case frames.Expect(trial=trial, launch=launch, interval_s=interval_s):

@@ -36,7 +36,7 @@ class NodeTrial:
     """An incarnation on a node, or its part of one. ``asked``: commands about it, the newest of each kind."""
 
     live: LiveTrial
-    #: Its launch, as long as the node could not be told.
+    #: The launch, as long as the node could not be told.
     unsent: Launch | None = None
     asked: dict[type, Command] = field(default_factory=dict)
 

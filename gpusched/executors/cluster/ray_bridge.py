@@ -370,7 +370,7 @@ def has_token() -> bool:
 
 def main(address: str, experiment: str, folder: str) -> int:
     told = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # whatever Ray prints goes to the log
+    os.dup2(2, 1)  # output of Ray goes to the log
     try:
         is_safe = connect(address, experiment)
         bridge = Bridge(experiment, folder)

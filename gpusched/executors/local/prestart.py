@@ -319,7 +319,7 @@ class Prestarts:
                 continue
             about = read_json(paths.waits) or {}
             if about.get("node", "") != self._setting.node:
-                continue  # its node sees to it
+                continue  # the node does that
             number, devices = about.get("incarnation"), about.get("devices")
             if type(number) is not int:
                 paths.waits.unlink(missing_ok=True)

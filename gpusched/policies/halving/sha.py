@@ -84,7 +84,7 @@ class Synchronous(base.Policy):
             return (Complete(trial.id, f"complete: {trial.step} steps"), *decisions)
         if any(isinstance(found, Stop) and found.trial == trial.id for found in decisions):
             return decisions
-        if bracket.is_waiting(trial.id):  # it was the last to arrive, and is among the best
+        if bracket.is_waiting(trial.id):  # the trial was the last to arrive, and is among the best
             bracket.launched(trial.id, view.now)
             return decisions
         rest = len(bracket.now.coming)
@@ -169,7 +169,7 @@ class Synchronous(base.Policy):
             if trial.is_final or trial.held_by_user:
                 bracket.drop(trial.id)
             elif not bracket.is_waiting(trial.id):
-                bracket.comes_first(trial.id)  # it left without having been told to
+                bracket.comes_first(trial.id)  # the trial left without having been told to
         return self._close(view, bracket)
 
     def on_wake(self, view: View) -> Sequence[Decision]:
