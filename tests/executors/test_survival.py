@@ -353,6 +353,32 @@ def test_a_preload_that_ends_the_server_is_not_imported_again(tmp_path: Path, en
         lab.clean()
 
 
+def test_a_launch_that_waits_for_imports_is_given_up_at_once(tmp_path: Path) -> None:
+    """A deadline used to wait for the ``preload``, since the server that had been asked could not be told to stop."""
+    (tmp_path / "script.py").write_text(
+        "import os, pathlib\npathlib.Path('ran-' + os.environ['GPUSCHED_INCARNATION']).touch()\n"
+    )
+    importing, may_end = tmp_path / "importing", tmp_path / "may-end"
+    (tmp_path / "endless.py").write_text(
+        f"import pathlib, time\npathlib.Path({str(importing)!r}).touch()\n"
+        f"while not pathlib.Path({str(may_end)!r}).exists():\n    time.sleep(0.01)\n"
+    )
+    lab = Lab(tmp_path, preload=("endless",), script=tmp_path / "script.py")
+    try:
+        executor, rig = lab.executor, lab.rig
+        executor.execute(Launch(0, 1, rig.devices[:1], {}))
+        wait_until(lambda: not executor.poll(executor.now()) and importing.exists())
+        assert executor.server.ready, "the launch has been asked for"
+        assert the_exit(rig.stop(0), 0).outcome == "killed"
+        executor.execute(Launch(0, 2, rig.devices[:1], {}))
+        may_end.touch()
+        assert the_exit(rig.run(0), 0).outcome == "finished"
+        assert [path.name for path in tmp_path.glob("ran-*")] == ["ran-2"]
+    finally:
+        may_end.touch()
+        lab.clean()
+
+
 @pytest.mark.slow
 def test_a_server_that_keeps_dying_while_it_warms_up_is_given_up(tmp_path: Path) -> None:
     """Ready, but never whole: no preload is to blame, so the search cannot go on."""

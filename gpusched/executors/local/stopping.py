@@ -1,5 +1,6 @@
 """From the order to stop to an empty process tree: the ladder, and who climbs it when others are dead.
 
+0. A launch that no shim has claimed yet is forbidden, and has ended.
 1. The shim is told to stop: SIGTERM to its ranks, after the grace SIGKILL to the tree.
 2. ``kill_margin_s`` later the shim itself is killed, unless it has said that its tree is empty.
 3. Whatever the reason, when a shim has died the server that forked it kills what is left and says so; if that server
@@ -11,6 +12,7 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from functools import partial
 
 from gpusched.core.events import Outcome
@@ -51,7 +53,7 @@ class Stopping:
         if incarnation.stop_grace_s is not None and grace_s >= incarnation.stop_grace_s:
             return
         incarnation.stop_grace_s, incarnation.stacks = grace_s, stacks
-        if self._launcher.withdraw(incarnation):
+        if self._launcher.withdraw(incarnation) or self._forbid(incarnation):
             self._end(incarnation, incarnation.exited("killed"))
             return
         incarnation.tell_shim()
@@ -60,6 +62,17 @@ class Stopping:
         self._timers.after(
             patience_s + self._limits.unkillable_after_s, partial(self._give_up, incarnation)
         )
+
+    def _forbid(self, incarnation: Incarnation) -> bool:
+        """Forbid a launch that the server has not begun: its imports may take minutes. False if a shim has claimed it.
+
+        Not a prestart: the launch that it was to be has the same number.
+        """
+        if incarnation.shim is not None or self._roster.is_prestart(incarnation):
+            return False
+        with suppress(OSError):  # a full disk
+            return not incarnation.claim_or_forbid()
+        return False
 
     def limit_birth(self, incarnation: Incarnation) -> None:
         """Limit the time from the fork of a shim to its ranks.
