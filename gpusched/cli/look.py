@@ -12,6 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from gpusched import policies
 from gpusched.cli import common
 from gpusched.daemon import best_model, session
 from gpusched.dashboard.model import BestRow, Standing, TrialRow, UnsavedRow, from_json
@@ -56,7 +57,7 @@ def lines(view: Standing, *, everything: bool = False) -> list[str]:
     if (best := view.best) is not None:
         score = f"{view.metric} {show_metric(best.metric)}"
         out.append(f"best: {score}, trial {best.trial} at step {best.step}")
-    out += [f"note: {warning}" for warning in view.warnings]
+    out += [f"note: {text}" for text in (*view.notes, *view.warnings)]
     out += failures(view)
     first = _first_failure(view)
     told = None if first is None else first.error
@@ -296,26 +297,47 @@ def _winner(view: Standing, best: BestRow) -> Iterator[str]:
         yield f"  {'gpusched report':<{len(story)}}  plots of the whole search"
 
 
-def _has_begun(experiment: Path, trial: int) -> bool:
-    """Tell whether a rank of the trial's first launch was started: the rank has a log then, which may be empty."""
-    logs = ExperimentPaths(experiment).trial(trial).logs(1)
-    return not logs.parent.is_dir() or any(logs.glob("rank-*"))
+def _has_begun(view: Standing) -> bool:
+    """Tell whether a rank of a trial's first launch was started: the rank has a log then, which may be empty."""
+    logs = [ExperimentPaths(Path(view.folder)).trial(trial.id).logs(1) for trial in view.trials]
+    return not view.folder or any(
+        not log.parent.is_dir() or any(log.glob("rank-*")) for log in logs
+    )
+
+
+def _stopped_early(view: Standing) -> Iterator[str]:
+    """Say how far a search came that a person ended before the first report."""
+    if not view.trials_total:
+        yield "The search was ended before a trial was started."
+    elif not _has_begun(view):
+        yield "The search was ended before a script was started: the modules of the trials were being imported."
+    else:
+        yield "The search was ended before a trial had reported a step; the script calls trial.report(..) after each."
+        yield "'gpusched logs 0' shows how far the first trial came."
+    if view.time_left_s:
+        yield f"'gpusched resume {view.experiment}' goes on with the search."
 
 
 def _no_winner(view: Standing) -> Iterator[str]:
     """Say why no model was found, as far as that can be told, and what to do."""
+    by_person = (view.ending or "").endswith("by the user")
     if (first := _first_failure(view)) is not None:
         yield f"No trial left a model. The first failure, of trial {first.id} at step {first.step}:"
         yield f"  {first.error}"
         yield f"'gpusched logs {first.id}' shows what the trial printed. Mend the script or the recipe and run again."
     elif view.state == "interrupted":
         yield INTERRUPTED
-    elif not view.trials_total and any(device.state == "free" for device in view.devices):
+    elif by_person and all(trial.step == 0 for trial in view.trials):
+        yield from _stopped_early(view)
+    elif not view.trials_total and not any(device.state == "free" for device in view.devices):
+        yield "No trial was started; 'gpusched gpus' shows the devices and who holds them."
+    elif not view.trials_total and view.policy in policies.names():
+        yield "No trial was started before the end, and atoms were free: no configuration came in time. Give a longer"
+        yield "--deadline, or a sampler that answers sooner."
+    elif not view.trials_total:
         yield f"The policy {view.policy} started no trial, and atoms were free: on_capacity of a policy of your own"
         yield "answers with a Start of no more than view.atoms_free, where view.can_draw."
-    elif not view.trials_total:
-        yield "No trial was started; 'gpusched gpus' shows the devices and who holds them."
-    elif view.folder and not any(_has_begun(Path(view.folder), trial.id) for trial in view.trials):
+    elif not _has_begun(view):
         yield "No script was started before the end: importing the modules of the trials took all the time."
         yield "Give a longer --deadline."
     elif all(trial.step == 0 for trial in view.trials):

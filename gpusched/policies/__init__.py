@@ -10,8 +10,9 @@ what several share, ``halving/`` is the family of successive halving, ``curves/`
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import is_dataclass
+from functools import partial
 from numbers import Integral
 from typing import Any
 
@@ -30,7 +31,7 @@ from gpusched.core.decisions import (
 )
 from gpusched.core.policy import BadOption, Options, Policy, TrialView, View
 from gpusched.errors import InputError
-from gpusched.text import no_trial
+from gpusched.text import count, no_trial
 
 __all__ = [
     "AskForecast",
@@ -127,13 +128,27 @@ def make(name: str, options: Mapping[str, object]) -> Policy:
         raise plugins.failure(kind, name, "__init__(options)", error) from error
     if not hasattr(made, "options"):
         made.options = given  # its __init__ calls no other
-    plugins.guard(made, name, DECIDING, _checked)
+    asked: set[int] = set()
+    plugins.guard(made, name, DECIDING, partial(_checked, asked))
     plugins.guard(made, name, TELLING)
+    plugins.guard(made, name, ["notes"], partial(_with_dropped, asked))
     return made
 
 
-def _checked(answer: Any, view: View, *_: Any) -> list[Decision]:
-    """Return the decisions of a user's policy. Raises BadAnswer for what is none, or can never be carried out."""
+def _with_dropped(asked: Set[int], notes: Iterable[str], view: View) -> Sequence[str]:
+    """Return the notes of a user's policy, and one for each ``Start`` of more atoms than the search has."""
+    total = view.atoms_total
+    dropped = sorted(atoms for atoms in asked if view.rules.fit(atoms) > total)
+    there = count(total, "atom")
+    said = [f"Start({atoms}) of the policy is dropped: the search has {there}" for atoms in dropped]
+    return [*notes, *said]
+
+
+def _checked(asked: set[int], answer: Any, view: View, *_: Any) -> list[Decision]:
+    """Return the decisions of a user's policy, and add the sizes of starts to ``asked``.
+
+    Raises BadAnswer for an answer without decisions, or with one that can never be carried out.
+    """
     if isinstance(answer, str) or not isinstance(answer, Iterable):
         raise plugins.BadAnswer(
             f"{answer!r}, not a list of decisions, such as [Start(1, 'why')]; [] changes nothing"
@@ -145,6 +160,8 @@ def _checked(answer: Any, view: View, *_: Any) -> list[Decision]:
         atoms, trial = getattr(decision, "atoms", 1), getattr(decision, "trial", None)
         if not isinstance(atoms, Integral) or atoms < 1:
             raise plugins.BadAnswer(f"{decision!r}: atoms must be a whole number, 1 or more")
+        if isinstance(decision, Start):
+            asked.add(int(atoms))
         if trial is not None and trial not in view.trials:
             numbered = isinstance(trial, Integral)
             why = (

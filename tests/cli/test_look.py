@@ -63,6 +63,30 @@ def test_why_there_is_no_model(trials: tuple[TrialRow, ...], told: str) -> None:
     if not trials:
         free = replace(view, policy="mine", devices=(DeviceRow(id="cpu:0", state="free"),))
         assert "The policy mine started no trial, and atoms were free" in summary(free)
+        assert "no configuration came in time" in summary(replace(free, policy="asha"))
+
+
+@pytest.mark.parametrize("ending", ["stopped by the user", "cancelled by the user"])
+def test_a_search_that_a_person_ended_early_blames_nothing(tmp_path: Path, ending: str) -> None:
+    view = Standing(experiment="x", state="finished", ending=ending, policy="mine", time_left_s=9.0)
+    view = replace(view, folder=str(tmp_path), devices=(DeviceRow(id="cpu:0", state="free"),))
+    launched = replace(view, trials=(trial(),), trial_counts={"stopped": 1})
+    logs = tmp_path / "trials" / "0000" / "logs" / "1"
+    logs.mkdir(parents=True)
+    told = [summary(view), summary(launched)]
+    (logs / "rank-0.out").touch()
+    told.append(summary(launched))
+    far = (
+        "before a trial was started",
+        "before a script was started",
+        "before a trial had reported",
+    )
+    for words, where in zip(told, far, strict=True):
+        assert where in words
+        assert "--deadline" not in words
+        assert "policy" not in words
+        assert "'gpusched resume x' goes on" in words
+    assert "resume" not in summary(replace(view, time_left_s=0.0))
 
 
 def test_interrupted_says_how_to_go_on() -> None:
@@ -126,9 +150,9 @@ def test_all_of_them_and_a_search_that_runs() -> None:
     other = replace(FAILED, id=41, error="rank 1: killed by SIGSEGV", hparams={"lr": 0.2})
     running = replace(VIEW, state="running", ending=None, time_left_s=75.0, daemon_pid=7)
     running = replace(running, trials=(*VIEW.trials, again, other), warnings=("a full disk",))
-    told = lines(running, everything=True)
+    told = lines(replace(running, notes=("R is 81",)), everything=True)
     assert told[0] == "digits-1: running, policy asha, 1 min 15 s left, daemon 7"
-    assert told[2] == "note: a full disk"
+    assert told[2:4] == ["note: R is 81", "note: a full disk"]
     assert "more (--all" not in told[-1]
     *_, repeated, last = told[-1].splitlines()
     assert repeated.endswith("lr=0.1")

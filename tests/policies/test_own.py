@@ -156,6 +156,23 @@ def test_a_mistake_is_said_with_what_to_do(tmp_path: Path, body: str, message: s
     assert message.format(name=name) in str(caught.value)
 
 
+def test_a_start_of_more_atoms_than_there_are_is_noted(tmp_path: Path) -> None:
+    mine = """
+from gpusched.policies import Policy, Start
+
+class Mine(Policy):
+    def on_report(self, view, trial): return []
+    def on_capacity(self, view): return [Start(100 if view.trials else 1)] if view.can_draw else []
+"""
+    (tmp_path / "mine.py").write_text(mine)
+    hand = Hand(f"{tmp_path}/mine.py:Mine", atoms=2)
+    (note,) = hand.policy.notes(hand.state.view)
+    assert note == "Start(100) of the policy is dropped: the search has 2 atoms"
+    capped = Hand(f"{tmp_path}/mine.py:Mine", atoms=2, max_atoms=1)
+    assert capped.state.atoms_free == 0
+    assert not capped.policy.notes(capped.state.view)
+
+
 def test_a_policy_may_leave_its_parents_init_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(EXAMPLE.replace("        super().__init__(options)\n", ""))
     hand = Hand(f"{tmp_path}/mine.py:Median", {"R": 1}, atoms=1)
