@@ -28,7 +28,9 @@ def runs_folder(given: str | None = None) -> Path:
 
 
 def experiments(runs: Path) -> list[ExperimentPaths]:
-    """List all experiments in a folder, the oldest first."""
+    """List all experiments in a folder that are open to this user, the oldest first. Raises InputError."""
+    if _is_closed(runs):
+        raise InputError(f"{runs} is not open to this user; --dir DIR looks elsewhere")
     if not runs.is_dir():
         return []
     found = [ExperimentPaths(path.resolve()) for path in runs.iterdir()]
@@ -57,6 +59,8 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
     matches = [p for p in known if p.root.name == wanted] or [
         p for p in known if _is_called(p.root.name, wanted)
     ]
+    if not matches and (closed := next(filter(_is_closed, (folder, runs / wanted)), None)):
+        raise InputError(f"{closed} is not open to this user: an experiment is its owner's alone")
     if not matches and folder.is_dir() and folder.name != wanted:
         raise _not_an_experiment(folder)
     if not matches:
@@ -67,6 +71,14 @@ def find(experiment: str | None, runs: Path, *, running_first: bool = False) -> 
     if running_first:
         matches = list(filter(has_daemon, matches)) or matches
     return matches[-1]
+
+
+def _is_closed(folder: Path) -> bool:
+    """Tell whether a folder of another user is closed to this one."""
+    try:
+        return folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK)
+    except PermissionError:
+        return True
 
 
 def _not_an_experiment(folder: Path) -> GpuschedError:

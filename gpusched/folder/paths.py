@@ -175,7 +175,10 @@ class ExperimentPaths:
 
     @property
     def is_experiment(self) -> bool:
-        return self.journal.is_file() or self.journal.is_symlink()
+        try:
+            return self.journal.is_file() or self.journal.is_symlink()
+        except PermissionError:  # an experiment of another user
+            return False
 
 
 @contextmanager

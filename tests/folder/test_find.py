@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -102,6 +103,49 @@ def test_an_experiment_that_lost_its_journal_is_damaged(tmp_path: Path) -> None:
     (tmp_path / "resolved.json").write_text("{}")
     with pytest.raises(DamagedState, match=r"its journal\.db is missing"):
         find(str(tmp_path), tmp_path / "runs")
+
+
+def as_somebody_else(runs: Path, wanted: str | None) -> str:
+    """Return the name or the message that another user is given; without root, this user, by modes."""
+    reading, writing = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            os.chdir("/")
+            if os.getuid() == 0:
+                os.setgroups([])
+                os.setgid(65534)
+                os.setuid(65534)
+            os.write(writing, find(wanted, runs).root.name.encode())
+        except BaseException as error:
+            os.write(writing, f"{type(error).__name__}: {error}".encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        told = pipe.read()
+    os.waitpid(pid, 0)
+    return told
+
+
+def test_experiments_of_another_user_are_left_out_and_named_where_they_are_meant() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Path(folder) / "runs"
+        for name in ("ours", "theirs"):
+            (runs / name).mkdir(parents=True)
+            (runs / name / "journal.db").touch()
+        os.utime(runs / "theirs" / "journal.db", (0, 0))
+        for path in (runs.parent, runs, runs / "ours"):
+            path.chmod(0o755)
+        (runs / "theirs").chmod(0o700 if os.getuid() == 0 else 0)
+        assert as_somebody_else(runs, None) == "ours"
+        closed = f"InputError: {runs}/theirs is not open to this user"
+        assert as_somebody_else(runs, "theirs").startswith(closed)
+        assert as_somebody_else(runs, f"{runs}/theirs").startswith(closed)
+        runs.chmod(0o700 if os.getuid() == 0 else 0)
+        closed = f"InputError: {runs} is not open to this user; --dir DIR looks elsewhere"
+        assert as_somebody_else(runs, None) == closed
+        runs.chmod(0o700)
+        (runs / "theirs").chmod(0o700)
 
 
 # ---------------------------------------------------------------- the lock
